@@ -1,0 +1,72 @@
+"""Devices and links: what a plan may use, in numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.errors import InventoryError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """`memory_bytes` is what a plan may fill. A rate of 0 means the kind's own figure."""
+
+    id: str
+    kind: str
+    host: str
+    memory_bytes: int
+    flops_per_second: float = 0.0
+    memory_bytes_per_second: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise InventoryError("a device has no id; give each device a unique one")
+        if self.memory_bytes <= 0:
+            raise InventoryError(f"device {self.id!r}: memory_bytes is {self.memory_bytes}, needs more than 0")
+        _check_rate(f"device {self.id!r}: flops_per_second", self.flops_per_second, least=0.0)
+        _check_rate(f"device {self.id!r}: memory_bytes_per_second", self.memory_bytes_per_second, least=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpeed:
+    bytes_per_second: float
+    latency_seconds: float
+
+    def __post_init__(self) -> None:
+        _check_rate("link: bytes_per_second", self.bytes_per_second, least=1.0)
+        _check_rate("link: latency_seconds", self.latency_seconds, least=0.0)
+
+    def transfer_seconds(self, size_bytes: int) -> float:
+        return self.latency_seconds + size_bytes / self.bytes_per_second
+
+
+# What a pair of devices gets that no link names.
+DEFAULT_LINK = LinkSpeed(bytes_per_second=10e9, latency_seconds=50e-6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """`links` holds one entry per direction: (source id, target id) to speed."""
+
+    devices: tuple[Device, ...]
+    links: Mapping[tuple[str, str], LinkSpeed] = field(default_factory=dict)
+    default_link: LinkSpeed = DEFAULT_LINK
+
+    def __post_init__(self) -> None:
+        known = {device.id for device in self.devices}
+        if len(known) != len(self.devices):
+            raise InventoryError(f"two devices share an id: {sorted(device.id for device in self.devices)}")
+        for pair in self.links:
+            unknown = [end for end in pair if end not in known]
+            if unknown:
+                raise InventoryError(f"link {pair[0]!r} to {pair[1]!r}: no device is called {unknown[0]!r}")
+
+    def link(self, source_id: str, target_id: str) -> LinkSpeed:
+        return self.links.get((source_id, target_id), self.default_link)
+
+
+def _check_rate(name: str, found: float, *, least: float) -> None:
+    if not math.isfinite(found) or found < least:
+        raise InventoryError(f"{name} is {found}, needs a finite number of at least {least:g}")

@@ -1,0 +1,88 @@
+"""Everything that can go wrong in the planner.
+
+PlannerError
+├── InvalidArgument          what was given can never work
+│   ├── GraphError           a graph that is not sound
+│   │   └── UnsupportedModule    a module that cannot be carried (client)
+│   ├── InventoryError
+│   └── OptionsError         planning options that do not fit the graph
+├── Infeasible               a sound question whose answer is that no plan exists
+├── NotFound
+├── Conflict                 the state of things forbids it now
+│   └── RequestIdReused
+├── Corrupt                  bytes that are not what their digest says
+├── Unavailable              a daemon or server that cannot be reached
+├── DeploymentFailed
+└── Cancelled
+
+Each has a stable `reason`, which travels to clients as google.rpc.ErrorInfo, and `metadata`: the facts behind the message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PlannerError(Exception):
+    """`message` says what was found, what was needed and what to change."""
+
+    reason: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, **metadata: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.metadata = {key: str(value) for key, value in metadata.items()}
+
+
+class InvalidArgument(PlannerError):
+    reason = "INVALID_ARGUMENT"
+
+
+class GraphError(InvalidArgument):
+    reason = "INVALID_GRAPH"
+
+
+class UnsupportedModule(GraphError):
+    reason = "UNSUPPORTED_MODULE"
+
+
+class InventoryError(InvalidArgument):
+    reason = "INVALID_INVENTORY"
+
+
+class OptionsError(InvalidArgument):
+    reason = "INVALID_OPTIONS"
+
+
+class Infeasible(PlannerError):
+    """No plan exists. `metadata` names the stage or node, the device and the bytes that lack."""
+
+    reason = "INFEASIBLE"
+
+
+class NotFound(PlannerError):
+    reason = "NOT_FOUND"
+
+
+class Conflict(PlannerError):
+    reason = "CONFLICT"
+
+
+class RequestIdReused(Conflict):
+    reason = "REQUEST_ID_REUSED"
+
+
+class Corrupt(PlannerError):
+    reason = "DIGEST_MISMATCH"
+
+
+class Unavailable(PlannerError):
+    reason = "UNAVAILABLE"
+
+
+class DeploymentFailed(PlannerError):
+    reason = "DEPLOYMENT_FAILED"
+
+
+class Cancelled(PlannerError):
+    reason = "CANCELLED"

@@ -1,0 +1,328 @@
+"""The program as data: what the client exported, in frozen records that know neither torch nor protobuf.
+
+`planner.graph.check` says whether a graph is sound; these records only hold it. The fields mean what their namesakes in
+protos/v1/graph.proto mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from planner.graph.expression import Expression, evaluate
+
+SCHEMA_VERSION = 1
+
+
+class OperatorKind(Enum):
+    ATEN = "aten"
+    HIGHER_ORDER = "higher_order"
+    PYTHON = "python"
+    OPAQUE = "opaque"
+
+
+class ValueKind(Enum):
+    TENSOR = "tensor"
+    SYM_INT = "sym_int"
+    SYM_FLOAT = "sym_float"
+    SYM_BOOL = "sym_bool"
+    OPAQUE = "opaque"
+
+
+class StateKind(Enum):
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    CONSTANT = "constant"
+
+
+class Dtype(Enum):
+    """Element types, by torch's own names."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT8_E4M3FN = "float8_e4m3fn"
+    FLOAT8_E5M2 = "float8_e5m2"
+    INT64 = "int64"
+    INT32 = "int32"
+    INT16 = "int16"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    BOOL = "bool"
+    COMPLEX64 = "complex64"
+    COMPLEX128 = "complex128"
+
+    @property
+    def size_bytes(self) -> int:
+        return _DTYPE_BYTES[self]
+
+
+_DTYPE_BYTES = {
+    Dtype.FLOAT64: 8,
+    Dtype.FLOAT32: 4,
+    Dtype.FLOAT16: 2,
+    Dtype.BFLOAT16: 2,
+    Dtype.FLOAT8_E4M3FN: 1,
+    Dtype.FLOAT8_E5M2: 1,
+    Dtype.INT64: 8,
+    Dtype.INT32: 4,
+    Dtype.INT16: 2,
+    Dtype.INT8: 1,
+    Dtype.UINT8: 1,
+    Dtype.BOOL: 1,
+    Dtype.COMPLEX64: 8,
+    Dtype.COMPLEX128: 16,
+}
+
+
+class Layout(Enum):
+    STRIDED = "strided"
+
+
+class MemoryFormat(Enum):
+    CONTIGUOUS = "contiguous_format"
+    PRESERVE = "preserve_format"
+    CHANNELS_LAST = "channels_last"
+    CHANNELS_LAST_3D = "channels_last_3d"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symbol:
+    """A dynamic dimension. `lower` and `upper` are inclusive; no upper bound means unbounded."""
+
+    id: int
+    name: str
+    lower: int
+    upper: int | None
+    hint: int
+    unbacked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """An exact overload. Argument positions are in schema order."""
+
+    kind: OperatorKind
+    name: str
+    overload: str = ""
+    mutated_arguments: tuple[int, ...] = ()
+    aliased_arguments: tuple[int, ...] = ()
+    random: bool = False
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.name}.{self.overload}" if self.overload else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autocast:
+    device_class: str
+    enabled: bool
+    dtype: Dtype
+    cache_enabled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    grad_enabled: bool = True
+    autocasts: tuple[Autocast, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A tensor or scalar that some node, input or state gives. Empty strides mean contiguous."""
+
+    id: int
+    kind: ValueKind
+    dtype: Dtype | None = None
+    dims: tuple[Expression, ...] = ()
+    strides: tuple[Expression, ...] = ()
+    device_class: str = "cpu"
+    expression: Expression | None = None
+    opaque_bytes: int = 0
+    name: str = ""
+    requires_grad: bool = False
+
+    def num_elements(self, symbol_values: Mapping[int, int]) -> int:
+        return math.prod(evaluate(dim, symbol_values) for dim in self.dims)
+
+    def size_bytes(self, symbol_values: Mapping[int, int]) -> int:
+        """Bytes of the whole tensor, stride-0 dimensions expanded; 8 for a scalar."""
+        if self.kind is ValueKind.OPAQUE:
+            return self.opaque_bytes
+        if self.dtype is None:
+            return 8
+        return self.num_elements(symbol_values) * self.dtype.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ValueReference:
+    value_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubgraphReference:
+    subgraph_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """"cpu", "cuda" or "meta": the daemon puts its own device in its place."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentList:
+    """A list argument; a tuple argument is a plain tuple. Schemas tell the two apart."""
+
+    items: tuple[Argument, ...]
+
+
+Argument = (
+    None
+    | bool
+    | int
+    | float
+    | complex
+    | str
+    | ValueReference
+    | SubgraphReference
+    | Dtype
+    | DeviceClass
+    | Layout
+    | MemoryFormat
+    | ArgumentList
+    | tuple["Argument", ...]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One call. `outputs` holds value ids; 0 stands for None or for a result that nobody reads."""
+
+    operator: Operator
+    arguments: tuple[Argument, ...]
+    keyword_arguments: tuple[tuple[str, Argument], ...] = ()
+    outputs: tuple[int, ...]
+    returns_tuple: bool = False
+    module_path: str = ""
+    context: Context = field(default_factory=Context)
+    name: str = ""
+    opaque_seconds: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A parameter, buffer or constant. States with one tie group other than 0 share storage."""
+
+    name: str
+    value_id: int
+    kind: StateKind
+    sha256: bytes = b""
+    tie_group: int = 0
+    requires_grad: bool = False
+    persistent: bool = True
+    mutated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """`content` is a ValueReference, or the constant that every call must pass."""
+
+    name: str
+    content: Argument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    name: str
+    content: Argument
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLeaf:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNone:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TreeList:
+    items: tuple[PyTree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeTuple:
+    items: tuple[PyTree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeDict:
+    keys: tuple[str, ...]
+    items: tuple[PyTree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeObject:
+    """A registered container. `type_name` is a label: nothing is ever imported by it."""
+
+    type_name: str
+    keys: tuple[str, ...]
+    items: tuple[PyTree, ...]
+
+
+PyTree = TreeLeaf | TreeNone | TreeList | TreeTuple | TreeDict | TreeObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A program, or one stage of it. Nodes stand in program order: each reads only what stands before it."""
+
+    torch_version: str
+    name: str
+    symbols: tuple[Symbol, ...] = ()
+    values: tuple[Value, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    subgraphs: tuple[Graph, ...] = ()
+    states: tuple[State, ...] = ()
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    input_tree: PyTree = TreeLeaf()
+    output_tree: PyTree = TreeLeaf()
+    training: bool = False
+
+    def values_by_id(self) -> dict[int, Value]:
+        return {value.id: value for value in self.values}
+
+    def hints(self) -> dict[int, int]:
+        """Each symbol's value in the example inputs."""
+        return {symbol.id: symbol.hint for symbol in self.symbols}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFile:
+    sha256: bytes
+    size_bytes: int
+
+
+def values_in(argument: Argument) -> tuple[int, ...]:
+    """Ids of the values that an argument holds, in order, with repetitions."""
+    if isinstance(argument, ValueReference):
+        return (argument.value_id,)
+    items = argument.items if isinstance(argument, ArgumentList) else argument
+    if not isinstance(items, tuple):
+        return ()
+    return tuple(value_id for item in items for value_id in values_in(item))
+
+
+def values_read(node: Node) -> tuple[int, ...]:
+    """Ids of the values that a node reads, in argument order, without repetitions."""
+    arguments = (*node.arguments, *(argument for _, argument in node.keyword_arguments))
+    return tuple(dict.fromkeys(value_id for argument in arguments for value_id in values_in(argument)))

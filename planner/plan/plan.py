@@ -1,0 +1,108 @@
+"""A partition plan: which stage runs where, what is live between stages, and what that is predicted to cost.
+
+Plain records; `planner.plan.verify` re-derives everything that must hold of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.cost.inventory import Inventory
+from planner.graph.expression import Expression
+from planner.graph.ir import Dtype, ValueKind
+from planner.plan.options import PlanOptions
+
+# LiveTensor.producer_stage of an input of the graph.
+GRAPH_INPUT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTensor:
+    """A value that is live on entry to a stage: read there (`consumed`), or later (`bypassing`), or both.
+
+    Order in a liveness table: graph inputs first, in signature order, then by producing node.
+    """
+
+    value_id: int
+    name: str
+    kind: ValueKind
+    dtype: Dtype | None
+    dims: tuple[Expression, ...]
+    size_bytes: int
+    producer_stage: int
+    consumed: bool
+    bypassing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Peak bytes of a stage: `buffer_bytes` counts every microbatch in flight."""
+
+    state_bytes: int
+    activation_bytes: int
+    buffer_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.state_bytes + self.activation_bytes + self.buffer_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """`node_ranges` are half-open index ranges into Graph.nodes, ascending and disjoint."""
+
+    index: int
+    node_ranges: tuple[tuple[int, int], ...]
+    device_ids: tuple[str, ...]
+    states: tuple[str, ...]
+    liveness: tuple[LiveTensor, ...]
+    outputs: tuple[int, ...]
+    compute_seconds: float
+    communication_seconds: float
+    flops: float
+    memory: StageMemory
+    reason: str
+
+    def node_indexes(self) -> tuple[int, ...]:
+        return tuple(index for start, end in self.node_ranges for index in range(start, end))
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(end - start for start, end in self.node_ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEdge:
+    """`value_ids` in the order that they are sent."""
+
+    source_stage: int
+    target_stage: int
+    value_ids: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieGroup:
+    """States that share storage and that more than one stage holds: (state name, stage index) of each."""
+
+    id: int
+    members: tuple[tuple[str, int], ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`bottleneck_seconds` is the time between results in a steady stream; `latency_seconds` a lone batch's."""
+
+    graph_id: str
+    graph_name: str
+    num_nodes: int
+    options: PlanOptions
+    inventory: Inventory
+    stages: tuple[Stage, ...]
+    edges: tuple[StageEdge, ...]
+    tie_groups: tuple[TieGroup, ...]
+    bottleneck_seconds: float
+    latency_seconds: float
+    lower_bound_seconds: float | None
+    symbol_values: tuple[tuple[str, int], ...]

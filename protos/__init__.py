@@ -1,0 +1,1 @@
+"""The wire contract that planner-server, stage-daemon and their clients share."""
