@@ -1,0 +1,104 @@
+"""Everything that can go wrong on a daemon.
+
+DaemonError
+├── InvalidRequest           what was asked can never work
+│   ├── InvalidGraph         bytes that are not a sound graph
+│   │   └── UnsupportedOperator  an operator that this daemon does not run
+│   ├── InvalidMicrobatch    values that do not fit the deployment's inputs
+│   └── EdgeMismatch         two ends of an edge that disagree: other deployment, generation, microbatch or shapes
+├── StateMismatch            a tensor's bytes that are truncated, of another digest or of another shape
+├── ShapeMismatch            the rebuilt stage gives other shapes than the graph declares
+├── InsufficientMemory       a stage that does not fit the device
+├── NotFound
+├── Conflict                 the state of the deployment forbids it now
+├── StageFailed              a stage raised while it ran a microbatch
+├── WorkerDied
+├── EdgeTimeout              a wait on an edge that went past its deadline
+├── Unavailable              a peer or planner that cannot be reached
+└── Cancelled
+
+Each has a stable `reason`, which travels as google.rpc.ErrorInfo and in Failure messages, the stage and the device that
+it is about where there is one, and `metadata`: the facts behind the message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class DaemonError(Exception):
+    """`message` says what was found, what was needed and what to change.
+
+    Pickles whole: `stage`, `device_id` and `metadata` survive a process boundary.
+    """
+
+    reason: ClassVar[str] = "INTERNAL"
+
+    def __init__(
+        self, message: str, *, stage: int | None = None, device_id: str | None = None, **metadata: object
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.stage = stage
+        self.device_id = device_id
+        self.metadata = {key: str(value) for key, value in metadata.items()}
+
+
+class InvalidRequest(DaemonError):
+    reason = "INVALID_ARGUMENT"
+
+
+class InvalidGraph(InvalidRequest):
+    reason = "INVALID_GRAPH"
+
+
+class UnsupportedOperator(InvalidGraph):
+    reason = "UNSUPPORTED_OPERATOR"
+
+
+class InvalidMicrobatch(InvalidRequest):
+    reason = "INVALID_MICROBATCH"
+
+
+class EdgeMismatch(InvalidRequest):
+    reason = "EDGE_MISMATCH"
+
+
+class StateMismatch(DaemonError):
+    reason = "STATE_MISMATCH"
+
+
+class ShapeMismatch(DaemonError):
+    reason = "SHAPE_MISMATCH"
+
+
+class InsufficientMemory(DaemonError):
+    reason = "INSUFFICIENT_MEMORY"
+
+
+class NotFound(DaemonError):
+    reason = "NOT_FOUND"
+
+
+class Conflict(DaemonError):
+    reason = "CONFLICT"
+
+
+class StageFailed(DaemonError):
+    reason = "STAGE_FAILED"
+
+
+class WorkerDied(DaemonError):
+    reason = "WORKER_DIED"
+
+
+class EdgeTimeout(DaemonError):
+    reason = "EDGE_TIMEOUT"
+
+
+class Unavailable(DaemonError):
+    reason = "UNAVAILABLE"
+
+
+class Cancelled(DaemonError):
+    reason = "CANCELLED"
