@@ -6,7 +6,7 @@ TORCH := torch==2.13.0
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/planner.proto protos/v1/stage_daemon.proto
 
-.PHONY: demo test check lint types imports protos protos-check clean
+.PHONY: demo test check lint types imports protos protos-check deploy-check clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python examples/embed_sentences.py
@@ -14,7 +14,7 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest
 
-check: $(VENV)/dev.stamp lint types imports protos-check
+check: lint types imports protos-check deploy-check
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -37,6 +37,10 @@ protos: $(VENV)/dev.stamp
 protos-check: protos
 	git diff --exit-code -- protos
 	@test -z "$$(git ls-files --others --exclude-standard -- protos)" || { echo "generated files are not committed"; exit 1; }
+
+deploy-check: $(VENV)/dev.stamp
+	$(BIN)/hadolint deploy/*.Containerfile
+	deploy/verify-units.sh
 
 clean:
 	rm -rf $(VENV) build *.egg-info
