@@ -12,6 +12,7 @@ PlannerError
 │   └── RequestIdReused
 ├── Corrupt                  bytes that are not what their digest says
 ├── Unavailable              a daemon or server that cannot be reached
+├── PlanInvariantError       a plan that breaks what must hold of every plan: a defect, or a record changed by hand
 ├── DeploymentFailed
 └── Cancelled
 
@@ -78,6 +79,12 @@ class Corrupt(PlannerError):
 
 class Unavailable(PlannerError):
     reason = "UNAVAILABLE"
+
+
+class PlanInvariantError(PlannerError):
+    """`metadata["invariant"]` names what does not hold."""
+
+    reason = "PLAN_INVARIANT"
 
 
 class DeploymentFailed(PlannerError):

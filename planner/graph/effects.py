@@ -1,0 +1,144 @@
+"""What a call does to storage: which values it writes, and which outputs may share storage with what it reads.
+
+Schemas say most of it (`Operator.mutated_arguments`, `Operator.aliased_arguments`). The tables below hold what torch
+does and its schemas do not say. In doubt an output aliases and an argument is written: a needless tie costs a cut, a
+missed one costs the right numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.graph.ir import Argument, Graph, Node, OperatorKind, SubgraphReference, Value, ValueKind, values_in
+
+# Composites that may return their first argument, or views of it, although their schema promises new tensors.
+_UNDECLARED_VIEWS = frozenset(
+    {
+        "aten::align_tensors",
+        "aten::atleast_1d",
+        "aten::atleast_2d",
+        "aten::atleast_3d",
+        "aten::broadcast_tensors",
+        "aten::meshgrid",
+        "aten::sum_to_size",
+        "aten::type_as",
+        "aten::unsafe_chunk",
+        "aten::unsafe_split",
+        "aten::unsafe_split_with_sizes",
+    }
+)
+
+# Return their operand, or a view of it, where there is only one.
+_REDUCTIONS_OF_LISTS = frozenset({"aten::cartesian_prod", "aten::chain_matmul", "aten::einsum"})
+
+# (input, p, train): out of training, or with p 0, each returns its input itself.
+_DROPOUTS = frozenset({"aten::alpha_dropout", "aten::dropout", "aten::feature_alpha_dropout", "aten::feature_dropout"})
+
+# (input, weight, bias, running_mean, running_var, training): training writes the running statistics.
+_RUNNING_STATISTICS = frozenset({"aten::batch_norm", "aten::instance_norm"})
+
+# Return their input only where the dtype stays.
+_CONVERSIONS = frozenset({"aten::to", "aten::type_as"})
+
+# Views of contiguous tensors, copies of others.
+_RESHAPES = frozenset({"aten::flatten", "aten::ravel", "aten::reshape", "aten::reshape_as", "aten::unflatten"})
+
+_WITH_STORAGE = frozenset({ValueKind.TENSOR, ValueKind.OPAQUE})
+
+
+def writes(graph: Graph, node: Node) -> tuple[int, ...]:
+    """Ids of the values that the call writes in place."""
+    written = set(_values_at(node, node.operator.mutated_arguments))
+    if node.operator.name in _RUNNING_STATISTICS and _argument(node, 5) is not False:
+        written.update(_values_at(node, (3, 4)))
+    if _is_in_place(node):
+        written.update(_values_at(node, (0,)))
+    if any(_writes_an_input(subgraph) for subgraph in _subgraphs(graph, node)):
+        written.update(_all_values(node))
+    return tuple(sorted(written))
+
+
+def shares(graph: Graph, node: Node, values: dict[int, Value]) -> Iterator[tuple[int, int]]:
+    """(output, argument) ids of each pair that may share storage, the likeliest argument of an output first."""
+    sources = [value_id for value_id in _sources(graph, node) if values[value_id].kind in _WITH_STORAGE]
+    outputs = [value_id for value_id in node.outputs if value_id and values[value_id].kind in _WITH_STORAGE]
+    one_to_one = len(sources) == len(node.outputs) == len(outputs)
+    for position, output in enumerate(outputs):
+        preferred = sources[position : position + 1] if one_to_one else []
+        for source in dict.fromkeys([*preferred, *sources]):
+            if node.operator.name in _CONVERSIONS and values[source].dtype is not values[output].dtype:
+                continue
+            yield output, source
+
+
+def copies(node: Node, output: Value, source: Value) -> bool:
+    """Whether a call whose output may share storage with `source` has to copy it, as far as strides tell."""
+    if node.operator.name == "aten::contiguous":
+        return output.strides != source.strides
+    return node.operator.name in _RESHAPES and bool(source.strides)
+
+
+def _sources(graph: Graph, node: Node) -> tuple[int, ...]:
+    name = node.operator.name
+    if any(_returns_an_input(subgraph) for subgraph in _subgraphs(graph, node)):
+        return _all_values(node)
+    if name in _REDUCTIONS_OF_LISTS:
+        operands = _all_values(node)
+        return operands if len(operands) == 1 else ()
+    positions = node.operator.aliased_arguments
+    if name in _UNDECLARED_VIEWS or _is_in_place(node) or (name in _DROPOUTS and _drops_nothing(node)):
+        positions = tuple(dict.fromkeys((*positions, 0)))
+    return _values_at(node, positions)
+
+
+def _is_in_place(node: Node) -> bool:
+    name = node.operator.name
+    return node.operator.kind is OperatorKind.ATEN and name.endswith("_") and not name.endswith("__")
+
+
+def _drops_nothing(node: Node) -> bool:
+    return _argument(node, 2) is not True or _argument(node, 1) == 0
+
+
+def _argument(node: Node, position: int) -> Argument:
+    return node.arguments[position] if position < len(node.arguments) else None
+
+
+def _values_at(node: Node, positions: tuple[int, ...]) -> tuple[int, ...]:
+    """Ids at schema positions. A position beyond the positional ones is some keyword: then all keywords count."""
+    found = [value for position in positions for value in values_in(_argument(node, position))]
+    if any(position >= len(node.arguments) for position in positions):
+        found += [value for _, argument in node.keyword_arguments for value in values_in(argument)]
+    return tuple(dict.fromkeys(found))
+
+
+def _all_values(node: Node) -> tuple[int, ...]:
+    arguments = (*node.arguments, *(argument for _, argument in node.keyword_arguments))
+    return tuple(dict.fromkeys(value for argument in arguments for value in values_in(argument)))
+
+
+def _subgraphs(graph: Graph, node: Node) -> Iterator[Graph]:
+    if node.operator.kind is not OperatorKind.HIGHER_ORDER:
+        return
+    for argument in (*node.arguments, *(argument for _, argument in node.keyword_arguments)):
+        if isinstance(argument, SubgraphReference):
+            yield graph.subgraphs[argument.subgraph_index]
+
+
+def _writes_an_input(subgraph: Graph) -> bool:
+    sharing = _sharing_with_inputs(subgraph)
+    return any(value in sharing for node in subgraph.nodes for value in writes(subgraph, node))
+
+
+def _returns_an_input(subgraph: Graph) -> bool:
+    sharing = _sharing_with_inputs(subgraph)
+    return any(value in sharing for output in subgraph.outputs for value in values_in(output.content))
+
+
+def _sharing_with_inputs(subgraph: Graph) -> set[int]:
+    values = subgraph.values_by_id()
+    sharing = {value for given in subgraph.inputs for value in values_in(given.content)}
+    sharing = {value for value in sharing if values[value].kind in _WITH_STORAGE}
+    for node in subgraph.nodes:
+        sharing.update(output for output, source in shares(subgraph, node, values) if source in sharing)
+    return sharing
