@@ -1,0 +1,121 @@
+"""From error to gRPC status, in one place: calls raise planner.errors, this interceptor answers.
+
+Each status carries a google.rpc.ErrorInfo with the error's stable reason. An error that nobody foresaw becomes INTERNAL
+with an incident id, which the log has beside the traceback, and the server goes on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from planner import errors
+
+DOMAIN = "partition_planner"
+# ErrorInfo travels in a header: a long value would make the whole answer unreadable.
+MAX_METADATA_ENTRIES = 12
+MAX_METADATA_CHARACTERS = 200
+MAX_MESSAGE_CHARACTERS = 1200
+
+# The first class that fits counts, so subclasses stand before their bases.
+CODES: Mapping[type[errors.PlannerError], int] = {
+    errors.InvalidArgument: code_pb2.INVALID_ARGUMENT,
+    errors.Infeasible: code_pb2.FAILED_PRECONDITION,
+    errors.NotFound: code_pb2.NOT_FOUND,
+    errors.RequestIdReused: code_pb2.ALREADY_EXISTS,
+    errors.Conflict: code_pb2.FAILED_PRECONDITION,
+    errors.Corrupt: code_pb2.DATA_LOSS,
+    errors.Unavailable: code_pb2.UNAVAILABLE,
+    errors.DeploymentFailed: code_pb2.FAILED_PRECONDITION,
+    errors.Cancelled: code_pb2.CANCELLED,
+}
+
+log = structlog.get_logger(__name__)
+
+
+def status_of(error: errors.PlannerError) -> status_pb2.Status:
+    """The google.rpc.Status that says what `error` says."""
+    code = next((code for kind, code in CODES.items() if isinstance(error, kind)), code_pb2.INTERNAL)
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
+    for key, value in tuple(error.metadata.items())[:MAX_METADATA_ENTRIES]:
+        info.metadata[key] = _short(value, MAX_METADATA_CHARACTERS)
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    return status_pb2.Status(code=code, message=_short(error.message, MAX_MESSAGE_CHARACTERS), details=[detail])
+
+
+class StatusInterceptor(grpc.aio.ServerInterceptor):
+    """Covers unary and streaming calls alike."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        method = handler_call_details.method
+        if handler.unary_unary:
+            return handler._replace(unary_unary=_one_answer(handler.unary_unary, method))
+        if handler.stream_unary:
+            return handler._replace(stream_unary=_one_answer(handler.stream_unary, method))
+        if handler.unary_stream:
+            return handler._replace(unary_stream=_many_answers(handler.unary_stream, method))
+        return handler._replace(stream_stream=_many_answers(handler.stream_stream, method))
+
+
+def _one_answer(call: Callable[..., Any], method: str) -> Callable[..., Any]:
+    if not inspect.iscoroutinefunction(call):
+        return call  # a synchronous servicer (health, reflection) answers for itself
+
+    async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await call(request, context)
+        except Exception as error:
+            await _abort(error, method, context)
+
+    return answer
+
+
+def _many_answers(call: Callable[..., Any], method: str) -> Callable[..., Any]:
+    if not inspect.isasyncgenfunction(call):
+        return call
+
+    async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        try:
+            async for item in call(request, context):
+                yield item
+        except Exception as error:
+            await _abort(error, method, context)
+
+    return answers
+
+
+async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    known = error if isinstance(error, errors.PlannerError) else _incident(error, method)
+    if known is error:
+        log.info("refused", method=method, reason=known.reason, message=known.message)
+    status = rpc_status.to_status(status_of(known))
+    await context.abort(status.code, status.details, status.trailing_metadata)
+
+
+def _incident(error: Exception, method: str) -> errors.PlannerError:
+    incident_id = uuid.uuid4().hex[:12]
+    log.error("incident", incident_id=incident_id, method=method, exc_info=error)
+    message = f"internal error {incident_id}: the planner's log has the details under that id"
+    return errors.PlannerError(message, incident_id=incident_id)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

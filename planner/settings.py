@@ -1,0 +1,49 @@
+"""What a planner-server can be told: one frozen object, from the environment (PLANNER_LISTEN) or the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MEBIBYTE = 1 << 20
+GIBIBYTE = 1 << 30
+
+
+class Settings(BaseSettings):
+    """Read once, in planner.__main__, and passed down."""
+
+    model_config = SettingsConfigDict(env_prefix="PLANNER_", frozen=True, extra="ignore")
+
+    listen: str = Field("127.0.0.1:50051", description="host:port to serve on; port 0 takes a free one")
+    data_dir: Path = Field(Path("planner-data"), description="folder for what has no URL of its own")
+    database_url: str = Field("", description="sqlite:///... or postgresql://...; empty: planner.db in data_dir")
+    blob_url: str = Field("", description="file:///... or s3://...; empty: the folder blobs in data_dir")
+    lease_seconds: float = Field(10.0, gt=0, description="a daemon that is silent for longer is gone")
+    plan_workers: int = Field(2, ge=1, le=64, description="plans computed at the same time, one process each")
+    plan_timeout_seconds: float = Field(3600.0, gt=0, description="a plan that takes longer has failed")
+    max_pending_plans: int = Field(1000, ge=1, description="plans that may wait for a worker; more are refused")
+    max_blob_bytes: int = Field(256 * GIBIBYTE, gt=0, description="largest blob that may be uploaded")
+    max_graph_bytes: int = Field(GIBIBYTE, gt=0, description="largest blob that is read as a graph")
+    max_graph_nodes: int = Field(2_000_000, gt=0, description="a graph with more nodes is refused")
+    max_message_bytes: int = Field(64 * MEBIBYTE, gt=0, description="largest gRPC message, both ways")
+    check_timeout_seconds: float = Field(120.0, gt=0, description="a graph that takes longer to check is refused")
+    stop_grace_seconds: float = Field(5.0, ge=0, description="how long calls may go on after SIGTERM")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_format: Literal["console", "json"] = Field("console", description="for people or for machines")
+    metrics_listen: str = Field("", description="host:port for Prometheus; empty: none")
+
+    @property
+    def database(self) -> str:
+        return self.database_url or f"sqlite+aiosqlite:///{self.data_dir.absolute() / 'planner.db'}"
+
+    @property
+    def blobs(self) -> str:
+        return self.blob_url or (self.data_dir.absolute() / "blobs").as_uri()
+
+    @property
+    def staging_dir(self) -> Path:
+        """Where uploads wait until they are whole."""
+        return self.data_dir.absolute() / "uploads"

@@ -1,0 +1,89 @@
+"""One database, SQLite or PostgreSQL by its URL: transactions as blocks, migrations that ship in the package."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from planner.errors import InvalidArgument
+
+DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+BUSY_SECONDS = 30.0
+
+
+class Database:
+    """`async with database.session()` is one transaction: committed where the block ends, rolled back if it raises."""
+
+    def __init__(self, url: str) -> None:
+        self.url = parse_url(url)
+        self._engine = _engine(self.url)
+        self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[AsyncSession]:
+        async with self._sessions.begin() as session:
+            yield session
+
+    async def migrate(self) -> None:
+        """Brings the schema to the newest revision; does nothing where it is there already."""
+        async with self._engine.begin() as connection:
+            await connection.run_sync(_upgrade)
+
+    async def close(self) -> None:
+        await asyncio.shield(self._engine.dispose())
+
+
+def parse_url(text: str) -> URL:
+    """Adds the asynchronous driver where the URL names only the database."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise InvalidArgument(
+            f"database URL {text!r} cannot be read; write sqlite:////path/to/file or postgresql://user@host/name"
+        ) from None
+    backend = url.get_backend_name()
+    if backend not in DRIVERS:
+        raise InvalidArgument(f"database {backend!r} is not known; use sqlite or postgresql")
+    return url.set(drivername=DRIVERS[backend])
+
+
+def _engine(url: URL) -> AsyncEngine:
+    if url.get_backend_name() != "sqlite":
+        return create_async_engine(url, pool_pre_ping=True)
+    if url.database and url.database != ":memory:":
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_async_engine(url, connect_args={"timeout": BUSY_SECONDS})
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_immediate)
+    return engine
+
+
+def _prepare_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
+    # The driver's own BEGIN comes too late for a transaction that reads before it writes: see _begin_immediate.
+    connection.isolation_level = None  # type: ignore[attr-defined]
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    for pragma in ("foreign_keys=ON", "journal_mode=WAL", "synchronous=NORMAL"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_immediate(connection: Connection) -> None:
+    # Taking the write lock at once makes read-then-write transactions wait for each other instead of failing.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _upgrade(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

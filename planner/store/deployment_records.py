@@ -1,0 +1,98 @@
+"""Deployments and daemons as data: what the tables hold and what the rollout decides on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from planner.cost.inventory import Device
+
+
+class DeploymentState(Enum):
+    PENDING = "pending"
+    LOADING = "loading"
+    CONNECTING = "connecting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (DeploymentState.STOPPED, DeploymentState.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a deployment ended badly. `reason` is stable, UPPER_SNAKE_CASE; `message` is for people."""
+
+    reason: str
+    message: str
+    stage: int | None = None
+    device_id: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlacement:
+    """`incarnation_id` is the daemon's at the time of the rollout: another one there does not hold the stage.
+
+    `peak_bytes` is the memory that the plan promised the stage.
+    """
+
+    stage: int
+    device_id: str
+    daemon_address: str
+    incarnation_id: str
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    id: str
+    plan_id: str
+    graph_id: str
+    state: DeploymentState
+    generation: int
+    stages: tuple[StagePlacement, ...]
+    created_at: datetime
+    ended_at: datetime | None = None
+    failure: Failure | None = None
+
+    def device_ids(self) -> tuple[str, ...]:
+        """Each device once, in order of its first stage."""
+        return tuple(dict.fromkeys(placement.device_id for placement in self.stages))
+
+    def stages_on(self, device_id: str) -> tuple[StagePlacement, ...]:
+        return tuple(placement for placement in self.stages if placement.device_id == device_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentEvent:
+    """`state` is the deployment's after the event. Sequences count from 1 without gaps, per deployment."""
+
+    sequence: int
+    occurred_at: datetime
+    state: DeploymentState
+    message: str
+    stage: int | None = None
+    device_id: str = ""
+    loaded_bytes: int = 0
+    total_bytes: int = 0
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A daemon as it last registered. It is live while its lease has not expired."""
+
+    device: Device
+    address: str
+    incarnation_id: str
+    torch_version: str
+    lease_expires_at: datetime
+
+    def live_at(self, now: datetime) -> bool:
+        return now < self.lease_expires_at

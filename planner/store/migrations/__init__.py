@@ -1,0 +1,1 @@
+"""Schema revisions, applied by planner.store.database.Database.migrate."""

@@ -1,0 +1,337 @@
+"""The rows: one class per table, and nothing that decides.
+
+Written so that a person can ask them in SQL: digests are hexadecimal, states and kinds are words, and what a plan says
+of a stage, an edge or a tensor is a row of its own. Positions keep the order that a record has in memory.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, DateTime, Double, ForeignKey, MetaData, String, Text
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware moment, in UTC on every database: SQLite keeps no time zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        moment = value.astimezone(UTC)
+        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Row(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMES)
+    type_annotation_map = {  # noqa: RUF012  SQLAlchemy declares it as an instance attribute
+        str: Text,
+        int: BigInteger,
+        float: Double,
+        datetime: UtcDateTime,
+        dict[str, Any]: JSON,
+        list[Any]: JSON,
+    }
+
+
+class FailureColumns:
+    """Why something ended badly; `failure_reason` is null where nothing did."""
+
+    failure_reason: Mapped[str | None]
+    failure_message: Mapped[str | None]
+    failure_stage: Mapped[int | None]
+    failure_device_id: Mapped[str | None]
+    failure_metadata: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+
+
+class DeviceColumns:
+    """The numbers of a device, as in planner.cost.inventory.Device."""
+
+    kind: Mapped[str]
+    host: Mapped[str]
+    memory_bytes: Mapped[int]
+    flops_per_second: Mapped[float]
+    memory_bytes_per_second: Mapped[float]
+
+
+class GraphRow(Row):
+    """`id` is the graph blob's sha256. An empty `not_deployable_reason` means that it can be deployed."""
+
+    __tablename__ = "graphs"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str]
+    torch_version: Mapped[str]
+    size_bytes: Mapped[int]
+    num_nodes: Mapped[int]
+    num_states: Mapped[int]
+    state_bytes: Mapped[int]
+    not_deployable_reason: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class GraphWeightFileRow(Row):
+    __tablename__ = "graph_weight_files"
+    graph_id: Mapped[str] = mapped_column(ForeignKey("graphs.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64))
+    size_bytes: Mapped[int]
+
+
+class InventoryRow(Row):
+    """An inventory is never changed. One that came inside a plan's request is kept too, and not `listed`."""
+
+    __tablename__ = "inventories"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    listed: Mapped[bool]
+    default_bytes_per_second: Mapped[float]
+    default_latency_seconds: Mapped[float]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class InventoryDeviceRow(DeviceColumns, Row):
+    __tablename__ = "inventory_devices"
+    inventory_id: Mapped[str] = mapped_column(ForeignKey("inventories.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[str]
+
+
+class InventoryLinkRow(Row):
+    """One direction of a link."""
+
+    __tablename__ = "inventory_links"
+    inventory_id: Mapped[str] = mapped_column(ForeignKey("inventories.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    source_device_id: Mapped[str]
+    target_device_id: Mapped[str]
+    bytes_per_second: Mapped[float]
+    latency_seconds: Mapped[float]
+
+
+class PlanOperationRow(FailureColumns, Row):
+    """`state` is pending, running, succeeded, failed or cancelled; `id` is the plan's too."""
+
+    __tablename__ = "plan_operations"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    graph_id: Mapped[str] = mapped_column(ForeignKey("graphs.id"))
+    inventory_id: Mapped[str] = mapped_column(ForeignKey("inventories.id"))
+    mode: Mapped[str]
+    state: Mapped[str] = mapped_column(index=True)
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+
+
+class PlanRow(Row):
+    """`module_paths` and `num_stages_asked` are the mode's own options, null in other modes."""
+
+    __tablename__ = "plans"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    graph_id: Mapped[str] = mapped_column(ForeignKey("graphs.id"), index=True)
+    inventory_id: Mapped[str] = mapped_column(ForeignKey("inventories.id"))
+    graph_name: Mapped[str]
+    num_nodes: Mapped[int]
+    num_stages: Mapped[int]
+    mode: Mapped[str] = mapped_column(index=True)
+    module_paths: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
+    num_stages_asked: Mapped[int | None]
+    routing: Mapped[str]
+    microbatches_in_flight: Mapped[int]
+    asked_symbol_values: Mapped[list[Any]]
+    symbol_values: Mapped[list[Any]]
+    bottleneck_seconds: Mapped[float]
+    latency_seconds: Mapped[float]
+    lower_bound_seconds: Mapped[float | None]
+    peak_bytes: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class PlanStageRow(Row):
+    __tablename__ = "plan_stages"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    stage: Mapped[int] = mapped_column(primary_key=True)
+    num_nodes: Mapped[int]
+    compute_seconds: Mapped[float]
+    communication_seconds: Mapped[float]
+    flops: Mapped[float]
+    state_bytes: Mapped[int]
+    activation_bytes: Mapped[int]
+    buffer_bytes: Mapped[int]
+    peak_bytes: Mapped[int]
+    reason: Mapped[str]
+
+
+class PlanStageNodeRangeRow(Row):
+    """Nodes `first_node` to `end_node` - 1 of the graph."""
+
+    __tablename__ = "plan_stage_node_ranges"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    stage: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    first_node: Mapped[int]
+    end_node: Mapped[int]
+
+
+class PlanStageDeviceRow(Row):
+    __tablename__ = "plan_stage_devices"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    stage: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[str] = mapped_column(index=True)
+
+
+class PlanStageStateRow(Row):
+    __tablename__ = "plan_stage_states"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    stage: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+
+
+class PlanStageOutputRow(Row):
+    __tablename__ = "plan_stage_outputs"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    stage: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    value_id: Mapped[int]
+
+
+class PlanLivenessRow(Row):
+    """A tensor that is live on entry to a stage. `dims` holds an expression tree per dimension."""
+
+    __tablename__ = "plan_liveness"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    stage: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    value_id: Mapped[int]
+    name: Mapped[str]
+    kind: Mapped[str]
+    dtype: Mapped[str | None]
+    dims: Mapped[list[Any]]
+    size_bytes: Mapped[int]
+    producer_stage: Mapped[int]
+    consumed: Mapped[bool]
+    bypassing: Mapped[bool]
+
+
+class PlanEdgeRow(Row):
+    """`edge` is the position in Plan.edges."""
+
+    __tablename__ = "plan_edges"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    edge: Mapped[int] = mapped_column(primary_key=True)
+    source_stage: Mapped[int]
+    target_stage: Mapped[int]
+    size_bytes: Mapped[int]
+
+
+class PlanEdgeValueRow(Row):
+    __tablename__ = "plan_edge_values"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    edge: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    value_id: Mapped[int]
+
+
+class PlanTieGroupRow(Row):
+    __tablename__ = "plan_tie_groups"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    tie_group: Mapped[int]
+    size_bytes: Mapped[int]
+
+
+class PlanTieMemberRow(Row):
+    """`group_position` is the position in Plan.tie_groups."""
+
+    __tablename__ = "plan_tie_members"
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
+    group_position: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    stage: Mapped[int]
+
+
+class DaemonRow(DeviceColumns, Row):
+    """A daemon that registered; it holds a lease while `lease_expires_at` lies ahead."""
+
+    __tablename__ = "daemons"
+    device_id: Mapped[str] = mapped_column(primary_key=True)
+    address: Mapped[str]
+    incarnation_id: Mapped[str]
+    torch_version: Mapped[str]
+    registered_at: Mapped[datetime]
+    lease_expires_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class DeploymentRow(FailureColumns, Row):
+    """`state` is pending, loading, connecting, ready, draining, stopped or failed.
+
+    A deployment outlives its plan as history, so `plan_id` is no foreign key.
+    """
+
+    __tablename__ = "deployments"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    plan_id: Mapped[str] = mapped_column(index=True)
+    graph_id: Mapped[str] = mapped_column(ForeignKey("graphs.id"))
+    state: Mapped[str] = mapped_column(index=True)
+    generation: Mapped[int]
+    input_address: Mapped[str]
+    output_address: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    ended_at: Mapped[datetime | None]
+
+
+class DeploymentStageRow(Row):
+    """Where a stage runs: the incarnation of the daemon that took it."""
+
+    __tablename__ = "deployment_stages"
+    deployment_id: Mapped[str] = mapped_column(ForeignKey("deployments.id", ondelete="CASCADE"), primary_key=True)
+    stage: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[str] = mapped_column(index=True)
+    daemon_address: Mapped[str]
+    incarnation_id: Mapped[str]
+
+
+class DeploymentEventRow(FailureColumns, Row):
+    """`sequence` runs from 1 without gaps."""
+
+    __tablename__ = "deployment_events"
+    deployment_id: Mapped[str] = mapped_column(ForeignKey("deployments.id", ondelete="CASCADE"), primary_key=True)
+    sequence: Mapped[int] = mapped_column(primary_key=True)
+    occurred_at: Mapped[datetime]
+    state: Mapped[str]
+    message: Mapped[str]
+    stage: Mapped[int | None]
+    device_id: Mapped[str | None]
+    loaded_bytes: Mapped[int]
+    total_bytes: Mapped[int]
+
+
+class RequestIdRow(Row):
+    """What a create call answered; `fingerprint` is the sha256 of the request without its id."""
+
+    __tablename__ = "request_ids"
+    method: Mapped[str] = mapped_column(primary_key=True)
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    result_id: Mapped[str]
+    created_at: Mapped[datetime]
