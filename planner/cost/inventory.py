@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from planner.errors import InventoryError
 
 
+def _check_rate(name: str, found: float, *, least: float) -> None:
+    if not math.isfinite(found) or found < least:
+        raise InventoryError(f"{name} is {found}, needs a finite number of at least {least:g}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """`memory_bytes` is what a plan may fill. A rate of 0 means the kind's own figure."""
@@ -65,8 +70,3 @@ class Inventory:
 
     def link(self, source_id: str, target_id: str) -> LinkSpeed:
         return self.links.get((source_id, target_id), self.default_link)
-
-
-def _check_rate(name: str, found: float, *, least: float) -> None:
-    if not math.isfinite(found) or found < least:
-        raise InventoryError(f"{name} is {found}, needs a finite number of at least {least:g}")
