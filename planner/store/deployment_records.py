@@ -37,16 +37,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlacement:
-    """`incarnation_id` is the daemon's at the time of the rollout: another one there does not hold the stage.
-
-    `peak_bytes` is the memory that the plan promised the stage.
-    """
+    """`incarnation_id` is the daemon's at the time of the rollout: another one there does not hold the stage."""
 
     stage: int
     device_id: str
     daemon_address: str
     incarnation_id: str
-    peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

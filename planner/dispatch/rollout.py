@@ -1,0 +1,266 @@
+"""What a rollout does next: a pure function of where it stands and of what happened. It does no I/O and has no clock.
+
+    PENDING ─ Started ─▶ LOADING ─ all Loaded ─▶ CONNECTING ─ RendezvousOpened, all Connected ─▶ READY
+    READY ─ StopAsked ─▶ DRAINING ─ all Released ─▶ STOPPED;  anything but DRAINING ─ Broken ─▶ FAILED
+
+A daemon that lost its peer is a witness, not the culprit: its failure is looked into (Diagnose) before it is believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from planner.store.deployment_records import Deployment, DeploymentState, Failure
+
+# Reasons that name the end of an edge which noticed, while the cause is most likely at the other end.
+INDIRECT_REASONS = frozenset({"PEER_LOST", "EDGE_FAILED", "EDGE_TIMEOUT", "RENDEZVOUS_FAILED", "DEADLINE_EXCEEDED"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """`waiting_for` holds the devices yet to answer in this phase; `suspicion` a failure that is looked into."""
+
+    deployment_id: str
+    device_ids: tuple[str, ...]
+    state: DeploymentState = DeploymentState.PENDING
+    waiting_for: frozenset[str] = frozenset()
+    suspicion: Failure | None = None
+    failure: Failure | None = None
+
+
+def rollout_of(deployment: Deployment) -> Rollout:
+    return Rollout(
+        deployment_id=deployment.id,
+        device_ids=deployment.device_ids(),
+        state=deployment.state,
+        failure=deployment.failure,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousOpened:
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """The cause that was found behind a suspicion, if any."""
+
+    cause: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerRestarted:
+    pass
+
+
+Event = Started | Loaded | RendezvousOpened | Connected | Released | Broken | Diagnosed | StopAsked | PlannerRestarted
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRendezvous:
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    device_id: str
+    rendezvous_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    device_id: str
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnose:
+    suspicion: Failure
+
+
+Command = Load | OpenRendezvous | Connect | Release | Diagnose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Where the rollout stands now, what to do, and what to tell; no message where nothing is worth telling."""
+
+    rollout: Rollout
+    commands: tuple[Command, ...] = ()
+    message: str = ""
+    device_id: str = ""
+
+
+def advance(rollout: Rollout, event: Event) -> Step:
+    """Events that come too late for the state are ignored."""
+    if rollout.state.ended:
+        return Step(rollout=rollout)
+    match event:
+        case Started():
+            return _start(rollout)
+        case Loaded(device_id):
+            return _loaded(rollout, device_id)
+        case RendezvousOpened(address):
+            return _rendezvous_opened(rollout, address)
+        case Connected(device_id):
+            return _connected(rollout, device_id)
+        case Released(device_id):
+            return _released(rollout, device_id)
+        case Broken(failure):
+            return _broken(rollout, failure)
+        case Diagnosed(cause):
+            return _diagnosed(rollout, cause)
+        case StopAsked():
+            return _stop(rollout)
+        case PlannerRestarted():
+            return _restarted(rollout)
+
+
+def _start(rollout: Rollout) -> Step:
+    if rollout.state is not DeploymentState.PENDING:
+        return Step(rollout=rollout)
+    started = replace(rollout, state=DeploymentState.LOADING, waiting_for=frozenset(rollout.device_ids))
+    return Step(
+        rollout=started,
+        commands=tuple(Load(device_id) for device_id in rollout.device_ids),
+        message=f"loading on {_counted_devices(rollout)}",
+    )
+
+
+def _loaded(rollout: Rollout, device_id: str) -> Step:
+    if rollout.state is not DeploymentState.LOADING or device_id not in rollout.waiting_for:
+        return Step(rollout=rollout)
+    waiting_for = rollout.waiting_for - {device_id}
+    if waiting_for or rollout.suspicion is not None:
+        return Step(rollout=replace(rollout, waiting_for=waiting_for), message="loaded", device_id=device_id)
+    connecting = replace(rollout, state=DeploymentState.CONNECTING, waiting_for=frozenset(rollout.device_ids))
+    return Step(
+        rollout=connecting,
+        commands=(OpenRendezvous(rollout.device_ids[0]),),
+        message=f"loaded on {_counted_devices(rollout)}; connecting",
+        device_id=device_id,
+    )
+
+
+def _rendezvous_opened(rollout: Rollout, address: str) -> Step:
+    if rollout.state is not DeploymentState.CONNECTING:
+        return Step(rollout=rollout)
+    return Step(rollout=rollout, commands=tuple(Connect(device_id, address) for device_id in rollout.device_ids))
+
+
+def _connected(rollout: Rollout, device_id: str) -> Step:
+    if rollout.state is not DeploymentState.CONNECTING or device_id not in rollout.waiting_for:
+        return Step(rollout=rollout)
+    waiting_for = rollout.waiting_for - {device_id}
+    if waiting_for or rollout.suspicion is not None:
+        return Step(rollout=replace(rollout, waiting_for=waiting_for))
+    return Step(rollout=replace(rollout, state=DeploymentState.READY, waiting_for=frozenset()), message="ready")
+
+
+def _stop(rollout: Rollout) -> Step:
+    if rollout.state is DeploymentState.DRAINING:
+        return Step(rollout=rollout)
+    drain = rollout.state is DeploymentState.READY
+    draining = replace(
+        rollout, state=DeploymentState.DRAINING, waiting_for=frozenset(rollout.device_ids), suspicion=None
+    )
+    return Step(
+        rollout=draining,
+        commands=tuple(Release(device_id, drain) for device_id in rollout.device_ids),
+        message="finishing what is in flight" if drain else "stopping before it was ready",
+    )
+
+
+def _released(rollout: Rollout, device_id: str) -> Step:
+    if rollout.state is not DeploymentState.DRAINING:
+        return Step(rollout=rollout)
+    waiting_for = rollout.waiting_for - {device_id}
+    if waiting_for:
+        return Step(rollout=replace(rollout, waiting_for=waiting_for))
+    return Step(rollout=replace(rollout, state=DeploymentState.STOPPED, waiting_for=frozenset()), message="stopped")
+
+
+def _broken(rollout: Rollout, failure: Failure) -> Step:
+    if rollout.state is DeploymentState.DRAINING:
+        return _broken_while_draining(rollout, failure)
+    if failure.reason not in INDIRECT_REASONS:
+        return _fail(rollout, failure)
+    if rollout.suspicion is not None:
+        return Step(rollout=rollout)
+    return Step(rollout=replace(rollout, suspicion=failure), commands=(Diagnose(failure),))
+
+
+def _broken_while_draining(rollout: Rollout, failure: Failure) -> Step:
+    """It is to end anyway: whoever is left lets go at once, since the broken one keeps nobody's promises."""
+    step = _released(rollout, failure.device_id)
+    left = sorted(step.rollout.waiting_for)
+    message = step.message or f"while draining: {failure.message}"
+    return replace(step, commands=tuple(Release(device_id, False) for device_id in left), message=message)
+
+
+def _diagnosed(rollout: Rollout, cause: Failure | None) -> Step:
+    if rollout.suspicion is None or rollout.state is DeploymentState.DRAINING:
+        return Step(rollout=rollout)
+    return _fail(rollout, cause or rollout.suspicion)
+
+
+def _restarted(rollout: Rollout) -> Step:
+    """READY goes on by itself; a drain is asked for again; a rollout cannot be picked up half-way."""
+    if rollout.state is DeploymentState.READY:
+        return Step(rollout=rollout)
+    if rollout.state is DeploymentState.DRAINING:
+        commands = tuple(Release(device_id, True) for device_id in rollout.device_ids)
+        return Step(rollout=replace(rollout, waiting_for=frozenset(rollout.device_ids)), commands=commands)
+    message = f"the planner was restarted while the deployment was {rollout.state.value}; deploy the plan again"
+    return _fail(rollout, Failure(reason="PLANNER_RESTARTED", message=message))
+
+
+def _fail(rollout: Rollout, failure: Failure) -> Step:
+    failed = replace(rollout, state=DeploymentState.FAILED, failure=failure, suspicion=None, waiting_for=frozenset())
+    return Step(
+        rollout=failed,
+        commands=tuple(Release(device_id, False) for device_id in rollout.device_ids),
+        message=failure.message,
+        device_id=failure.device_id,
+    )
+
+
+def _counted_devices(rollout: Rollout) -> str:
+    count = len(rollout.device_ids)
+    return "1 device" if count == 1 else f"{count} devices"

@@ -1,0 +1,217 @@
+"""Deployments in the database: where each stands, where its stages run, and its events in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure, StagePlacement
+from planner.store.tables import (
+    DeploymentEventRow,
+    DeploymentRow,
+    DeploymentStageRow,
+    FailureColumns,
+    PlanStageRow,
+)
+
+ENDED = tuple(state.value for state in DeploymentState if state.ended)
+
+
+async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
+    first, last = deployment.stages[0], deployment.stages[-1]
+    session.add(
+        DeploymentRow(
+            id=deployment.id,
+            plan_id=deployment.plan_id,
+            graph_id=deployment.graph_id,
+            state=deployment.state.value,
+            generation=deployment.generation,
+            input_address=first.daemon_address,
+            output_address=last.daemon_address,
+            created_at=deployment.created_at,
+            ended_at=deployment.ended_at,
+        )
+    )
+    await session.flush()
+    session.add_all(
+        DeploymentStageRow(
+            deployment_id=deployment.id,
+            stage=placement.stage,
+            device_id=placement.device_id,
+            daemon_address=placement.daemon_address,
+            incarnation_id=placement.incarnation_id,
+        )
+        for placement in deployment.stages
+    )
+
+
+async def find_deployment(session: AsyncSession, deployment_id: str) -> Deployment | None:
+    found = await _read(session, select(DeploymentRow).where(DeploymentRow.id == deployment_id))
+    return found[0] if found else None
+
+
+async def list_active_deployments(session: AsyncSession) -> tuple[Deployment, ...]:
+    """Those that are neither STOPPED nor FAILED, oldest first."""
+    active = select(DeploymentRow).where(DeploymentRow.state.not_in(ENDED))
+    return await _read(session, active.order_by(DeploymentRow.created_at, DeploymentRow.id))
+
+
+async def list_deployments(
+    session: AsyncSession,
+    *,
+    limit: int,
+    after: Deployment | None = None,
+    plan_id: str = "",
+    active_only: bool = False,
+) -> tuple[Deployment, ...]:
+    """Newest first; `after` is the last of the page before."""
+    query = select(DeploymentRow).order_by(DeploymentRow.created_at.desc(), DeploymentRow.id.desc()).limit(limit)
+    if plan_id:
+        query = query.where(DeploymentRow.plan_id == plan_id)
+    if active_only:
+        query = query.where(DeploymentRow.state.not_in(ENDED))
+    if after is not None:
+        position = tuple_(DeploymentRow.created_at, DeploymentRow.id)
+        query = query.where(position < tuple_(after.created_at, after.id))
+    return await _read(session, query)
+
+
+async def append_event(session: AsyncSession, deployment_id: str, event: DeploymentEvent) -> DeploymentEvent:
+    """Gives the event the next sequence, whatever it came with, and moves the deployment to the event's state.
+
+    The deployment's row is locked first, so that sequences stay without gaps among concurrent writers.
+    """
+    row = await session.get(DeploymentRow, deployment_id, with_for_update=True, populate_existing=True)
+    assert row is not None, deployment_id
+    last = await session.scalar(
+        select(func.max(DeploymentEventRow.sequence)).where(DeploymentEventRow.deployment_id == deployment_id)
+    )
+    sequence = (last or 0) + 1
+    session.add(
+        DeploymentEventRow(
+            deployment_id=deployment_id,
+            sequence=sequence,
+            occurred_at=event.occurred_at,
+            state=event.state.value,
+            message=event.message,
+            stage=event.stage,
+            device_id=event.device_id or None,
+            loaded_bytes=event.loaded_bytes,
+            total_bytes=event.total_bytes,
+            **_failure_columns(event.failure),
+        )
+    )
+    row.state = event.state.value
+    if event.state.ended:
+        row.ended_at = event.occurred_at
+        for name, content in _failure_columns(event.failure).items():
+            setattr(row, name, content)
+    return replace(event, sequence=sequence)
+
+
+async def list_events(session: AsyncSession, deployment_id: str, after_sequence: int) -> tuple[DeploymentEvent, ...]:
+    rows = await session.scalars(
+        select(DeploymentEventRow)
+        .where(DeploymentEventRow.deployment_id == deployment_id, DeploymentEventRow.sequence > after_sequence)
+        .order_by(DeploymentEventRow.sequence)
+    )
+    return tuple(_event_record(row) for row in rows)
+
+
+async def promised_bytes(session: AsyncSession, device_ids: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Per device, the peak bytes that each active deployment's plan promised there."""
+    query = (
+        select(DeploymentStageRow.device_id, DeploymentRow.id, func.sum(PlanStageRow.peak_bytes))
+        .join(DeploymentRow, DeploymentRow.id == DeploymentStageRow.deployment_id)
+        .join(
+            PlanStageRow,
+            (PlanStageRow.plan_id == DeploymentRow.plan_id) & (PlanStageRow.stage == DeploymentStageRow.stage),
+        )
+        .where(DeploymentRow.state.not_in(ENDED), DeploymentStageRow.device_id.in_(tuple(device_ids)))
+        .group_by(DeploymentStageRow.device_id, DeploymentRow.id)
+        .order_by(DeploymentStageRow.device_id, DeploymentRow.id)
+    )
+    promised: dict[str, dict[str, int]] = {}
+    for device_id, deployment_id, size_bytes in await session.execute(query):
+        promised.setdefault(device_id, {})[deployment_id] = int(size_bytes)
+    return promised
+
+
+async def _read(session: AsyncSession, query: Select[tuple[DeploymentRow]]) -> tuple[Deployment, ...]:
+    rows = (await session.scalars(query.execution_options(populate_existing=True))).all()
+    placements = await _placements(session, [row.id for row in rows])
+    return tuple(_record(row, placements[row.id]) for row in rows)
+
+
+async def _placements(session: AsyncSession, deployment_ids: list[str]) -> Mapping[str, list[StagePlacement]]:
+    rows = await session.scalars(
+        select(DeploymentStageRow)
+        .where(DeploymentStageRow.deployment_id.in_(deployment_ids))
+        .order_by(DeploymentStageRow.deployment_id, DeploymentStageRow.stage)
+    )
+    placements: dict[str, list[StagePlacement]] = {deployment_id: [] for deployment_id in deployment_ids}
+    for row in rows:
+        placement = StagePlacement(
+            stage=row.stage,
+            device_id=row.device_id,
+            daemon_address=row.daemon_address,
+            incarnation_id=row.incarnation_id,
+        )
+        placements[row.deployment_id].append(placement)
+    return placements
+
+
+def _record(row: DeploymentRow, placements: list[StagePlacement]) -> Deployment:
+    return Deployment(
+        id=row.id,
+        plan_id=row.plan_id,
+        graph_id=row.graph_id,
+        state=DeploymentState(row.state),
+        generation=row.generation,
+        stages=tuple(placements),
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        failure=_failure(row),
+    )
+
+
+def _event_record(row: DeploymentEventRow) -> DeploymentEvent:
+    return DeploymentEvent(
+        sequence=row.sequence,
+        occurred_at=row.occurred_at,
+        state=DeploymentState(row.state),
+        message=row.message,
+        stage=row.stage,
+        device_id=row.device_id or "",
+        loaded_bytes=row.loaded_bytes,
+        total_bytes=row.total_bytes,
+        failure=_failure(row),
+    )
+
+
+def _failure(row: FailureColumns) -> Failure | None:
+    if row.failure_reason is None:
+        return None
+    return Failure(
+        reason=row.failure_reason,
+        message=row.failure_message or "",
+        stage=row.failure_stage,
+        device_id=row.failure_device_id or "",
+        metadata=row.failure_metadata or {},
+    )
+
+
+def _failure_columns(failure: Failure | None) -> dict[str, Any]:
+    if failure is None:
+        return {}
+    return {
+        "failure_reason": failure.reason,
+        "failure_message": failure.message,
+        "failure_stage": failure.stage,
+        "failure_device_id": failure.device_id,
+        "failure_metadata": dict(failure.metadata),
+    }
