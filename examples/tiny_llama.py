@@ -22,5 +22,7 @@ def build() -> tuple[torch.nn.Module, tuple[()], dict[str, torch.Tensor], dict[s
     )
     module = LlamaForCausalLM(config).eval()
     example = {"input_ids": torch.randint(0, config.vocab_size, (2, 16))}
-    dynamic = {"input_ids": {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("sequence", min=2, max=512)}}
+    dynamic = {
+        "input_ids": {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("sequence", min=2, max=512)}
+    }
     return module, (), example, dynamic

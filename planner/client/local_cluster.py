@@ -1,0 +1,185 @@
+"""A planner and its daemons as child processes of this one: for trying out, examples and tests.
+
+Everything listens on free loopback ports and ends with the parent, however the parent ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from planner.errors import Unavailable
+
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+_ADDRESS = re.compile(r"(\S+:\d+)\s*$")
+_PR_SET_PDEATHSIG = 1
+
+
+class ServiceProcess:
+    """One service. Its log goes to `log_path`; the line it prints when it is ready ends with its address."""
+
+    def __init__(self, command: Sequence[str], log_path: Path, environment: dict[str, str] | None = None) -> None:
+        self.command = tuple(command)
+        self.log_path = log_path
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **(environment or {})},
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            )
+        self.address = ""
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; negative is the signal that ended it."""
+        return self._process.poll()
+
+    def wait_until_ready(self, timeout_seconds: float = START_SECONDS) -> str:
+        """The address it listens on. Raises Unavailable, with the end of its log, if it ends or stays silent."""
+        line = self._read_line(timeout_seconds)
+        found = _ADDRESS.search(line)
+        if found is None:
+            self.kill()
+            raise Unavailable(f"{' '.join(self.command)} did not start: {self._log_end() or line or 'it said nothing'}")
+        self.address = found.group(1)
+        return self.address
+
+    def stop(self, timeout_seconds: float = STOP_SECONDS) -> None:
+        """Asks it to end; kills it if it has not by the deadline."""
+        if self.exit_status is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._close_output()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._close_output()
+
+    def _read_line(self, timeout_seconds: float) -> str:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            return self._process.stdout.readline() if selector.select(timeout_seconds) else ""
+
+    def _log_end(self) -> str:
+        return self.log_path.read_text(errors="replace")[-2000:].strip()
+
+    def _close_output(self) -> None:
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class LocalCluster:
+    """`with LocalCluster(data_dir=..., memory_bytes=(a, b)) as cluster:` runs a planner and one daemon per memory size.
+
+    Devices are called `local/<device><index>`. `planner_arguments` and `daemon_arguments` are added to the commands.
+    """
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path,
+        memory_bytes: Sequence[int | None],
+        device: str = "cpu",
+        planner_listen: str = "127.0.0.1:0",
+        planner_arguments: Sequence[str] = (),
+        daemon_arguments: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self._data_dir = data_dir
+        self._memory_bytes = tuple(memory_bytes)
+        self._device = device
+        self._planner_listen = planner_listen
+        self._planner_arguments = tuple(planner_arguments)
+        self._daemon_arguments = tuple(daemon_arguments)
+        self._environment = environment
+        self.planner: ServiceProcess | None = None
+        self.daemons: dict[str, ServiceProcess] = {}
+
+    @property
+    def planner_address(self) -> str:
+        assert self.planner is not None
+        return self.planner.address
+
+    def __enter__(self) -> LocalCluster:
+        try:
+            self.start_planner()
+            for index in range(len(self._memory_bytes)):
+                self._launch_daemon(index)
+            for daemon in self.daemons.values():
+                daemon.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start_planner(self) -> ServiceProcess:
+        """Starts the planner, or starts it again on the address it had."""
+        listen = self.planner.address if self.planner else self._planner_listen
+        command = [sys.executable, "-m", "planner", "--listen", listen, "--data-dir", str(self._data_dir)]
+        self.planner = self._launch([*command, *self._planner_arguments], "planner-server")
+        self.planner.wait_until_ready()
+        return self.planner
+
+    def start_daemon(self, index: int) -> ServiceProcess:
+        """Starts the daemon of one device, also after the one before it died."""
+        daemon = self._launch_daemon(index)
+        daemon.wait_until_ready()
+        return daemon
+
+    def device_id(self, index: int) -> str:
+        return f"local/{self._device}{index}"
+
+    def stop(self) -> None:
+        """Daemons first: they drain, and tell the planner."""
+        deadline = time.monotonic() + STOP_SECONDS
+        running = [*self.daemons.values(), *([self.planner] if self.planner else [])]
+        for process in running:
+            process.stop(max(1.0, deadline - time.monotonic()))
+
+    def _launch_daemon(self, index: int) -> ServiceProcess:
+        device = ("--device", "cpu") if self._device == "cpu" else ("--gpu", str(index))
+        command = [sys.executable, "-m", "stage_daemon", *device, "--device-id", self.device_id(index)]
+        command += ["--planner", self.planner_address, "--listen", "127.0.0.1:0"]
+        memory = self._memory_bytes[index]
+        if memory is not None:
+            command += ["--memory", str(memory)]
+        daemon = self._launch([*command, *self._daemon_arguments], f"stage-daemon-{index}")
+        self.daemons[self.device_id(index)] = daemon
+        return daemon
+
+    def _launch(self, command: Sequence[str], name: str) -> ServiceProcess:
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        return ServiceProcess(command, self._data_dir / f"{name}.log", self._environment)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
