@@ -14,6 +14,7 @@ PlannerError
 ├── Unavailable              a daemon or server that cannot be reached
 ├── PlanInvariantError       a plan that breaks what must hold of every plan: a defect, or a record changed by hand
 ├── DeploymentFailed
+├── MicrobatchFailed         one batch failed in a stage; the deployment goes on
 └── Cancelled
 
 Each has a stable `reason`, which travels to clients as google.rpc.ErrorInfo, and `metadata`: the facts behind the message.
@@ -89,6 +90,10 @@ class PlanInvariantError(PlannerError):
 
 class DeploymentFailed(PlannerError):
     reason = "DEPLOYMENT_FAILED"
+
+
+class MicrobatchFailed(PlannerError):
+    reason = "MICROBATCH_FAILED"
 
 
 class Cancelled(PlannerError):
