@@ -9,7 +9,9 @@ PlannerError
 ├── Infeasible               a sound question whose answer is that no plan exists
 ├── NotFound
 ├── Conflict                 the state of things forbids it now
-│   └── RequestIdReused
+│   ├── RequestIdReused
+│   └── WrongOffset              an upload goes on from elsewhere: `metadata["committed_bytes"]`
+├── ResourceExhausted        a limit of the server, or its disk, is full
 ├── Corrupt                  bytes that are not what their digest says
 ├── Unavailable              a daemon or server that cannot be reached
 ├── PlanInvariantError       a plan that breaks what must hold of every plan: a defect, or a record changed by hand
@@ -72,6 +74,14 @@ class Conflict(PlannerError):
 
 class RequestIdReused(Conflict):
     reason = "REQUEST_ID_REUSED"
+
+
+class WrongOffset(Conflict):
+    reason = "WRONG_OFFSET"
+
+
+class ResourceExhausted(PlannerError):
+    reason = "RESOURCE_EXHAUSTED"
 
 
 class Corrupt(PlannerError):

@@ -33,12 +33,16 @@ async def test_session_rolls_back_what_raises(tmp_path: Path) -> None:
     async with database.session() as session:
         await session.execute(text("CREATE TABLE t (x INTEGER)"))
     with pytest.raises(RuntimeError):
-        async with database.session() as session:
-            await session.execute(text("INSERT INTO t VALUES (1)"))
-            raise RuntimeError
+        await _insert_and_raise(database)
     async with database.session() as session:
         assert (await session.execute(text("SELECT count(*) FROM t"))).scalar_one() == 0
     await database.close()
+
+
+async def _insert_and_raise(database: Database) -> None:
+    async with database.session() as session:
+        await session.execute(text("INSERT INTO t VALUES (1)"))
+        raise RuntimeError
 
 
 @pytest.mark.parametrize("url", ["", "mysql://host/name", "nonsense"])
