@@ -76,6 +76,22 @@ class RequestIdReused(Conflict):
     reason = "REQUEST_ID_REUSED"
 
 
+class NotDeployable(Conflict):
+    reason = "NOT_DEPLOYABLE"
+
+
+class DeviceGone(Conflict):
+    reason = "DEVICE_GONE"
+
+
+class DeviceFull(Conflict):
+    reason = "DEVICE_FULL"
+
+
+class DeviceTaken(Conflict):
+    reason = "DEVICE_TAKEN"
+
+
 class WrongOffset(Conflict):
     reason = "WRONG_OFFSET"
 

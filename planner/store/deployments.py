@@ -141,8 +141,8 @@ async def promised_bytes(session: AsyncSession, device_ids: Iterable[str]) -> di
     return promised
 
 
-async def _read(session: AsyncSession, query: Select[tuple[DeploymentRow]]) -> tuple[Deployment, ...]:
-    rows = (await session.scalars(query.execution_options(populate_existing=True))).all()
+async def _read(session: AsyncSession, query: Select[Any]) -> tuple[Deployment, ...]:
+    rows = (await session.scalars(query, execution_options={"populate_existing": True})).all()
     placements = await _placements(session, [row.id for row in rows])
     return tuple(_record(row, placements[row.id]) for row in rows)
 
