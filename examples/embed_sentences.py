@@ -1,6 +1,7 @@
-"""`make demo`: a pretrained sentence encoder, cut over two CPU daemons of unequal memory, gives the unsplit model's answer.
+"""`make demo`: a pretrained encoder, cut over two CPU daemons of unequal memory, gives the unsplit model's answer.
 
-Starts a planner and two daemons as processes of this machine, exports the encoder, plans, deploys, embeds, and stops them all.
+Starts a planner and two daemons as processes of this machine, exports the encoder, plans, deploys, embeds, and stops
+them all.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def main() -> int:
         inputs = [tokenize(tokenizer, group) for group in (*batches(sentences), [query])]
         started = time.perf_counter()
         with client.pipeline(deployment.id) as pipeline:
-            split = [output for output in pipeline.run(inputs)]
+            split = list(pipeline.run(inputs))
         seconds = time.perf_counter() - started
         client.stop(deployment.id)
 
