@@ -1,0 +1,181 @@
+"""Plans on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TypeVar
+
+from planner.errors import InvalidArgument
+from planner.graph.ir import Dtype
+from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
+from planner.wire.graph.enumerations import DTYPES, VALUE_KINDS
+from planner.wire.graph.expressions import expression_from_proto, expression_to_proto
+from planner.wire.inventory import inventory_from_proto, inventory_to_proto
+from planner.wire.options import options_from_proto, options_to_proto
+from protos.v1 import graph_pb2, plan_pb2
+
+Message = TypeVar("Message")
+Record = TypeVar("Record")
+
+__all__ = ["options_from_proto", "options_to_proto", "plan_from_proto", "plan_to_proto"]
+
+
+def plan_to_proto(plan: Plan, *, plan_id: str, created_at: datetime) -> plan_pb2.Plan:
+    """`created_at` is aware, or naive in UTC."""
+    message = plan_pb2.Plan(
+        id=plan_id,
+        graph_id=plan.graph_id,
+        graph_name=plan.graph_name,
+        num_nodes=plan.num_nodes,
+        mode=plan.options.mode.name,
+        options=options_to_proto(plan.options),
+        inventory=inventory_to_proto(plan.inventory),
+        stages=[_stage_to_proto(stage) for stage in plan.stages],
+        edges=[_edge_to_proto(edge) for edge in plan.edges],
+        tie_groups=[_tie_group_to_proto(group) for group in plan.tie_groups],
+        bottleneck_seconds=plan.bottleneck_seconds,
+        latency_seconds=plan.latency_seconds,
+        lower_bound_seconds=plan.lower_bound_seconds,
+        symbol_values=dict(plan.symbol_values),
+    )
+    message.created_at.FromDatetime(created_at)
+    return message
+
+
+def plan_from_proto(message: plan_pb2.Plan) -> Plan:
+    """Raises InvalidArgument, naming the element. `planner.plan.verify` says whether the plan is sound."""
+    return Plan(
+        graph_id=message.graph_id,
+        graph_name=message.graph_name,
+        num_nodes=message.num_nodes,
+        options=options_from_proto(message.options),
+        inventory=inventory_from_proto(message.inventory),
+        stages=_each("plan.stages", message.stages, _stage_from_proto),
+        edges=_each("plan.edges", message.edges, _edge_from_proto),
+        tie_groups=_each("plan.tie_groups", message.tie_groups, _tie_group_from_proto),
+        bottleneck_seconds=message.bottleneck_seconds,
+        latency_seconds=message.latency_seconds,
+        lower_bound_seconds=message.lower_bound_seconds if message.HasField("lower_bound_seconds") else None,
+        symbol_values=tuple(sorted(message.symbol_values.items())),
+    )
+
+
+def _each(field: str, messages: Iterable[Message], read: Callable[[Message], Record]) -> tuple[Record, ...]:
+    records: list[Record] = []
+    for message in messages:
+        try:
+            records.append(read(message))
+        except InvalidArgument as error:
+            where = f"{field}[{len(records)}]"
+            raise type(error)(f"{where}: {error.message}", **{**error.metadata, "field": where}) from None
+    return tuple(records)
+
+
+def _stage_to_proto(stage: Stage) -> plan_pb2.Stage:
+    return plan_pb2.Stage(
+        index=stage.index,
+        node_ranges=[plan_pb2.NodeRange(start=start, end=end) for start, end in stage.node_ranges],
+        device_ids=stage.device_ids,
+        states=stage.states,
+        liveness=[_live_tensor_to_proto(entry) for entry in stage.liveness],
+        outputs=stage.outputs,
+        compute_seconds=stage.compute_seconds,
+        communication_seconds=stage.communication_seconds,
+        memory=_memory_to_proto(stage.memory),
+        num_nodes=stage.num_nodes,
+        reason=stage.reason,
+        flops=stage.flops,
+    )
+
+
+def _stage_from_proto(message: plan_pb2.Stage) -> Stage:
+    return Stage(
+        index=message.index,
+        node_ranges=tuple((found.start, found.end) for found in message.node_ranges),
+        device_ids=tuple(message.device_ids),
+        states=tuple(message.states),
+        liveness=_each("liveness", message.liveness, _live_tensor_from_proto),
+        outputs=tuple(message.outputs),
+        compute_seconds=message.compute_seconds,
+        communication_seconds=message.communication_seconds,
+        flops=message.flops,
+        memory=StageMemory(
+            state_bytes=message.memory.state_bytes,
+            activation_bytes=message.memory.activation_bytes,
+            buffer_bytes=message.memory.buffer_bytes,
+        ),
+        reason=message.reason,
+    )
+
+
+def _memory_to_proto(memory: StageMemory) -> plan_pb2.StageMemory:
+    return plan_pb2.StageMemory(
+        state_bytes=memory.state_bytes,
+        activation_bytes=memory.activation_bytes,
+        buffer_bytes=memory.buffer_bytes,
+        peak_bytes=memory.peak_bytes,
+    )
+
+
+def _live_tensor_to_proto(entry: LiveTensor) -> plan_pb2.LiveTensor:
+    return plan_pb2.LiveTensor(
+        value=entry.value_id,
+        name=entry.name,
+        kind=VALUE_KINDS.number[entry.kind],
+        dtype=DTYPES.number[entry.dtype] if entry.dtype is not None else graph_pb2.DTYPE_UNSPECIFIED,
+        dims=[expression_to_proto(dim) for dim in entry.dims],
+        size_bytes=entry.size_bytes,
+        producer_stage=entry.producer_stage,
+        consumed=entry.consumed,
+        bypassing=entry.bypassing,
+    )
+
+
+def _live_tensor_from_proto(message: plan_pb2.LiveTensor) -> LiveTensor:
+    return LiveTensor(
+        value_id=message.value,
+        name=message.name,
+        kind=VALUE_KINDS.member(message.kind),
+        dtype=_dtype(message.dtype),
+        dims=_each("dims", message.dims, expression_from_proto),
+        size_bytes=message.size_bytes,
+        producer_stage=message.producer_stage,
+        consumed=message.consumed,
+        bypassing=message.bypassing,
+    )
+
+
+def _dtype(number: int) -> Dtype | None:
+    return None if number == graph_pb2.DTYPE_UNSPECIFIED else DTYPES.member(number)
+
+
+def _edge_to_proto(edge: StageEdge) -> plan_pb2.StageEdge:
+    return plan_pb2.StageEdge(
+        source_stage=edge.source_stage,
+        target_stage=edge.target_stage,
+        values=edge.value_ids,
+        size_bytes=edge.size_bytes,
+    )
+
+
+def _edge_from_proto(message: plan_pb2.StageEdge) -> StageEdge:
+    return StageEdge(
+        source_stage=message.source_stage,
+        target_stage=message.target_stage,
+        value_ids=tuple(message.values),
+        size_bytes=message.size_bytes,
+    )
+
+
+def _tie_group_to_proto(group: TieGroup) -> plan_pb2.TieGroup:
+    members = [plan_pb2.TieGroup.TiedState(name=name, stage=stage) for name, stage in group.members]
+    return plan_pb2.TieGroup(id=group.id, members=members, size_bytes=group.size_bytes)
+
+
+def _tie_group_from_proto(message: plan_pb2.TieGroup) -> TieGroup:
+    return TieGroup(
+        id=message.id,
+        members=tuple((member.name, member.stage) for member in message.members),
+        size_bytes=message.size_bytes,
+    )
