@@ -12,11 +12,11 @@ MAX_MODULE_PATHS = 100_000
 MAX_STAGES = 100_000
 MAX_MICROBATCHES_IN_FLIGHT = 1024
 
-_ROUTING_NUMBERS: Mapping[Routing, plan_pb2.Routing] = {
+_ROUTING_NUMBERS: Mapping[Routing, plan_pb2.Routing.ValueType] = {
     Routing.DIRECT: plan_pb2.ROUTING_DIRECT,
     Routing.RELAY: plan_pb2.ROUTING_RELAY,
 }
-_ROUTINGS = {number: routing for routing, number in _ROUTING_NUMBERS.items()}
+_ROUTINGS: Mapping[int, Routing] = {number: routing for routing, number in _ROUTING_NUMBERS.items()}
 
 
 def options_to_proto(options: PlanOptions) -> plan_pb2.PlanOptions:
@@ -83,7 +83,7 @@ def _routing(number: int) -> Routing:
     if number == plan_pb2.ROUTING_UNSPECIFIED:
         return Routing.DIRECT
     try:
-        return _ROUTINGS[plan_pb2.Routing.ValueType(number)]
+        return _ROUTINGS[number]
     except KeyError:
         raise OptionsError(
             f"options.routing is {number}, needs ROUTING_DIRECT or ROUTING_RELAY", field="options.routing"
