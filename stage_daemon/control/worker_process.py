@@ -1,0 +1,225 @@
+"""A deployment's worker as its supervisor sees it: an asyncio handle on a child process.
+
+The child owns the torch state and the process groups, so that its death takes nothing else along. It is forked from a
+server that already holds torch, which costs milliseconds where a fresh interpreter costs seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator
+from multiprocessing import forkserver, get_context
+from multiprocessing.process import BaseProcess
+
+from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.errors import Conflict, DaemonError, WorkerDied
+from stage_daemon.worker import entry
+from stage_daemon.worker.failures import error_from_failure
+from stage_daemon.worker.frames import HEAD, Frame, FrameKind
+
+_CONTEXT = get_context("forkserver")
+_PRELOADED = ["torch", "torch.distributed", "stage_daemon.worker.preload"]
+_READ_BUFFER_BYTES = 1 << 22
+
+
+def preload_forkserver() -> None:
+    """Starts the server that workers are forked from; idempotent. Call it early: importing torch takes seconds."""
+    _CONTEXT.set_forkserver_preload(_PRELOADED)
+    forkserver.ensure_running()
+
+
+class WorkerProcess:
+    """One worker process. Use it from the event loop that started it.
+
+    Any call raises the failure that ended the worker once it is dead: the worker's own account where it gave one, else
+    WorkerDied. `exited` then holds the reason in words.
+    """
+
+    def __init__(self, *, deployment_id: str, device: str, process: BaseProcess, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[str] = loop.create_future()
+        # What the worker said was wrong before it died, with stage, device and edge where it knew them.
+        self.failure: planner_pb2.Failure | None = None
+        self._deployment_id = deployment_id
+        self._device = device
+        self._process = process
+        self._connection = connection
+        self._error: DaemonError | None = None
+        self._drained = False
+        self._write_lock = asyncio.Lock()
+        self._replies: dict[FrameKind, asyncio.Queue[Frame | None]] = {}
+        self._inputs_taken: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._outputs: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._ended = asyncio.Event()
+
+    @classmethod
+    async def start(cls, *, deployment_id: str, generation: int, device: str, blob_address: str) -> WorkerProcess:
+        """A worker ready for `load`. `device` is "cpu" or "cuda:N"; `blob_address` is the planner's host:port."""
+        preload_forkserver()
+        ours, theirs = socket.socketpair()
+        process = _CONTEXT.Process(
+            target=entry.run,
+            args=(theirs, deployment_id, generation, device, blob_address),
+            name=f"worker-{deployment_id}",
+            daemon=True,
+        )
+        try:
+            await asyncio.to_thread(process.start)
+        finally:
+            theirs.close()
+        worker = cls(deployment_id=deployment_id, device=device, process=process, connection=ours)
+        await worker._open()
+        return worker
+
+    @property
+    def process_id(self) -> int:
+        process_id = self._process.pid
+        assert process_id is not None
+        return process_id
+
+    async def load(
+        self, request: stage_daemon_pb2.LoadStagesRequest
+    ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
+        """Progress until every stage is loaded and checked."""
+        replies = self._expect(FrameKind.LOAD_PROGRESS, FrameKind.LOADED)
+        await self._write(Frame(kind=FrameKind.LOAD, body=request.SerializeToString()))
+        while (frame := await self._reply(replies)).kind is FrameKind.LOAD_PROGRESS:
+            yield stage_daemon_pb2.LoadStagesResponse.FromString(frame.body)
+
+    async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:
+        """Returns once every edge of this worker has carried a message, within the request's deadline."""
+        replies = self._expect(FrameKind.CONNECTED)
+        await self._write(Frame(kind=FrameKind.CONNECT, body=request.SerializeToString()))
+        await self._reply(replies)
+
+    async def send_input(self, session_id: int, sequence: int, microbatch: bytes) -> None:
+        """Hands over a serialized Microbatch; returns once the first stage has taken it, which is the back-pressure."""
+        key = (session_id, sequence)
+        if key in self._inputs_taken:
+            raise Conflict(f"microbatch {sequence} of session {session_id} is already waiting; send each one once")
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inputs_taken[key] = taken
+        try:
+            await self._write(
+                Frame(kind=FrameKind.INPUT, session_id=session_id, sequence=sequence, body=microbatch),
+            )
+            await taken
+        finally:
+            self._inputs_taken.pop(key, None)
+
+    async def outputs(self) -> AsyncIterator[tuple[int, int, bytes]]:
+        """(session id, sequence, serialized ReceiveOutputsResponse) in the order of the inputs; ends with the worker.
+
+        The worker runs only a few results ahead of this iterator. One consumer at a time.
+        """
+        while (frame := await self._outputs.get()) is not None:
+            yield frame.session_id, frame.sequence, frame.body
+            with contextlib.suppress(DaemonError):
+                await self._write(Frame(kind=FrameKind.OUTPUT_TAKEN))
+        self._outputs.put_nowait(None)
+
+    async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:
+        """One record per loaded stage."""
+        replies = self._expect(FrameKind.METRICS_REPLY)
+        await self._write(Frame(kind=FrameKind.METRICS))
+        frame = await self._reply(replies)
+        return list(stage_daemon_pb2.GetDaemonStatusResponse.FromString(frame.body).stages)
+
+    async def drain(self) -> None:
+        """Takes no more inputs, and returns once everything in flight has left and been taken; the worker then exits.
+
+        A worker without the first stage waits for the end to come down its edges: drain all workers at the same time.
+        """
+        replies = self._expect(FrameKind.DRAINED)
+        await self._write(Frame(kind=FrameKind.DRAIN))
+        await self._reply(replies)
+        self._drained = True
+
+    def kill(self) -> None:
+        """SIGKILL; idempotent. Nothing gentler frees a worker that waits on a dead peer."""
+        if not self.exited.done():
+            self._process.kill()
+
+    async def _open(self) -> None:
+        reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=_READ_BUFFER_BYTES)
+        self._reading = asyncio.create_task(self._read(reader))
+        asyncio.get_running_loop().add_reader(self._process.sentinel, self._on_exit)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                kind, session_id, sequence, length = HEAD.unpack(await reader.readexactly(HEAD.size))
+                body = await reader.readexactly(length) if length else b""
+                self._take(Frame(kind=FrameKind(kind), session_id=session_id, sequence=sequence, body=body))
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.OUTPUT:
+            self._outputs.put_nowait(frame)
+        elif frame.kind is FrameKind.INPUT_TAKEN:
+            taken = self._inputs_taken.get((frame.session_id, frame.sequence))
+            if taken is not None and not taken.done():
+                taken.set_result(None)
+        elif frame.kind is FrameKind.FAILED:
+            self.failure = planner_pb2.Failure.FromString(frame.body)
+        elif (replies := self._replies.get(frame.kind)) is not None:
+            replies.put_nowait(frame)
+
+    def _expect(self, *kinds: FrameKind) -> asyncio.Queue[Frame | None]:
+        replies: asyncio.Queue[Frame | None] = asyncio.Queue()
+        for kind in kinds:
+            self._replies[kind] = replies
+        return replies
+
+    async def _reply(self, replies: asyncio.Queue[Frame | None]) -> Frame:
+        frame = await replies.get()
+        if frame is None:
+            raise self._gone()
+        return frame
+
+    async def _write(self, frame: Frame) -> None:
+        if self._ended.is_set():
+            raise self._gone()
+        async with self._write_lock:
+            try:
+                self._writer.writelines([frame.head(), frame.body])
+                await self._writer.drain()
+            except ConnectionError:
+                await self._ended.wait()
+                raise self._gone() from None
+
+    def _gone(self) -> DaemonError:
+        return self._error or WorkerDied(f"the worker of {self._deployment_id} has exited", device_id=self._device)
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        self._closing = asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        # The socket may still hold what the worker said last.
+        await self._reading
+        self._writer.close()
+        self._process.join()
+        reason = self._exit_reason()
+        self._error = error_from_failure(self.failure) if self.failure else WorkerDied(reason)
+        self._ended.set()
+        for replies in self._replies.values():
+            replies.put_nowait(None)
+        for taken in self._inputs_taken.values():
+            if not taken.done():
+                taken.set_exception(self._gone())
+        self._outputs.put_nowait(None)
+        self.exited.set_result(reason)
+
+    def _exit_reason(self) -> str:
+        if self.failure is not None:
+            return self.failure.message
+        code = self._process.exitcode
+        if self._drained and code == 0:
+            return "drained"
+        who = f"worker {self._process.pid} of {self._deployment_id} on {self._device}"
+        if code is not None and code < 0:
+            return f"{who} was killed by signal {-code} ({signal.Signals(-code).name})"
+        return f"{who} exited with code {code}"

@@ -1,0 +1,22 @@
+"""What runs in the child: frames in, frames out, one deployment's stages in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+from stage_daemon.worker.lifetime import die_with_parent
+
+
+def run(connection: socket.socket, deployment_id: str, generation: int, device: str, blob_address: str) -> None:
+    """Serves the supervisor until its end of `connection` closes. Never returns."""
+    die_with_parent()
+    # The supervisor decides when a worker ends; a terminal's Ctrl-C is for the supervisor.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from stage_daemon.worker.worker import Worker
+
+    Worker(
+        connection, deployment_id=deployment_id, generation=generation, device=device, blob_address=blob_address
+    ).serve()
+    os._exit(0)

@@ -1,0 +1,80 @@
+"""How a supervisor and its worker speak over a socketpair: a fixed head, then a protobuf message's bytes.
+
+Nothing is pickled: what a client sent stays bytes until the worker has checked it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class FrameKind(IntEnum):
+    """What the body holds; frames without a named message have an empty body."""
+
+    # Supervisor to worker.
+    LOAD = 1  # LoadStagesRequest
+    CONNECT = 2  # ConnectStagesRequest
+    INPUT = 3  # Microbatch
+    OUTPUT_TAKEN = 4
+    METRICS = 5
+    DRAIN = 6
+    # Worker to supervisor.
+    LOAD_PROGRESS = 32  # LoadStagesResponse
+    LOADED = 33
+    CONNECTED = 34
+    INPUT_TAKEN = 35
+    OUTPUT = 36  # ReceiveOutputsResponse
+    METRICS_REPLY = 37  # GetDaemonStatusResponse, only its stages
+    DRAINED = 38
+    FAILED = 39  # Failure
+
+
+# Kind, session id, sequence, length of the body.
+HEAD = struct.Struct("<BQQQ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    kind: FrameKind
+    session_id: int = 0
+    sequence: int = 0
+    body: bytes = b""
+
+    def head(self) -> bytes:
+        return HEAD.pack(self.kind, self.session_id, self.sequence, len(self.body))
+
+
+def write_frame(connection: socket.socket, frame: Frame) -> None:
+    """Blocks until the kernel has it all. Not atomic: callers that share a socket hold a lock."""
+    connection.sendall(frame.head())
+    if frame.body:
+        connection.sendall(frame.body)
+
+
+def read_frame(connection: socket.socket) -> Frame | None:
+    """The next frame; None once the other end is gone."""
+    head = _read_exactly(connection, HEAD.size)
+    if head is None:
+        return None
+    kind, session_id, sequence, length = HEAD.unpack(head)
+    body = _read_exactly(connection, length) if length else b""
+    if body is None:
+        return None
+    return Frame(kind=FrameKind(kind), session_id=session_id, sequence=sequence, body=bytes(body))
+
+
+def _read_exactly(connection: socket.socket, length: int) -> bytearray | None:
+    buffer = bytearray(length)
+    view = memoryview(buffer)
+    while view:
+        try:
+            received = connection.recv_into(view)
+        except ConnectionError:
+            return None
+        if received == 0:
+            return None
+        view = view[received:]
+    return buffer
