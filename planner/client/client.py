@@ -1,0 +1,35 @@
+"""The planner's front door for Python programs."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from planner.client.connection import Connection
+from planner.client.deployments import DeploymentCalls
+from planner.client.inventories import InventoryCalls
+from planner.client.plans import PlanCalls
+
+DEFAULT_TIMEOUT_SECONDS = 30.0
+
+
+class PlannerClient(InventoryCalls, PlanCalls, DeploymentCalls):
+    """Talks to the planner-server at `address` ("host:port"); connects on the first call.
+
+    Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`.
+    Planning and rollouts are waited for without that bound. Threads may share a client.
+    """
+
+    def __init__(self, address: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        self.address = address
+        self._connection = Connection(address, timeout_seconds=timeout_seconds)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> PlannerClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

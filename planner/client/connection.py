@@ -1,0 +1,73 @@
+"""A channel to one server: deadlines on every call, gRPC errors turned back into the planner's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import grpc
+
+from planner.client.status import error_from_rpc
+from protos.v1 import planner_pb2_grpc
+
+_Response = TypeVar("_Response")
+
+# Blobs travel in 1 MiB chunks; the largest single message is a serialized plan.
+PLANNER_MESSAGE_BYTES = 64 << 20
+
+
+def open_channel(address: str, *, message_bytes: int) -> grpc.Channel:
+    """Connects on the first call. A lost connection is tried again after 0.1 s at first, 2 s at most."""
+    return grpc.insecure_channel(
+        address,
+        options=[
+            ("grpc.max_send_message_length", message_bytes),
+            ("grpc.max_receive_message_length", message_bytes),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2000),
+        ],
+    )
+
+
+class Connection:
+    """To a planner-server. Threads may share it."""
+
+    def __init__(self, address: str, *, timeout_seconds: float) -> None:
+        self.address = address
+        self.timeout_seconds = timeout_seconds
+        self._channel = open_channel(address, message_bytes=PLANNER_MESSAGE_BYTES)
+        self.stub: planner_pb2_grpc.PlannerServiceStub = planner_pb2_grpc.PlannerServiceStub(self._channel)
+
+    def call(
+        self, method: Callable[..., _Response], request: object, *, timeout_seconds: float | None = None
+    ) -> _Response:
+        """One answer, within `timeout_seconds` (the connection's own if None)."""
+        try:
+            return method(request, timeout=timeout_seconds or self.timeout_seconds)
+        except grpc.RpcError as error:
+            raise self._translate(error) from None
+
+    def stream(
+        self, method: Callable[..., Any], request: object, *, timeout_seconds: float | None = None
+    ) -> Iterator[Any]:
+        """Each answer as it comes; leaving the iterator early cancels the call."""
+        call = method(request, timeout=timeout_seconds)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise self._translate(error) from None
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _translate(self, error: grpc.RpcError) -> Exception:
+        return error_from_rpc(
+            error,
+            unreachable=(
+                f"no planner-server answers at {self.address}; start one with `planner-server` "
+                f"(or `planner-cli up` to try things out), or name the right address"
+            ),
+        )

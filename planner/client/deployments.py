@@ -1,0 +1,121 @@
+"""Rolling plans out, following deployments, stopping them, and opening pipelines through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from planner.client.connection import Connection
+from planner.client.graphs import GraphCalls
+from planner.client.messages import deployment_event_from_proto, deployment_from_proto
+from planner.client.pipeline import Pipeline
+from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure
+from planner.client.request_ids import new_request_id
+from planner.client.status import error_from_failure
+from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
+from protos.v1 import planner_pb2
+
+# A watch that breaks this often in a row without an event is given up.
+MAX_BROKEN_WATCHES = 3
+# The server drains what is in flight before it answers.
+STOP_SECONDS = 120.0
+
+OnEvent = Callable[[DeploymentEvent], None]
+
+
+class DeploymentCalls(GraphCalls):
+    _connection: Connection
+
+    def deploy(
+        self, plan_id: str, *, wait: bool = True, on_event: OnEvent | None = None, request_id: str | None = None
+    ) -> Deployment:
+        """Rolls a plan out; with `wait`, returns once it is ready. Raises DeploymentFailed naming the stage."""
+        request = planner_pb2.DeployRequest(request_id=request_id or new_request_id(), plan_id=plan_id)
+        deployment = deployment_from_proto(self._connection.call(self._connection.stub.Deploy, request))
+        return self._wait_until_ready(deployment.id, on_event) if wait else deployment
+
+    def get_deployment(self, deployment_id: str) -> Deployment:
+        request = planner_pb2.GetDeploymentRequest(deployment_id=deployment_id)
+        return deployment_from_proto(self._connection.call(self._connection.stub.GetDeployment, request))
+
+    def list_deployments(self, *, plan_id: str = "", active_only: bool = False) -> Iterator[Deployment]:
+        page_token = ""
+        while True:
+            request = planner_pb2.ListDeploymentsRequest(
+                plan_id=plan_id, active_only=active_only, page_token=page_token
+            )
+            page = self._connection.call(self._connection.stub.ListDeployments, request)
+            yield from map(deployment_from_proto, page.deployments)
+            page_token = page.next_page_token
+            if not page_token:
+                return
+
+    def watch(self, deployment_id: str, after_sequence: int = 0) -> Iterator[DeploymentEvent]:
+        """The events so far, then each new one, until the deployment has ended. A lost connection is taken up again."""
+        broken = 0
+        while True:
+            request = planner_pb2.WatchDeploymentRequest(deployment_id=deployment_id, after_sequence=after_sequence)
+            try:
+                for message in self._connection.stream(self._connection.stub.WatchDeployment, request):
+                    event = deployment_event_from_proto(message)
+                    after_sequence, broken = event.sequence, 0
+                    yield event
+                return
+            except Unavailable:
+                broken += 1
+                if broken >= MAX_BROKEN_WATCHES or after_sequence == 0:
+                    raise
+
+    def stop(self, deployment_id: str) -> Deployment:
+        """Finishes what is in flight, then lets go. Idempotent."""
+        request = planner_pb2.StopDeploymentRequest(deployment_id=deployment_id)
+        stub = self._connection.stub
+        return deployment_from_proto(self._connection.call(stub.StopDeployment, request, timeout_seconds=STOP_SECONDS))
+
+    def pipeline(self, deployment_id: str, *, deadline_seconds: float = 300.0) -> Pipeline:
+        """A way through a deployment that is ready; a wait longer than the deadline is an error."""
+        deployment = self.get_deployment(deployment_id)
+        if deployment.state is not DeploymentState.READY:
+            raise _not_ready(deployment)
+        return Pipeline(
+            graph=self.read_graph(deployment.graph_id),
+            deployment_id=deployment.id,
+            input_address=deployment.input_address,
+            output_address=deployment.output_address,
+            deadline_seconds=deadline_seconds,
+            why_failed=lambda: self._why_failed(deployment.id),
+        )
+
+    def _wait_until_ready(self, deployment_id: str, on_event: OnEvent | None) -> Deployment:
+        for event in self.watch(deployment_id):
+            if on_event is not None:
+                on_event(event)
+            if event.state is DeploymentState.READY:
+                return self.get_deployment(deployment_id)
+        raise _not_ready(self.get_deployment(deployment_id))
+
+    def _why_failed(self, deployment_id: str) -> DeploymentFailed | None:
+        try:
+            deployment = self.get_deployment(deployment_id)
+        except PlannerError:
+            return None
+        return _failed(deployment) if deployment.state is DeploymentState.FAILED else None
+
+
+def _not_ready(deployment: Deployment) -> PlannerError:
+    if deployment.state is DeploymentState.FAILED:
+        return _failed(deployment)
+    return Conflict(
+        f"deployment {deployment.id} is {deployment.state.value}, needs to be ready; deploy the plan again or wait",
+        deployment_id=deployment.id,
+        state=deployment.state.value,
+    )
+
+
+def _failed(deployment: Deployment) -> DeploymentFailed:
+    failure = deployment.failure or Failure(reason="UNKNOWN", message=f"deployment {deployment.id} failed")
+    error = error_from_failure(failure, otherwise=DeploymentFailed)
+    where = "" if failure.stage is None else f" in stage {failure.stage}"
+    on = f" on device {failure.device_id}" if failure.device_id else ""
+    failed = DeploymentFailed(f"deployment {deployment.id} failed{where}{on}: {error.message}")
+    failed.metadata = {**error.metadata, "deployment_id": deployment.id}
+    return failed

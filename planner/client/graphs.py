@@ -1,0 +1,94 @@
+"""Submitting graphs and their weights, and asking about them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.client.connection import Connection
+from planner.client.messages import graph_record_from_proto
+from planner.client.records import GraphRecord
+from planner.client.request_ids import new_request_id
+from planner.client.uploads import Blob, OnProgress, blob_of_bytes, blob_of_file, files_of_exported, upload_blob
+from planner.graph.ir import Graph
+from planner.wire.graph import graph_from_bytes, graph_to_bytes
+from protos.v1 import graph_pb2, planner_pb2
+
+if TYPE_CHECKING:
+    from planner.client.export import ExportedModel
+
+
+class GraphCalls:
+    _connection: Connection
+
+    def submit(
+        self,
+        exported: ExportedModel | Graph | str | Path,
+        name: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> GraphRecord:
+        """Uploads a graph and its weights; what the server has already is not sent again.
+
+        `exported` is what `export` gave, the path it was saved at, or a Graph without weights.
+        """
+        if isinstance(exported, (str, Path)):
+            graph_bytes, files = files_of_exported(Path(exported))
+            return self._submit(graph_bytes, files, name, on_progress)
+        if isinstance(exported, Graph):
+            return self._submit(graph_to_bytes(exported), (), name, on_progress)
+        with tempfile.TemporaryDirectory(prefix="partition-planner-") as folder:
+            files = exported.save_weights(Path(folder))
+            return self._submit(graph_to_bytes(exported.graph), files, name, on_progress)
+
+    def attach_weights(
+        self, graph_id: str, files: Sequence[str | Path], on_progress: OnProgress | None = None
+    ) -> GraphRecord:
+        """Gives a graph that was submitted without weights its safetensors files."""
+        weights = self._upload_weights([blob_of_file(Path(file)) for file in files], on_progress)
+        request = planner_pb2.AttachWeightsRequest(graph_id=graph_id, weights=weights)
+        return graph_record_from_proto(self._connection.call(self._connection.stub.AttachWeights, request))
+
+    def get_graph(self, graph_id: str) -> GraphRecord:
+        """`graph_id` may be a prefix of at least six digits that fits only one graph."""
+        request = planner_pb2.GetGraphRequest(graph_id=graph_id)
+        return graph_record_from_proto(self._connection.call(self._connection.stub.GetGraph, request))
+
+    def list_graphs(self) -> Iterator[GraphRecord]:
+        page_token = ""
+        while True:
+            request = planner_pb2.ListGraphsRequest(page_token=page_token)
+            page = self._connection.call(self._connection.stub.ListGraphs, request)
+            yield from map(graph_record_from_proto, page.graphs)
+            page_token = page.next_page_token
+            if not page_token:
+                return
+
+    def read_graph(self, graph_id: str) -> Graph:
+        """The graph itself, as it was submitted."""
+        sha256 = bytes.fromhex(self.get_graph(graph_id).id)
+        return graph_from_bytes(b"".join(self.read_blob(sha256)))
+
+    def read_blob(self, sha256: bytes) -> Iterator[bytes]:
+        request = planner_pb2.ReadBlobRequest(sha256=sha256)
+        for response in self._connection.stream(self._connection.stub.ReadBlob, request):
+            yield response.chunk
+
+    def _submit(
+        self, graph_bytes: bytes, files: Sequence[Path], name: str | None, on_progress: OnProgress | None
+    ) -> GraphRecord:
+        graph = blob_of_bytes("graph", graph_bytes)
+        upload_blob(self._connection, graph, on_progress)
+        weights = self._upload_weights([blob_of_file(file) for file in files], on_progress)
+        request = planner_pb2.CreateGraphRequest(
+            request_id=new_request_id(), sha256=graph.sha256, weights=weights if files else None, name=name or ""
+        )
+        return graph_record_from_proto(self._connection.call(self._connection.stub.CreateGraph, request))
+
+    def _upload_weights(self, blobs: Sequence[Blob], on_progress: OnProgress | None) -> graph_pb2.Weights:
+        for blob in blobs:
+            upload_blob(self._connection, blob, on_progress)
+        return graph_pb2.Weights(
+            files=[graph_pb2.WeightFile(sha256=blob.sha256, size_bytes=blob.size_bytes) for blob in blobs]
+        )

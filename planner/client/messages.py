@@ -1,0 +1,129 @@
+"""From protobuf messages to the client's records, one function per message."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from planner.client import records
+from planner.graph.ir import WeightFile
+from planner.plan.plan import Plan
+from planner.wire.inventory import inventory_from_proto
+from planner.wire.plan import plan_from_proto
+from protos.v1 import inventory_pb2, plan_pb2, planner_pb2
+
+
+def time_from_proto(message: Timestamp) -> datetime:
+    return message.ToDatetime(tzinfo=UTC)
+
+
+def graph_record_from_proto(message: planner_pb2.GraphRecord) -> records.GraphRecord:
+    return records.GraphRecord(
+        id=message.id,
+        name=message.name,
+        size_bytes=message.size_bytes,
+        num_nodes=message.num_nodes,
+        num_states=message.num_states,
+        state_bytes=message.state_bytes,
+        weight_files=tuple(WeightFile(sha256=f.sha256, size_bytes=f.size_bytes) for f in message.weights.files),
+        deployable=message.deployable,
+        not_deployable_reason=message.not_deployable_reason,
+        created_at=time_from_proto(message.created_at),
+    )
+
+
+def registered_device_from_proto(message: planner_pb2.RegisteredDevice) -> records.RegisteredDevice:
+    alone = inventory_from_proto(inventory_pb2.Inventory(devices=[message.device]))
+    return records.RegisteredDevice(
+        device=alone.devices[0],
+        daemon_address=message.daemon_address,
+        lease_expires_at=time_from_proto(message.lease_expires_at),
+        deployment_ids=tuple(message.deployment_ids),
+        torch_version=message.torch_version,
+    )
+
+
+def inventory_record_from_proto(message: planner_pb2.InventoryRecord) -> records.InventoryRecord:
+    return records.InventoryRecord(
+        id=message.id,
+        name=message.name,
+        inventory=inventory_from_proto(message.inventory),
+        created_at=time_from_proto(message.created_at),
+    )
+
+
+def stored_plan_from_proto(message: plan_pb2.Plan) -> records.StoredPlan:
+    plan = plan_from_proto(message)
+    return records.StoredPlan(
+        **{field.name: getattr(plan, field.name) for field in fields(Plan)},
+        id=message.id,
+        created_at=time_from_proto(message.created_at),
+    )
+
+
+def plan_summary_from_proto(message: planner_pb2.PlanSummary) -> records.PlanSummary:
+    return records.PlanSummary(
+        id=message.id,
+        graph_id=message.graph_id,
+        graph_name=message.graph_name,
+        mode=message.mode,
+        num_stages=message.num_stages,
+        bottleneck_seconds=message.bottleneck_seconds,
+        peak_bytes=message.peak_bytes,
+        created_at=time_from_proto(message.created_at),
+    )
+
+
+def failure_from_proto(message: planner_pb2.Failure) -> records.Failure:
+    return records.Failure(
+        reason=message.reason,
+        message=message.message,
+        stage=message.stage if message.HasField("stage") else None,
+        device_id=message.device_id,
+        metadata=dict(message.metadata),
+    )
+
+
+def operation_state_from_proto(state: planner_pb2.OperationState.ValueType) -> records.OperationState:
+    name = planner_pb2.OperationState.Name(state)
+    return records.OperationState[name.removeprefix("OPERATION_STATE_")]
+
+
+def deployment_state_from_proto(state: planner_pb2.DeploymentState.ValueType) -> records.DeploymentState:
+    name = planner_pb2.DeploymentState.Name(state)
+    return records.DeploymentState[name.removeprefix("DEPLOYMENT_STATE_")]
+
+
+def deployment_from_proto(message: planner_pb2.Deployment) -> records.Deployment:
+    return records.Deployment(
+        id=message.id,
+        plan_id=message.plan_id,
+        graph_id=message.graph_id,
+        state=deployment_state_from_proto(message.state),
+        generation=message.generation,
+        failure=failure_from_proto(message.failure) if message.HasField("failure") else None,
+        stages=tuple(
+            records.StagePlacement(stage=s.stage, device_id=s.device_id, daemon_address=s.daemon_address)
+            for s in message.stages
+        ),
+        input_address=message.input_address,
+        output_address=message.output_address,
+        created_at=time_from_proto(message.created_at),
+        ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
+    )
+
+
+def deployment_event_from_proto(message: planner_pb2.DeploymentEvent) -> records.DeploymentEvent:
+    return records.DeploymentEvent(
+        sequence=message.sequence,
+        occurred_at=time_from_proto(message.occurred_at),
+        state=deployment_state_from_proto(message.state),
+        message=message.message,
+        stage=message.stage if message.HasField("stage") else None,
+        device_id=message.device_id,
+        loaded_bytes=message.loaded_bytes,
+        total_bytes=message.total_bytes,
+        failure=failure_from_proto(message.failure) if message.HasField("failure") else None,
+    )

@@ -1,0 +1,119 @@
+"""Microbatches on the wire: a graph's non-constant inputs and outputs, in order, as Datum messages."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+from planner.client.tensors import RawTensor, TensorKind, from_raw, kind_of, loaded_torch, to_raw
+from planner.errors import GraphError, InvalidArgument
+from planner.graph.expression import SymbolReference, evaluate
+from planner.graph.ir import Dtype, Graph, Input, Output, Symbol, Value, ValueKind, ValueReference
+from protos.v1 import graph_pb2, stage_daemon_pb2
+
+
+def carried(entries: Sequence[Input] | Sequence[Output]) -> tuple[tuple[str, int], ...]:
+    """(name, value id) of the entries that are no constants, in order: what a microbatch holds."""
+    return tuple((entry.name, entry.content.value_id) for entry in entries if isinstance(entry.content, ValueReference))
+
+
+class InputEncoder:
+    """Checks leaves against what the graph declares before they are sent; errors name the input."""
+
+    def __init__(self, graph: Graph) -> None:
+        values = graph.values_by_id()
+        self._inputs = tuple((name, values[value_id]) for name, value_id in carried(graph.inputs))
+        self._symbols = {symbol.id: symbol for symbol in graph.symbols}
+
+    def encode(self, leaves: Sequence[object]) -> list[stage_daemon_pb2.Datum]:
+        if len(leaves) != len(self._inputs):
+            raise InvalidArgument(f"{len(leaves)} inputs found, the graph takes {len(self._inputs)}: {self._names()}")
+        sizes: dict[int, int] = {}
+        return [
+            self._encode(name, value, leaf, sizes) for (name, value), leaf in zip(self._inputs, leaves, strict=True)
+        ]
+
+    def _encode(self, name: str, value: Value, leaf: object, sizes: dict[int, int]) -> stage_daemon_pb2.Datum:
+        try:
+            if value.kind is not ValueKind.TENSOR:
+                return _encode_scalar(value.kind, leaf)
+            assert value.dtype is not None
+            raw = to_raw(leaf, value.dtype)
+            self._check_dims(value, raw.dims, sizes)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"input {name!r}: {error.message}", input=name) from None
+        return stage_daemon_pb2.Datum(tensor=_tensor_to_proto(raw))
+
+    def _check_dims(self, value: Value, dims: tuple[int, ...], sizes: dict[int, int]) -> None:
+        if len(dims) != len(value.dims):
+            raise InvalidArgument(f"dims {list(dims)} found, {len(value.dims)} dimensions needed")
+        for index, (found, declared) in enumerate(zip(dims, value.dims, strict=True)):
+            if isinstance(declared, SymbolReference):
+                _check_symbol(self._symbols[declared.symbol_id], index, found, sizes)
+                continue
+            try:
+                needed = evaluate(declared, sizes)
+            except GraphError:
+                continue  # of symbols that a later input fixes: the daemon checks those
+            if found != needed:
+                raise InvalidArgument(
+                    f"dimension {index} is {found}, needs {needed}; export with dynamic_shapes to let it change"
+                )
+
+    def _names(self) -> str:
+        return ", ".join(name for name, _ in self._inputs) or "none"
+
+
+def kind_of_batch(leaves: Sequence[object]) -> TensorKind:
+    """How results are given back: as the batch's tensors are held; torch if it has none and torch is loaded."""
+    kinds = {kind_of(leaf) for leaf in leaves}
+    for kind in (TensorKind.TORCH, TensorKind.NUMPY, TensorKind.RAW):
+        if kind in kinds:
+            return kind
+    return TensorKind.TORCH if loaded_torch() is not None else TensorKind.NUMPY
+
+
+def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind) -> list[object]:
+    return [_decode(datum, kind) for datum in data]
+
+
+def _decode(datum: stage_daemon_pb2.Datum, kind: TensorKind) -> object:
+    which = datum.WhichOneof("kind")
+    if which == "tensor":
+        return from_raw(_tensor_from_proto(datum.tensor), kind)
+    if which is None:
+        raise InvalidArgument("the daemon sent a result without content; its version does not fit this client's")
+    return getattr(datum, which)
+
+
+def _check_symbol(symbol: Symbol, index: int, found: int, sizes: dict[int, int]) -> None:
+    if found < symbol.lower or (symbol.upper is not None and found > symbol.upper):
+        upper = "" if symbol.upper is None else f" and at most {symbol.upper}"
+        raise InvalidArgument(f"dimension {index} ({symbol.name}) is {found}, needs at least {symbol.lower}{upper}")
+    if sizes.setdefault(symbol.id, found) != found:
+        raise InvalidArgument(
+            f"dimension {index} ({symbol.name}) is {found}, an input before it has {sizes[symbol.id]} there"
+        )
+
+
+def _encode_scalar(kind: ValueKind, leaf: object) -> stage_daemon_pb2.Datum:
+    if kind is ValueKind.SYM_BOOL and isinstance(leaf, bool):
+        return stage_daemon_pb2.Datum(boolean=leaf)
+    if kind is ValueKind.SYM_FLOAT and isinstance(leaf, (int, float)):
+        return stage_daemon_pb2.Datum(floating=float(leaf))
+    if kind is ValueKind.SYM_INT and not isinstance(leaf, bool):
+        try:
+            return stage_daemon_pb2.Datum(integer=operator.index(leaf))  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise InvalidArgument(f"{type(leaf).__name__} found, {kind.value.removeprefix('sym_')} needed")
+
+
+def _tensor_to_proto(raw: RawTensor) -> stage_daemon_pb2.Tensor:
+    dtype = graph_pb2.Dtype.Value(f"DTYPE_{raw.dtype.name}")
+    return stage_daemon_pb2.Tensor(dtype=dtype, dims=raw.dims, data=raw.data)
+
+
+def _tensor_from_proto(message: stage_daemon_pb2.Tensor) -> RawTensor:
+    dtype = Dtype[graph_pb2.Dtype.Name(message.dtype).removeprefix("DTYPE_")]
+    return RawTensor(dtype=dtype, dims=tuple(message.dims), data=message.data)

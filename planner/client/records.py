@@ -1,0 +1,152 @@
+"""What the server tells clients, as plain records: the protobuf messages stop at this package's edge.
+
+The fields mean what their namesakes in protos/v1/planner.proto mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from planner.cost.inventory import Device, Inventory
+from planner.graph.ir import WeightFile
+from planner.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphRecord:
+    """A graph that the server holds. `id` is its blob's sha256 in hexadecimal."""
+
+    id: str
+    name: str
+    size_bytes: int
+    num_nodes: int
+    num_states: int
+    state_bytes: int
+    weight_files: tuple[WeightFile, ...]
+    deployable: bool
+    not_deployable_reason: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredDevice:
+    device: Device
+    daemon_address: str
+    lease_expires_at: datetime
+    deployment_ids: tuple[str, ...]
+    torch_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryRecord:
+    id: str
+    name: str
+    inventory: Inventory
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPlan(Plan):
+    """A plan that the server holds: the plan itself, and what it is stored under."""
+
+    id: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSummary:
+    id: str
+    graph_id: str
+    graph_name: str
+    mode: str
+    num_stages: int
+    bottleneck_seconds: float
+    peak_bytes: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why something ended badly. `stage` and `device_id` are what it is about, where it is about one."""
+
+    reason: str
+    message: str
+    stage: int | None = None
+    device_id: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+class OperationState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def has_ended(self) -> bool:
+        return self not in (OperationState.PENDING, OperationState.RUNNING)
+
+
+class DeploymentState(StrEnum):
+    PENDING = "pending"
+    LOADING = "loading"
+    CONNECTING = "connecting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def has_ended(self) -> bool:
+        return self in (DeploymentState.STOPPED, DeploymentState.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlacement:
+    stage: int
+    device_id: str
+    daemon_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """`input_address` and `output_address` are known once it is ready."""
+
+    id: str
+    plan_id: str
+    graph_id: str
+    state: DeploymentState
+    generation: int
+    failure: Failure | None
+    stages: tuple[StagePlacement, ...]
+    input_address: str
+    output_address: str
+    created_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentEvent:
+    """`state` is the deployment's after the event; `loaded_bytes` of `total_bytes` are the stage's."""
+
+    sequence: int
+    occurred_at: datetime
+    state: DeploymentState
+    message: str
+    stage: int | None
+    device_id: str
+    loaded_bytes: int
+    total_bytes: int
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadProgress:
+    """How much of one file the server holds."""
+
+    name: str
+    sent_bytes: int
+    total_bytes: int

@@ -1,0 +1,168 @@
+"""Tensors as they travel, and as callers hold them: torch tensors, numpy arrays or raw bytes.
+
+Torch is used where the caller has loaded it and never imported from here. numpy has neither bfloat16 nor float8: such
+tensors come out as float32, which holds each of their values, and bfloat16 is rounded to nearest even on the way in.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import InvalidArgument
+from planner.graph.ir import Dtype
+
+
+class TensorKind(Enum):
+    TORCH = "torch"
+    NUMPY = "numpy"
+    RAW = "raw"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawTensor:
+    """Contiguous, little-endian bytes: what a safetensors file holds, every dtype bit for bit."""
+
+    dtype: Dtype
+    dims: tuple[int, ...]
+    data: bytes
+
+    def __post_init__(self) -> None:
+        needed = math.prod(self.dims) * self.dtype.size_bytes
+        if len(self.data) != needed:
+            raise InvalidArgument(
+                f"{self.dtype.value} tensor of dims {list(self.dims)}: {len(self.data)} bytes, needs {needed}"
+            )
+
+
+_NUMPY_DTYPES: dict[Dtype, np.dtype[Any]] = {
+    Dtype.FLOAT64: np.dtype("<f8"),
+    Dtype.FLOAT32: np.dtype("<f4"),
+    Dtype.FLOAT16: np.dtype("<f2"),
+    Dtype.INT64: np.dtype("<i8"),
+    Dtype.INT32: np.dtype("<i4"),
+    Dtype.INT16: np.dtype("<i2"),
+    Dtype.INT8: np.dtype("i1"),
+    Dtype.UINT8: np.dtype("u1"),
+    Dtype.BOOL: np.dtype("?"),
+    Dtype.COMPLEX64: np.dtype("<c8"),
+    Dtype.COMPLEX128: np.dtype("<c16"),
+}
+_FROM_NUMPY = {numpy_dtype: dtype for dtype, numpy_dtype in _NUMPY_DTYPES.items()}
+
+
+def loaded_torch() -> Any:
+    """The torch module if the caller's process has imported it, else None."""
+    return sys.modules.get("torch")
+
+
+def kind_of(leaf: object) -> TensorKind | None:
+    """None for what is no tensor."""
+    if isinstance(leaf, RawTensor):
+        return TensorKind.RAW
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return TensorKind.NUMPY
+    torch = loaded_torch()
+    if torch is not None and isinstance(leaf, torch.Tensor):
+        return TensorKind.TORCH
+    return None
+
+
+def to_raw(leaf: object, wanted: Dtype) -> RawTensor:
+    """The leaf's bytes. Raises InvalidArgument if its dtype is not `wanted`: nothing is converted silently."""
+    if isinstance(leaf, RawTensor):
+        return _checked(leaf, wanted)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return _from_numpy(np.asarray(leaf), wanted)
+    if kind_of(leaf) is TensorKind.TORCH:
+        return _checked(_from_torch(leaf), wanted)
+    raise InvalidArgument(f"{type(leaf).__name__} found, a {wanted.value} tensor or array needed")
+
+
+def from_raw(raw: RawTensor, kind: TensorKind) -> Any:
+    if kind is TensorKind.RAW:
+        return raw
+    return _to_numpy(raw) if kind is TensorKind.NUMPY else _to_torch(raw)
+
+
+def _checked(raw: RawTensor, wanted: Dtype) -> RawTensor:
+    if raw.dtype is not wanted:
+        raise InvalidArgument(f"{raw.dtype.value} found, {wanted.value} needed; convert it first")
+    return raw
+
+
+def _from_numpy(array: NDArray[Any], wanted: Dtype) -> RawTensor:
+    if wanted is Dtype.BFLOAT16 and array.dtype == np.float32:
+        return RawTensor(dtype=wanted, dims=array.shape, data=_round_to_bfloat16(array))
+    little = array.dtype.newbyteorder("<")
+    # ml_dtypes' types carry torch's names.
+    dtype = _FROM_NUMPY.get(little) or next((d for d in Dtype if d.value == array.dtype.name), None)
+    if dtype is None:
+        raise InvalidArgument(f"numpy dtype {array.dtype} found, {wanted.value} needed")
+    data = array.astype(little, copy=False).tobytes()
+    return _checked(RawTensor(dtype=dtype, dims=array.shape, data=data), wanted)
+
+
+def _round_to_bfloat16(array: NDArray[Any]) -> bytes:
+    bits = np.ascontiguousarray(array, dtype="<f4").view("<u4")
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    # Rounding could carry a NaN's payload into infinity.
+    quiet = (bits >> 16) | 0x0040
+    return np.where(np.isnan(array), quiet, rounded).astype("<u2").tobytes()
+
+
+def _to_numpy(raw: RawTensor) -> NDArray[Any]:
+    numpy_dtype = _NUMPY_DTYPES.get(raw.dtype)
+    if numpy_dtype is not None:
+        return np.frombuffer(bytearray(raw.data), dtype=numpy_dtype).reshape(raw.dims)
+    if raw.dtype is Dtype.BFLOAT16:
+        widened: NDArray[Any] = (np.frombuffer(raw.data, dtype="<u2").astype("<u4") << 16).view("<f4")
+        return widened.reshape(raw.dims)
+    codes = np.frombuffer(raw.data, dtype="u1")
+    return _FLOAT8_VALUES[raw.dtype][codes].reshape(raw.dims)
+
+
+def _from_torch(tensor: Any) -> RawTensor:
+    torch = loaded_torch()
+    try:
+        dtype = Dtype(str(tensor.dtype).removeprefix("torch."))
+    except ValueError:
+        raise InvalidArgument(f"{tensor.dtype} found: no such dtype can be sent") from None
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=flat.view(torch.uint8).numpy().tobytes())
+
+
+def _to_torch(raw: RawTensor) -> Any:
+    torch = loaded_torch()
+    dtype = getattr(torch, raw.dtype.value)
+    if not raw.data:
+        return torch.empty(raw.dims, dtype=dtype)
+    return torch.frombuffer(bytearray(raw.data), dtype=dtype).reshape(raw.dims)
+
+
+def _float8_values(*, exponent_bits: int, mantissa_bits: int, has_infinity: bool) -> NDArray[np.float32]:
+    """The value of each of the 256 codes (OCP 8-bit floating point specification, revision 1.0)."""
+    codes = np.arange(256)
+    sign = np.where(codes >> 7, -1.0, 1.0)
+    exponent = (codes >> mantissa_bits) & ((1 << exponent_bits) - 1)
+    fraction = (codes & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    bias, top = (1 << (exponent_bits - 1)) - 1, (1 << exponent_bits) - 1
+    subnormal = sign * fraction * 2.0 ** (1 - bias)
+    values = np.where(exponent == 0, subnormal, sign * (1 + fraction) * 2.0 ** (exponent - bias))
+    if has_infinity:
+        values = np.where(exponent == top, np.where(fraction == 0, sign * np.inf, np.nan), values)
+    else:
+        values = np.where((codes & 0x7F) == 0x7F, np.nan, values)
+    return values.astype(np.float32)
+
+
+_FLOAT8_VALUES = {
+    Dtype.FLOAT8_E4M3FN: _float8_values(exponent_bits=4, mantissa_bits=3, has_infinity=False),
+    Dtype.FLOAT8_E5M2: _float8_values(exponent_bits=5, mantissa_bits=2, has_infinity=True),
+}
