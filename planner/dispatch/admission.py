@@ -1,0 +1,92 @@
+"""Whether a plan may be deployed now: its devices are live, and have the memory beside what they promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.errors import Conflict, DeviceFull, DeviceGone
+from planner.plan.plan import Plan
+from planner.store.deployment_records import Daemon, StagePlacement
+
+GIBIBYTE = float(1 << 30)
+
+
+def admit(plan: Plan, live: Sequence[Daemon], promised: Mapping[str, Mapping[str, int]]) -> tuple[StagePlacement, ...]:
+    """Where each stage goes. `promised` holds bytes by device id and active deployment id.
+
+    Raises DeviceGone or DeviceFull, naming the device and what is there instead.
+    """
+    daemons = {daemon.device.id: daemon for daemon in live}
+    for device_id, needed_bytes in _needed_bytes(plan).items():
+        if device_id not in daemons:
+            raise _gone(plan, device_id, daemons)
+        _check_memory(daemons[device_id], needed_bytes, promised.get(device_id, {}))
+    return tuple(
+        StagePlacement(
+            stage=stage.index,
+            device_id=stage.device_ids[0],
+            daemon_address=daemons[stage.device_ids[0]].address,
+            incarnation_id=daemons[stage.device_ids[0]].incarnation_id,
+        )
+        for stage in plan.stages
+    )
+
+
+def _needed_bytes(plan: Plan) -> dict[str, int]:
+    """Bytes by device id, in order of each device's first stage."""
+    needed: dict[str, int] = {}
+    for stage in plan.stages:
+        if len(stage.device_ids) != 1:
+            found = ", ".join(stage.device_ids) or "none"
+            raise Conflict(
+                f"stage {stage.index} is planned for the devices {found}; a stage runs on exactly one",
+                stage=stage.index,
+            )
+        device_id = stage.device_ids[0]
+        needed[device_id] = needed.get(device_id, 0) + stage.memory.peak_bytes
+    return needed
+
+
+def _gone(plan: Plan, device_id: str, live: Mapping[str, Daemon]) -> DeviceGone:
+    stages = [stage.index for stage in plan.stages if device_id in stage.device_ids]
+    present = ", ".join(sorted(live)) or "none"
+    return DeviceGone(
+        f"device {device_id}, planned for stage {_listed(stages)}, has no live daemon; live devices: {present}. "
+        "Start its stage-daemon again, or plan for the devices that are live",
+        device_id=device_id,
+        stage=stages[0],
+        live_device_ids=present,
+    )
+
+
+def _check_memory(daemon: Daemon, needed_bytes: int, promised: Mapping[str, int]) -> None:
+    device = daemon.device
+    if needed_bytes > device.memory_bytes:
+        raise DeviceFull(
+            f"device {device.id} offers {_size(device.memory_bytes)} now, the plan needs {_size(needed_bytes)}: "
+            "it has less memory than when the plan was made. Plan again",
+            device_id=device.id,
+            memory_bytes=device.memory_bytes,
+            needed_bytes=needed_bytes,
+        )
+    promised_bytes = sum(promised.values())
+    if needed_bytes + promised_bytes <= device.memory_bytes:
+        return
+    holders = ", ".join(sorted(promised))
+    raise DeviceFull(
+        f"device {device.id} offers {_size(device.memory_bytes)}, of which {_size(promised_bytes)} is promised to "
+        f"{holders}; the plan needs {_size(needed_bytes)}. Stop one of them, or plan for other devices",
+        device_id=device.id,
+        memory_bytes=device.memory_bytes,
+        needed_bytes=needed_bytes,
+        promised_bytes=promised_bytes,
+        deployment_ids=holders,
+    )
+
+
+def _listed(stages: Sequence[int]) -> str:
+    return ", ".join(str(stage) for stage in stages)
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / GIBIBYTE:.2f} GiB ({size_bytes} bytes)"

@@ -1,0 +1,140 @@
+"""Calls to one stage-daemon; what goes wrong comes back as DaemonCallFailed with a Failure that names the device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from planner.store.deployment_records import Failure
+from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+
+MAX_MESSAGE_BYTES = 1 << 30
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallDeadlines:
+    """`load_idle_seconds` is the longest silence while stages load: a whole load may take any time."""
+
+    load_idle_seconds: float = 300.0
+    rendezvous_seconds: float = 30.0
+    connect_seconds: float = 120.0
+    status_seconds: float = 2.0
+    release_seconds: float = 10.0
+    drain_seconds: float = 30.0
+    # A wait of a running stage for its neighbour that takes longer fails the deployment.
+    edge_seconds: float = 60.0
+
+
+class DaemonCallFailed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class DaemonClient:
+    """One channel to one device's daemon."""
+
+    def __init__(self, device_id: str, address: str, deadlines: CallDeadlines) -> None:
+        self.device_id = device_id
+        self.address = address
+        self._deadlines = deadlines
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._stub: stage_daemon_pb2_grpc.StageDaemonServiceAsyncStub = stage_daemon_pb2_grpc.StageDaemonServiceStub(
+            self._channel
+        )
+
+    async def load(
+        self, request: stage_daemon_pb2.LoadStagesRequest
+    ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
+        """Progress; ends once all of the daemon's stages are loaded."""
+        call = self._stub.LoadStages(request)
+        responses = aiter(call)
+        try:
+            while True:
+                waiting = asyncio.wait_for(anext(responses, None), self._deadlines.load_idle_seconds)
+                response = await self._checked(waiting, "loading", self._deadlines.load_idle_seconds)
+                if response is None:
+                    return
+                yield response
+        finally:
+            call.cancel()
+
+    async def open_rendezvous(self, deployment_id: str, generation: int) -> str:
+        request = stage_daemon_pb2.OpenRendezvousRequest(deployment_id=deployment_id, generation=generation)
+        seconds = self._deadlines.rendezvous_seconds
+        call = self._stub.OpenRendezvous(request, timeout=seconds)
+        return (await self._checked(call, "opening the rendezvous", seconds)).address
+
+    async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:
+        seconds = self._deadlines.connect_seconds
+        await self._checked(self._stub.ConnectStages(request, timeout=seconds), "connecting", seconds)
+
+    async def release(self, deployment_id: str, *, drain: bool) -> None:
+        drain_seconds = self._deadlines.drain_seconds if drain else 0.0
+        seconds = drain_seconds + self._deadlines.release_seconds
+        request = stage_daemon_pb2.ReleaseDeploymentRequest(
+            deployment_id=deployment_id, drain=drain, drain_seconds=drain_seconds
+        )
+        await self._checked(self._stub.ReleaseDeployment(request, timeout=seconds), "letting go", seconds)
+
+    async def status(self) -> stage_daemon_pb2.GetDaemonStatusResponse:
+        seconds = self._deadlines.status_seconds
+        request = stage_daemon_pb2.GetDaemonStatusRequest()
+        return await self._checked(self._stub.GetDaemonStatus(request, timeout=seconds), "asking its status", seconds)
+
+    async def close(self) -> None:
+        await self._channel.close(None)
+
+    async def _checked(self, call: Awaitable[Answer], doing: str, seconds: float) -> Answer:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise DaemonCallFailed(self._failure(error, doing, seconds)) from error
+        except TimeoutError as error:
+            message = f"{self.device_id}: {doing}: nothing was heard for {seconds:g} s"
+            raise DaemonCallFailed(
+                Failure(reason="DEADLINE_EXCEEDED", message=message, device_id=self.device_id)
+            ) from error
+
+    def _failure(self, error: grpc.aio.AioRpcError, doing: str, seconds: float) -> Failure:
+        info = _error_info(error)
+        if info is not None:
+            metadata = dict(info.metadata)
+            stage = metadata.get("stage", "")
+            return Failure(
+                reason=info.reason,
+                message=error.details() or info.reason,
+                stage=int(stage) if stage.isdecimal() else None,
+                device_id=self.device_id,
+                metadata=metadata,
+            )
+        code = error.code()
+        if code is grpc.StatusCode.UNAVAILABLE:
+            reason, what = "DAEMON_UNREACHABLE", f"its daemon at {self.address} cannot be reached ({error.details()})"
+        elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            reason, what = "DEADLINE_EXCEEDED", f"no answer within {seconds:g} s"
+        else:
+            reason, what = "DAEMON_ERROR", f"{code.name}: {error.details()}"
+        return Failure(reason=reason, message=f"{self.device_id}: {doing}: {what}", device_id=self.device_id)
+
+
+def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    for detail in status.details if status is not None else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info):
+            return info
+    return None

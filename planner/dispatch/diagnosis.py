@@ -1,0 +1,47 @@
+"""Who broke a deployment, when those who noticed are only its neighbours: ask every daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
+from planner.dispatch.messages import failure_from_proto
+from planner.dispatch.rollout import INDIRECT_REASONS
+from planner.store.deployment_records import Failure
+from protos.v1 import planner_pb2, stage_daemon_pb2
+
+# A neighbour may notice a death before the dead worker's own supervisor has.
+ROUNDS = 4
+ROUND_SECONDS = 0.25
+
+
+async def find_cause(deployment_id: str, clients: Mapping[str, DaemonClient]) -> Failure | None:
+    """A daemon that cannot be reached, or else one whose worker died by itself; None if nobody stands out."""
+    for round_index in range(ROUNDS):
+        if round_index:
+            await asyncio.sleep(ROUND_SECONDS)
+        found = await asyncio.gather(*(_ask(deployment_id, client) for client in clients.values()))
+        causes = [failure for failure in found if failure is not None]
+        if causes:
+            return causes[0]
+    return None
+
+
+async def _ask(deployment_id: str, client: DaemonClient) -> Failure | None:
+    try:
+        status = await client.status()
+    except DaemonCallFailed as error:
+        return error.failure
+    return own_failure(deployment_id, status)
+
+
+def own_failure(deployment_id: str, status: stage_daemon_pb2.GetDaemonStatusResponse) -> Failure | None:
+    """What broke on this daemon itself, leaving out what it only saw of its peers."""
+    for held in status.deployments:
+        if held.deployment_id != deployment_id or held.state != planner_pb2.WORKER_STATE_FAILED:
+            continue
+        failure = failure_from_proto(held.failure)
+        if failure.reason not in INDIRECT_REASONS:
+            return failure
+    return None

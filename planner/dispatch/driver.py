@@ -1,0 +1,198 @@
+"""Does what the rollout decides: calls daemons, feeds their answers back, and writes each step down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
+from planner.dispatch.diagnosis import find_cause
+from planner.dispatch.lease import describe_stages
+from planner.dispatch.ledger import Ledger
+from planner.dispatch.rollout import (
+    Broken,
+    Command,
+    Connect,
+    Connected,
+    Diagnose,
+    Diagnosed,
+    Event,
+    Load,
+    Loaded,
+    OpenRendezvous,
+    Release,
+    Released,
+    RendezvousOpened,
+    Rollout,
+    Step,
+    advance,
+    rollout_of,
+)
+from planner.dispatch.stage_modules import StageRequests
+from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
+from protos.v1 import stage_daemon_pb2
+
+# A stage's progress is told whenever this much more of it is loaded.
+PROGRESS_SHARE = 0.05
+
+log = structlog.get_logger(__name__)
+
+
+class Driver:
+    """One deployment. `requests` is there from the start of a rollout; one taken up after a restart needs none."""
+
+    def __init__(self, deployment: Deployment, clients: Mapping[str, DaemonClient], ledger: Ledger) -> None:
+        self.deployment = deployment
+        self.rollout: Rollout = rollout_of(deployment)
+        self.requests: StageRequests | None = None
+        self._clients = clients
+        self._ledger = ledger
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rollout_tasks: set[asyncio.Task[None]] = set()
+        self._told_bytes: dict[int, int] = {}
+
+    async def handle(self, event: Event) -> None:
+        """Events are taken one at a time; each step is written down before it is acted on."""
+        async with self._lock:
+            step = advance(self.rollout, event)
+            if step.message:
+                await self._ledger.append(self.deployment.id, self._row(step))
+            self.rollout = step.rollout
+            if step.rollout.state.ended or step.rollout.state is DeploymentState.DRAINING:
+                self._abandon_rollout()
+            for command in step.commands:
+                self._spawn(command)
+
+    async def settle(self) -> None:
+        """Waits until every call that was begun has ended."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _row(self, step: Step) -> DeploymentEvent:
+        failure = step.rollout.failure
+        stages = self.deployment.stages_on(step.device_id)
+        stage = failure.stage if failure else (stages[0].stage if stages else None)
+        return DeploymentEvent(
+            sequence=0,
+            occurred_at=datetime.now(UTC),
+            state=step.rollout.state,
+            message=step.message,
+            stage=stage,
+            device_id=step.device_id,
+            failure=failure,
+        )
+
+    def _spawn(self, command: Command) -> None:
+        task = asyncio.create_task(self._guarded(command))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if isinstance(command, Load | OpenRendezvous | Connect):
+            self._rollout_tasks.add(task)
+            task.add_done_callback(self._rollout_tasks.discard)
+
+    def _abandon_rollout(self) -> None:
+        for task in self._rollout_tasks - {asyncio.current_task()}:
+            task.cancel()
+
+    async def _guarded(self, command: Command) -> None:
+        try:
+            await self._perform(command)
+        except DaemonCallFailed as error:
+            await self._answer_failed(command, error.failure)
+        except Exception as error:
+            log.exception("rollout", deployment_id=self.deployment.id, command=str(command))
+            await self.handle(Broken(Failure(reason="INTERNAL", message=f"the planner failed: {error}")))
+
+    def _perform(self, command: Command) -> Coroutine[Any, Any, None]:
+        match command:
+            case Load(device_id):
+                return self._load(device_id)
+            case OpenRendezvous(device_id):
+                return self._open_rendezvous(device_id)
+            case Connect(device_id, rendezvous_address):
+                return self._connect(device_id, rendezvous_address)
+            case Release(device_id, drain):
+                return self._release(device_id, drain)
+            case Diagnose(suspicion):
+                return self._diagnose(suspicion)
+
+    async def _answer_failed(self, command: Command, failure: Failure) -> None:
+        if isinstance(command, Release):
+            # A daemon that cannot be told now is told by its next heartbeat, or is gone with all it held.
+            log.info("release", deployment_id=self.deployment.id, reason=failure.reason, message=failure.message)
+            await self.handle(Released(command.device_id))
+            return
+        await self.handle(Broken(self.placed(failure)))
+
+    async def _load(self, device_id: str) -> None:
+        assert self.requests is not None
+        async for response in self._clients[device_id].load(self.requests.load[device_id]):
+            await self._tell_progress(device_id, response)
+        await self.handle(Loaded(device_id))
+
+    async def _tell_progress(self, device_id: str, response: stage_daemon_pb2.LoadStagesResponse) -> None:
+        told = self._told_bytes.get(response.stage, -1)
+        least = told + max(1, int(response.total_bytes * PROGRESS_SHARE)) if told >= 0 else 0
+        if response.loaded_bytes < least and (response.loaded_bytes < response.total_bytes or told == response.total_bytes):
+            return
+        self._told_bytes[response.stage] = response.loaded_bytes
+        async with self._lock:
+            if self.rollout.state is DeploymentState.LOADING:
+                await self._ledger.append(self.deployment.id, _progress(device_id, response))
+
+    async def _open_rendezvous(self, device_id: str) -> None:
+        client = self._clients[device_id]
+        address = await client.open_rendezvous(self.deployment.id, self.deployment.generation)
+        await self.handle(RendezvousOpened(address))
+
+    async def _connect(self, device_id: str, rendezvous_address: str) -> None:
+        assert self.requests is not None
+        request = stage_daemon_pb2.ConnectStagesRequest()
+        request.CopyFrom(self.requests.connect[device_id])
+        request.rendezvous_address = rendezvous_address
+        await self._clients[device_id].connect(request)
+        await self.handle(Connected(device_id))
+
+    async def _release(self, device_id: str, drain: bool) -> None:
+        await self._clients[device_id].release(self.deployment.id, drain=drain)
+        await self.handle(Released(device_id))
+
+    async def _diagnose(self, suspicion: Failure) -> None:
+        cause = await find_cause(self.deployment.id, self._clients)
+        await self.handle(Diagnosed(self.placed(cause) if cause else None))
+
+    def placed(self, failure: Failure) -> Failure:
+        """The same failure, naming the stage and the device wherever the device is known."""
+        stages = self.deployment.stages_on(failure.device_id)
+        if not stages:
+            return failure
+        where = describe_stages(self.deployment, failure.device_id)
+        message = failure.message.removeprefix(f"{failure.device_id}: ")
+        stage = stages[0].stage if failure.stage is None else failure.stage
+        if f"stage {stage}" in message and failure.device_id in message:
+            return replace(failure, stage=stage)
+        return replace(failure, stage=stage, message=f"{where}: {message}")
+
+
+def _progress(device_id: str, response: stage_daemon_pb2.LoadStagesResponse) -> DeploymentEvent:
+    return DeploymentEvent(
+        sequence=0,
+        occurred_at=datetime.now(UTC),
+        state=DeploymentState.LOADING,
+        message="loading",
+        stage=response.stage,
+        device_id=device_id,
+        loaded_bytes=response.loaded_bytes,
+        total_bytes=response.total_bytes,
+    )

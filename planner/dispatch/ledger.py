@@ -1,0 +1,52 @@
+"""A deployment's events: written as rows, and told to whoever watches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from planner.errors import NotFound
+from planner.store.database import Database
+from planner.store.deployment_records import DeploymentEvent
+from planner.store.deployments import append_event, find_deployment, list_events
+
+
+class Ledger:
+    """Watchers read what was written: they miss nothing, and a slow one holds nobody up."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+
+    async def append(self, deployment_id: str, event: DeploymentEvent) -> None:
+        async with self._database.session() as session:
+            await append_event(session, deployment_id, event)
+        for wake in self._watchers.get(deployment_id, ()):
+            wake.set()
+
+    async def watch(self, deployment_id: str, after_sequence: int) -> AsyncIterator[DeploymentEvent]:
+        """History, then each new event; ends after the one that ends the deployment. Raises NotFound."""
+        wake = asyncio.Event()
+        watchers = self._watchers.setdefault(deployment_id, set())
+        watchers.add(wake)
+        try:
+            while True:
+                wake.clear()
+                events, ended = await self._read(deployment_id, after_sequence)
+                for event in events:
+                    yield event
+                    after_sequence = event.sequence
+                if ended:
+                    return
+                await wake.wait()
+        finally:
+            watchers.discard(wake)
+            if not watchers:
+                self._watchers.pop(deployment_id, None)
+
+    async def _read(self, deployment_id: str, after_sequence: int) -> tuple[tuple[DeploymentEvent, ...], bool]:
+        async with self._database.session() as session:
+            deployment = await find_deployment(session, deployment_id)
+            if deployment is None:
+                raise NotFound(f"no deployment is called {deployment_id!r}", deployment_id=deployment_id)
+            return await list_events(session, deployment_id, after_sequence), deployment.state.ended
