@@ -1,0 +1,80 @@
+"""From an assignment to a plan: what the numbers chose, spelled out in tensors, tables and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.cost.inventory import Inventory
+from planner.graph.ir import Graph
+from planner.partition.evaluate import Evaluation
+from planner.partition.problem import Assignment
+from planner.plan.crossing import find_residence
+from planner.plan.edges import stage_edges
+from planner.plan.liveness import liveness_tables
+from planner.plan.options import PlanOptions
+from planner.plan.plan import Plan, Stage, StageMemory
+from planner.plan.ties import tie_groups
+
+
+def build_plan(
+    graph: Graph,
+    graph_id: str,
+    inventory: Inventory,
+    options: PlanOptions,
+    symbol_values: Mapping[int, int],
+    assignment: Assignment,
+    evaluation: Evaluation,
+) -> Plan:
+    """`symbol_values`, by symbol id, are what sizes are computed at. Linear in the graph and in the tables."""
+    num_stages = len(assignment.device_of_stage)
+    values = graph.values_by_id()
+    sizes = {value_id: value.size_bytes(symbol_values) for value_id, value in values.items()}
+    residence = find_residence(graph, assignment.stage_of_node, num_stages)
+    tables = liveness_tables(residence, values, sizes, num_stages)
+    ranges = node_ranges(assignment.stage_of_node, num_stages)
+    stages = tuple(
+        Stage(
+            index=index,
+            node_ranges=ranges[index],
+            device_ids=(inventory.devices[assignment.device_of_stage[index]].id,),
+            states=residence.states[index],
+            liveness=tables[index],
+            outputs=residence.outputs[index],
+            compute_seconds=costs.compute_seconds,
+            communication_seconds=costs.communication_seconds,
+            flops=costs.flops,
+            memory=StageMemory(
+                state_bytes=costs.state_bytes,
+                activation_bytes=costs.activation_bytes,
+                buffer_bytes=costs.buffer_bytes,
+            ),
+            reason=assignment.reasons[index],
+        )
+        for index, costs in enumerate(evaluation.stages)
+    )
+    return Plan(
+        graph_id=graph_id,
+        graph_name=graph.name,
+        num_nodes=len(graph.nodes),
+        options=options,
+        inventory=inventory,
+        stages=stages,
+        edges=stage_edges(residence, sizes, options.routing),
+        tie_groups=tie_groups(graph, residence.states, sizes),
+        bottleneck_seconds=evaluation.bottleneck_seconds,
+        latency_seconds=evaluation.latency_seconds,
+        lower_bound_seconds=assignment.lower_bound_seconds,
+        symbol_values=tuple(sorted((symbol.name, symbol_values[symbol.id]) for symbol in graph.symbols)),
+    )
+
+
+def node_ranges(stage_of_node: Sequence[int], num_stages: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Each stage's nodes as half-open index ranges, ascending."""
+    ranges: list[list[tuple[int, int]]] = [[] for _ in range(num_stages)]
+    start = 0
+    for end in range(1, len(stage_of_node) + 1):
+        stage = stage_of_node[start]
+        if end == len(stage_of_node) or stage_of_node[end] != stage:
+            ranges[stage].append((start, end))
+            start = end
+    return tuple(tuple(found) for found in ranges)

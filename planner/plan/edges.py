@@ -1,0 +1,34 @@
+"""The DAG of stages: which stage hands which values to which, by either routing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planner.plan.crossing import Crossing, Residence
+from planner.plan.options import Routing
+from planner.plan.plan import StageEdge
+
+
+def stage_edges(residence: Residence, sizes: Mapping[int, int], routing: Routing) -> tuple[StageEdge, ...]:
+    """At most one edge per pair of stages, sorted by pair; its values in table order."""
+    carried: dict[tuple[int, int], list[int]] = {}
+    for crossing in residence.crossings:
+        for pair in _hops(crossing, routing):
+            carried.setdefault(pair, []).append(crossing.value_id)
+    return tuple(
+        StageEdge(
+            source_stage=source,
+            target_stage=target,
+            value_ids=tuple(value_ids),
+            size_bytes=sum(sizes[value_id] for value_id in value_ids),
+        )
+        for (source, target), value_ids in sorted(carried.items())
+    )
+
+
+def _hops(crossing: Crossing, routing: Routing) -> Iterator[tuple[int, int]]:
+    targets = crossing.target_stages
+    if routing is Routing.DIRECT:
+        yield from ((crossing.source_stage, target) for target in targets)
+    elif targets:
+        yield from ((stage, stage + 1) for stage in range(crossing.source_stage, targets[-1]))
