@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from planner.cost.inventory import Inventory
 from planner.graph.ir import Graph
+from planner.partition.assignment import Assignment
 from planner.partition.evaluate import Evaluation
-from planner.partition.problem import Assignment
 from planner.plan.crossing import find_residence
 from planner.plan.edges import stage_edges
 from planner.plan.liveness import liveness_tables

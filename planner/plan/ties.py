@@ -9,7 +9,7 @@ from planner.plan.plan import TieGroup
 
 
 def tie_groups(graph: Graph, states: Sequence[Sequence[str]], sizes: Mapping[int, int]) -> tuple[TieGroup, ...]:
-    """`states`: names that each stage owns. A state that two stages read is a group by itself, with an id of its own."""
+    """`states`: names that each stage owns. A state that two stages read is a group too, with a new id."""
     stages_of: dict[str, list[int]] = {}
     for stage, names in enumerate(states):
         for name in names:
