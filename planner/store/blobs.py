@@ -1,0 +1,221 @@
+"""Blobs by content: graphs and weights, under the sha256 of their bytes, in a folder or a bucket.
+
+A blob that is still arriving is a partial file in a local staging folder; its length is what has been committed, so an
+upload survives a broken stream and a restart. Nothing is readable before all of it is there and hashes to its name.
+Every method blocks: callers on an event loop use threads. One process owns a staging folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from planner.errors import Corrupt, InvalidArgument, NotFound, ResourceExhausted, WrongOffset
+
+CHUNK_BYTES = 1 << 20
+DEFAULT_MAX_BYTES = 256 << 30
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class BlobStore:
+    """`url` is anything that fsspec knows (file:///..., s3://...); `staging` is a local folder."""
+
+    def __init__(self, url: str, staging: Path, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise InvalidArgument(f"blob URL {url!r} cannot be used: {error}") from None
+        self._staging = staging
+        self._max_bytes = max_bytes
+        with _space_errors():
+            staging.mkdir(parents=True, exist_ok=True)
+
+    def size_bytes(self, sha256: bytes) -> int | None:
+        """None unless the blob is complete."""
+        try:
+            return int(self._files.info(self._path(sha256))["size"])
+        except FileNotFoundError:
+            return None
+
+    def committed_bytes(self, sha256: bytes) -> int:
+        """Bytes held, of a partial blob too."""
+        size = self.size_bytes(sha256)
+        if size is not None:
+            return size
+        try:
+            return self._partial(sha256).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def write(self, sha256: bytes, size_bytes: int, offset_bytes: int) -> BlobWriter:
+        """Goes on with a blob at `offset_bytes`. At most one writer per blob at a time, which the caller sees to."""
+        if size_bytes > self._max_bytes:
+            raise InvalidArgument(
+                f"blob of {size_bytes} bytes: at most {self._max_bytes} are taken; split the file",
+                size_bytes=size_bytes,
+                max_bytes=self._max_bytes,
+            )
+        committed = self.committed_bytes(sha256)
+        if committed > size_bytes:
+            # Bytes of an upload that declared another size cannot be the start of this one.
+            self._partial(sha256).unlink(missing_ok=True)
+            committed = 0
+        if offset_bytes != committed:
+            raise WrongOffset(
+                f"blob {sha256.hex()}: upload at byte {offset_bytes}, but {committed} are here; go on from {committed}",
+                committed_bytes=committed,
+            )
+        return BlobWriter(self, sha256, size_bytes, self._partial(sha256))
+
+    def put(self, content: bytes) -> bytes:
+        """Stores whole bytes and returns their sha256."""
+        sha256 = hashlib.sha256(content).digest()
+        if self.size_bytes(sha256) is not None:
+            return sha256
+        waiting = self._staging / f"{sha256.hex()}.{uuid.uuid4().hex}"
+        try:
+            with _space_errors():
+                waiting.write_bytes(content)
+            self.adopt(sha256, waiting)
+        finally:
+            waiting.unlink(missing_ok=True)
+        return sha256
+
+    def adopt(self, sha256: bytes, path: Path) -> None:
+        """Makes a whole and checked local file the blob; readers see all of it or nothing."""
+        target = self._path(sha256)
+        with _space_errors():
+            self._files.makedirs(self._files._parent(target), exist_ok=True)
+            if isinstance(self._files, LocalFileSystem):
+                _move_local(path, Path(target))
+                return
+            self._files.put_file(str(path), target)
+        path.unlink(missing_ok=True)
+
+    def read_range(self, sha256: bytes, offset_bytes: int = 0, length_bytes: int = 0) -> Iterator[bytes]:
+        """Chunks of at most 1 MiB; length 0 means to the end. The range is checked before the first chunk."""
+        size = self.size_bytes(sha256)
+        if size is None:
+            raise NotFound(f"no blob {sha256.hex()} is complete here; upload it first", sha256=sha256.hex())
+        end = offset_bytes + length_bytes if length_bytes else size
+        if not 0 <= offset_bytes <= end <= size:
+            raise InvalidArgument(
+                f"blob {sha256.hex()} has {size} bytes; bytes {offset_bytes} to {end} are not in it", size_bytes=size
+            )
+        return self._chunks(self._path(sha256), offset_bytes, end)
+
+    def read(self, sha256: bytes, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
+        """The whole blob, where it is no larger than `max_bytes`."""
+        chunks = self.read_range(sha256)
+        size = self.size_bytes(sha256) or 0
+        if size > max_bytes:
+            raise InvalidArgument(f"blob {sha256.hex()} has {size} bytes, at most {max_bytes} are read here")
+        return b"".join(chunks)
+
+    def _chunks(self, path: str, offset: int, end: int) -> Iterator[bytes]:
+        with self._files.open(path, "rb") as file:
+            file.seek(offset)
+            while offset < end:
+                chunk = file.read(min(CHUNK_BYTES, end - offset))
+                if not chunk:
+                    raise Corrupt(f"blob file {path} ends at byte {offset}, needs {end}; upload it again")
+                offset += len(chunk)
+                yield chunk
+
+    def _path(self, sha256: bytes) -> str:
+        name = _checked(sha256).hex()
+        return f"{self._root}/{name[:2]}/{name}"
+
+    def _partial(self, sha256: bytes) -> Path:
+        return self._staging / f"{_checked(sha256).hex()}.partial"
+
+
+class BlobWriter:
+    """A context manager. What was written stays for the next writer, unless all of it came and the digest is wrong."""
+
+    def __init__(self, blobs: BlobStore, sha256: bytes, size_bytes: int, partial: Path) -> None:
+        self._blobs = blobs
+        self._sha256 = sha256
+        self._size_bytes = size_bytes
+        self._partial = partial
+        self._digest = hashlib.sha256()
+        self.committed_bytes = 0
+
+    def __enter__(self) -> BlobWriter:
+        with _space_errors():
+            self._file = open(self._partial, "a+b", buffering=0)
+        self._file.seek(0)
+        while chunk := self._file.read(CHUNK_BYTES):
+            self._digest.update(chunk)
+            self.committed_bytes += len(chunk)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def append(self, chunk: bytes) -> None:
+        if self.committed_bytes + len(chunk) > self._size_bytes:
+            raise InvalidArgument(
+                f"blob {self._sha256.hex()}: more bytes came than the {self._size_bytes} that were announced"
+            )
+        view = memoryview(chunk)
+        with _space_errors():
+            while view:
+                written = self._file.write(view)
+                self._digest.update(view[:written])
+                self.committed_bytes += written
+                view = view[written:]
+
+    def finish(self) -> bool:
+        """Makes the blob readable once all of it is here; False where bytes are missing. Corrupt drops all of it."""
+        if self.committed_bytes < self._size_bytes:
+            return False
+        if self._digest.digest() != self._sha256:
+            self._partial.unlink(missing_ok=True)
+            raise Corrupt(
+                f"blob {self._sha256.hex()}: the {self._size_bytes} bytes that came hash to "
+                f"{self._digest.hexdigest()}; nothing was kept, upload the right file from byte 0",
+                found=self._digest.hexdigest(),
+                needed=self._sha256.hex(),
+            )
+        with _space_errors():
+            os.fsync(self._file.fileno())
+        self._blobs.adopt(self._sha256, self._partial)
+        return True
+
+
+def _checked(sha256: bytes) -> bytes:
+    if len(sha256) != 32:
+        raise InvalidArgument(f"a sha256 of {len(sha256)} bytes, needs 32")
+    return sha256
+
+
+def _move_local(source: Path, target: Path) -> None:
+    try:
+        source.replace(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        beside = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
+        shutil.copyfile(source, beside)
+        beside.replace(target)
+        source.unlink()
+
+
+@contextmanager
+def _space_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise ResourceExhausted("the planner's blob disk is full; free space there and go on with the upload") from None

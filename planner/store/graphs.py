@@ -1,0 +1,134 @@
+"""Graphs that the server knows. The bytes are blobs; a row says what is in them and which weights belong to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.errors import Conflict, InvalidArgument, NotFound
+from planner.graph.ir import WeightFile
+from planner.store.deployment_records import DeploymentState
+from planner.store.paging import PageRequest
+from planner.store.tables import DeploymentRow, GraphRow, GraphWeightFileRow
+
+MIN_PREFIX = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphRecord:
+    """`id` is the blob's sha256 in hexadecimal. `weights` is empty where none were attached."""
+
+    id: str
+    name: str
+    torch_version: str
+    size_bytes: int
+    num_nodes: int
+    num_states: int
+    state_bytes: int
+    weights: tuple[WeightFile, ...]
+    not_deployable_reason: str
+    created_at: datetime
+
+    @property
+    def sha256(self) -> bytes:
+        return bytes.fromhex(self.id)
+
+
+async def add_graph(session: AsyncSession, record: GraphRecord) -> None:
+    """The first record of a graph stays: adding it again changes nothing but weights that it did not have."""
+    found = await session.get(GraphRow, record.id)
+    if found is None:
+        session.add(
+            GraphRow(
+                id=record.id,
+                name=record.name,
+                torch_version=record.torch_version,
+                size_bytes=record.size_bytes,
+                num_nodes=record.num_nodes,
+                num_states=record.num_states,
+                state_bytes=record.state_bytes,
+                not_deployable_reason=record.not_deployable_reason,
+                created_at=record.created_at,
+            )
+        )
+        await session.flush()
+    if record.weights:
+        await attach_weights(session, record.id, record.weights, record.not_deployable_reason)
+
+
+async def attach_weights(
+    session: AsyncSession, graph_id: str, weights: tuple[WeightFile, ...], not_deployable_reason: str
+) -> None:
+    """Other weights replace those before, unless a deployment that has not ended runs on them: Conflict."""
+    row = await session.get(GraphRow, graph_id, with_for_update=True)
+    assert row is not None, graph_id
+    before = await _weights(session, [graph_id])
+    if before.get(graph_id) == weights:
+        return
+    if before and await _active_deployment(session, graph_id):
+        raise Conflict(
+            f"graph {graph_id[:12]} has other weights and is deployed; stop its deployments before replacing them"
+        )
+    await session.execute(delete(GraphWeightFileRow).where(GraphWeightFileRow.graph_id == graph_id))
+    session.add_all(
+        GraphWeightFileRow(graph_id=graph_id, position=position, sha256=file.sha256.hex(), size_bytes=file.size_bytes)
+        for position, file in enumerate(weights)
+    )
+    row.not_deployable_reason = not_deployable_reason
+
+
+async def get_graph(session: AsyncSession, graph_id: str) -> GraphRecord:
+    """By the whole id, or by a prefix of at least six digits that fits only one graph."""
+    if not re.fullmatch(r"[0-9a-f]{6,64}", graph_id):
+        raise InvalidArgument(f"graph id {graph_id[:80]!r}: needs {MIN_PREFIX} to 64 hexadecimal digits")
+    query = select(GraphRow).where(GraphRow.id.startswith(graph_id)).order_by(GraphRow.id).limit(2)
+    rows = (await session.scalars(query)).all()
+    if not rows:
+        raise NotFound(f"no graph has the id {graph_id}; upload it and call CreateGraph", graph_id=graph_id)
+    if len(rows) > 1:
+        raise InvalidArgument(f"graph id {graph_id} fits {rows[0].id} and {rows[1].id}; give more digits")
+    return (await _records(session, rows))[0]
+
+
+async def list_graphs(session: AsyncSession, page: PageRequest) -> tuple[tuple[GraphRecord, ...], str]:
+    rows = (await session.scalars(page.select(select(GraphRow), GraphRow.created_at, GraphRow.id))).all()
+    return page.cut(await _records(session, rows))
+
+
+async def _active_deployment(session: AsyncSession, graph_id: str) -> str | None:
+    ended = [state.value for state in DeploymentState if state.ended]
+    query = select(DeploymentRow.id).where(DeploymentRow.graph_id == graph_id, DeploymentRow.state.not_in(ended))
+    return (await session.scalars(query.limit(1))).first()
+
+
+async def _records(session: AsyncSession, rows: Sequence[GraphRow]) -> list[GraphRecord]:
+    weights = await _weights(session, [row.id for row in rows])
+    return [
+        GraphRecord(
+            id=row.id,
+            name=row.name,
+            torch_version=row.torch_version,
+            size_bytes=row.size_bytes,
+            num_nodes=row.num_nodes,
+            num_states=row.num_states,
+            state_bytes=row.state_bytes,
+            weights=weights.get(row.id, ()),
+            not_deployable_reason=row.not_deployable_reason,
+            created_at=row.created_at,
+        )
+        for row in rows
+    ]
+
+
+async def _weights(session: AsyncSession, graph_ids: list[str]) -> dict[str, tuple[WeightFile, ...]]:
+    query = select(GraphWeightFileRow).where(GraphWeightFileRow.graph_id.in_(graph_ids))
+    files: dict[str, tuple[WeightFile, ...]] = {}
+    for row in await session.scalars(query.order_by(GraphWeightFileRow.position)):
+        file = WeightFile(sha256=bytes.fromhex(row.sha256), size_bytes=row.size_bytes)
+        files[row.graph_id] = (*files.get(row.graph_id, ()), file)
+    return files

@@ -1,0 +1,131 @@
+"""Inventories: devices and links as rows, written once and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.errors import NotFound
+from planner.store.paging import PageRequest
+from planner.store.tables import InventoryDeviceRow, InventoryLinkRow, InventoryRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryRecord:
+    """`listed` is false for one that came inside a plan's request."""
+
+    id: str
+    name: str
+    inventory: Inventory
+    created_at: datetime
+    listed: bool = True
+
+
+async def add_inventory(session: AsyncSession, record: InventoryRecord) -> None:
+    inventory = record.inventory
+    session.add(
+        InventoryRow(
+            id=record.id,
+            name=record.name,
+            listed=record.listed,
+            default_bytes_per_second=inventory.default_link.bytes_per_second,
+            default_latency_seconds=inventory.default_link.latency_seconds,
+            created_at=record.created_at,
+        )
+    )
+    await session.flush()
+    session.add_all(
+        InventoryDeviceRow(
+            inventory_id=record.id,
+            position=position,
+            device_id=device.id,
+            kind=device.kind,
+            host=device.host,
+            memory_bytes=device.memory_bytes,
+            flops_per_second=device.flops_per_second,
+            memory_bytes_per_second=device.memory_bytes_per_second,
+        )
+        for position, device in enumerate(inventory.devices)
+    )
+    session.add_all(
+        InventoryLinkRow(
+            inventory_id=record.id,
+            position=position,
+            source_device_id=source,
+            target_device_id=target,
+            bytes_per_second=speed.bytes_per_second,
+            latency_seconds=speed.latency_seconds,
+        )
+        for position, ((source, target), speed) in enumerate(inventory.links.items())
+    )
+    await session.flush()
+
+
+async def get_inventory(session: AsyncSession, inventory_id: str) -> InventoryRecord:
+    row = await session.get(InventoryRow, inventory_id)
+    if row is None:
+        raise NotFound(f"no inventory has the id {inventory_id[:80]!r}; ListInventories knows them all")
+    return (await _records(session, [row]))[0]
+
+
+async def list_inventories(session: AsyncSession, page: PageRequest) -> tuple[tuple[InventoryRecord, ...], str]:
+    query = select(InventoryRow).where(InventoryRow.listed)
+    rows = (await session.scalars(page.select(query, InventoryRow.created_at, InventoryRow.id))).all()
+    return page.cut(await _records(session, rows))
+
+
+async def delete_unlisted(session: AsyncSession, inventory_id: str) -> None:
+    """Drops an inventory that came inside a plan's request; a listed one stays."""
+    await session.execute(delete(InventoryRow).where(InventoryRow.id == inventory_id, InventoryRow.listed.is_(False)))
+
+
+async def _records(session: AsyncSession, rows: Sequence[InventoryRow]) -> list[InventoryRecord]:
+    ids = [row.id for row in rows]
+    devices = await _devices(session, ids)
+    links = await _links(session, ids)
+    return [
+        InventoryRecord(
+            id=row.id,
+            name=row.name,
+            inventory=Inventory(
+                devices=tuple(devices.get(row.id, ())),
+                links=links.get(row.id, {}),
+                default_link=LinkSpeed(
+                    bytes_per_second=row.default_bytes_per_second, latency_seconds=row.default_latency_seconds
+                ),
+            ),
+            created_at=row.created_at,
+            listed=row.listed,
+        )
+        for row in rows
+    ]
+
+
+async def _devices(session: AsyncSession, ids: list[str]) -> dict[str, list[Device]]:
+    query = select(InventoryDeviceRow).where(InventoryDeviceRow.inventory_id.in_(ids))
+    found: dict[str, list[Device]] = {}
+    for row in await session.scalars(query.order_by(InventoryDeviceRow.position)):
+        device = Device(
+            id=row.device_id,
+            kind=row.kind,
+            host=row.host,
+            memory_bytes=row.memory_bytes,
+            flops_per_second=row.flops_per_second,
+            memory_bytes_per_second=row.memory_bytes_per_second,
+        )
+        found.setdefault(row.inventory_id, []).append(device)
+    return found
+
+
+async def _links(session: AsyncSession, ids: list[str]) -> dict[str, dict[tuple[str, str], LinkSpeed]]:
+    query = select(InventoryLinkRow).where(InventoryLinkRow.inventory_id.in_(ids))
+    found: dict[str, dict[tuple[str, str], LinkSpeed]] = {}
+    for row in await session.scalars(query.order_by(InventoryLinkRow.position)):
+        speed = LinkSpeed(bytes_per_second=row.bytes_per_second, latency_seconds=row.latency_seconds)
+        found.setdefault(row.inventory_id, {})[row.source_device_id, row.target_device_id] = speed
+    return found

@@ -1,0 +1,153 @@
+"""Rows as a plan again: the inverse of planner.store.plan_write, equal to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.cost.inventory import Inventory
+from planner.graph.ir import Dtype, ValueKind
+from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
+from planner.store.expressions import expression_from_json
+from planner.store.tables import (
+    PlanEdgeRow,
+    PlanEdgeValueRow,
+    PlanLivenessRow,
+    PlanRow,
+    PlanStageDeviceRow,
+    PlanStageNodeRangeRow,
+    PlanStageOutputRow,
+    PlanStageRow,
+    PlanStageStateRow,
+    PlanTieGroupRow,
+    PlanTieMemberRow,
+    Row,
+)
+
+RowType = TypeVar("RowType", bound=Row)
+Item = TypeVar("Item")
+
+
+async def read_plan(session: AsyncSession, row: PlanRow, inventory: Inventory) -> Plan:
+    return Plan(
+        graph_id=row.graph_id,
+        graph_name=row.graph_name,
+        num_nodes=row.num_nodes,
+        options=_options(row),
+        inventory=inventory,
+        stages=await _stages(session, row.id),
+        edges=await _edges(session, row.id),
+        tie_groups=await _tie_groups(session, row.id),
+        bottleneck_seconds=row.bottleneck_seconds,
+        latency_seconds=row.latency_seconds,
+        lower_bound_seconds=row.lower_bound_seconds,
+        symbol_values=_pairs(row.symbol_values),
+    )
+
+
+def _options(row: PlanRow) -> PlanOptions:
+    return PlanOptions(
+        mode=_mode(row),
+        routing=Routing(row.routing),
+        microbatches_in_flight=row.microbatches_in_flight,
+        symbol_values=_pairs(row.asked_symbol_values),
+    )
+
+
+def _mode(row: PlanRow) -> Mode:
+    if row.module_paths is not None:
+        return CutMode(module_paths=tuple(row.module_paths))
+    if row.num_stages_asked is not None:
+        return BalancedMode(num_stages=row.num_stages_asked)
+    return SizeBasedMode()
+
+
+def _pairs(content: list[Any]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, value) for name, value in content)
+
+
+async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:
+    ranges = await _grouped(session, PlanStageNodeRangeRow, plan_id, lambda row: (row.first_node, row.end_node))
+    devices = await _grouped(session, PlanStageDeviceRow, plan_id, lambda row: row.device_id)
+    states = await _grouped(session, PlanStageStateRow, plan_id, lambda row: row.name)
+    outputs = await _grouped(session, PlanStageOutputRow, plan_id, lambda row: row.value_id)
+    liveness = await _grouped(session, PlanLivenessRow, plan_id, _live_tensor)
+    return tuple(
+        Stage(
+            index=row.stage,
+            node_ranges=tuple(ranges.get(row.stage, ())),
+            device_ids=tuple(devices.get(row.stage, ())),
+            states=tuple(states.get(row.stage, ())),
+            liveness=tuple(liveness.get(row.stage, ())),
+            outputs=tuple(outputs.get(row.stage, ())),
+            compute_seconds=row.compute_seconds,
+            communication_seconds=row.communication_seconds,
+            flops=row.flops,
+            memory=StageMemory(
+                state_bytes=row.state_bytes, activation_bytes=row.activation_bytes, buffer_bytes=row.buffer_bytes
+            ),
+            reason=row.reason,
+        )
+        for row in await _rows(session, PlanStageRow, plan_id)
+    )
+
+
+def _live_tensor(row: PlanLivenessRow) -> LiveTensor:
+    return LiveTensor(
+        value_id=row.value_id,
+        name=row.name,
+        kind=ValueKind(row.kind),
+        dtype=Dtype(row.dtype) if row.dtype else None,
+        dims=tuple(expression_from_json(dim) for dim in row.dims),
+        size_bytes=row.size_bytes,
+        producer_stage=row.producer_stage,
+        consumed=row.consumed,
+        bypassing=row.bypassing,
+    )
+
+
+async def _edges(session: AsyncSession, plan_id: str) -> tuple[StageEdge, ...]:
+    values = await _grouped(session, PlanEdgeValueRow, plan_id, lambda row: row.value_id, group="edge")
+    return tuple(
+        StageEdge(
+            source_stage=row.source_stage,
+            target_stage=row.target_stage,
+            value_ids=tuple(values.get(row.edge, ())),
+            size_bytes=row.size_bytes,
+        )
+        for row in await _rows(session, PlanEdgeRow, plan_id)
+    )
+
+
+async def _tie_groups(session: AsyncSession, plan_id: str) -> tuple[TieGroup, ...]:
+    members = await _grouped(
+        session, PlanTieMemberRow, plan_id, lambda row: (row.name, row.stage), group="group_position"
+    )
+    return tuple(
+        TieGroup(id=row.tie_group, members=tuple(members.get(row.position, ())), size_bytes=row.size_bytes)
+        for row in await _rows(session, PlanTieGroupRow, plan_id)
+    )
+
+
+async def _rows(session: AsyncSession, table: type[RowType], plan_id: str) -> Sequence[RowType]:
+    """The plan's rows in the order of their primary key, which is the plan's own."""
+    keys = table.__table__.primary_key
+    query = select(table).where(table.__table__.c.plan_id == plan_id).order_by(*keys)
+    return (await session.scalars(query)).all()
+
+
+async def _grouped(
+    session: AsyncSession,
+    table: type[RowType],
+    plan_id: str,
+    make: Callable[[RowType], Item],
+    group: str = "stage",
+) -> dict[int, list[Item]]:
+    found: dict[int, list[Item]] = {}
+    for row in await _rows(session, table, plan_id):
+        found.setdefault(getattr(row, group), []).append(make(row))
+    return found

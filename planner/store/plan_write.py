@@ -1,0 +1,110 @@
+"""A plan as rows: the plan's own first, then one for each stage, tensor, edge and tie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from planner.plan.options import BalancedMode, CutMode
+from planner.plan.plan import Plan, Stage
+from planner.store.expressions import expression_to_json
+from planner.store.tables import (
+    PlanEdgeRow,
+    PlanEdgeValueRow,
+    PlanLivenessRow,
+    PlanRow,
+    PlanStageDeviceRow,
+    PlanStageNodeRangeRow,
+    PlanStageOutputRow,
+    PlanStageRow,
+    PlanStageStateRow,
+    PlanTieGroupRow,
+    PlanTieMemberRow,
+    Row,
+)
+
+
+def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Iterator[Row]:
+    mode = plan.options.mode
+    yield PlanRow(
+        id=plan_id,
+        graph_id=plan.graph_id,
+        inventory_id=inventory_id,
+        graph_name=plan.graph_name,
+        num_nodes=plan.num_nodes,
+        num_stages=len(plan.stages),
+        mode=mode.name,
+        module_paths=list(mode.module_paths) if isinstance(mode, CutMode) else None,
+        num_stages_asked=mode.num_stages if isinstance(mode, BalancedMode) else None,
+        routing=plan.options.routing.value,
+        microbatches_in_flight=plan.options.microbatches_in_flight,
+        asked_symbol_values=[list(pair) for pair in plan.options.symbol_values],
+        symbol_values=[list(pair) for pair in plan.symbol_values],
+        bottleneck_seconds=plan.bottleneck_seconds,
+        latency_seconds=plan.latency_seconds,
+        lower_bound_seconds=plan.lower_bound_seconds,
+        peak_bytes=max((stage.memory.peak_bytes for stage in plan.stages), default=0),
+        created_at=now,
+    )
+    for stage in plan.stages:
+        yield from _stage_rows(plan_id, stage)
+    yield from _edge_rows(plan_id, plan)
+    yield from _tie_rows(plan_id, plan)
+
+
+def _stage_rows(plan_id: str, stage: Stage) -> Iterator[Row]:
+    at = {"plan_id": plan_id, "stage": stage.index}
+    yield PlanStageRow(
+        **at,
+        num_nodes=stage.num_nodes,
+        compute_seconds=stage.compute_seconds,
+        communication_seconds=stage.communication_seconds,
+        flops=stage.flops,
+        state_bytes=stage.memory.state_bytes,
+        activation_bytes=stage.memory.activation_bytes,
+        buffer_bytes=stage.memory.buffer_bytes,
+        peak_bytes=stage.memory.peak_bytes,
+        reason=stage.reason,
+    )
+    for position, (first, end) in enumerate(stage.node_ranges):
+        yield PlanStageNodeRangeRow(**at, position=position, first_node=first, end_node=end)
+    for position, device_id in enumerate(stage.device_ids):
+        yield PlanStageDeviceRow(**at, position=position, device_id=device_id)
+    for position, name in enumerate(stage.states):
+        yield PlanStageStateRow(**at, position=position, name=name)
+    for position, value_id in enumerate(stage.outputs):
+        yield PlanStageOutputRow(**at, position=position, value_id=value_id)
+    for position, tensor in enumerate(stage.liveness):
+        yield PlanLivenessRow(
+            **at,
+            position=position,
+            value_id=tensor.value_id,
+            name=tensor.name,
+            kind=tensor.kind.value,
+            dtype=tensor.dtype.value if tensor.dtype else None,
+            dims=[expression_to_json(dim) for dim in tensor.dims],
+            size_bytes=tensor.size_bytes,
+            producer_stage=tensor.producer_stage,
+            consumed=tensor.consumed,
+            bypassing=tensor.bypassing,
+        )
+
+
+def _edge_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
+    for index, edge in enumerate(plan.edges):
+        yield PlanEdgeRow(
+            plan_id=plan_id,
+            edge=index,
+            source_stage=edge.source_stage,
+            target_stage=edge.target_stage,
+            size_bytes=edge.size_bytes,
+        )
+        for position, value_id in enumerate(edge.value_ids):
+            yield PlanEdgeValueRow(plan_id=plan_id, edge=index, position=position, value_id=value_id)
+
+
+def _tie_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
+    for index, group in enumerate(plan.tie_groups):
+        yield PlanTieGroupRow(plan_id=plan_id, position=index, tie_group=group.id, size_bytes=group.size_bytes)
+        for position, (name, stage) in enumerate(group.members):
+            yield PlanTieMemberRow(plan_id=plan_id, group_position=index, position=position, name=name, stage=stage)

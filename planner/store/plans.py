@@ -1,0 +1,103 @@
+"""Plans as they are asked for: get, list, delete. planner.store.plan_rows turns one into rows and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, exists, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.errors import Conflict, NotFound
+from planner.plan.plan import Plan
+from planner.store.deployment_records import DeploymentState
+from planner.store.inventories import get_inventory
+from planner.store.paging import PageRequest
+from planner.store.plan_read import read_plan
+from planner.store.plan_write import plan_rows
+from planner.store.tables import DeploymentRow, PlanRow, PlanStageDeviceRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSummary:
+    id: str
+    graph_id: str
+    graph_name: str
+    mode: str
+    num_stages: int
+    bottleneck_seconds: float
+    peak_bytes: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFilter:
+    """Empty fields let everything through."""
+
+    graph_id: str = ""
+    mode: str = ""
+    device_id: str = ""
+
+
+async def add_plan(session: AsyncSession, plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> None:
+    """`inventory_id` names the stored inventory that the plan was made for."""
+    head, *rest = plan_rows(plan_id, plan, inventory_id, now)
+    session.add(head)
+    await session.flush()
+    session.add_all(rest)
+    await session.flush()
+
+
+async def get_plan(session: AsyncSession, plan_id: str) -> tuple[Plan, datetime]:
+    """The plan exactly as it was added, and when. Raises NotFound."""
+    row = await _row(session, plan_id)
+    inventory = (await get_inventory(session, row.inventory_id)).inventory
+    return await read_plan(session, row, inventory), row.created_at
+
+
+async def list_plans(
+    session: AsyncSession, page: PageRequest, wanted: PlanFilter
+) -> tuple[tuple[PlanSummary, ...], str]:
+    query = select(PlanRow)
+    if wanted.graph_id:
+        query = query.where(PlanRow.graph_id.startswith(wanted.graph_id, autoescape=True))
+    if wanted.mode:
+        query = query.where(PlanRow.mode == wanted.mode)
+    if wanted.device_id:
+        uses = exists().where(
+            PlanStageDeviceRow.plan_id == PlanRow.id, PlanStageDeviceRow.device_id == wanted.device_id
+        )
+        query = query.where(uses)
+    rows = (await session.scalars(page.select(query, PlanRow.created_at, PlanRow.id))).all()
+    return page.cut([_summary(row) for row in rows])
+
+
+async def delete_plan(session: AsyncSession, plan_id: str) -> None:
+    """Raises NotFound, and Conflict while a deployment of it has not ended."""
+    row = await _row(session, plan_id, for_update=True)
+    ended = [state.value for state in DeploymentState if state.ended]
+    query = select(DeploymentRow.id).where(DeploymentRow.plan_id == plan_id, DeploymentRow.state.not_in(ended))
+    active = (await session.scalars(query.limit(1))).first()
+    if active is not None:
+        raise Conflict(f"plan {plan_id} is in use by deployment {active}; stop that first", deployment_id=active)
+    await session.execute(delete(PlanRow).where(PlanRow.id == row.id))
+
+
+async def _row(session: AsyncSession, plan_id: str, for_update: bool = False) -> PlanRow:
+    row = await session.get(PlanRow, plan_id, with_for_update=for_update or None)
+    if row is None:
+        raise NotFound(f"no plan has the id {plan_id[:80]!r}; ListPlans knows them all", plan_id=plan_id[:80])
+    return row
+
+
+def _summary(row: PlanRow) -> PlanSummary:
+    return PlanSummary(
+        id=row.id,
+        graph_id=row.graph_id,
+        graph_name=row.graph_name,
+        mode=row.mode,
+        num_stages=row.num_stages,
+        bottleneck_seconds=row.bottleneck_seconds,
+        peak_bytes=row.peak_bytes,
+        created_at=row.created_at,
+    )
