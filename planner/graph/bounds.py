@@ -8,12 +8,12 @@ from planner.errors import GraphError
 from planner.graph.expression import MAX_EXPONENT, Expression, ExpressionOperator, Operation, SymbolReference
 from planner.graph.ir import Argument, ArgumentList, PyTree, TreeLeaf, TreeNone
 
-MAX_NODES = 2_000_000
-MAX_VALUES = 8_000_000
-MAX_STATES = 2_000_000
+MAX_NODES = 250_000
+MAX_VALUES = 2_000_000
+MAX_STATES = 250_000
 MAX_SYMBOLS = 100_000
 MAX_INPUTS = 100_000
-MAX_TOTAL_SUBGRAPHS = 100_000
+MAX_TOTAL_SUBGRAPHS = 10_000
 MAX_SUBGRAPH_DEPTH = 16
 MAX_EXPRESSION_DEPTH = 64
 MAX_TREE_DEPTH = 64

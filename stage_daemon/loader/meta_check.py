@@ -1,0 +1,133 @@
+"""Tries a rebuilt stage out without data: every value must have the dtype and dims that the graph declares.
+
+Runs on fake tensors of the stage's own device, at the graph's symbol hints: no memory is taken, nothing is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+from protos.v1 import graph_pb2 as pb
+from stage_daemon.errors import InvalidGraph, ShapeMismatch
+from stage_daemon.loader.bounds import shown
+from stage_daemon.loader.branch import run_cond
+from stage_daemon.loader.contexts import leave_as_found
+from stage_daemon.loader.declared import Declared, declared_tensor, symbol_hints
+from stage_daemon.loader.expressions import evaluate
+from stage_daemon.loader.rebuild import VALUE_ID
+from stage_daemon.loader.stage_module import StageModule
+
+_SCALARS: Mapping[int, Any] = {
+    pb.VALUE_KIND_SYM_INT: 1,
+    pb.VALUE_KIND_SYM_FLOAT: 1.0,
+    pb.VALUE_KIND_SYM_BOOL: True,
+}
+
+
+def check_shapes(module: StageModule, graph: pb.Graph, device: torch.device) -> None:
+    """Raises ShapeMismatch, naming the value, or InvalidGraph, naming the node that torch refuses."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), leave_as_found():
+        _Trial(module.program, graph, device, "", {}).run_all()
+
+
+class _Trial(fx.Interpreter):
+    """Interprets one program node by node, comparing as it goes."""
+
+    def __init__(
+        self, program: fx.GraphModule, graph: pb.Graph, device: torch.device, where: str, outer: Mapping[int, int]
+    ) -> None:
+        super().__init__(program)
+        self._program = program
+        self._where = where
+        self._device = device
+        self._hints = dict(outer) | symbol_hints(where, graph)
+        self._values = {value.id: value for value in graph.values}
+        self._subgraphs = graph.subgraphs
+
+    def run_all(self) -> tuple[Any, ...]:
+        placeholders = self._program.graph.find_nodes(op="placeholder")
+        outputs: tuple[Any, ...] = self.run(*[self._example(node.meta[VALUE_ID]) for node in placeholders])
+        return outputs
+
+    def run_node(self, n: fx.Node) -> Any:
+        value_id = n.meta.get(VALUE_ID)
+        if n.op == "get_attr":
+            return super().run_node(n) if value_id is None else self._example(value_id)
+        try:
+            result = super().run_node(n)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            return self._stand_in(n)
+        if value_id is not None and n.op == "call_function":
+            self._compare(value_id, result)
+        return result
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is run_cond:
+            return self._run_both(*args)
+        return super().call_function(target, args, kwargs)
+
+    def _run_both(self, condition: Any, if_true: StageModule, if_false: StageModule, operands: tuple[Any, ...]) -> Any:
+        outputs = None
+        for branch in (if_true, if_false):
+            index = next(
+                index for index in range(len(self._subgraphs)) if getattr(self._program, f"g{index}") is branch
+            )
+            where = f"{self._where}subgraph {index}, "
+            trial = _Trial(branch.program, self._subgraphs[index], self._device, where, self._hints)
+            outputs = trial.run(*operands)
+        return outputs
+
+    def _stand_in(self, node: fx.Node) -> Any:
+        """What depends on data cannot be tried out; it is taken to be as declared."""
+        if VALUE_ID in node.meta:
+            return self._example(node.meta[VALUE_ID])
+        items: dict[Any, Any] = {
+            user.args[1]: self._example(user.meta[VALUE_ID]) for user in node.users if VALUE_ID in user.meta
+        }
+        return items
+
+    def _example(self, value_id: int) -> Any:
+        value = self._values[value_id]
+        if value.kind != pb.VALUE_KIND_TENSOR:
+            return self._scalar(value)
+        declared = self._declared(value)
+        if declared.strides:
+            return torch.empty_strided(declared.dims, declared.strides, dtype=declared.dtype, device=self._device)
+        return torch.empty(declared.dims, dtype=declared.dtype, device=self._device)
+
+    def _scalar(self, value: pb.Value) -> Any:
+        if value.kind not in _SCALARS:
+            raise InvalidGraph(f"{self._name(value)}: has no type that can be run")
+        if value.HasField("expression"):
+            return evaluate(self._name(value), value.expression, self._hints)
+        return _SCALARS[value.kind]
+
+    def _compare(self, value_id: int, result: Any) -> None:
+        value = self._values[value_id]
+        if value.kind == pb.VALUE_KIND_TENSOR:
+            declared = self._declared(value)
+            needed = f"{declared.dtype} {list(declared.dims)}"
+            found = f"{result.dtype} {list(result.shape)}" if isinstance(result, torch.Tensor) else repr(result)[:80]
+        else:
+            needed = str(self._scalar(value)) if value.HasField("expression") else type(self._scalar(value)).__name__
+            found = str(result) if value.HasField("expression") else type(result).__name__
+        if found != needed:
+            raise ShapeMismatch(
+                f"{self._name(value)}: the rebuilt stage gives {found}, the graph declares {needed}; "
+                "export the model again"
+            )
+
+    def _declared(self, value: pb.Value) -> Declared:
+        return declared_tensor(self._where, value, self._hints)
+
+    def _name(self, value: pb.Value) -> str:
+        return f"{self._where}value {value.id} ({shown(value.name)})"

@@ -1,0 +1,81 @@
+"""What a graph's operators mean: a table from the wire contract's fixed list to torch's overloads, made once.
+
+A name from the network is only ever looked up in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import torch
+
+from protos.v1 import graph_pb2 as pb
+from stage_daemon.errors import UnsupportedOperator
+from stage_daemon.loader.bounds import shown
+from stage_daemon.loader.branch import run_cond
+from stage_daemon.loader.scalars import SCALAR_FUNCTIONS
+
+OperatorKey = tuple[int, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """`argument_names` in schema order; the first `num_positional` of them may be given by position."""
+
+    function: Callable[..., Any]
+    argument_names: tuple[str, ...]
+    num_positional: int
+    num_required: int
+
+
+def find_operator(operator: pb.Operator) -> Implementation:
+    """Raises UnsupportedOperator for anything that is not in the table, exactly."""
+    found = operator_table().get((operator.kind, operator.name, operator.overload))
+    if found is not None:
+        return found
+    if operator.kind == pb.OPERATOR_KIND_OPAQUE:
+        raise UnsupportedOperator(f"operator {shown(operator.name)} is opaque: it can be planned and not run")
+    name = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+    raise UnsupportedOperator(f"operator {shown(name)} is not one that this daemon runs", operator=name[:200])
+
+
+@cache
+def operator_table() -> Mapping[OperatorKey, Implementation]:
+    text = files("protos.v1").joinpath("operators.txt").read_text(encoding="utf-8")
+    return dict(_entry(*line.split()) for line in text.splitlines())
+
+
+def _entry(kind: str, name: str, overload: str = "") -> tuple[OperatorKey, Implementation]:
+    if kind == "aten":
+        return (pb.OPERATOR_KIND_ATEN, name, overload), _aten(name, overload)
+    if kind == "python":
+        function, num_required, num_allowed = SCALAR_FUNCTIONS[name]
+        names = tuple(f"argument_{index}" for index in range(num_allowed))
+        return (pb.OPERATOR_KIND_PYTHON, name, overload), Implementation(
+            function=function, argument_names=names, num_positional=num_allowed, num_required=num_required
+        )
+    assert (kind, name) == ("higher_order", "cond"), f"operators.txt: {kind} {name}"
+    names = ("condition", "if_true", "if_false", "operands")
+    return (pb.OPERATOR_KIND_HIGHER_ORDER, name, overload), Implementation(
+        function=run_cond, argument_names=names, num_positional=4, num_required=4
+    )
+
+
+def _aten(name: str, overload: str) -> Implementation:
+    namespace, _, packet = name.partition("::")
+    assert namespace == "aten", f"operators.txt: {name} is not an aten operator"
+    function = getattr(getattr(torch.ops.aten, packet), overload)
+    arguments = function._schema.arguments
+    assert not any(argument.is_out for argument in arguments), (
+        f"operators.txt: {name}.{overload} writes an argument out"
+    )
+    return Implementation(
+        function=function,
+        argument_names=tuple(argument.name for argument in arguments),
+        num_positional=sum(not argument.kwarg_only for argument in arguments),
+        num_required=sum(not argument.has_default_value() for argument in arguments),
+    )

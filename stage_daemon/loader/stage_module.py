@@ -1,0 +1,45 @@
+"""A rebuilt stage as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from stage_daemon.loader.contexts import leave_as_found
+
+
+class StageModule(nn.Module):
+    """Takes the flat non-constant inputs and gives a tuple of the non-constant outputs, in the graph's order.
+
+    `state_names` maps each state's own name to the attribute of `program` that holds it: wire strings never become
+    identifiers. Tied states are one tensor under several names.
+    """
+
+    def __init__(self, program: fx.GraphModule, state_names: Mapping[str, str], *, switches_context: bool) -> None:
+        super().__init__()
+        self.program = program
+        self.state_names = dict(state_names)
+        self._switches_context = switches_context
+
+    def forward(self, *inputs: Any) -> tuple[Any, ...]:
+        # Not program(...): its wrapper prints generated source to stderr whenever a microbatch raises.
+        with leave_as_found() if self._switches_context else nullcontext():
+            outputs: tuple[Any, ...] = self.program.forward(*inputs)
+        return outputs
+
+    def states(self) -> dict[str, torch.Tensor]:
+        """Every state under its own name."""
+        return {name: getattr(self.program, attribute) for name, attribute in self.state_names.items()}
+
+    def set_states(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Puts tensors in the places of the states of those names. A parameter stays one, trainable or not."""
+        for name, tensor in tensors.items():
+            attribute = self.state_names[name]
+            held = getattr(self.program, attribute)
+            if isinstance(held, nn.Parameter) and not isinstance(tensor, nn.Parameter):
+                tensor = nn.Parameter(tensor, requires_grad=held.requires_grad)
+            setattr(self.program, attribute, tensor)
