@@ -11,6 +11,8 @@ DaemonError
 ├── InsufficientMemory       a stage that does not fit the device
 ├── NotFound
 ├── Conflict                 the state of the deployment forbids it now
+│   └── Released             a session whose deployment was let go of
+├── ResultsNotRead           a client that sends and does not read
 ├── StageFailed              a stage raised while it ran a microbatch
 ├── WorkerDied
 ├── EdgeTimeout              a wait on an edge that went past its deadline
@@ -82,6 +84,14 @@ class NotFound(DaemonError):
 
 class Conflict(DaemonError):
     reason = "CONFLICT"
+
+
+class Released(Conflict):
+    reason = "DEPLOYMENT_RELEASED"
+
+
+class ResultsNotRead(DaemonError):
+    reason = "RESULTS_NOT_READ"
 
 
 class StageFailed(DaemonError):
