@@ -1,0 +1,109 @@
+"""Proves of a schedule that its ends meet and that it cannot deadlock, before anything is sent.
+
+Lanes are deterministic and talk over edges with one sender and one receiver each (a Kahn network), so what can happen
+does not depend on timing: one simulated microbatch that ends with every lane done and every edge empty proves all
+of them, and a deadlock found is one that will happen. More buffers never hurt: proven without any, proven with all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from planner.errors import PlanInvariantError
+from planner.plan.plan import Plan
+from planner.schedule.schedule import Action, Forward, GiveOutput, Lane, Receive, Schedule, Send, TakeInput
+
+
+def check_schedule(schedule: Schedule, plan: Plan, *, capacity: int = 0) -> None:
+    """Raises PlanInvariantError, naming stage and action. `capacity`: messages that an edge holds; 0 is a rendezvous."""
+    _check_lanes(schedule, plan)
+    for lane in schedule.lanes:
+        _check_actions(lane, plan)
+    _Simulation(schedule.lanes, capacity).run()
+
+
+def _check_lanes(schedule: Schedule, plan: Plan) -> None:
+    found = [lane.stage_index for lane in schedule.lanes]
+    if found != list(range(len(plan.stages))):
+        raise _broken("one_lane_per_stage", f"there are lanes for stages {found}, and {len(plan.stages)} stages")
+    for device in schedule.devices:
+        for lane in device.lanes:
+            if device.device_id not in plan.stages[lane.stage_index].device_ids:
+                raise _broken(
+                    "lane_device",
+                    f"the lane of stage {lane.stage_index} is on {device.device_id!r}, "
+                    f"its stage on {plan.stages[lane.stage_index].device_ids}",
+                )
+
+
+def _check_actions(lane: Lane, plan: Plan) -> None:
+    """A lane takes all that enters, runs its stage once and then hands on all that leaves: each exactly once."""
+    stage = lane.stage_index
+    enters: list[Action] = [Receive(i) for i, edge in enumerate(plan.edges) if edge.target_stage == stage]
+    leaves: list[Action] = [Send(i) for i, edge in enumerate(plan.edges) if edge.source_stage == stage]
+    if stage == 0:
+        enters.append(TakeInput())
+    if stage == len(plan.stages) - 1:
+        leaves.append(GiveOutput())
+    if lane.actions.count(Forward(stage)) != 1:
+        raise _broken("one_forward", f"stage {stage} runs {lane.actions.count(Forward(stage))} times per microbatch")
+    middle = lane.actions.index(Forward(stage))
+    _check_same(lane.actions[:middle], enters, f"stage {stage} before it runs")
+    _check_same(lane.actions[middle + 1 :], leaves, f"stage {stage} after it ran")
+
+
+def _check_same(found: Iterable[Action], needed: Iterable[Action], where: str) -> None:
+    if sorted(map(repr, found)) != sorted(map(repr, needed)):
+        raise _broken("matching_actions", f"{where}: the actions are {list(found)}, needs {list(needed)} in some order")
+
+
+class _Simulation:
+    """One microbatch on its way through all lanes; `held` counts the messages that each edge holds."""
+
+    def __init__(self, lanes: tuple[Lane, ...], capacity: int) -> None:
+        self._lanes = lanes
+        self._capacity = capacity
+        self._position = [0] * len(lanes)
+        self._held: dict[int, int] = {}
+
+    def run(self) -> None:
+        """Lanes in turn, each as far as it gets, until none gets further. At most lanes x actions steps."""
+        while any([self._advance(lane) for lane in range(len(self._lanes))]):
+            pass
+        stuck = [(lane.stage_index, self._next(index)) for index, lane in enumerate(self._lanes) if self._next(index)]
+        if stuck:
+            waits = "; ".join(f"stage {stage} at {action}" for stage, action in stuck)
+            raise _broken("no_deadlock", f"every lane that is not done waits: {waits}")
+        left = [edge for edge, count in self._held.items() if count]
+        if left:
+            raise _broken("edges_empty", f"edges {left} hold messages that nobody takes")
+
+    def _next(self, lane: int) -> Action | None:
+        actions = self._lanes[lane].actions
+        return actions[self._position[lane]] if self._position[lane] < len(actions) else None
+
+    def _advance(self, lane: int) -> bool:
+        start = self._position[lane]
+        while (action := self._next(lane)) is not None and self._do(action):
+            self._position[lane] += 1
+        return self._position[lane] > start
+
+    def _do(self, action: Action) -> bool:
+        """Whether the action can be done now; if so, does it."""
+        if isinstance(action, Receive):
+            if not self._held.get(action.edge_index):
+                return False
+            self._held[action.edge_index] -= 1
+        elif isinstance(action, Send):
+            count = self._held.get(action.edge_index, 0)
+            if count >= self._capacity and (count or not self._is_awaited(action.edge_index)):
+                return False
+            self._held[action.edge_index] = count + 1
+        return True
+
+    def _is_awaited(self, edge_index: int) -> bool:
+        return any(self._next(lane) == Receive(edge_index) for lane in range(len(self._lanes)))
+
+
+def _broken(invariant: str, found: str) -> PlanInvariantError:
+    return PlanInvariantError(f"schedule: {invariant}: {found}", invariant=invariant)

@@ -1,0 +1,45 @@
+"""The schedule of a forward pass: each stage receives, runs and sends, microbatch after microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.plan.plan import Plan
+from planner.schedule.schedule import (
+    Action,
+    DeviceLanes,
+    Forward,
+    GiveOutput,
+    Lane,
+    Receive,
+    Schedule,
+    Send,
+    TakeInput,
+)
+
+
+def inference_schedule(plan: Plan) -> Schedule:
+    """One lane per stage, on the first of its devices.
+
+    Receives go by source stage and sends by target stage, both ascending: with any other pair of orders two edges may
+    wait for each other.
+    """
+    lanes_of: dict[str, list[Lane]] = {}
+    for stage in plan.stages:
+        lane = Lane(stage_index=stage.index, actions=tuple(_actions(plan, stage.index)))
+        lanes_of.setdefault(stage.device_ids[0], []).append(lane)
+    return Schedule(
+        devices=tuple(DeviceLanes(device_id=device, lanes=tuple(lanes)) for device, lanes in lanes_of.items())
+    )
+
+
+def _actions(plan: Plan, stage_index: int) -> Iterator[Action]:
+    received = [(edge.source_stage, i) for i, edge in enumerate(plan.edges) if edge.target_stage == stage_index]
+    sent = [(edge.target_stage, i) for i, edge in enumerate(plan.edges) if edge.source_stage == stage_index]
+    if stage_index == 0:
+        yield TakeInput()
+    yield from (Receive(edge_index) for _, edge_index in sorted(received))
+    yield Forward(stage_index)
+    yield from (Send(edge_index) for _, edge_index in sorted(sent))
+    if stage_index == len(plan.stages) - 1:
+        yield GiveOutput()
