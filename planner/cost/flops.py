@@ -1,0 +1,158 @@
+"""Floating point operations of one call, from its arguments' shapes: a multiply and an add count as two.
+
+The conventions are those of torch.utils.flop_counter, which the tests compare with: products of matrices, convolutions and
+attention count; everything else is bound by memory and counts 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from planner.cost.shapes import Shape
+from planner.graph.ir import Argument, ArgumentList, Node, OperatorKind, ValueReference, values_in
+
+Shapes = Mapping[int, Shape]
+Formula = Callable[[Node, Shapes], int]
+
+
+def node_flops(node: Node, shapes: Shapes) -> int:
+    """0 for an operator without a formula, or for a call whose shapes do not fit its formula."""
+    if node.operator.kind is not OperatorKind.ATEN:
+        return 0
+    formula = _FORMULAS.get(node.operator.name.removeprefix("aten::"))
+    if formula is None:
+        return 0
+    try:
+        return formula(node, shapes)
+    except (IndexError, KeyError, ValueError):
+        return 0
+
+
+def _argument(node: Node, position: int) -> Argument:
+    return node.arguments[position]
+
+
+def _dims(node: Node, position: int, shapes: Shapes) -> tuple[int, ...]:
+    argument = _argument(node, position)
+    if not isinstance(argument, ValueReference):
+        raise ValueError(f"argument {position} is no tensor")
+    return shapes[argument.value_id].dims
+
+
+def _output_dims(node: Node, shapes: Shapes) -> tuple[int, ...]:
+    return shapes[next(output for output in node.outputs if output)].dims
+
+
+def _product_at(left: int, right: int) -> Formula:
+    """[..., m, k] x [..., k, n], batched, broadcast, or with a vector on either side."""
+
+    def formula(node: Node, shapes: Shapes) -> int:
+        first, second = _dims(node, left, shapes), _dims(node, right, shapes)
+        rows = math.prod(first[:-1])
+        columns = second[-1] if len(second) > 1 else 1
+        batch = math.prod(second[:-2]) // math.prod(first[:-2]) if math.prod(first[:-2]) else 0
+        return 2 * rows * columns * first[-1] * max(1, batch)
+
+    return formula
+
+
+def _linear(node: Node, shapes: Shapes) -> int:
+    weight = _dims(node, 1, shapes)
+    return 2 * math.prod(_dims(node, 0, shapes)[:-1]) * math.prod(weight)
+
+
+def _outer(node: Node, shapes: Shapes) -> int:
+    """A bilinear form: each output element reads the whole of both inputs' last dimensions."""
+    return 2 * math.prod(_dims(node, 0, shapes)[:-1]) * math.prod(_dims(node, 2, shapes))
+
+
+def _convolution(node: Node, shapes: Shapes) -> int:
+    """weight is [out, in / groups, *kernel]: one filter application per output position."""
+    weight, output = _dims(node, 1, shapes), _output_dims(node, shapes)
+    spatial = len(weight) - 2
+    batch = output[0] if len(output) > spatial + 1 else 1
+    return 2 * batch * math.prod(output[-spatial:]) * math.prod(weight)
+
+
+def _transposed_convolution(node: Node, shapes: Shapes) -> int:
+    """weight is [in, out / groups, *kernel]: one filter application per input position."""
+    source, weight = _dims(node, 0, shapes), _dims(node, 1, shapes)
+    spatial = len(weight) - 2
+    batch = source[0] if len(source) > spatial + 1 else 1
+    return 2 * batch * math.prod(source[-spatial:]) * math.prod(weight)
+
+
+def _any_convolution(node: Node, shapes: Shapes) -> int:
+    """aten::convolution(input, weight, bias, stride, padding, dilation, transposed, ...)."""
+    return _transposed_convolution(node, shapes) if _argument(node, 6) is True else _convolution(node, shapes)
+
+
+def _attention(node: Node, shapes: Shapes) -> int:
+    """Scores and their product with the values, for every query head (grouped keys are read again)."""
+    query, key, value = (_dims(node, position, shapes) for position in range(3))
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def _einsum(node: Node, shapes: Shapes) -> int:
+    """Two operands: every distinct index once. More: as if contracted from the left, bounded by the same product."""
+    equation = _argument(node, 0)
+    operands = [shapes[value_id].dims for value_id in values_in(_argument(node, 1))]
+    if not isinstance(equation, str) or len(operands) < 2:
+        return 0
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, dims in zip(terms, operands, strict=True):
+        _add_sizes(term, dims, sizes)
+    return 2 * (len(operands) - 1) * math.prod(sizes.values())
+
+
+def _add_sizes(term: str, dims: Sequence[int], sizes: dict[str, int]) -> None:
+    head, _, tail = term.partition("...")
+    named = [*zip(head, dims, strict=False), *zip(reversed(tail), reversed(dims), strict=False)]
+    ellipsis = dims[len(head) : len(dims) - len(tail)] if "..." in term else ()
+    for letter, dim in [*named, *((f"...{at}", dim) for at, dim in enumerate(reversed(ellipsis)))]:
+        sizes[letter] = max(dim, sizes.get(letter, 1))
+
+
+def _recurrent(node: Node, shapes: Shapes) -> int:
+    """lstm, gru, rnn on a padded batch: every weight matrix meets every element of every step."""
+    steps = math.prod(_dims(node, 0, shapes)[:-1])
+    weights = next(argument for argument in node.arguments[2:] if isinstance(argument, ArgumentList))
+    matrices = [shapes[value_id].dims for value_id in values_in(weights)]
+    return 2 * steps * sum(math.prod(dims) for dims in matrices if len(dims) == 2)
+
+
+_FORMULAS: Mapping[str, Formula] = {
+    "mm": _product_at(0, 1),
+    "bmm": _product_at(0, 1),
+    "matmul": _product_at(0, 1),
+    "mv": _product_at(0, 1),
+    "dot": _product_at(0, 1),
+    "vdot": _product_at(0, 1),
+    "_scaled_mm": _product_at(0, 1),
+    "addmm": _product_at(1, 2),
+    "addmv": _product_at(1, 2),
+    "baddbmm": _product_at(1, 2),
+    "addbmm": _product_at(1, 2),
+    "linear": _linear,
+    "bilinear": _outer,
+    "conv1d": _convolution,
+    "conv2d": _convolution,
+    "conv3d": _convolution,
+    "conv_transpose1d": _transposed_convolution,
+    "conv_transpose2d": _transposed_convolution,
+    "conv_transpose3d": _transposed_convolution,
+    "convolution": _any_convolution,
+    "_convolution": _any_convolution,
+    "scaled_dot_product_attention": _attention,
+    "_scaled_dot_product_flash_attention": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_efficient_attention": _attention,
+    "_scaled_dot_product_cudnn_attention": _attention,
+    "einsum": _einsum,
+    "lstm": _recurrent,
+    "gru": _recurrent,
+    "rnn_tanh": _recurrent,
+    "rnn_relu": _recurrent,
+}

@@ -1,0 +1,34 @@
+"""Bytes that one call moves through its device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.cost.shapes import Shape
+from planner.graph.ir import Node, OperatorKind, values_read
+
+# They read the rows that their indices name, not the table.
+_LOOKUPS = frozenset({"aten::embedding", "aten::index_select", "aten::gather", "aten::index", "aten::take"})
+_BAGS = frozenset({"aten::embedding_bag", "aten::_embedding_bag", "aten::_embedding_bag_forward_only"})
+
+
+def is_free(node: Node, storage_roots: Mapping[int, int]) -> bool:
+    """A view, or arithmetic on scalars: nothing runs on the device."""
+    if node.operator.kind is OperatorKind.PYTHON:
+        return True
+    if node.operator.kind is not OperatorKind.ATEN or node.operator.mutated_arguments:
+        return False
+    outputs = [output for output in node.outputs if output]
+    return bool(outputs) and all(storage_roots.get(output, output) != output for output in outputs)
+
+
+def bytes_moved(node: Node, shapes: Mapping[int, Shape]) -> int:
+    """Each distinct tensor read once and each result written once."""
+    written = sum(shapes[output].size_bytes for output in node.outputs if output)
+    read = [shapes[value_id] for value_id in values_read(node)]
+    if node.operator.name in _LOOKUPS and read:
+        return 2 * written + sum(shape.size_bytes for shape in read[1:])
+    if node.operator.name in _BAGS and len(read) > 1:
+        row_bytes = read[0].size_bytes // max(1, read[0].dims[0] if read[0].dims else 1)
+        return written + read[1].num_elements * row_bytes + sum(shape.size_bytes for shape in read[1:])
+    return written + sum(shape.size_bytes for shape in read)

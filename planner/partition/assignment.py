@@ -1,0 +1,47 @@
+"""The answer to a PartitionProblem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.partition.problem import PartitionProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Stages are numbered from 0 without gaps; edges go to higher stages only. One reason per stage: why it ends there.
+
+    `lower_bound_seconds` bounds the bottleneck of every assignment that the mode allows; None if nothing is proven.
+    """
+
+    stage_of_node: tuple[int, ...]
+    device_of_stage: tuple[int, ...]
+    reasons: tuple[str, ...]
+    lower_bound_seconds: float | None = None
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.device_of_stage)
+
+
+def contiguous(
+    problem: PartitionProblem,
+    boundaries: Sequence[int],
+    devices: Sequence[int],
+    reasons: Sequence[str],
+    lower_bound_seconds: float | None = None,
+) -> Assignment:
+    """Stage s holds nodes boundaries[s] to boundaries[s + 1]; `boundaries` starts at 0 and ends at n."""
+    stages = tuple(
+        stage
+        for stage, (start, end) in enumerate(zip(boundaries[:-1], boundaries[1:], strict=True))
+        for _ in range(start, end)
+    )
+    assert len(stages) == problem.num_nodes
+    return Assignment(
+        stage_of_node=stages,
+        device_of_stage=tuple(devices),
+        reasons=tuple(reasons),
+        lower_bound_seconds=lower_bound_seconds,
+    )

@@ -1,0 +1,142 @@
+"""From a graph, its costs and an inventory to the numbers that partitioning sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.inventory import Inventory
+from planner.cost.roofline import NodeCosts
+from planner.graph.alias import no_cut_groups, storage_roots
+from planner.graph.ir import Graph, Node, values_in, values_read
+from planner.partition.problem import Booleans, Floats, Integers, Labels, PartitionProblem
+
+
+def problem_from_graph(
+    graph: Graph, costs: NodeCosts, inventory: Inventory, *, relay: bool, microbatches_in_flight: int
+) -> PartitionProblem:
+    """Linear in values + reads. Raises GraphError or InventoryError for what cannot be planned at all."""
+    roots = storage_roots(graph)
+    states = {state.value_id for state in graph.states}
+    values = _values(graph, states)
+    root_index = {root: index for index, root in enumerate(sorted({roots[value] for value in values.producers}))}
+    producers = np.array(list(values.producers.values()), dtype=np.int64)
+    state_of_root = {root: index for index, root in enumerate(sorted({roots[state] for state in states}))}
+    uses = _state_uses(graph, states, roots, state_of_root)
+    groups = no_cut_groups(graph)
+    latency, per_byte = _links(inventory)
+    return PartitionProblem(
+        compute_seconds=costs.seconds,
+        flops=costs.flops,
+        value_bytes=_sizes(values.producers, costs),
+        value_producer=producers,
+        value_root=np.array([root_index[roots[value]] for value in values.producers], dtype=np.int64),
+        value_returned=np.array([value in values.returned for value in values.producers], dtype=np.bool_),
+        root_bytes=np.array(
+            [0 if root in states else costs.shapes[root].size_bytes for root in root_index], dtype=np.int64
+        ),
+        root_producer=np.array([values.producers.get(root, -1) for root in root_index], dtype=np.int64),
+        read_value=np.array([value for value, _ in values.reads], dtype=np.int64),
+        read_node=np.array([node for _, node in values.reads], dtype=np.int64),
+        state_bytes=_sizes(state_of_root, costs),
+        use_state=np.array([state for state, _ in uses], dtype=np.int64),
+        use_node=np.array([node for _, node in uses], dtype=np.int64),
+        cut_allowed=_cut_allowed(groups, len(graph.nodes)),
+        node_group=_node_group(groups, len(graph.nodes)),
+        device_memory_bytes=np.array([device.memory_bytes for device in inventory.devices], dtype=np.int64),
+        link_latency_seconds=latency,
+        link_seconds_per_byte=per_byte,
+        relay=relay,
+        microbatches_in_flight=microbatches_in_flight,
+        labels=Labels(
+            nodes=tuple(node.name or node.operator.qualified_name for node in graph.nodes),
+            module_paths=tuple(node.module_path for node in graph.nodes),
+            devices=tuple(device.id for device in inventory.devices),
+            device_kinds=tuple(device.kind for device in inventory.devices),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Values:
+    """`producers`: value id to node index, -1 for an input. `reads`: (dense value index, node index)."""
+
+    producers: Mapping[int, int]
+    reads: Sequence[tuple[int, int]]
+    returned: frozenset[int]
+
+
+def _values(graph: Graph, states: set[int]) -> _Values:
+    producers: dict[int, int] = {}
+    for given in graph.inputs:
+        for value in values_in(given.content):
+            producers.setdefault(value, -1)
+    for index, node in enumerate(graph.nodes):
+        for value in node.outputs:
+            if value and value not in states:
+                producers.setdefault(value, index)
+    dense = {value: index for index, value in enumerate(producers)}
+    reads = [
+        (dense[value], index)
+        for index, node in enumerate(graph.nodes)
+        for value in values_read(node)
+        if value in dense
+    ]
+    returned = frozenset(value for output in graph.outputs for value in values_in(output.content))
+    return _Values(producers=producers, reads=reads, returned=returned)
+
+
+def _state_uses(
+    graph: Graph, states: set[int], roots: Mapping[int, int], state_of_root: Mapping[int, int]
+) -> list[tuple[int, int]]:
+    """Distinct (state storage, node). A state that the graph returns is used where the last node is."""
+    uses = {
+        (state_of_root[roots[value]], index)
+        for index, value in _reads_in_order(graph.nodes)
+        if value in states
+    }
+    returned = {value for output in graph.outputs for value in values_in(output.content)}
+    uses.update((state_of_root[roots[value]], len(graph.nodes) - 1) for value in returned & states)
+    return sorted(uses)
+
+
+def _reads_in_order(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
+    return ((index, value) for index, node in enumerate(nodes) for value in values_read(node))
+
+
+def _sizes(value_ids: Mapping[int, int], costs: NodeCosts) -> Integers:
+    sizes = [costs.shapes[value].size_bytes for value in value_ids]
+    # A size beyond 64 bits is refused with the sum, in floats.
+    return np.array([min(size, 1 << 62) for size in sizes], dtype=np.int64)
+
+
+def _cut_allowed(groups: Sequence[Sequence[int]], num_nodes: int) -> Booleans:
+    inside = np.zeros(num_nodes + 2, dtype=np.int64)
+    for group in groups:
+        inside[min(group) + 1] += 1
+        inside[max(group) + 1] -= 1
+    return np.cumsum(inside)[: num_nodes + 1] == 0
+
+
+def _node_group(groups: Sequence[Sequence[int]], num_nodes: int) -> Integers:
+    """-1 for a node that may go where it likes."""
+    group_of_node = np.full(num_nodes, -1, dtype=np.int64)
+    for index, group in enumerate(groups):
+        group_of_node[list(group)] = index
+    return group_of_node
+
+
+def _links(inventory: Inventory) -> tuple[Floats, Floats]:
+    """[source, target] latency and seconds per byte, 0 on the diagonal."""
+    size = len(inventory.devices)
+    latency = np.full((size, size), inventory.default_link.latency_seconds)
+    per_byte = np.full((size, size), 1.0 / inventory.default_link.bytes_per_second)
+    index = {device.id: position for position, device in enumerate(inventory.devices)}
+    for (source, target), link in inventory.links.items():
+        latency[index[source], index[target]] = link.latency_seconds
+        per_byte[index[source], index[target]] = 1.0 / link.bytes_per_second
+    np.fill_diagonal(latency, 0.0)
+    np.fill_diagonal(per_byte, 0.0)
+    return latency, per_byte

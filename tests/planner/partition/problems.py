@@ -1,0 +1,146 @@
+"""Small random partition problems, and every contiguous assignment of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, permutations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.problem import Labels, PartitionProblem
+
+
+def problem(
+    *,
+    compute_seconds: list[list[float]],
+    reads: list[list[int]],
+    value_bytes: list[int],
+    num_inputs: int = 1,
+    returned: tuple[int, ...] = (),
+    views: dict[int, int] | None = None,
+    states: list[tuple[int, tuple[int, ...]]] = (),
+    memory_bytes: list[int] | None = None,
+    latency: list[list[float]] | float = 0.0,
+    per_byte: list[list[float]] | float = 0.0,
+    groups: list[tuple[int, int]] = (),
+    relay: bool = False,
+    microbatches_in_flight: int = 2,
+    kinds: list[str] | None = None,
+    module_paths: list[str] | None = None,
+) -> PartitionProblem:
+    """Values 0 to num_inputs - 1 are inputs; node k makes value num_inputs + k. `reads[k]`: values that node k reads.
+
+    `views`: value to the value whose storage it shows. `states`: (bytes, the nodes that use it).
+    """
+    n, devices = len(reads), len(compute_seconds)
+    num_values = num_inputs + n
+    roots = list(range(num_values))
+    for view, source in sorted((views or {}).items()):
+        roots[view] = roots[source]
+    producer = np.array([-1] * num_inputs + list(range(n)), dtype=np.int64)
+    pairs = sorted({(value, node) for node, read in enumerate(reads) for value in read})
+    uses = sorted({(index, node) for index, (_, nodes) in enumerate(states) for node in nodes})
+    cut_allowed = np.ones(n + 1, dtype=np.bool_)
+    node_group = np.full(n, -1, dtype=np.int64)
+    for index, (first, last) in enumerate(groups):
+        cut_allowed[first + 1 : last + 1] = False
+        node_group[[first, last]] = index
+    names = [f"d{index}" for index in range(devices)]
+    return PartitionProblem(
+        compute_seconds=np.array(compute_seconds, dtype=np.float64).reshape(devices, n),
+        flops=np.ones(n),
+        value_bytes=np.array(value_bytes, dtype=np.int64),
+        value_producer=producer,
+        value_root=np.array(roots, dtype=np.int64),
+        value_returned=np.array([value in returned for value in range(num_values)], dtype=np.bool_),
+        root_bytes=np.array([size if roots[v] == v else 0 for v, size in enumerate(value_bytes)], dtype=np.int64),
+        root_producer=np.array([made if roots[v] == v else -1 for v, made in enumerate(producer)], dtype=np.int64),
+        read_value=np.array([value for value, _ in pairs], dtype=np.int64),
+        read_node=np.array([node for _, node in pairs], dtype=np.int64),
+        state_bytes=np.array([size for size, _ in states], dtype=np.int64),
+        use_state=np.array([state for state, _ in uses], dtype=np.int64),
+        use_node=np.array([node for _, node in uses], dtype=np.int64),
+        cut_allowed=cut_allowed,
+        node_group=node_group,
+        device_memory_bytes=np.array(memory_bytes or [1 << 40] * devices, dtype=np.int64),
+        link_latency_seconds=_matrix(latency, devices),
+        link_seconds_per_byte=_matrix(per_byte, devices),
+        relay=relay,
+        microbatches_in_flight=microbatches_in_flight,
+        labels=Labels(
+            nodes=tuple(f"node{index}" for index in range(n)),
+            module_paths=tuple(module_paths or [""] * n),
+            devices=tuple(names),
+            device_kinds=tuple(kinds or ["cpu"] * devices),
+        ),
+    )
+
+
+def _matrix(given: list[list[float]] | float, size: int) -> np.ndarray:
+    matrix = np.array(given if isinstance(given, list) else np.full((size, size), given), dtype=np.float64)
+    np.fill_diagonal(matrix, 0.0)
+    return matrix
+
+
+def chain(seconds: list[list[float]], **more: object) -> PartitionProblem:
+    """Each node reads what the one before it made."""
+    n = len(seconds[0])
+    given = {"value_bytes": [1] * (n + 1), "reads": [[k] for k in range(n)], "returned": (n,), **more}
+    return problem(compute_seconds=seconds, **given)
+
+
+@st.composite
+def problems(draw: st.DrawFn, max_nodes: int = 7, max_devices: int = 3) -> PartitionProblem:
+    n = draw(st.integers(1, max_nodes))
+    devices = draw(st.integers(1, max_devices))
+    num_inputs = draw(st.integers(0, 2))
+    sizes = st.integers(0, 20)
+    few = st.sampled_from([0.0, 1.0, 2.0, 3.0, 5.0, 8.0])
+    reads = [
+        sorted(draw(st.sets(st.integers(0, num_inputs + k - 1), max_size=3))) if num_inputs + k else [] for k in range(n)
+    ]
+    views = {}
+    for k in range(n):
+        if reads[k] and draw(st.integers(0, 4)) == 0:
+            views[num_inputs + k] = draw(st.sampled_from(reads[k]))
+    speeds = [draw(st.sampled_from([1.0, 1.0, 2.0, 0.5])) for _ in range(devices)]
+    seconds = [draw(few) for _ in range(n)]
+    uniform = draw(st.booleans())
+    matrix = [[draw(st.sampled_from([0.0, 0.1, 0.5])) for _ in range(devices)] for _ in range(devices)]
+    states = draw(
+        st.lists(st.tuples(sizes, st.sets(st.integers(0, n - 1), min_size=1, max_size=3).map(tuple)), max_size=4)
+    )
+    groups = []
+    if n > 2 and draw(st.booleans()):
+        first = draw(st.integers(0, n - 2))
+        groups = [(first, draw(st.integers(first + 1, n - 1)))]
+    tight = draw(st.booleans())
+    return problem(
+        compute_seconds=[[speed * one for one in seconds] for speed in speeds],
+        reads=reads,
+        value_bytes=[draw(sizes) for _ in range(num_inputs + n)],
+        num_inputs=num_inputs,
+        returned=tuple(draw(st.sets(st.integers(0, num_inputs + n - 1), max_size=2))),
+        views=views,
+        states=states,
+        memory_bytes=[draw(st.integers(20, 250)) for _ in range(devices)] if tight else None,
+        latency=0.25 if uniform else matrix,
+        per_byte=0.0625 if uniform else [[one / 4 for one in row] for row in matrix],
+        groups=groups,
+        relay=draw(st.booleans()),
+        microbatches_in_flight=draw(st.integers(1, 2)),
+    )
+
+
+def all_contiguous(given: PartitionProblem, num_stages: int = 0) -> Iterator[Assignment]:
+    """Every cut of the program order into segments with every choice of distinct devices."""
+    n = given.num_nodes
+    inner = [position for position in range(1, n) if given.cut_allowed[position]]
+    for stages in range(1, min(n, given.num_devices) + 1):
+        if num_stages and stages != num_stages:
+            continue
+        for cuts in combinations(inner, stages - 1):
+            for devices in permutations(range(given.num_devices), stages):
+                yield contiguous(given, (0, *cuts, n), devices, [""] * stages)

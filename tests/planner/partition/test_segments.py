@@ -1,0 +1,41 @@
+"""Segments against evaluate: the same definitions, computed two ways."""
+
+import numpy as np
+from hypothesis import given, settings
+
+from planner.partition.assignment import contiguous
+from planner.partition.evaluate import evaluate
+from planner.partition.problem import PartitionProblem
+from planner.partition.segments import Segments
+from planner.partition.traffic import traffic
+from tests.planner.partition.problems import problems
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(max_nodes=8, max_devices=3))
+def test_rows_equal_evaluate(problem: PartitionProblem) -> None:
+    segments = Segments(problem)
+    n = problem.num_nodes
+    for start in range(n):
+        row = segments.row(start, n)
+        for end in range(start + 1, n + 1):
+            boundaries = sorted({0, start, end, n})
+            stage = boundaries.index(start)
+            count = len(boundaries) - 1
+            assignment = contiguous(problem, boundaries, [0] * count, [""] * count)
+            found = evaluate(problem, assignment).stages[stage]
+            at = end - start - 1
+            assert row.state_bytes[at] == found.state_bytes
+            assert row.activation_bytes[at] == found.activation_bytes
+            assert row.buffer_bytes[at] == found.buffer_bytes
+            _check_traffic(problem, assignment.stage_of_node, stage, count, row.received_bytes[at], row.sent_bytes[at])
+
+
+def _check_traffic(
+    problem: PartitionProblem, stage_of_node: tuple[int, ...], stage: int, count: int, received: float, sent: float
+) -> None:
+    edges = traffic(problem, np.array(stage_of_node), count).edges
+    arriving = sum(size for (_, target), size in edges.items() if target == stage)
+    departing = sum(size for (source, _), size in edges.items() if source == stage)
+    assert received == arriving
+    assert sent == departing if problem.relay else sent <= departing
