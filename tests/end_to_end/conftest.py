@@ -1,0 +1,34 @@
+"""A planner and three CPU daemons as processes, shared by the tests of this folder that do not break them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from planner.client import PlannerClient
+from planner.client.local_cluster import LocalCluster
+
+MEBIBYTE = 2**20
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Sums depend on how many threads share them; the workers use as many as this process."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    data_dir: Path = tmp_path_factory.mktemp("cluster")
+    memory = (768 * MEBIBYTE, 1024 * MEBIBYTE, 896 * MEBIBYTE, 640 * MEBIBYTE)
+    with LocalCluster(data_dir=data_dir, memory_bytes=memory, environment={"OMP_NUM_THREADS": "1"}) as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[PlannerClient]:
+    with PlannerClient(cluster.planner_address) as connected:
+        yield connected

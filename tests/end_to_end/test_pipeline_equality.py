@@ -1,0 +1,233 @@
+"""Real models through the whole system: what comes out of the daemons is bitwise what the unsplit module gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+
+from planner.client import PlannerClient, export
+from planner.client.pipeline import Batch, Pipeline
+from planner.client.records import StoredPlan
+from planner.errors import MicrobatchFailed
+from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+
+BATCH = torch.export.Dim("batch", min=1, max=64)
+SEQUENCE = torch.export.Dim("sequence", min=2, max=64)
+
+
+@contextmanager
+def deployed(
+    client: PlannerClient,
+    module: torch.nn.Module,
+    example: Batch,
+    mode: Mode,
+    *,
+    dynamic_shapes: object = None,
+    routing: Routing = Routing.DIRECT,
+) -> Iterator[tuple[StoredPlan, Pipeline]]:
+    exported = export(module, example.args, dict(example.kwargs), dynamic_shapes=dynamic_shapes)
+    graph = client.submit(exported)
+    plan = client.create_plan(graph.id, PlanOptions(mode=mode, routing=routing))
+    deployment = client.deploy(plan.id)
+    try:
+        with client.pipeline(deployment.id) as pipeline:
+            yield plan, pipeline
+    finally:
+        client.stop(deployment.id)
+
+
+def assert_same(module: torch.nn.Module, pipeline: Pipeline, batches: Sequence[Batch]) -> None:
+    results = list(pipeline.run(batches, window=4))
+    assert len(results) == len(batches)
+    for batch, found in zip(batches, results, strict=True):
+        with torch.no_grad():
+            wanted = module(*batch.args, **batch.kwargs)
+        assert_tree_equal(found, wanted)
+
+
+def assert_tree_equal(found: Any, wanted: Any) -> None:
+    found_leaves, found_tree = pytree.tree_flatten(found)
+    wanted_leaves, wanted_tree = pytree.tree_flatten(wanted)
+    assert found_tree == wanted_tree
+    for ours, theirs in zip(found_leaves, wanted_leaves, strict=True):
+        if isinstance(theirs, torch.Tensor):
+            assert ours.dtype == theirs.dtype
+            assert torch.equal(ours, theirs)
+        else:
+            assert ours == theirs
+
+
+def tiny_t5() -> torch.nn.Module:
+    torch.manual_seed(1)
+    config = T5Config(
+        vocab_size=97, d_model=32, d_kv=8, d_ff=64, num_layers=4, num_decoder_layers=4, num_heads=4, use_cache=False
+    )
+    return T5ForConditionalGeneration(config).eval()
+
+
+def t5_batch(batch: int, source: int, target: int) -> Batch:
+    return Batch(
+        kwargs={
+            "input_ids": torch.randint(0, 97, (batch, source)),
+            "attention_mask": torch.ones(batch, source, dtype=torch.int64),
+            "decoder_input_ids": torch.randint(0, 97, (batch, target)),
+        }
+    )
+
+
+T5_SHAPES = {
+    "input_ids": {0: BATCH, 1: SEQUENCE},
+    "attention_mask": {0: BATCH, 1: SEQUENCE},
+    "decoder_input_ids": {0: BATCH, 1: torch.export.Dim("target", min=2, max=64)},
+}
+
+
+@pytest.mark.parametrize("routing", list(Routing))
+@pytest.mark.parametrize(
+    ("cuts", "num_stages"),
+    [
+        (("encoder.block.1", "encoder", "decoder.block.1"), 4),
+        (("encoder.block.1", "decoder.block.1"), 3),
+    ],
+)
+def test_t5_with_bypassing_tensors(
+    client: PlannerClient, cuts: tuple[str, ...], num_stages: int, routing: Routing
+) -> None:
+    module = tiny_t5()
+    mode = CutMode(module_paths=cuts)
+    with deployed(client, module, t5_batch(2, 9, 5), mode, dynamic_shapes=T5_SHAPES, routing=routing) as (
+        plan,
+        pipeline,
+    ):
+        assert len(plan.stages) == num_stages
+        assert any(tensor.bypassing for stage in plan.stages[1:-1] for tensor in stage.liveness)
+        assert_same(module, pipeline, [t5_batch(2, 9, 5), t5_batch(1, 3, 7), t5_batch(5, 20, 2), t5_batch(2, 9, 5)])
+
+
+def test_tied_weights_live_in_both_stages(client: PlannerClient) -> None:
+    torch.manual_seed(2)
+    config = GPT2Config(vocab_size=101, n_embd=48, n_layer=12, n_head=4, n_positions=64, use_cache=False)
+    module = GPT2LMHeadModel(config).eval()
+
+    def batch(size: int, length: int) -> Batch:
+        return Batch(kwargs={"input_ids": torch.randint(0, 101, (size, length))})
+
+    shapes = {"input_ids": {0: BATCH, 1: SEQUENCE}}
+    mode = CutMode(module_paths=("transformer.h.3", "transformer.h.7"))
+    with deployed(client, module, batch(2, 8), mode, dynamic_shapes=shapes) as (plan, pipeline):
+        [group] = plan.tie_groups
+        assert {stage for _, stage in group.members} == {0, 2}
+        assert_same(module, pipeline, [batch(size, length) for size, length in ((2, 8), (7, 3), (1, 33), (64, 2))])
+
+
+class WritesInPlace(torch.nn.Module):
+    """`first` is written through a view after the place where the cut is asked for, and read before and after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(8, 8)
+        self.second = torch.nn.Linear(8, 8)
+        self.third = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor | None]:
+        hidden = self.first(x)
+        window = hidden[:, 2:5]
+        early = self.second(hidden)
+        window.mul_(3.0)
+        hidden.add_(early)
+        return {"window": window + 1, "late": self.third(hidden), "nothing": None}
+
+
+def test_cut_between_a_write_in_place_and_its_reader(client: PlannerClient) -> None:
+    torch.manual_seed(3)
+    module = WritesInPlace().eval()
+    shapes = {"x": {0: BATCH}}
+    mode = CutMode(module_paths=("second",))
+    with deployed(client, module, Batch((torch.randn(4, 8),)), mode, dynamic_shapes=shapes) as (plan, pipeline):
+        assert len(plan.stages) == 2
+        assert_same(module, pipeline, [Batch((torch.randn(size, 8),)) for size in (4, 1, 9)])
+
+
+class ManyShapes(torch.nn.Module):
+    """Every kind of tensor crosses the cut: transposed, expanded, boolean, half-precision, empty; and an int."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = torch.nn.Linear(6, 6)
+        self.head = torch.nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor, flags: torch.Tensor) -> tuple[Any, ...]:
+        hidden = self.mix(x)
+        turned = hidden.transpose(1, 2)
+        spread = hidden[:, :1].expand(-1, x.shape[1], -1)
+        half = hidden.to(torch.bfloat16)
+        empty = hidden[:, :0]
+        positive = hidden > 0
+        length = x.shape[1]
+        logits = self.head(hidden) * length
+        return (
+            logits + turned.sum(),
+            {"spread": spread * 2, "half": half + 1, "empty": empty, "kept": torch.where(positive, hidden, 0.0)},
+            [None, flags, (turned @ hidden,)],
+        )
+
+
+@pytest.mark.parametrize("routing", list(Routing))
+def test_every_kind_of_tensor_crosses(client: PlannerClient, routing: Routing) -> None:
+    torch.manual_seed(4)
+    module = ManyShapes().eval()
+
+    def batch(size: int, length: int) -> Batch:
+        return Batch((torch.randn(size, length, 6), torch.rand(size) > 0.5))
+
+    shapes = {"x": {0: BATCH, 1: SEQUENCE}, "flags": {0: BATCH}}
+    mode = CutMode(module_paths=("mix",))
+    with deployed(client, module, batch(3, 5), mode, dynamic_shapes=shapes, routing=routing) as (_, pipeline):
+        assert_same(module, pipeline, [batch(3, 5), batch(1, 2), batch(6, 40), batch(3, 5)])
+
+
+@pytest.mark.parametrize("mode", [BalancedMode(num_stages=3), SizeBasedMode()])
+def test_modes_that_choose_for_themselves(client: PlannerClient, mode: Mode) -> None:
+    module = tiny_t5()
+    with deployed(client, module, t5_batch(2, 9, 5), mode, dynamic_shapes=T5_SHAPES) as (plan, pipeline):
+        assert len(plan.stages) == (3 if isinstance(mode, BalancedMode) else 1)
+        assert_same(module, pipeline, [t5_batch(3, 4, 6), t5_batch(2, 9, 5)])
+
+
+def test_a_bad_microbatch_fails_alone(client: PlannerClient) -> None:
+    torch.manual_seed(5)
+    embedding = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)).eval()
+    example = Batch((torch.randint(0, 10, (3,)),))
+    with deployed(client, embedding, example, CutMode(module_paths=("1",)), dynamic_shapes=({0: BATCH},)) as (
+        _,
+        pipeline,
+    ):
+        good = torch.tensor([1, 2, 3])
+        batches = [good, torch.tensor([99]), torch.ones(3), torch.ones((2, 2), dtype=torch.int64), good]
+        results = list(pipeline.run(batches, raise_failures=False))
+    assert [isinstance(result, MicrobatchFailed) for result in results] == [False, True, True, True, False]
+    assert results[1].metadata["stage"] == "0"
+    with torch.no_grad():
+        assert torch.equal(results[4], embedding(good))
+
+
+def test_sessions_do_not_mix(client: PlannerClient) -> None:
+    torch.manual_seed(6)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4)).eval()
+    example = Batch((torch.randn(2, 4),))
+    with deployed(client, module, example, CutMode(module_paths=("1",)), dynamic_shapes=({0: BATCH},)) as (_, pipeline):
+        lefts = [torch.full((2, 4), float(index)) for index in range(12)]
+        rights = [torch.full((5, 4), -float(index)) for index in range(12)]
+        left_results, right_results = [], []
+        for left, right in zip(pipeline.run(lefts), pipeline.run(rights), strict=True):
+            left_results.append(left)
+            right_results.append(right)
+    with torch.no_grad():
+        for inputs, results in ((lefts, left_results), (rights, right_results)):
+            assert all(torch.equal(module(x), y) for x, y in zip(inputs, results, strict=True))
