@@ -15,7 +15,7 @@ from planner.schedule.schedule import Action, Forward, GiveOutput, Lane, Receive
 
 
 def check_schedule(schedule: Schedule, plan: Plan, *, capacity: int = 0) -> None:
-    """Raises PlanInvariantError, naming stage and action. `capacity`: messages that an edge holds; 0 is a rendezvous."""
+    """Raises PlanInvariantError. `capacity`: messages that an edge holds before its sender waits; 0 is a rendezvous."""
     _check_lanes(schedule, plan)
     for lane in schedule.lanes:
         _check_actions(lane, plan)
@@ -68,7 +68,7 @@ class _Simulation:
 
     def run(self) -> None:
         """Lanes in turn, each as far as it gets, until none gets further. At most lanes x actions steps."""
-        while any([self._advance(lane) for lane in range(len(self._lanes))]):
+        while sum(self._advance(lane) for lane in range(len(self._lanes))):
             pass
         stuck = [(lane.stage_index, self._next(index)) for index, lane in enumerate(self._lanes) if self._next(index)]
         if stuck:

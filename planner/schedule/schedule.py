@@ -1,4 +1,4 @@
-"""A schedule: the actions of each stage, in order, as data. It is checked before anything is sent, and then it is run."""
+"""A schedule: the actions of each stage, in order, as data. It is checked before anything is sent; then it is run."""
 
 from __future__ import annotations
 
