@@ -5,19 +5,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from planner.client.connection import Connection
+from planner.client.export import ExportedModel, read_exported
 from planner.client.messages import graph_record_from_proto
 from planner.client.records import GraphRecord
 from planner.client.request_ids import new_request_id
-from planner.client.uploads import Blob, OnProgress, blob_of_bytes, blob_of_file, files_of_exported, upload_blob
+from planner.client.uploads import Blob, OnProgress, blob_of_bytes, blob_of_file, upload_blob
 from planner.graph.ir import Graph
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
 from protos.v1 import graph_pb2, planner_pb2
-
-if TYPE_CHECKING:
-    from planner.client.export import ExportedModel
 
 
 class GraphCalls:
@@ -34,13 +31,13 @@ class GraphCalls:
         `exported` is what `export` gave, the path it was saved at, or a Graph without weights.
         """
         if isinstance(exported, (str, Path)):
-            graph_bytes, files = files_of_exported(Path(exported))
-            return self._submit(graph_bytes, files, name, on_progress)
+            graph, files = read_exported(exported)
+            return self._submit(graph, files, name, on_progress)
         if isinstance(exported, Graph):
-            return self._submit(graph_to_bytes(exported), (), name, on_progress)
+            return self._submit(exported, (), name, on_progress)
         with tempfile.TemporaryDirectory(prefix="partition-planner-") as folder:
             files = exported.save_weights(Path(folder))
-            return self._submit(graph_to_bytes(exported.graph), files, name, on_progress)
+            return self._submit(exported.graph, files, name, on_progress)
 
     def attach_weights(
         self, graph_id: str, files: Sequence[str | Path], on_progress: OnProgress | None = None
@@ -76,13 +73,13 @@ class GraphCalls:
             yield response.chunk
 
     def _submit(
-        self, graph_bytes: bytes, files: Sequence[Path], name: str | None, on_progress: OnProgress | None
+        self, graph: Graph, files: Sequence[Path], name: str | None, on_progress: OnProgress | None
     ) -> GraphRecord:
-        graph = blob_of_bytes("graph", graph_bytes)
-        upload_blob(self._connection, graph, on_progress)
+        blob = blob_of_bytes("graph", graph_to_bytes(graph))
+        upload_blob(self._connection, blob, on_progress)
         weights = self._upload_weights([blob_of_file(file) for file in files], on_progress)
         request = planner_pb2.CreateGraphRequest(
-            request_id=new_request_id(), sha256=graph.sha256, weights=weights if files else None, name=name or ""
+            request_id=new_request_id(), sha256=blob.sha256, weights=weights if files else None, name=name or ""
         )
         return graph_record_from_proto(self._connection.call(self._connection.stub.CreateGraph, request))
 

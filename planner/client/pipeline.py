@@ -11,6 +11,7 @@ from typing import Any
 from planner.client.connection import open_channel
 from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, decode, kind_of_batch
+from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.session import Session
 from planner.client.tensors import TensorKind
 from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, PlannerError
@@ -65,8 +66,6 @@ class Pipeline:
         fails in a stage raises MicrobatchFailed; with `raise_failures` off the error stands in its output's place
         and the others go on.
         """
-        from planner.client.pytree import unflatten_outputs
-
         flat = (self._flatten(batch) for batch in batches)
         for result in self.run_leaves(flat, window):
             if not isinstance(result, MicrobatchFailed):
@@ -124,8 +123,6 @@ class Pipeline:
         )
 
     def _flatten(self, batch: Any) -> list[Any]:
-        from planner.client.pytree import flatten_inputs
-
         if isinstance(batch, Batch):
             return flatten_inputs(self.graph, batch.args, dict(batch.kwargs))
         if isinstance(batch, dict):

@@ -71,7 +71,7 @@ _BY_REASON = {kind.reason: kind for kind in _tree(errors.PlannerError) if kind._
 _BY_CODE: Mapping[grpc.StatusCode, type[errors.PlannerError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidArgument,
     grpc.StatusCode.OUT_OF_RANGE: errors.InvalidArgument,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.InvalidArgument,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ResourceExhausted,
     grpc.StatusCode.NOT_FOUND: errors.NotFound,
     grpc.StatusCode.ALREADY_EXISTS: errors.Conflict,
     grpc.StatusCode.FAILED_PRECONDITION: errors.Conflict,

@@ -120,7 +120,8 @@ def _round_to_bfloat16(array: NDArray[Any]) -> bytes:
 def _to_numpy(raw: RawTensor) -> NDArray[Any]:
     numpy_dtype = _NUMPY_DTYPES.get(raw.dtype)
     if numpy_dtype is not None:
-        return np.frombuffer(bytearray(raw.data), dtype=numpy_dtype).reshape(raw.dims)
+        plain: NDArray[Any] = np.frombuffer(bytearray(raw.data), dtype=numpy_dtype)
+        return plain.reshape(raw.dims)
     if raw.dtype is Dtype.BFLOAT16:
         widened: NDArray[Any] = (np.frombuffer(raw.data, dtype="<u2").astype("<u4") << 16).view("<f4")
         return widened.reshape(raw.dims)

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from planner.client.connection import Connection
 from planner.client.records import UploadProgress
-from planner.errors import Conflict, InvalidArgument, Unavailable
+from planner.errors import Conflict, Unavailable
 from protos.v1 import planner_pb2
 
 CHUNK_BYTES = 1 << 20
@@ -101,16 +101,3 @@ def _requests(blob: Blob, offset_bytes: int, on_progress: OnProgress | None) -> 
 def _report(on_progress: OnProgress | None, blob: Blob, sent_bytes: int) -> None:
     if on_progress is not None:
         on_progress(UploadProgress(name=blob.name, sent_bytes=sent_bytes, total_bytes=blob.size_bytes))
-
-
-def files_of_exported(path: Path) -> tuple[bytes, tuple[Path, ...]]:
-    """An exported graph on disk: its bytes, and its weight files (none for a graph without weights).
-
-    `path` is a folder with graph.pb and *.safetensors, or the graph's file alone.
-    """
-    if path.is_file():
-        return path.read_bytes(), ()
-    graph = path / "graph.pb"
-    if not graph.is_file():
-        raise InvalidArgument(f"{path} is no exported graph: it needs a graph.pb; write one with `planner-cli export`")
-    return graph.read_bytes(), tuple(sorted(path.glob("*.safetensors")))

@@ -1,0 +1,30 @@
+"""planner-cli: runs a command and turns what went wrong into a short message and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from planner.cli import exit_codes
+from planner.cli.app import app
+from planner.cli.output import say
+from planner.errors import PlannerError
+
+
+def main() -> None:
+    try:
+        app(prog_name="planner-cli")
+    except PlannerError as error:
+        say(f"error: {error.message}")
+        sys.exit(exit_codes.exit_code_of(error))
+    except KeyboardInterrupt:
+        sys.exit(exit_codes.INTERRUPTED)
+    except Exception as error:
+        if os.environ.get("PLANNER_DEBUG"):
+            raise
+        say(f"unexpected {type(error).__name__}: {error} (PLANNER_DEBUG=1 shows where)")
+        sys.exit(exit_codes.UNEXPECTED)
+
+
+if __name__ == "__main__":
+    main()

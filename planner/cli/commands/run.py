@@ -1,0 +1,127 @@
+"""`run`: named inputs from a file through a deployment, named outputs into a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.output import OutputFormat, emit
+from planner.cli.progress import batch_bar
+from planner.cli.tensor_files import as_raw, check_writable, join_rows, read_tensors, split_rows, write_tensors
+from planner.client.microbatches import carried
+from planner.client.tensors import RawTensor
+from planner.errors import InvalidArgument, MicrobatchFailed
+from planner.graph.ir import Graph, Value, ValueKind
+
+
+def run(
+    deployment: Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Deployment id.")],
+    inputs: Annotated[Path, typer.Argument(metavar="INPUTS", help=".npz or .safetensors with the inputs, by name.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where to write the outputs: .npz or .safetensors.")
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=0, help="Cut the inputs into batches of so many rows; 0: one batch.")
+    ] = 0,
+    window: Annotated[int, typer.Option("--window", min=1, help="Batches in flight.")] = 8,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Run a file of inputs through a deployment."""
+    if out is not None:
+        check_writable(out)
+    tensors = read_tensors(inputs)
+    with connect(server) as client, client.pipeline(deployment) as pipeline:
+        batches = _batches(pipeline.graph, _leaves(pipeline.graph, tensors), batch_size)
+        results = []
+        with batch_bar(len(batches)) as advance:
+            for result in pipeline.run_leaves(batches, window):
+                if isinstance(result, MicrobatchFailed):
+                    raise result
+                results.append(result)
+                advance()
+    outputs = _join(pipeline.graph, results)
+    if out is not None:
+        write_tensors(out, outputs)
+    document = _document(deployment, len(batches), outputs, out)
+    emit(document, output, lambda: _outputs_table(document))
+
+
+def _leaves(graph: Graph, tensors: Mapping[str, Any]) -> list[object]:
+    """The graph's inputs in order, from the file's entries of those names."""
+    inputs = _carried_values(graph)
+    needed = [name for name, _ in inputs]
+    lacking, unknown = sorted(set(needed) - set(tensors)), sorted(set(tensors) - set(needed))
+    if lacking or unknown:
+        found = f"the file lacks input {lacking[0]!r}" if lacking else f"the graph has no input {unknown[0]!r}"
+        raise InvalidArgument(f"{found}; it takes {', '.join(needed)}")
+    return [_leaf(name, value, tensors[name]) for name, value in inputs]
+
+
+def _leaf(name: str, value: Value, entry: Any) -> object:
+    if value.kind is ValueKind.TENSOR:
+        assert value.dtype is not None
+        return as_raw(name, entry, value.dtype)
+    if not hasattr(entry, "item") or entry.size != 1:
+        raise InvalidArgument(f"input {name!r} is one number: give it in a .npz, as an array without dimensions")
+    return entry.item()
+
+
+def _batches(graph: Graph, leaves: Sequence[object], batch_size: int) -> list[list[object]]:
+    """`leaves` cut into batches of `batch_size` rows; what has no batch dimension is in each of them."""
+    if batch_size == 0:
+        return [list(leaves)]
+    rows = _batch_dimension(graph, leaves)
+    sizes = {leaf.dims[0] for leaf, cut in zip(leaves, rows, strict=True) if cut and isinstance(leaf, RawTensor)}
+    if len(sizes) != 1 or sizes == {0}:
+        raise InvalidArgument(f"--batch-size: the inputs have {sorted(sizes) or 'no'} rows, needs one number of them")
+    num_batches = -(-sizes.pop() // batch_size)
+    parts = [
+        split_rows(leaf, batch_size) if cut and isinstance(leaf, RawTensor) else [leaf] * num_batches
+        for leaf, cut in zip(leaves, rows, strict=True)
+    ]
+    return [list(batch) for batch in zip(*parts, strict=True)]
+
+
+def _batch_dimension(graph: Graph, leaves: Sequence[object]) -> list[bool]:
+    """Which leaves are cut: those whose first dimension may change; if none may, every tensor with a dimension."""
+    values = [value for _, value in _carried_values(graph)]
+    dynamic = [bool(value.dims) and not isinstance(value.dims[0], int) for value in values]
+    return dynamic if any(dynamic) else [isinstance(leaf, RawTensor) and bool(leaf.dims) for leaf in leaves]
+
+
+def _join(graph: Graph, results: Sequence[Sequence[object]]) -> dict[str, RawTensor]:
+    outputs = {}
+    for index, (name, value_id) in enumerate(carried(graph.outputs)):
+        value = graph.values_by_id()[value_id]
+        parts = [result[index] for result in results]
+        if value.dtype is not None:
+            outputs[name] = join_rows(name, [as_raw(name, part, value.dtype) for part in parts])
+    return outputs
+
+
+def _carried_values(graph: Graph) -> list[tuple[str, Value]]:
+    values = graph.values_by_id()
+    return [(name, values[value_id]) for name, value_id in carried(graph.inputs)]
+
+
+def _document(deployment: str, num_batches: int, outputs: Mapping[str, RawTensor], out: Path | None) -> dict[str, Any]:
+    return {
+        "deployment_id": deployment,
+        "num_batches": num_batches,
+        "outputs": [{"name": name, "dtype": raw.dtype.value, "dims": list(raw.dims)} for name, raw in outputs.items()],
+        "path": str(out) if out else None,
+    }
+
+
+def _outputs_table(document: Mapping[str, Any]) -> Table:
+    written = f", written to {document['path']}" if document["path"] else " (--out FILE keeps them)"
+    table = Table("output", "dtype", "dims", title=f"{document['num_batches']} batches{written}", title_justify="left")
+    for entry in document["outputs"]:
+        table.add_row(entry["name"], entry["dtype"], str(entry["dims"]))
+    return table

@@ -1,0 +1,85 @@
+"""`submit` and `export`: a module, or a graph exported before, to the server or into a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.factory import export_from_factory
+from planner.cli.graph_names import find_graph
+from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.output import OutputFormat, emit, say
+from planner.cli.progress import spinner, upload_bars
+from planner.cli.tables import graphs_table
+from planner.client import ExportedModel
+from planner.errors import InvalidArgument
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="package.module:factory, a callable that returns (module, args[, kwargs[, dynamic_shapes]]); "
+        "or the folder of an exported graph.",
+    ),
+]
+NameOption = Annotated[str | None, typer.Option("--name", help="For display; other commands take it too.")]
+
+
+def submit(
+    source: SourceArgument,
+    name: NameOption = None,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Upload a model's graph and weights; what the server has already is not sent again."""
+    exported = _source(source, name)
+    with connect(server) as client, upload_bars() as on_progress:
+        record = client.submit(exported, name=name, on_progress=on_progress)
+    emit(record, output, lambda: graphs_table([record]))
+    if not record.deployable:
+        say(f"It can be planned, but not deployed: {record.not_deployable_reason}")
+
+
+def export(
+    source: SourceArgument,
+    target: Annotated[Path, typer.Argument(help="Folder to write: graph.pb and its weights.")],
+    name: NameOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Export a module into a folder, without a server; `submit` takes it later."""
+    exported = _source(source, name)
+    if isinstance(exported, Path):
+        raise InvalidArgument(f"{source} is exported already; copy the folder, or submit it")
+    exported.save(target)
+    files = sorted(target.iterdir())
+    document = {
+        "path": str(target),
+        "name": exported.graph.name,
+        "num_nodes": len(exported.graph.nodes),
+        "files": [{"name": file.name, "size_bytes": file.stat().st_size} for file in files],
+    }
+    emit(document, output, lambda: f"{target}: {len(exported.graph.nodes)} nodes, {len(files)} files")
+
+
+def attach_weights(
+    graph: Annotated[str, typer.Argument(help="Graph id, a prefix of it, or its name.")],
+    files: Annotated[list[Path], typer.Argument(help="safetensors files that hold the graph's tensors.", exists=True)],
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Give a graph that was submitted without weights its tensors."""
+    with connect(server) as client, upload_bars() as on_progress:
+        paths: Sequence[Path] = files
+        record = client.attach_weights(find_graph(client, graph).id, paths, on_progress)
+    emit(record, output, lambda: graphs_table([record]))
+
+
+def _source(source: str, name: str | None) -> ExportedModel | Path:
+    path = Path(source)
+    if path.exists():
+        return path
+    with spinner(f"exporting {source}"):
+        return export_from_factory(source, name)

@@ -1,0 +1,93 @@
+"""Which server to talk to: --server, PLANNER_SERVER, the config file, what `up` started here, or the default port."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from planner.errors import InvalidArgument
+
+DEFAULT_SERVER = "127.0.0.1:50051"
+_KEYS = frozenset({"server"})
+
+
+def config_path() -> Path:
+    named = os.environ.get("PLANNER_CONFIG")
+    if named:
+        return Path(named)
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "partition-planner" / "config.yaml"
+
+
+def local_server_path() -> Path:
+    """Where `up` writes what it started, beside the config file."""
+    return config_path().with_name("local-server.yaml")
+
+
+def find_server(named: str | None) -> str:
+    """`named` is the --server option or PLANNER_SERVER."""
+    return named or _configured() or _started_here() or DEFAULT_SERVER
+
+
+@contextmanager
+def announced(address: str) -> Iterator[None]:
+    """While it lasts, other commands find the server at `address`."""
+    path = local_server_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(yaml.safe_dump({"server": address, "process_id": os.getpid()}))
+    partial.replace(path)
+    try:
+        yield
+    finally:
+        if _read(path).get("process_id") == os.getpid():
+            path.unlink(missing_ok=True)
+
+
+def _configured() -> str | None:
+    path = config_path()
+    document = _read(path)
+    unknown = sorted(set(document) - _KEYS)
+    if unknown:
+        raise InvalidArgument(f"{path}: unknown key {unknown[0]!r}; known: {', '.join(sorted(_KEYS))}")
+    server = document.get("server")
+    if server is not None and not isinstance(server, str):
+        raise InvalidArgument(f"{path}: server is {server!r}, needs host:port")
+    return server
+
+
+def _started_here() -> str | None:
+    document = _read(local_server_path())
+    server, process_id = document.get("server"), document.get("process_id")
+    if not isinstance(server, str) or not isinstance(process_id, int):
+        return None
+    return server if _is_running(process_id) else None
+
+
+def _is_running(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidArgument(f"{path} is no YAML: {error}") from None
+    if document is not None and not isinstance(document, dict):
+        raise InvalidArgument(f"{path} holds a {type(document).__name__}, needs a mapping such as `server: host:port`")
+    return document or {}

@@ -1,0 +1,26 @@
+"""Options that every command takes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from planner.cli.config import find_server
+from planner.cli.output import OutputFormat
+from planner.client import PlannerClient
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="HOST:PORT",
+        envvar="PLANNER_SERVER",
+        help="Planner to talk to. Else: the config file's, the one that `up` started here, 127.0.0.1:50051.",
+    ),
+]
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How to write the result.")]
+
+
+def connect(server: str | None) -> PlannerClient:
+    return PlannerClient(find_server(server))

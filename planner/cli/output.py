@@ -1,0 +1,44 @@
+"""Where results and messages go: results alone on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import yaml
+from rich.console import Console, RenderableType
+
+from planner.cli.documents import to_document
+
+# Tables that are piped have no terminal to fit.
+PIPED_WIDTH = 180
+
+
+class OutputFormat(Enum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def emit(result: Any, output: OutputFormat, table: Callable[[], RenderableType]) -> None:
+    """Writes a result; `table` draws it for people."""
+    if output is OutputFormat.TABLE:
+        Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table())
+    elif output is OutputFormat.JSON:
+        sys.stdout.write(json.dumps(to_document(result), indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(yaml.safe_dump(to_document(result), sort_keys=False, allow_unicode=True))
+    sys.stdout.flush()
+
+
+def messages() -> Console:
+    """For progress and messages."""
+    return Console(stderr=True, highlight=False)
+
+
+def say(message: str) -> None:
+    """One line for people, as it is: nothing in it is taken for markup."""
+    messages().print(message, markup=False, soft_wrap=True)

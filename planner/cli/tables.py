@@ -1,0 +1,210 @@
+"""Results as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.cli.quantities import format_bytes, format_seconds
+from planner.client.records import (
+    Deployment,
+    GraphRecord,
+    InventoryRecord,
+    PlanSummary,
+    RegisteredDevice,
+    StoredPlan,
+)
+from planner.cost.inventory import Device, Inventory
+from planner.plan.plan import Plan, Stage
+
+BAR_CELLS = 12
+# Enough of a graph's id to name it.
+ID_CHARACTERS = 12
+
+
+def plan_table(plan: Plan) -> Table:
+    """One row per stage, with a bar of how full its device is; the plan's figures in the caption."""
+    table = _table(title=_plan_title(plan), caption=_plan_caption(plan))
+    for heading in ("stage", "device", "nodes", "modules", "compute", "transfer", "memory", "", "in", "bypass"):
+        table.add_column(
+            heading,
+            justify="left" if heading in ("device", "modules", "") else "right",
+            no_wrap=heading != "modules",
+        )
+    devices = {device.id: device for device in plan.inventory.devices}
+    for stage in plan.stages:
+        table.add_row(*_stage_cells(stage, devices))
+    return table
+
+
+def memory_bar(used_bytes: int, total_bytes: int) -> Text:
+    """Green, yellow from 75 %, red from 95 %."""
+    share = used_bytes / total_bytes if total_bytes else 0.0
+    filled = min(BAR_CELLS, round(share * BAR_CELLS))
+    color = "red" if share >= 0.95 else "yellow" if share >= 0.75 else "green"
+    bar = Text("█" * filled, style=color).append("░" * (BAR_CELLS - filled), style="dim")
+    return bar.append(f" {share:4.0%}", style="default")
+
+
+def graphs_table(graphs: Iterable[GraphRecord]) -> Table:
+    table = _table("id", "name", "nodes", "tensors", "weights", "deployable", "created")
+    for graph in graphs:
+        deployable = "yes" if graph.deployable else f"no: {graph.not_deployable_reason}"
+        table.add_row(
+            graph.id[:ID_CHARACTERS],
+            graph.name,
+            f"{graph.num_nodes:,}",
+            f"{graph.num_states:,}",
+            format_bytes(graph.state_bytes),
+            deployable,
+            _time(graph.created_at),
+        )
+    return table
+
+
+def plans_table(plans: Iterable[PlanSummary]) -> Table:
+    table = _table("id", "graph", "mode", "stages", "bottleneck", "peak", "created")
+    for plan in plans:
+        table.add_row(
+            plan.id,
+            plan.graph_name or plan.graph_id[:ID_CHARACTERS],
+            plan.mode,
+            str(plan.num_stages),
+            format_seconds(plan.bottleneck_seconds),
+            format_bytes(plan.peak_bytes),
+            _time(plan.created_at),
+        )
+    return table
+
+
+def devices_table(devices: Iterable[RegisteredDevice]) -> Table:
+    table = _table("device", "kind", "host", "memory", "daemon", "torch", "deployments")
+    for registered in devices:
+        device = registered.device
+        table.add_row(
+            device.id,
+            device.kind,
+            device.host,
+            format_bytes(device.memory_bytes),
+            registered.daemon_address,
+            registered.torch_version,
+            ", ".join(registered.deployment_ids) or "-",
+        )
+    return table
+
+
+def inventories_table(inventories: Iterable[InventoryRecord]) -> Table:
+    table = _table("id", "name", "devices", "memory", "created")
+    for record in inventories:
+        devices = record.inventory.devices
+        memory = format_bytes(sum(device.memory_bytes for device in devices))
+        table.add_row(record.id, record.name, str(len(devices)), memory, _time(record.created_at))
+    return table
+
+
+def inventory_table(record: InventoryRecord) -> RenderableType:
+    devices = _table("device", "kind", "host", "memory", title=f"{record.id} {record.name}".strip())
+    for device in record.inventory.devices:
+        devices.add_row(device.id, device.kind, device.host, format_bytes(device.memory_bytes))
+    return Group(devices, _links_table(record.inventory))
+
+
+def deployments_table(deployments: Iterable[Deployment]) -> Table:
+    table = _table("id", "plan", "state", "stages", "created", "failure")
+    for deployment in deployments:
+        table.add_row(
+            deployment.id,
+            deployment.plan_id,
+            deployment.state.value,
+            str(len(deployment.stages)),
+            _time(deployment.created_at),
+            Text(deployment.failure.message if deployment.failure else "-"),
+        )
+    return table
+
+
+def deployment_table(deployment: Deployment) -> Table:
+    title = f"{deployment.id}: {deployment.state.value}, {deployment.plan_id}, generation {deployment.generation}"
+    caption = Text(deployment.failure.message, style="red") if deployment.failure else None
+    table = _table("stage", "device", "daemon", title=title)
+    table.caption = caption
+    for placement in deployment.stages:
+        table.add_row(str(placement.stage), placement.device_id, placement.daemon_address)
+    return table
+
+
+def _table(*headings: str, title: str | None = None, caption: str | None = None) -> Table:
+    return Table(
+        *headings,
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        caption_style="default",
+    )
+
+
+def _plan_title(plan: Plan) -> str:
+    name = plan.graph_name or plan.graph_id[:ID_CHARACTERS]
+    stored = f"{plan.id}: " if isinstance(plan, StoredPlan) else ""
+    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
+    return f"{stored}{name}, {plan.options.mode.name}, {stages}, {plan.options.routing.value} routing"
+
+
+def _plan_caption(plan: Plan) -> str:
+    text = f"bottleneck {format_seconds(plan.bottleneck_seconds)}, latency {format_seconds(plan.latency_seconds)}"
+    if plan.lower_bound_seconds is not None and plan.bottleneck_seconds > 0:
+        gap = max(0.0, 1 - plan.lower_bound_seconds / plan.bottleneck_seconds)
+        text += f", lower bound {format_seconds(plan.lower_bound_seconds)} (gap {gap:.1%})"
+    if plan.tie_groups:
+        text += f", {len(plan.tie_groups)} tied tensor(s) held by several stages"
+    return text
+
+
+def _stage_cells(stage: Stage, devices: dict[str, Device]) -> tuple[RenderableType, ...]:
+    peak_bytes = stage.memory.peak_bytes
+    held = [devices[device_id].memory_bytes for device_id in stage.device_ids if device_id in devices]
+    device_bytes = min(held, default=0)
+    bypassing = [entry.size_bytes for entry in stage.liveness if entry.bypassing and not entry.consumed]
+    return (
+        str(stage.index),
+        ", ".join(stage.device_ids),
+        f"{stage.num_nodes:,}",
+        Text(_module_range(stage)),
+        format_seconds(stage.compute_seconds),
+        format_seconds(stage.communication_seconds),
+        f"{format_bytes(peak_bytes)} / {format_bytes(device_bytes)}",
+        memory_bar(peak_bytes, device_bytes),
+        format_bytes(sum(entry.size_bytes for entry in stage.liveness if entry.consumed)),
+        f"{format_bytes(sum(bypassing))} ({len(bypassing)})" if bypassing else "-",
+    )
+
+
+def _module_range(stage: Stage) -> str:
+    """From its first to its last state's module; a stage without states has none to name."""
+    modules = list(dict.fromkeys(state.rpartition(".")[0] for state in stage.states))
+    if not modules:
+        return "-"
+    return modules[0] if len(modules) == 1 else f"{modules[0]} → {modules[-1]}"
+
+
+def _links_table(inventory: Inventory) -> Table:
+    default = inventory.default_link
+    caption = f"others: {format_bytes(int(default.bytes_per_second))}/s, {format_seconds(default.latency_seconds)}"
+    table = _table("from", "to", "speed", "latency", caption=caption)
+    for (source, target), speed in sorted(inventory.links.items(), key=lambda item: item[0]):
+        table.add_row(
+            source, target, f"{format_bytes(int(speed.bytes_per_second))}/s", format_seconds(speed.latency_seconds)
+        )
+    return table
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
