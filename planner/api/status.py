@@ -90,7 +90,7 @@ def _one_answer(call: Callable[..., Any], method: str) -> Callable[..., Any]:
 
 def _many_answers(call: Callable[..., Any], method: str) -> Callable[..., Any]:
     if not inspect.isasyncgenfunction(call):
-        return call
+        return _one_answer(call, method)
 
     async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:

@@ -140,7 +140,7 @@ class BlobStore:
 
 
 class BlobWriter:
-    """A context manager. What was written stays for the next writer, unless all of it came and the digest is wrong."""
+    """Open, append, finish, close. What was written stays, unless all of it came and the digest is wrong."""
 
     def __init__(self, blobs: BlobStore, sha256: bytes, size_bytes: int, partial: Path) -> None:
         self._blobs = blobs
@@ -150,16 +150,17 @@ class BlobWriter:
         self._digest = hashlib.sha256()
         self.committed_bytes = 0
 
-    def __enter__(self) -> BlobWriter:
+    def open(self) -> BlobWriter:
+        """Reads what is here already, for the digest: as slow as the disk."""
         with _space_errors():
-            self._file = open(self._partial, "a+b", buffering=0)
+            self._file = self._partial.open("a+b", buffering=0)
         self._file.seek(0)
         while chunk := self._file.read(CHUNK_BYTES):
             self._digest.update(chunk)
             self.committed_bytes += len(chunk)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def append(self, chunk: bytes) -> None:

@@ -11,7 +11,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DataError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -31,8 +31,13 @@ class Database:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
-        async with self._sessions.begin() as session:
-            yield session
+        try:
+            async with self._sessions.begin() as session:
+                yield session
+        except (DataError, OverflowError) as error:
+            # A text with a NUL character, an integer of more than 64 bits: what no column can hold.
+            detail = error.orig if isinstance(error, DataError) else error
+            raise InvalidArgument(f"the database cannot hold a value of the request: {detail}") from error
 
     async def migrate(self) -> None:
         """Brings the schema to the newest revision; does nothing where it is there already."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
@@ -77,11 +77,6 @@ async def list_inventories(session: AsyncSession, page: PageRequest) -> tuple[tu
     query = select(InventoryRow).where(InventoryRow.listed)
     rows = (await session.scalars(page.select(query, InventoryRow.created_at, InventoryRow.id))).all()
     return page.cut(await _records(session, rows))
-
-
-async def delete_unlisted(session: AsyncSession, inventory_id: str) -> None:
-    """Drops an inventory that came inside a plan's request; a listed one stays."""
-    await session.execute(delete(InventoryRow).where(InventoryRow.id == inventory_id, InventoryRow.listed.is_(False)))
 
 
 async def _records(session: AsyncSession, rows: Sequence[InventoryRow]) -> list[InventoryRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -43,13 +44,21 @@ def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Ite
         bottleneck_seconds=plan.bottleneck_seconds,
         latency_seconds=plan.latency_seconds,
         lower_bound_seconds=plan.lower_bound_seconds,
-        peak_bytes=max((stage.memory.peak_bytes for stage in plan.stages), default=0),
+        peak_bytes=_peak_bytes(plan),
         created_at=now,
     )
     for stage in plan.stages:
         yield from _stage_rows(plan_id, stage)
     yield from _edge_rows(plan_id, plan)
     yield from _tie_rows(plan_id, plan)
+
+
+def _peak_bytes(plan: Plan) -> int:
+    """On the fullest device."""
+    devices: Counter[str] = Counter()
+    for stage in plan.stages:
+        devices.update(dict.fromkeys(stage.device_ids, stage.memory.peak_bytes))
+    return max(devices.values(), default=0)
 
 
 def _stage_rows(plan_id: str, stage: Stage) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Plans as they are asked for: get, list, delete. planner.store.plan_rows turns one into rows and back."""
+"""Plans as they are asked for: get, list, delete. plan_write turns one into rows, plan_read back."""
 
 from __future__ import annotations
 

@@ -1,0 +1,90 @@
+"""planner-server: reads the settings, builds the server, serves until SIGTERM.
+
+Worker processes import this module again, so that everything heavy is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner.settings import Settings
+
+OPTIONS = {
+    "listen": "host:port to serve on; port 0 takes a free one (default 127.0.0.1:50051)",
+    "data-dir": "folder for the database, blobs and unfinished uploads (default planner-data)",
+    "database-url": "sqlite:///... or postgresql://... (default planner.db in the data folder)",
+    "blob-url": "file:///... or s3://... (default the folder blobs in the data folder)",
+    "lease-seconds": "a daemon that is silent for longer is gone (default 10)",
+    "plan-workers": "plans computed at the same time (default 2)",
+    "log-level": "debug, info, warning or error (default info)",
+    "log-format": "console or json (default console)",
+    "metrics-listen": "host:port for Prometheus (default none)",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 stopped, 1 could not start, 2 wrong arguments."""
+    from pydantic import ValidationError
+
+    from planner.settings import Settings
+
+    given = vars(_parser().parse_args(arguments))
+    try:
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        for problem in error.errors():
+            print(f"planner-server: {'.'.join(map(str, problem['loc']))}: {problem['msg']}", file=sys.stderr)
+        return 2
+    return _run(settings)
+
+
+def _run(settings: Settings) -> int:
+    import asyncio
+
+    from sqlalchemy.exc import DBAPIError
+
+    from planner.api.logs import configure_logs
+    from planner.errors import PlannerError
+
+    configure_logs(settings.log_level, settings.log_format)
+    try:
+        asyncio.run(_serve(settings))
+    except (PlannerError, OSError, DBAPIError) as error:
+        print(f"planner-server: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    import asyncio
+    import signal
+
+    from planner.api.server import PlannerServer
+
+    stopped = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopped.set)
+    server = await PlannerServer.start(settings)
+    print(f"planner-server listening on {server.address}", flush=True)
+    await stopped.wait()
+    await server.stop(settings.stop_grace_seconds)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="planner-server",
+        description="Takes model graphs, computes partition plans and rolls them out to stage daemons.",
+        epilog="Each option, and more, can be given in the environment: PLANNER_LISTEN=..., PLANNER_DATA_DIR=...",
+        allow_abbrev=False,
+    )
+    for name, text in OPTIONS.items():
+        parser.add_argument(f"--{name}", help=text)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

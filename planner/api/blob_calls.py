@@ -1,0 +1,75 @@
+"""Blobs over gRPC: resumable uploads and ranged reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from planner.api.threads import in_thread
+from planner.api.upload_locks import UploadLocks
+from planner.errors import InvalidArgument, Unavailable
+from planner.store.blobs import BlobStore, BlobWriter
+from protos.v1 import planner_pb2
+
+# A stream that is silent for longer has lost its client; what it sent stays.
+SILENT_SECONDS = 60.0
+
+
+class BlobCalls:
+    _blobs: BlobStore
+    _upload_locks: UploadLocks
+
+    async def GetUpload(self, request: planner_pb2.GetUploadRequest, _: Any) -> planner_pb2.Upload:
+        return await self._upload(request.sha256)
+
+    async def UploadBlob(self, requests: AsyncIterator[planner_pb2.UploadBlobRequest], _: Any) -> planner_pb2.Upload:
+        first = await _next(requests)
+        if first is None or first.WhichOneof("content") != "begin":
+            raise InvalidArgument("the first message of an upload must be `begin`, with sha256, size and offset")
+        begin = first.begin
+        async with self._upload_locks.hold(begin.sha256):
+            upload = await self._upload(begin.sha256)
+            if upload.complete:
+                return upload
+            writer = await in_thread(self._blobs.write, begin.sha256, begin.size_bytes, begin.offset_bytes)
+            return await _receive(writer, requests, begin.sha256)
+
+    async def ReadBlob(
+        self, request: planner_pb2.ReadBlobRequest, _: Any
+    ) -> AsyncIterator[planner_pb2.ReadBlobResponse]:
+        chunks = await in_thread(self._blobs.read_range, request.sha256, request.offset_bytes, request.length_bytes)
+        while chunk := await in_thread(next, chunks, b""):
+            yield planner_pb2.ReadBlobResponse(chunk=chunk)
+
+    async def _upload(self, sha256: bytes) -> planner_pb2.Upload:
+        size = await in_thread(self._blobs.size_bytes, sha256)
+        if size is not None:
+            return planner_pb2.Upload(sha256=sha256, committed_bytes=size, complete=True)
+        committed = await in_thread(self._blobs.committed_bytes, sha256)
+        return planner_pb2.Upload(sha256=sha256, committed_bytes=committed)
+
+
+async def _receive(
+    writer: BlobWriter, requests: AsyncIterator[planner_pb2.UploadBlobRequest], sha256: bytes
+) -> planner_pb2.Upload:
+    await in_thread(writer.open)
+    try:
+        while (message := await _next(requests)) is not None:
+            if message.WhichOneof("content") != "chunk":
+                raise InvalidArgument("only the first message of an upload is `begin`; the others are `chunk`")
+            await in_thread(writer.append, message.chunk)
+        complete = await in_thread(writer.finish)
+    finally:
+        writer.close()
+    return planner_pb2.Upload(sha256=sha256, committed_bytes=writer.committed_bytes, complete=complete)
+
+
+async def _next(requests: AsyncIterator[planner_pb2.UploadBlobRequest]) -> planner_pb2.UploadBlobRequest | None:
+    try:
+        async with asyncio.timeout(SILENT_SECONDS):
+            return await anext(requests, None)
+    except TimeoutError:
+        raise Unavailable(
+            f"nothing came for {SILENT_SECONDS:g} seconds; what was sent is kept, ask GetUpload where to go on"
+        ) from None

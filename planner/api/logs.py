@@ -1,0 +1,32 @@
+"""Logs: one line per event on standard error, for people or as JSON."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+
+def configure_logs(level: str, form: str) -> None:
+    """`level` is "debug", "info", "warning" or "error"; `form` is "console" or "json"."""
+    processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if form == "json":
+        processors += [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    else:
+        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+    least = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    # Libraries' own warnings take the same way out.
+    logging.basicConfig(
+        level=max(least, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s %(message)s"
+    )

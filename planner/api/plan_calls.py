@@ -1,0 +1,178 @@
+"""Plans and plan operations over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.api.graph_calls import graph_source
+from planner.api.identity import fingerprint, new_id
+from planner.api.plan_runner import PlanJob, PlanRunner
+from planner.api.records import operation_to_proto, plan_summary_to_proto
+from planner.cost.inventory import Inventory
+from planner.errors import InvalidArgument, NotFound, ResourceExhausted
+from planner.plan.options import PlanOptions
+from planner.settings import Settings
+from planner.store.daemons import list_live_daemons
+from planner.store.database import Database
+from planner.store.graphs import GraphRecord, get_graph
+from planner.store.inventories import InventoryRecord, add_inventory, get_inventory
+from planner.store.operations import OperationState, PlanOperation, add_operation, count_open, get_operation
+from planner.store.paging import parse_page
+from planner.store.plans import PlanFilter, delete_plan, get_plan, list_plans
+from planner.store.request_ids import create_once
+from planner.wire.inventory import inventory_from_proto
+from planner.wire.options import options_from_proto
+from planner.wire.plan import plan_to_proto
+from protos.v1 import plan_pb2, planner_pb2
+
+MAX_WAIT_SECONDS = 60.0
+
+
+class PlanCalls:
+    _settings: Settings
+    _database: Database
+    _runner: PlanRunner
+    _creations: set[asyncio.Task[str]]
+
+    async def CreatePlan(self, request: planner_pb2.CreatePlanRequest, _: Any) -> planner_pb2.PlanOperation:
+        options = options_from_proto(request.options)
+        if request.WhichOneof("devices") is None:
+            raise InvalidArgument("name the devices: inventory, inventory_id or registered")
+        # A client that hangs up must not leave an operation behind that nobody runs.
+        creation = asyncio.ensure_future(self._create_plan(request, options))
+        self._creations.add(creation)
+        creation.add_done_callback(self._creations.discard)
+        return await self._operation(await asyncio.shield(creation))
+
+    async def GetPlanOperation(self, request: planner_pb2.GetPlanOperationRequest, _: Any) -> planner_pb2.PlanOperation:
+        return await self._operation(request.operation_id)
+
+    async def WaitPlanOperation(
+        self, request: planner_pb2.WaitPlanOperationRequest, _: Any
+    ) -> planner_pb2.PlanOperation:
+        seconds = request.timeout_seconds
+        if not math.isfinite(seconds) or seconds < 0:
+            raise InvalidArgument(f"timeout_seconds is {seconds}, needs 0 to {MAX_WAIT_SECONDS:g}")
+        operation = await self._runner.wait(request.operation_id, min(seconds, MAX_WAIT_SECONDS))
+        return operation_to_proto(operation)
+
+    async def CancelPlanOperation(
+        self, request: planner_pb2.CancelPlanOperationRequest, _: Any
+    ) -> planner_pb2.PlanOperation:
+        return operation_to_proto(await self._runner.cancel(request.operation_id))
+
+    async def GetPlan(self, request: planner_pb2.GetPlanRequest, _: Any) -> plan_pb2.Plan:
+        async with self._database.session() as session:
+            try:
+                plan, created_at = await get_plan(session, request.plan_id)
+            except NotFound as error:
+                raise await _why_no_plan(session, request.plan_id, error) from None
+        return plan_to_proto(plan, plan_id=request.plan_id, created_at=created_at)
+
+    async def ListPlans(self, request: planner_pb2.ListPlansRequest, _: Any) -> planner_pb2.ListPlansResponse:
+        wanted = PlanFilter(graph_id=request.graph_id, mode=request.mode, device_id=request.device_id)
+        page = parse_page(f"plans {wanted}", request.page_size, request.page_token)
+        async with self._database.session() as session:
+            summaries, token = await list_plans(session, page, wanted)
+        return planner_pb2.ListPlansResponse(
+            plans=[plan_summary_to_proto(summary) for summary in summaries], next_page_token=token
+        )
+
+    async def DeletePlan(self, request: planner_pb2.DeletePlanRequest, _: Any) -> planner_pb2.DeletePlanResponse:
+        async with self._database.session() as session:
+            await delete_plan(session, request.plan_id)
+        return planner_pb2.DeletePlanResponse()
+
+    async def _operation(self, operation_id: str) -> planner_pb2.PlanOperation:
+        async with self._database.session() as session:
+            return operation_to_proto(await get_operation(session, operation_id))
+
+    async def _create_plan(self, request: planner_pb2.CreatePlanRequest, options: PlanOptions) -> str:
+        now = datetime.now(UTC)
+        jobs: list[PlanJob] = []
+
+        async def create(session: AsyncSession) -> str:
+            jobs[:] = [await self._add(session, request, options, now)]
+            return jobs[0].operation_id
+
+        operation_id, made = await create_once(
+            self._database, "CreatePlan", request.request_id, fingerprint(request), now, create
+        )
+        if made:
+            self._runner.submit(jobs[0])
+        return operation_id
+
+    async def _add(
+        self, session: AsyncSession, request: planner_pb2.CreatePlanRequest, options: PlanOptions, now: datetime
+    ) -> PlanJob:
+        if await count_open(session) >= self._settings.max_pending_plans:
+            raise ResourceExhausted(f"{self._settings.max_pending_plans} plans are waiting already; try again later")
+        graph = await get_graph(session, request.graph_id)
+        inventory_id, inventory = await _inventory(session, request, now)
+        operation = PlanOperation(
+            id=new_id("plan"),
+            graph_id=graph.id,
+            inventory_id=inventory_id,
+            mode=options.mode.name,
+            created_at=now,
+        )
+        await add_operation(session, operation)
+        return self._job(operation, graph, inventory, options)
+
+    def _job(self, operation: PlanOperation, graph: GraphRecord, inventory: Inventory, options: PlanOptions) -> PlanJob:
+        return PlanJob(
+            operation_id=operation.id,
+            inventory_id=operation.inventory_id,
+            source=graph_source(self._settings, graph.sha256),
+            graph_id=graph.id,
+            inventory=inventory,
+            options=options,
+        )
+
+
+async def _inventory(
+    session: AsyncSession, request: planner_pb2.CreatePlanRequest, now: datetime
+) -> tuple[str, Inventory]:
+    if request.WhichOneof("devices") == "inventory_id":
+        stored = await get_inventory(session, request.inventory_id)
+        return stored.id, stored.inventory
+    if request.WhichOneof("devices") == "registered":
+        inventory = await _registered(session, tuple(request.registered.device_ids), now)
+    else:
+        inventory = inventory_from_proto(request.inventory)
+    record = InventoryRecord(id=new_id("inv"), name="", inventory=inventory, created_at=now, listed=False)
+    await add_inventory(session, record)
+    return record.id, inventory
+
+
+async def _registered(session: AsyncSession, device_ids: tuple[str, ...], now: datetime) -> Inventory:
+    """The devices whose daemons hold a lease now; those asked for in the order asked for."""
+    live = {daemon.device.id: daemon.device for daemon in await list_live_daemons(session, now)}
+    missing = [device_id for device_id in device_ids if device_id not in live]
+    if missing:
+        raise NotFound(
+            f"device {missing[0]!r} has no daemon that holds a lease; "
+            f"live now: {', '.join(sorted(live)) or 'none'}; start its stage-daemon",
+            device_id=missing[0],
+        )
+    if not live:
+        raise NotFound("no daemon holds a lease; start a stage-daemon, or give an inventory")
+    return Inventory(devices=tuple(live[device_id] for device_id in device_ids or live))
+
+
+async def _why_no_plan(session: AsyncSession, plan_id: str, unknown: NotFound) -> NotFound:
+    """A better answer where an operation has the id."""
+    try:
+        operation = await get_operation(session, plan_id)
+    except NotFound:
+        return unknown
+    if operation.state is OperationState.SUCCEEDED:
+        return NotFound(f"plan {plan_id} was deleted", plan_id=plan_id)
+    if operation.failure is not None:
+        return NotFound(f"plan {plan_id} failed: {operation.failure.message}", plan_id=plan_id)
+    return NotFound(f"plan {plan_id} is {operation.state.value}; WaitPlanOperation tells when it is done")

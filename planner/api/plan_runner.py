@@ -1,0 +1,152 @@
+"""Runs plan operations: each waits for its turn, is computed in a process of its own, and ends in the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from planner.api.computing import ComputationFailed, Computing
+from planner.api.identity import new_id
+from planner.api.tasks import GraphSource, compute_plan
+from planner.cost.inventory import Inventory
+from planner.errors import PlannerError
+from planner.plan.options import PlanOptions
+from planner.store.database import Database
+from planner.store.deployment_records import Failure
+from planner.store.failures import failure_of
+from planner.store.operations import (
+    OperationState,
+    PlanOperation,
+    end_operation,
+    fail_open_operations,
+    get_operation,
+    start_operation,
+)
+from planner.store.plans import add_plan
+
+log = structlog.get_logger(__name__)
+
+RESTARTED = Failure(
+    reason="SERVER_RESTARTED",
+    message="the planner stopped before the plan was computed; ask for it again with a new request_id",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanJob:
+    """All that a worker needs, and where the result belongs."""
+
+    operation_id: str
+    inventory_id: str
+    source: GraphSource
+    graph_id: str
+    inventory: Inventory
+    options: PlanOptions
+
+
+class PlanRunner:
+    def __init__(self, database: Database, computing: Computing, timeout_seconds: float) -> None:
+        self._database = database
+        self._computing = computing
+        self._timeout_seconds = timeout_seconds
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def recover(self) -> None:
+        """Ends what a server that died left open."""
+        async with self._database.session() as session:
+            num_failed = await fail_open_operations(session, RESTARTED, _now())
+        if num_failed:
+            log.warning("operations failed by a restart", num_operations=num_failed)
+
+    def submit(self, job: PlanJob) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(job), name=job.operation_id)
+        self._tasks[job.operation_id] = task
+        task.add_done_callback(self._forget(job.operation_id))
+
+    async def wait(self, operation_id: str, timeout_seconds: float) -> PlanOperation:
+        """The operation once it has ended, or as it stands after `timeout_seconds`."""
+        task = self._tasks.get(operation_id)
+        if task is not None:
+            await asyncio.wait({task}, timeout=timeout_seconds)
+        async with self._database.session() as session:
+            return await get_operation(session, operation_id)
+
+    async def cancel(self, operation_id: str) -> PlanOperation:
+        """Kills the computation. An operation that has ended stays as it is."""
+        async with self._database.session() as session:
+            await get_operation(session, operation_id)
+            await end_operation(session, operation_id, OperationState.CANCELLED, _now())
+        await self._kill([operation_id])
+        async with self._database.session() as session:
+            return await get_operation(session, operation_id)
+
+    async def close(self) -> None:
+        await self._kill(list(self._tasks))
+        async with self._database.session() as session:
+            await fail_open_operations(session, RESTARTED, _now())
+
+    async def _kill(self, operation_ids: list[str]) -> None:
+        tasks = [task for operation_id in operation_ids if (task := self._tasks.get(operation_id))]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, job: PlanJob) -> None:
+        try:
+            async with self._computing.turn():
+                await self._compute(job)
+        except PlannerError as error:
+            await self._fail(job.operation_id, _failure(error, job.operation_id))
+        except Exception as error:
+            incident = _incident(job.operation_id, exc_info=error)
+            await self._fail(job.operation_id, incident)
+
+    async def _compute(self, job: PlanJob) -> None:
+        async with self._database.session() as session:
+            if not await start_operation(session, job.operation_id, _now()):
+                return
+        plan = await self._computing.run(
+            self._timeout_seconds, compute_plan, job.source, job.graph_id, job.inventory, job.options
+        )
+        async with self._database.session() as session:
+            now = _now()
+            if await end_operation(session, job.operation_id, OperationState.SUCCEEDED, now):
+                await add_plan(session, job.operation_id, plan, job.inventory_id, now)
+
+    async def _fail(self, operation_id: str, failure: Failure) -> None:
+        log.info("plan failed", operation_id=operation_id, reason=failure.reason, message=failure.message)
+        async with self._database.session() as session:
+            await end_operation(session, operation_id, OperationState.FAILED, _now(), failure)
+
+    def _forget(self, operation_id: str) -> Callable[[asyncio.Task[None]], None]:
+        def forget(task: asyncio.Task[None]) -> None:
+            self._tasks.pop(operation_id, None)
+            if not task.cancelled() and task.exception() is not None:
+                log.error("operation could not be ended", operation_id=operation_id, exc_info=task.exception())
+
+        return forget
+
+
+def _failure(error: PlannerError, operation_id: str) -> Failure:
+    if isinstance(error, ComputationFailed):
+        return _incident(operation_id, details=error.metadata.get("details", error.message))
+    return failure_of(error)
+
+
+def _incident(operation_id: str, **details: object) -> Failure:
+    incident_id = new_id("incident")
+    log.error("incident", incident_id=incident_id, operation_id=operation_id, **details)
+    return Failure(
+        reason="INTERNAL",
+        message=f"internal error {incident_id}: the planner's log has the details under that id",
+        metadata={"incident_id": incident_id},
+    )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

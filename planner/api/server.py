@@ -1,0 +1,117 @@
+"""A whole planner-server in one object: built from settings, started on a port, stopped in order."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from planner.api.computing import Computing
+from planner.api.plan_runner import PlanRunner
+from planner.api.service import PlannerService
+from planner.api.status import StatusInterceptor
+from planner.errors import Conflict, Unavailable
+from planner.settings import Settings
+from planner.store.blobs import BlobStore
+from planner.store.database import Database
+from protos.v1 import planner_pb2, planner_pb2_grpc
+
+NUM_CHECKS = 2
+SERVICES = (
+    planner_pb2.DESCRIPTOR.services_by_name["PlannerService"].full_name,
+    planner_pb2.DESCRIPTOR.services_by_name["DaemonRegistryService"].full_name,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class PlannerServer:
+    """`address` is where it listens, with the port that it got."""
+
+    def __init__(self, server: grpc.aio.Server, address: str, resources: AsyncExitStack) -> None:
+        self._server = server
+        self._resources = resources
+        self.address = address
+
+    @classmethod
+    async def start(cls, settings: Settings) -> PlannerServer:
+        """Migrates, recovers and listens. Raises planner.errors where the database, folder or port cannot be had."""
+        async with AsyncExitStack() as resources:
+            server = grpc.aio.server(interceptors=[StatusInterceptor()], options=_options(settings))
+            await _add_services(server, settings, resources)
+            address = _listen(server, settings.listen)
+            await server.start()
+            return cls(server, address, resources.pop_all())
+        raise AssertionError("unreachable")
+
+    async def wait(self) -> None:
+        await self._server.wait_for_termination()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Lets calls finish for `grace_seconds`, then ends plans, connections and files in order."""
+        await self._server.stop(grace_seconds)
+        await self._resources.aclose()
+
+
+async def _add_services(server: grpc.aio.Server, settings: Settings, resources: AsyncExitStack) -> None:
+    resources.enter_context(_own(settings.staging_dir))
+    blobs = BlobStore(settings.blobs, settings.staging_dir, settings.max_blob_bytes)
+    database = Database(settings.database)
+    resources.push_async_callback(database.close)
+    await database.migrate()
+    runner = PlanRunner(database, Computing(settings.plan_workers), settings.plan_timeout_seconds)
+    await runner.recover()
+    resources.push_async_callback(runner.close)
+    service = PlannerService(settings, database, blobs, Computing(NUM_CHECKS), runner)
+    planner_pb2_grpc.add_PlannerServiceServicer_to_server(service, server)
+    await _add_health(server)
+    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+
+
+async def _add_health(server: grpc.aio.Server) -> None:
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    for name in ("", *SERVICES):
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+
+def _listen(server: grpc.aio.Server, address: str) -> str:
+    host, _, _ = address.rpartition(":")
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise Unavailable(f"cannot listen on {address}: it is in use or not of this machine; choose another --listen")
+    return f"{host}:{port}"
+
+
+def _own(folder: Path) -> io.TextIOWrapper:
+    """Two servers on one folder would write each other's uploads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise Conflict(f"another planner-server uses {folder}; give this one a --data-dir of its own") from None
+    return file
+
+
+def _options(settings: Settings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        # Two servers on one port would each get half of the calls.
+        ("grpc.so_reuseport", 0),
+        # Notices clients that are gone without a word, so that their streams end.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ]

@@ -1,0 +1,38 @@
+"""PlannerService: one class per group of calls, composed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from planner.api.blob_calls import BlobCalls
+from planner.api.computing import Computing
+from planner.api.graph_calls import GraphCalls
+from planner.api.inventory_calls import InventoryCalls
+from planner.api.plan_calls import PlanCalls
+from planner.api.plan_runner import PlanRunner
+from planner.api.upload_locks import UploadLocks
+from planner.settings import Settings
+from planner.store.blobs import BlobStore
+from planner.store.database import Database
+from protos.v1 import planner_pb2_grpc
+
+
+class PlannerService(
+    BlobCalls,
+    GraphCalls,
+    InventoryCalls,
+    PlanCalls,
+    planner_pb2_grpc.PlannerServiceServicer,
+):
+    """Calls raise planner.errors; planner.api.status turns them into statuses."""
+
+    def __init__(
+        self, settings: Settings, database: Database, blobs: BlobStore, checks: Computing, runner: PlanRunner
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._blobs = blobs
+        self._checks = checks
+        self._runner = runner
+        self._upload_locks = UploadLocks()
+        self._creations: set[asyncio.Task[str]] = set()
