@@ -1,0 +1,121 @@
+"""stage-daemon: composes the supervisor, its server and its registration, and ends them in order on SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib.metadata
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from protos.v1 import inventory_pb2, planner_pb2
+from stage_daemon.control.device import LocalDevice, find_device
+from stage_daemon.control.logs import configure_logs
+from stage_daemon.control.registration import Registration
+from stage_daemon.control.server import DaemonServer, parse_endpoint
+from stage_daemon.control.supervisor import Supervisor
+from stage_daemon.control.worker_process import preload_forkserver
+from stage_daemon.errors import DaemonError
+from stage_daemon.settings import Settings
+
+STOP_GRACE_SECONDS = 2.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        settings = read_settings(arguments)
+    except ValidationError as error:
+        for problem in error.errors():
+            where = "".join(f"--{part}: ".replace("_", "-") for part in problem["loc"])
+            print(f"stage-daemon: {where}{problem['msg']}", file=sys.stderr)
+        return 2
+    configure_logs(settings.log_level, settings.log_format)
+    try:
+        asyncio.run(serve(settings))
+    except DaemonError as error:
+        print(f"stage-daemon: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def read_settings(arguments: Sequence[str] | None) -> Settings:
+    """One option per setting; what is not given comes from the environment, then from the default."""
+    parser = argparse.ArgumentParser(prog="stage-daemon", description="Runs stages of deployed plans on one device.")
+    for name, field in Settings.model_fields.items():
+        help_text = f"{field.description} [STAGE_DAEMON_{name.upper()}]".replace("%", "%%")
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, help=help_text)
+    given = vars(parser.parse_args(arguments))
+    return Settings(**{name: text for name, text in given.items() if text is not None})
+
+
+async def serve(settings: Settings) -> None:
+    """Until SIGTERM or SIGINT. Raises DaemonError where it cannot start or the planner will never take it."""
+    preload_forkserver()
+    device = await asyncio.to_thread(
+        find_device,
+        gpu_index=settings.gpu_index,
+        device_id=settings.device_id,
+        kind=settings.kind,
+        memory_bytes=settings.memory,
+    )
+    supervisor = Supervisor(
+        device_id=device.id,
+        torch_device=device.torch_device,
+        planner_address=settings.planner,
+        listen_host=parse_endpoint(settings.listen).host or "0.0.0.0",
+    )
+    server = DaemonServer(settings.listen, settings.advertise, supervisor)
+    registration = Registration(settings.planner, _introduction(device, str(server.endpoint)), supervisor)
+    await server.start()
+    try:
+        await _run_until_signal(registration, supervisor, settings.drain_seconds, str(server.endpoint))
+    finally:
+        await supervisor.close()
+        await server.stop(STOP_GRACE_SECONDS)
+        await registration.close()
+
+
+async def _run_until_signal(
+    registration: Registration, supervisor: Supervisor, drain_seconds: float, address: str
+) -> None:
+    asked_to_end = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, asked_to_end.set)
+    running = asyncio.create_task(registration.run())
+    announcing = asyncio.create_task(_announce(registration, supervisor.device_id, address))
+    ending = asyncio.create_task(asked_to_end.wait())
+    try:
+        await asyncio.wait({running, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+        supervisor.leave()
+        if registration.connected:
+            await supervisor.wait_until_empty(drain_seconds)
+    finally:
+        for task in (running, announcing, ending):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, DaemonError):
+                await task
+
+
+async def _announce(registration: Registration, device_id: str, address: str) -> None:
+    await registration.registered.wait()
+    print(f"stage-daemon of {device_id} registered, listening on {address}", flush=True)
+
+
+def _introduction(device: LocalDevice, address: str) -> planner_pb2.RegisterDaemonRequest:
+    return planner_pb2.RegisterDaemonRequest(
+        device=inventory_pb2.Device(id=device.id, kind=device.kind, host=device.host, memory_bytes=device.memory_bytes),
+        address=address,
+        torch_version=importlib.metadata.version("torch"),
+        incarnation_id=uuid.uuid4().hex,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

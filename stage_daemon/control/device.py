@@ -1,0 +1,91 @@
+"""What the device is and how much it holds, found out without touching it: the supervisor never opens a GPU."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from stage_daemon.errors import Unavailable
+
+PROBE_SECONDS = 60.0
+MEBIBYTE = 1 << 20
+# What CUDA's context and libraries take of a GPU before a worker's first tensor.
+CONTEXT_BYTES = 1 << 30
+_PROBE = (
+    "import torch, sys; p = torch.cuda.get_device_properties(int(sys.argv[1])); "
+    "print(p.name, p.total_memory // 2**20, sep=', ')"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalDevice:
+    """`torch_device` is "cpu" or "cuda:N"."""
+
+    id: str
+    kind: str
+    host: str
+    memory_bytes: int
+    torch_device: str
+
+
+def find_device(
+    *, gpu_index: int | None, device_id: str = "", kind: str = "", memory_bytes: int | None = None
+) -> LocalDevice:
+    """What is given is taken as it is, the rest is found out. Raises Unavailable where there is no such GPU."""
+    host = socket.gethostname()
+    if gpu_index is None:
+        return LocalDevice(
+            id=device_id or f"{host}/cpu0",
+            kind=kind or "cpu",
+            host=host,
+            memory_bytes=memory_bytes or available_memory_bytes(),
+            torch_device="cpu",
+        )
+    name, total_bytes = _probe_gpu(gpu_index)
+    return LocalDevice(
+        id=device_id or f"{host}/gpu{gpu_index}",
+        kind=kind or gpu_kind(name),
+        host=host,
+        memory_bytes=memory_bytes or max(MEBIBYTE, total_bytes - CONTEXT_BYTES),
+        torch_device=f"cuda:{gpu_index}",
+    )
+
+
+def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that processes can take without swapping."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    if found is None:
+        raise Unavailable(f"{meminfo} does not say MemAvailable; give --memory")
+    return int(found.group(1)) * 1024
+
+
+def gpu_kind(name: str) -> str:
+    """ "NVIDIA H200" → "h200", "Tesla V100-SXM2-32GB" → "v100", "NVIDIA A100 80GB PCIe" → "a100"."""
+    words = re.sub(r"\b(nvidia|tesla|geforce|quadro)\b", " ", name.lower()).split()
+    return words[0].split("-")[0] if words else "gpu"
+
+
+def _probe_gpu(index: int) -> tuple[str, int]:
+    query = ["--query-gpu=name,memory.total", "--format=csv,noheader,nounits", f"--id={index}"]
+    answers = [_run(["nvidia-smi", *query]), _run([sys.executable, "-c", _PROBE, str(index)])]
+    for answer in answers:
+        found = re.fullmatch(r"(.+), (\d+)", answer.strip())
+        if found is not None:
+            return found.group(1), int(found.group(2)) * MEBIBYTE
+    raise Unavailable(
+        f"GPU {index} was not found: {'; '.join(answer.strip()[-200:] for answer in answers if answer.strip())}. "
+        "Give the number of a GPU that nvidia-smi lists, or --device cpu"
+    )
+
+
+def _run(command: list[str]) -> str:
+    """Standard output, or what went wrong in words."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{command[0]}: {error}"
+    return done.stdout if done.returncode == 0 else f"{command[0]}: {done.stdout}{done.stderr}"

@@ -1,0 +1,218 @@
+"""One deployment on this daemon: its life, its worker, its clients' sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+import structlog
+
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.control.lifecycle import Life, Phase, Trigger, advance
+from stage_daemon.control.rendezvous import Rendezvous
+from stage_daemon.control.sessions import Session, Sessions
+from stage_daemon.control.worker_process import WorkerProcess
+from stage_daemon.errors import Cancelled, Conflict, DaemonError, Released, WorkerDied
+from stage_daemon.worker.failures import error_from_failure
+
+log = structlog.get_logger(__name__)
+
+
+class HostedDeployment:
+    """Created LOADING. `on_change` is called whenever something happened that the planner should hear of at once."""
+
+    def __init__(self, *, life: Life, device_id: str, torch_device: str, on_change: Callable[[], None]) -> None:
+        self.life = life
+        self.sessions = Sessions(life.deployment_id)
+        self.connection = stage_daemon_pb2.ConnectStagesRequest()
+        self._device_id = device_id
+        self._torch_device = torch_device
+        self._on_change = on_change
+        self._rendezvous: Rendezvous | None = None
+        self._worker: WorkerProcess | None = None
+        self._senders: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def takes_inputs(self) -> bool:
+        return _does(self.connection, "take_input")
+
+    @property
+    def gives_outputs(self) -> bool:
+        return _does(self.connection, "give_output")
+
+    async def load(
+        self, request: stage_daemon_pb2.LoadStagesRequest
+    ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
+        """A failure ends the deployment here; so does a caller that goes away, for it would never connect it."""
+        try:
+            worker = await self._start_worker(request)
+            async for response in worker.load(request):
+                yield response
+            self.life = advance(self.life, Trigger.LOADED)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.fail(Cancelled("the planner went away while the stages were loading"))
+            raise
+        except Exception as error:
+            raise self.fail(error) from error
+
+    async def open_rendezvous(self, host: str) -> int:
+        """The port of the store; the same one if asked again."""
+        if self.life.phase.ended:
+            raise self._end()
+        if self._rendezvous is None:
+            self._rendezvous = await Rendezvous.open(host)
+        return self._rendezvous.port
+
+    async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:
+        """Raises Conflict unless loaded; another failure ends the deployment here."""
+        self.life = advance(self.life, Trigger.CONNECT)
+        assert self._worker is not None
+        self.connection = request
+        try:
+            await self._worker.connect(request)
+            self.life = advance(self.life, Trigger.CONNECTED)
+        except asyncio.CancelledError:
+            self.fail(Cancelled("the planner went away while the stages were connecting"))
+            raise
+        except Exception as error:
+            raise self.fail(error) from error
+        if self.gives_outputs:
+            self._spawn(self._deliver_outputs(self._worker))
+
+    async def release(self, *, drain_seconds: float) -> None:
+        """Lets go at once, or, where it is running, after what is in flight has left or the seconds are over."""
+        if drain_seconds > 0 and self.life.phase is Phase.RUNNING:
+            self.life = advance(self.life, Trigger.DRAIN)
+            await self._drain(drain_seconds)
+        self.life = advance(self.life, Trigger.RELEASE)
+        self._tear_down(Released(f"deployment {self.life.deployment_id} was stopped"))
+        if self._worker is not None:
+            await self._worker.exited
+
+    def fail(self, error: Exception) -> DaemonError:
+        """Ends the deployment here and returns the error that says where; what had ended already stays as it ended."""
+        if self.life.phase.ended:
+            return self._end()
+        placed = self._placed(error)
+        log.error("deployment failed", deployment_id=self.life.deployment_id, reason=placed.reason, message=str(placed))
+        self.life = advance(self.life, Trigger.FAIL, placed)
+        self._tear_down(placed)
+        self._on_change()
+        return placed
+
+    async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:
+        """None of a worker that is not there, or that is too busy to say."""
+        if self._worker is None or self.life.phase not in (Phase.LOADED, Phase.RUNNING):
+            return []
+        try:
+            return await asyncio.wait_for(self._worker.metrics(), 1.0)
+        except (TimeoutError, DaemonError):
+            return []
+
+    def check_running(self) -> None:
+        """Raises what ended the deployment, or Conflict where it is not running yet or no more."""
+        if self.life.phase is Phase.RUNNING:
+            return
+        if self.life.phase.ended:
+            raise self._end()
+        phase = self.life.phase.value
+        raise Conflict(
+            f"deployment {self.life.deployment_id} is {phase} here, not running; send to it once it is ready",
+            deployment_id=self.life.deployment_id,
+            phase=phase,
+        )
+
+    def open_session(self, session_id: int) -> Session:
+        self.check_running()
+        return self.sessions.open(session_id)
+
+    @contextlib.contextmanager
+    def sending(self, session_id: int) -> Iterator[None]:
+        """One stream of inputs per session at a time: two would mix their sequences."""
+        self.check_running()
+        if session_id in self._senders:
+            raise Conflict(f"session {session_id} is sending already; give each session an id of its own")
+        if self.gives_outputs and not self.sessions.is_open(session_id):
+            raise Conflict(f"session {session_id} is not open; call ReceiveOutputs and wait for its first message")
+        self._senders.add(session_id)
+        try:
+            yield
+        finally:
+            self._senders.discard(session_id)
+
+    async def send_input(self, session_id: int, sequence: int, microbatch: bytes) -> None:
+        """Returns once the first stage has taken it."""
+        self.check_running()
+        assert self._worker is not None
+        try:
+            await self._worker.send_input(session_id, sequence, microbatch)
+        except DaemonError as error:
+            raise (self._end() if self.life.phase.ended else self._placed(error)) from error
+
+    async def _start_worker(self, request: stage_daemon_pb2.LoadStagesRequest) -> WorkerProcess:
+        worker = await WorkerProcess.start(
+            deployment_id=request.deployment_id,
+            generation=request.generation,
+            device=self._torch_device,
+            blob_address=request.blob_address,
+        )
+        self._worker = worker
+        if self.life.phase.ended:
+            worker.kill()
+            raise self._end()
+        self._spawn(self._watch(worker))
+        return worker
+
+    async def _watch(self, worker: WorkerProcess) -> None:
+        reason = await worker.exited
+        if self.life.phase in (Phase.STOPPED, Phase.FAILED, Phase.DRAINING):
+            return
+        self.fail(error_from_failure(worker.failure) if worker.failure else WorkerDied(reason))
+
+    async def _deliver_outputs(self, worker: WorkerProcess) -> None:
+        async for session_id, _, result in worker.outputs():
+            self.sessions.deliver(session_id, result)
+
+    async def _drain(self, drain_seconds: float) -> None:
+        assert self._worker is not None
+        try:
+            await asyncio.wait_for(self._worker.drain(), drain_seconds)
+        except TimeoutError:
+            log.warning("drain took too long", deployment_id=self.life.deployment_id, drain_seconds=drain_seconds)
+        except DaemonError as error:
+            log.warning("drain failed", deployment_id=self.life.deployment_id, message=str(error))
+
+    def _tear_down(self, error: DaemonError) -> None:
+        self.sessions.end_all(error)
+        if self._worker is not None:
+            self._worker.kill()
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+
+    def _end(self) -> DaemonError:
+        return self.life.error or Released(f"deployment {self.life.deployment_id} was stopped")
+
+    def _placed(self, error: Exception) -> DaemonError:
+        """The same error, naming this daemon's device and the stage: its first, where the worker did not say which."""
+        known = error if isinstance(error, DaemonError) else DaemonError(f"{type(error).__name__}: {error}")
+        known.device_id = self._device_id
+        if known.stage is None:
+            known.stage = self.life.stages[0] if self.life.stages else None
+        if self._device_id not in known.message:
+            stages = ", ".join(str(stage) for stage in self.life.stages)
+            known.message = (
+                f"stage{'s' if len(self.life.stages) > 1 else ''} {stages} on {self._device_id}: {known.message}"
+            )
+        return known
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _does(connection: stage_daemon_pb2.ConnectStagesRequest, kind: str) -> bool:
+    return any(action.WhichOneof("kind") == kind for lane in connection.lanes for action in lane.actions)

@@ -1,0 +1,107 @@
+"""Keeps the planner told: registers, then heartbeats; a planner that is gone is waited for, and the daemon goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import grpc
+import structlog
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from protos.v1 import planner_pb2, planner_pb2_grpc
+from stage_daemon.control.supervisor import Supervisor
+from stage_daemon.errors import Conflict
+
+BEATS_PER_LEASE = 3
+FIRST_BACK_OFF_SECONDS = 0.1
+MOST_BACK_OFF_SECONDS = 3.0
+CALL_SECONDS = 10.0
+# Asking again cannot help: the planner refuses what this daemon says of itself.
+FATAL_REASONS = frozenset({"DEVICE_TAKEN", "INVALID_ARGUMENT", "INVALID_INVENTORY"})
+
+log = structlog.get_logger(__name__)
+
+
+class Registration:
+    """`connected` says whether the planner answered last time."""
+
+    def __init__(
+        self, planner_address: str, request: planner_pb2.RegisterDaemonRequest, supervisor: Supervisor
+    ) -> None:
+        self.registered = asyncio.Event()
+        self.connected = False
+        self._request = request
+        self._supervisor = supervisor
+        self._releases: set[asyncio.Task[None]] = set()
+        options = [("grpc.max_reconnect_backoff_ms", 1000), ("grpc.initial_reconnect_backoff_ms", 100)]
+        self._channel = grpc.aio.insecure_channel(planner_address, options=options)
+        self._stub: planner_pb2_grpc.DaemonRegistryServiceAsyncStub = planner_pb2_grpc.DaemonRegistryServiceStub(
+            self._channel
+        )
+
+    async def run(self) -> None:
+        """Until cancelled. Raises Conflict where the planner will never take this daemon."""
+        failures = 0
+        while True:
+            try:
+                lease_seconds = await self._register()
+                failures = 0
+                while True:
+                    await self._pause(lease_seconds / BEATS_PER_LEASE)
+                    lease_seconds = await self._beat(lease_seconds)
+            except grpc.aio.AioRpcError as error:
+                self.connected = False
+                _raise_if_fatal(error)
+                if error.code() is not grpc.StatusCode.NOT_FOUND:
+                    if failures == 0:
+                        log.warning("planner is not answering", code=error.code().name, message=error.details())
+                    await asyncio.sleep(_back_off_seconds(failures))
+                    failures += 1
+
+    async def close(self) -> None:
+        await self._channel.close(None)
+
+    async def _register(self) -> float:
+        answer = await self._stub.RegisterDaemon(self._request, timeout=CALL_SECONDS)
+        self.connected = True
+        self._supervisor.changed.set()
+        if not self.registered.is_set():
+            log.info("registered", device_id=self._request.device.id, lease_seconds=answer.lease_seconds)
+        self.registered.set()
+        return answer.lease_seconds
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the next beat is due, or there is news that cannot wait."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._supervisor.changed.wait(), seconds)
+
+    async def _beat(self, lease_seconds: float) -> float:
+        self._supervisor.changed.clear()
+        request = planner_pb2.HeartbeatRequest(
+            device_id=self._request.device.id,
+            incarnation_id=self._request.incarnation_id,
+            deployments=self._supervisor.report(),
+        )
+        answer = await self._stub.Heartbeat(request, timeout=max(1.0, lease_seconds))
+        for deployment_id in answer.release_deployment_ids:
+            task = asyncio.create_task(self._supervisor.release(deployment_id, 0.0))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+        return answer.lease_seconds
+
+
+def _raise_if_fatal(error: grpc.aio.AioRpcError) -> None:
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    for detail in status.details if status is not None else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.reason in FATAL_REASONS:
+            raise Conflict(f"the planner refuses this daemon: {error.details()}") from error
+
+
+def _back_off_seconds(failures: int) -> float:
+    """Doubles, and differs from daemon to daemon, so that a planner that is back is not overrun."""
+    longest = min(MOST_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2 ** min(failures, 10))
+    return random.uniform(longest / 2, longest)

@@ -1,0 +1,106 @@
+"""StageDaemonService: the planner's calls go to the supervisor, the clients' streams to their deployment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from stage_daemon.control.hosted import HostedDeployment
+from stage_daemon.control.microbatches import check_microbatch
+from stage_daemon.control.supervisor import Supervisor
+from stage_daemon.errors import Conflict, InvalidRequest
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
+    """`advertise_host` is the host that other daemons reach this one's rendezvous at."""
+
+    def __init__(self, supervisor: Supervisor, advertise_host: str) -> None:
+        self._supervisor = supervisor
+        self._advertise_host = advertise_host
+
+    async def LoadStages(
+        self, request: stage_daemon_pb2.LoadStagesRequest, context: Context
+    ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
+        async for response in self._supervisor.load(request):
+            yield response
+
+    async def OpenRendezvous(
+        self, request: stage_daemon_pb2.OpenRendezvousRequest, context: Context
+    ) -> stage_daemon_pb2.OpenRendezvousResponse:
+        port = await self._supervisor.open_rendezvous(request.deployment_id, request.generation)
+        host = f"[{self._advertise_host}]" if ":" in self._advertise_host else self._advertise_host
+        return stage_daemon_pb2.OpenRendezvousResponse(address=f"{host}:{port}")
+
+    async def ConnectStages(
+        self, request: stage_daemon_pb2.ConnectStagesRequest, context: Context
+    ) -> stage_daemon_pb2.ConnectStagesResponse:
+        await self._supervisor.connect(request)
+        return stage_daemon_pb2.ConnectStagesResponse()
+
+    async def ReleaseDeployment(
+        self, request: stage_daemon_pb2.ReleaseDeploymentRequest, context: Context
+    ) -> stage_daemon_pb2.ReleaseDeploymentResponse:
+        await self._supervisor.release(request.deployment_id, request.drain_seconds if request.drain else 0.0)
+        return stage_daemon_pb2.ReleaseDeploymentResponse()
+
+    async def GetDaemonStatus(
+        self, request: stage_daemon_pb2.GetDaemonStatusRequest, context: Context
+    ) -> stage_daemon_pb2.GetDaemonStatusResponse:
+        return stage_daemon_pb2.GetDaemonStatusResponse(
+            device_id=self._supervisor.device_id,
+            deployments=self._supervisor.report(),
+            stages=await self._supervisor.metrics(),
+        )
+
+    async def SendInputs(
+        self, request_iterator: AsyncIterator[stage_daemon_pb2.SendInputsRequest], context: Context
+    ) -> AsyncIterator[stage_daemon_pb2.SendInputsResponse]:
+        first = await anext(request_iterator, None)
+        if first is None or first.WhichOneof("content") != "open":
+            raise InvalidRequest("SendInputs: the first message has to be `open`")
+        hosted = self._input_end(first.open)
+        session_id = first.open.session_id
+        sequence = 0
+        with hosted.sending(session_id):
+            async for request in request_iterator:
+                if request.WhichOneof("content") != "microbatch":
+                    raise InvalidRequest("SendInputs: after `open` each message has to be a `microbatch`")
+                sequence += 1
+                check_microbatch(request.microbatch, hosted.connection.inputs, sequence)
+                await hosted.send_input(session_id, sequence, request.microbatch.SerializeToString())
+                yield stage_daemon_pb2.SendInputsResponse(sequence=sequence)
+
+    async def ReceiveOutputs(
+        self, request: stage_daemon_pb2.ReceiveOutputsRequest, context: Context
+    ) -> AsyncIterator[stage_daemon_pb2.ReceiveOutputsResponse]:
+        hosted = self._output_end(request.open)
+        session = hosted.open_session(request.open.session_id)
+        try:
+            yield stage_daemon_pb2.ReceiveOutputsResponse()
+            async for result in session.results():
+                yield stage_daemon_pb2.ReceiveOutputsResponse.FromString(result)
+        finally:
+            hosted.sessions.close(session)
+
+    def _input_end(self, opened: stage_daemon_pb2.OpenSession) -> HostedDeployment:
+        hosted = self._supervisor.find(opened.deployment_id)
+        hosted.check_running()
+        if not hosted.takes_inputs:
+            raise Conflict(
+                f"the first stage of {opened.deployment_id} is not here; send inputs to the deployment's input_address"
+            )
+        return hosted
+
+    def _output_end(self, opened: stage_daemon_pb2.OpenSession) -> HostedDeployment:
+        hosted = self._supervisor.find(opened.deployment_id)
+        hosted.check_running()
+        if not hosted.gives_outputs:
+            raise Conflict(
+                f"the last stage of {opened.deployment_id} is not here; read from the deployment's output_address"
+            )
+        return hosted

@@ -1,0 +1,98 @@
+"""Results on their way to clients: each session gets its own, in order, whatever the other sessions do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+from stage_daemon.errors import Conflict, DaemonError, ResultsNotRead
+
+# What may wait for a client that reads slowly. Clients bound what they have in flight far below this.
+MAX_WAITING_RESULTS = 256
+MAX_WAITING_BYTES = 1 << 30
+
+
+class Session:
+    """Results of one client, in the order that they were delivered; then the error that ended it, if one did."""
+
+    def __init__(self, session_id: int) -> None:
+        self.session_id = session_id
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._error: DaemonError | None = None
+        self._wake = asyncio.Event()
+
+    def put(self, result: bytes) -> bool:
+        """False where too much waits already."""
+        full = len(self._waiting) >= MAX_WAITING_RESULTS or self._waiting_bytes + len(result) > MAX_WAITING_BYTES
+        if full and self._waiting:
+            return False
+        self._waiting.append(result)
+        self._waiting_bytes += len(result)
+        self._wake.set()
+        return True
+
+    def end(self, error: DaemonError) -> None:
+        """What waits is still read; then the reader gets the error."""
+        self._error = self._error or error
+        self._wake.set()
+
+    async def results(self) -> AsyncIterator[bytes]:
+        """Serialized ReceiveOutputsResponse messages. One reader."""
+        while True:
+            while self._waiting:
+                result = self._waiting.popleft()
+                self._waiting_bytes -= len(result)
+                yield result
+            if self._error is not None:
+                raise self._error
+            self._wake.clear()
+            await self._wake.wait()
+
+
+class Sessions:
+    """The open sessions of one deployment."""
+
+    def __init__(self, deployment_id: str) -> None:
+        self._deployment_id = deployment_id
+        self._open: dict[int, Session] = {}
+        self._error: DaemonError | None = None
+
+    def open(self, session_id: int) -> Session:
+        if self._error is not None:
+            raise self._error
+        if session_id in self._open:
+            raise Conflict(
+                f"session {session_id} of {self._deployment_id} is open already; give each session an id of its own",
+                session_id=session_id,
+            )
+        session = self._open[session_id] = Session(session_id)
+        return session
+
+    def close(self, session: Session) -> None:
+        """Its client has left; what still comes for it is dropped."""
+        if self._open.get(session.session_id) is session:
+            del self._open[session.session_id]
+
+    def is_open(self, session_id: int) -> bool:
+        return session_id in self._open
+
+    def deliver(self, session_id: int, result: bytes) -> None:
+        """Never waits: a client that does not read loses its session and holds up nobody."""
+        session = self._open.get(session_id)
+        if session is None or session.put(result):
+            return
+        self.close(session)
+        session.end(
+            ResultsNotRead(
+                f"session {session_id}: more than {MAX_WAITING_RESULTS} results or {MAX_WAITING_BYTES} bytes waited to "
+                "be read; read results while sending inputs, with fewer microbatches in flight",
+                session_id=session_id,
+            )
+        )
+
+    def end_all(self, error: DaemonError) -> None:
+        self._error = error
+        for session in self._open.values():
+            session.end(error)

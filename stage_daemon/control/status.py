@@ -1,0 +1,111 @@
+"""From error to gRPC status, in one place: calls raise stage_daemon.errors, this interceptor answers.
+
+Each status carries a google.rpc.ErrorInfo with the error's stable reason, the stage and the device that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from stage_daemon import errors
+
+DOMAIN = "partition_planner"
+# ErrorInfo travels in a header: a long value would make the whole answer unreadable.
+MAX_METADATA_ENTRIES = 12
+MAX_METADATA_CHARACTERS = 200
+MAX_MESSAGE_CHARACTERS = 1200
+
+# The first class that fits counts.
+CODES: dict[type[errors.DaemonError], int] = {
+    errors.InvalidRequest: code_pb2.INVALID_ARGUMENT,
+    errors.StateMismatch: code_pb2.DATA_LOSS,
+    errors.ShapeMismatch: code_pb2.FAILED_PRECONDITION,
+    errors.InsufficientMemory: code_pb2.RESOURCE_EXHAUSTED,
+    errors.ResultsNotRead: code_pb2.RESOURCE_EXHAUSTED,
+    errors.NotFound: code_pb2.NOT_FOUND,
+    errors.Conflict: code_pb2.FAILED_PRECONDITION,
+    errors.WorkerDied: code_pb2.ABORTED,
+    errors.StageFailed: code_pb2.ABORTED,
+    errors.EdgeTimeout: code_pb2.DEADLINE_EXCEEDED,
+    errors.Unavailable: code_pb2.UNAVAILABLE,
+    errors.Cancelled: code_pb2.CANCELLED,
+}
+
+log = structlog.get_logger(__name__)
+
+
+def status_of(error: errors.DaemonError) -> status_pb2.Status:
+    code = next((code for kind, code in CODES.items() if isinstance(error, kind)), code_pb2.INTERNAL)
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
+    for key, value in _facts(error).items():
+        info.metadata[key] = value[:MAX_METADATA_CHARACTERS]
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    return status_pb2.Status(code=code, message=error.message[:MAX_MESSAGE_CHARACTERS], details=[detail])
+
+
+class StatusInterceptor(grpc.aio.ServerInterceptor):
+    """Covers the daemon's own calls; those of health and reflection answer for themselves."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not method.startswith("/partition_planner."):
+            return handler
+        if handler.unary_unary:
+            return handler._replace(unary_unary=_one_answer(handler.unary_unary, method))
+        if handler.unary_stream:
+            return handler._replace(unary_stream=_many_answers(handler.unary_stream, method))
+        return handler._replace(stream_stream=_many_answers(handler.stream_stream, method))
+
+
+def _one_answer(call: Callable[..., Any], method: str) -> Callable[..., Any]:
+    async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await call(request, context)
+        except Exception as error:
+            await _abort(error, method, context)
+
+    return answer
+
+
+def _many_answers(call: Callable[..., Any], method: str) -> Callable[..., Any]:
+    async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        try:
+            async for item in call(request, context):
+                yield item
+        except Exception as error:
+            await _abort(error, method, context)
+
+    return answers
+
+
+async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if not isinstance(error, errors.DaemonError):
+        log.error("incident", method=method, exc_info=error)
+        error = errors.DaemonError(f"internal error in {method}: {type(error).__name__}: {error}")
+    log.info("refused", method=method, reason=error.reason, message=error.message)
+    status = rpc_status.to_status(status_of(error))
+    await context.abort(status.code, status.details, status.trailing_metadata)
+
+
+def _facts(error: errors.DaemonError) -> dict[str, str]:
+    facts = dict(tuple(error.metadata.items())[:MAX_METADATA_ENTRIES])
+    if error.stage is not None:
+        facts["stage"] = str(error.stage)
+    if error.device_id:
+        facts["device_id"] = error.device_id
+    return facts

@@ -1,0 +1,148 @@
+"""The deployments of one device: which are here, and what is asked of each. It never touches the device itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.control.hosted import HostedDeployment
+from stage_daemon.control.lifecycle import Life, Phase
+from stage_daemon.errors import Conflict, InvalidRequest, NotFound
+from stage_daemon.worker.failures import failure_from_error
+
+MAX_DRAIN_SECONDS = 3600.0
+_STATES = {
+    Phase.LOADING: planner_pb2.WORKER_STATE_LOADING,
+    Phase.LOADED: planner_pb2.WORKER_STATE_LOADED,
+    Phase.CONNECTING: planner_pb2.WORKER_STATE_CONNECTING,
+    Phase.RUNNING: planner_pb2.WORKER_STATE_RUNNING,
+    Phase.DRAINING: planner_pb2.WORKER_STATE_DRAINING,
+    Phase.STOPPED: planner_pb2.WORKER_STATE_STOPPED,
+    Phase.FAILED: planner_pb2.WORKER_STATE_FAILED,
+}
+
+
+class Supervisor:
+    """`changed` is set when the planner should be told at once; whoever tells it clears it."""
+
+    def __init__(self, *, device_id: str, torch_device: str, planner_address: str, listen_host: str) -> None:
+        self.device_id = device_id
+        self.changed = asyncio.Event()
+        self._torch_device = torch_device
+        self._planner_address = planner_address
+        self._listen_host = listen_host
+        self._hosted: dict[str, HostedDeployment] = {}
+        self._leaving = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def load(
+        self, request: stage_daemon_pb2.LoadStagesRequest
+    ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
+        """Progress; ends once every stage is loaded. Raises Conflict where the deployment is here already."""
+        hosted = self._host(request)
+        wanted = stage_daemon_pb2.LoadStagesRequest()
+        wanted.CopyFrom(request)
+        wanted.blob_address = request.blob_address or self._planner_address
+        async for response in hosted.load(wanted):
+            yield response
+
+    async def open_rendezvous(self, deployment_id: str, generation: int) -> int:
+        """The port of the store at which the generation's workers meet."""
+        return await self._find(deployment_id, generation).open_rendezvous(self._listen_host)
+
+    async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:
+        await self._find(request.deployment_id, request.generation).connect(request)
+
+    async def release(self, deployment_id: str, drain_seconds: float) -> None:
+        """Idempotent: what is not here is let go of already."""
+        hosted = self._hosted.get(deployment_id)
+        if hosted is None:
+            return
+        await hosted.release(drain_seconds=min(drain_seconds, MAX_DRAIN_SECONDS))
+        if self._hosted.get(deployment_id) is hosted:
+            del self._hosted[deployment_id]
+        if not self._hosted:
+            self._empty.set()
+        self.changed.set()
+
+    def find(self, deployment_id: str) -> HostedDeployment:
+        """Raises NotFound."""
+        hosted = self._hosted.get(deployment_id)
+        if hosted is None:
+            raise NotFound(
+                f"deployment {deployment_id!r} has no stage on {self.device_id}; ask the planner where it runs",
+                device_id=self.device_id,
+                deployment_id=deployment_id,
+            )
+        return hosted
+
+    def report(self) -> list[planner_pb2.DeploymentOnDaemon]:
+        """Where every deployment stands; a failed one is reported until the planner says to let go of it."""
+        return [self._standing(hosted.life) for hosted in self._hosted.values()]
+
+    async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:
+        found = await asyncio.gather(*(hosted.metrics() for hosted in self._hosted.values()))
+        return [stage for stages in found for stage in stages]
+
+    def leave(self) -> None:
+        """Takes no more deployments, and reports those that run as draining: the planner then stops them everywhere."""
+        self._leaving = True
+        self.changed.set()
+
+    async def wait_until_empty(self, timeout_seconds: float) -> bool:
+        """Whether every deployment was let go of in time."""
+        try:
+            await asyncio.wait_for(self._empty.wait(), timeout_seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Lets go of everything at once."""
+        await asyncio.gather(*(self.release(deployment_id, 0.0) for deployment_id in tuple(self._hosted)))
+
+    def _host(self, request: stage_daemon_pb2.LoadStagesRequest) -> HostedDeployment:
+        if self._leaving:
+            raise Conflict(f"the daemon of {self.device_id} is shutting down", device_id=self.device_id)
+        if not request.deployment_id or not request.stages:
+            raise InvalidRequest("LoadStages needs a deployment_id and at least one stage")
+        present = self._hosted.get(request.deployment_id)
+        if present is not None and not (present.life.phase.ended and present.life.generation < request.generation):
+            raise Conflict(
+                f"deployment {request.deployment_id} is here already, {present.life.phase.value}, in generation "
+                f"{present.life.generation}; release it first",
+                deployment_id=request.deployment_id,
+            )
+        life = Life(
+            deployment_id=request.deployment_id,
+            generation=request.generation,
+            stages=tuple(module.stage for module in request.stages),
+        )
+        hosted = HostedDeployment(
+            life=life, device_id=self.device_id, torch_device=self._torch_device, on_change=self.changed.set
+        )
+        self._hosted[request.deployment_id] = hosted
+        self._empty.clear()
+        return hosted
+
+    def _find(self, deployment_id: str, generation: int) -> HostedDeployment:
+        hosted = self.find(deployment_id)
+        if hosted.life.generation != generation:
+            raise Conflict(
+                f"deployment {deployment_id} is in generation {hosted.life.generation} here, not {generation}",
+                deployment_id=deployment_id,
+            )
+        return hosted
+
+    def _standing(self, life: Life) -> planner_pb2.DeploymentOnDaemon:
+        state = _STATES[life.phase]
+        if self._leaving and life.phase is Phase.RUNNING:
+            state = planner_pb2.WORKER_STATE_DRAINING
+        return planner_pb2.DeploymentOnDaemon(
+            deployment_id=life.deployment_id,
+            generation=life.generation,
+            state=state,
+            failure=failure_from_error(life.error) if life.error else None,
+        )

@@ -1,0 +1,57 @@
+"""What a stage-daemon can be told: one frozen object, from the environment (STAGE_DAEMON_GPU) or the command line."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+
+
+def parse_bytes(text: object) -> object:
+    """ "2GiB", "500 MB", "1073741824" to a count of bytes; anything else is left for the type to refuse."""
+    if not isinstance(text, str):
+        return text
+    found = _SIZE.fullmatch(text.strip())
+    unit = _UNITS.get(found.group(2).lower()) if found else None
+    if found is None or unit is None:
+        raise ValueError(f"{text!r} is no size; write 2GiB, 500MB or a count of bytes")
+    return int(float(found.group(1)) * unit)
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """Read once, in stage_daemon.__main__, and passed down."""
+
+    model_config = SettingsConfigDict(env_prefix="STAGE_DAEMON_", frozen=True, extra="ignore")
+
+    planner: str = Field("127.0.0.1:50051", description="host:port of the planner-server")
+    listen: str = Field("127.0.0.1:0", description="host:port to serve on; port 0 takes a free one")
+    advertise: str = Field("", description="host or host:port that others reach this daemon at; empty: as it listens")
+    device: Literal["", "cpu", "gpu"] = Field("", description="cpu, or gpu (gpu 0 where no number is given)")
+    gpu: int | None = Field(None, ge=0, description="number of the GPU, as nvidia-smi counts them")
+    device_id: str = Field("", description="unique name of the device; empty: <host>/gpu<N> or <host>/cpu0")
+    kind: str = Field("", description="kind that speeds are kept by (h200, cpu); empty: found out")
+    memory: Bytes | None = Field(None, description="bytes that plans may fill (2GiB); none: what the device has")
+    drain_seconds: float = Field(30.0, ge=0, description="how long deployments may finish after SIGTERM")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_format: Literal["console", "json"] = Field("console", description="for people or for machines")
+
+    @model_validator(mode="after")
+    def _one_device(self) -> Settings:
+        if self.gpu is not None and self.device == "cpu":
+            raise ValueError(f"gpu is {self.gpu} and device is cpu; a daemon has one device: name one of them")
+        if self.gpu is None and not self.device:
+            raise ValueError("no device is named; give --gpu N, or --device cpu")
+        return self
+
+    @property
+    def gpu_index(self) -> int | None:
+        """None on a CPU."""
+        return None if self.device == "cpu" else self.gpu or 0
