@@ -1,4 +1,4 @@
-"""Messages to graph records. Bounds are held first; whether references make sense is `planner.graph.check`'s business."""
+"""Messages to graph records. Bounds are held first; what references mean is `planner.graph.check`'s business."""
 
 from __future__ import annotations
 

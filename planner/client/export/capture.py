@@ -1,0 +1,74 @@
+"""Runs torch.export and says in our terms why a module cannot be captured."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from planner.errors import UnsupportedModule
+
+
+def capture(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, strict: bool
+) -> ExportedProgram:
+    """The raw program in the training IR. Raises UnsupportedModule."""
+    what = type(module).__name__
+    _refuse_ambient_autocast(what)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), _refuse_custom_functions(what):
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    except UnsupportedModule:
+        raise
+    except GuardOnDataDependentSymNode as error:
+        raise UnsupportedModule(
+            f"{what}: a branch or shape depends on what a tensor holds ({_first_line(error)}); "
+            "write it with torch.where or torch.cond, or state the range with torch._check"
+        ) from error
+    except Exception as error:
+        raise UnsupportedModule(
+            f"{what}: torch.export cannot capture it: {_first_lines(error)}\n"
+            "change the module's forward, or its dynamic_shapes, as the message says"
+        ) from error
+
+
+def _refuse_ambient_autocast(what: str) -> None:
+    for device_class in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device_class):
+            raise UnsupportedModule(
+                f"{what}: autocast is on around export and would be lost; open it inside the module's forward"
+            )
+
+
+@contextlib.contextmanager
+def _refuse_custom_functions(what: str) -> Iterator[None]:
+    """While a module is captured, calling a torch.autograd.Function says that it cannot be carried."""
+    inherited = torch.autograd.Function.__dict__["apply"]
+
+    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith("torch."):
+            return inherited.__get__(None, cls)(*args, **kwargs)
+        raise UnsupportedModule(
+            f"{what}: calls {cls.__module__}.{cls.__qualname__}, a custom torch.autograd.Function, whose backward is "
+            "Python code that a graph cannot hold; write its forward with torch's own operators"
+        )
+
+    torch.autograd.Function.apply = classmethod(refuse)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = inherited  # type: ignore[method-assign]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _first_lines(error: Exception, most: int = 12) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return "\n".join(lines[:most]) or type(error).__name__

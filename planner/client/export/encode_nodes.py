@@ -1,0 +1,209 @@
+"""Calls of a captured program as nodes, and what they give as values, in program order."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from planner.client.export.arguments import argument_of
+from planner.client.export.effects import argument_at, mutated_positions
+from planner.client.export.module_paths import module_path
+from planner.client.export.operators import operator_of
+from planner.client.export.regions import context_of
+from planner.client.export.states import CapturedState
+from planner.client.export.storage import StorageRoots
+from planner.client.export.symbols import SymbolTable
+from planner.client.export.values import value_of
+from planner.errors import UnsupportedModule
+from planner.graph.ir import (
+    Argument,
+    ArgumentList,
+    Graph,
+    Input,
+    Node,
+    Output,
+    SubgraphReference,
+    TreeLeaf,
+    TreeTuple,
+    Value,
+    ValueReference,
+)
+
+_NO_GRADIENT = frozenset({"aten::detach", "aten::lift_fresh_copy"})
+
+
+class NodeEncoder:
+    """Gives ids from 1 in the order of definition. States and inputs are defined first, then nodes encoded."""
+
+    def __init__(self, symbols: SymbolTable) -> None:
+        self._symbols = symbols
+        self._values: list[Value] = []
+        self._nodes: list[Node] = []
+        self._subgraphs: list[Graph] = []
+        self._what: dict[fx.Node, Argument] = {}
+        self._needs_gradient: set[fx.Node] = set()
+        self._roots = StorageRoots()
+        self._mutated: set[fx.Node] = set()
+
+    def values(self) -> tuple[Value, ...]:
+        return tuple(self._values)
+
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(self._nodes)
+
+    def subgraphs(self) -> tuple[Graph, ...]:
+        return tuple(self._subgraphs)
+
+    def reference(self, node: fx.Node) -> Argument:
+        """What stands for a call's result: a value, or a list of them where the call gives several."""
+        return self._what[node]
+
+    def value_id(self, node: fx.Node) -> int:
+        found = self._what[node]
+        assert isinstance(found, ValueReference)
+        return found.value_id
+
+    def is_mutated(self, placeholder: fx.Node) -> bool:
+        """True if some encoded call writes the storage of that input or state."""
+        return placeholder in self._mutated
+
+    def define_state(self, state: CapturedState) -> None:
+        self._define_placeholder(state.placeholder, state.name, state.tensor.requires_grad)
+
+    def define_input(self, placeholder: fx.Node) -> ValueReference:
+        fake = placeholder.meta.get("val")
+        return self._define_placeholder(placeholder, placeholder.name, bool(getattr(fake, "requires_grad", False)))
+
+    def encode(self, module: fx.GraphModule) -> None:
+        """Adds every call of the program, in order. Raises UnsupportedModule."""
+        for node in module.graph.nodes:
+            self._roots.add(node)
+            if node.op == "get_attr":
+                self._what[node] = self._subgraph(module, node)
+            elif node.op == "call_function" and not _is_element(node):
+                self._call(node)
+
+    def _define_placeholder(self, node: fx.Node, name: str, requires_grad: bool) -> ValueReference:
+        if requires_grad:
+            self._needs_gradient.add(node)
+        self._what[node] = reference = self._define(node.meta.get("val"), name, requires_grad)
+        return reference
+
+    def _define(self, fake: Any, name: str, requires_grad: bool) -> ValueReference:
+        value_id = len(self._values) + 1
+        self._values.append(value_of(fake, value_id, name, self._symbols, requires_grad=requires_grad))
+        return ValueReference(value_id)
+
+    def _call(self, node: fx.Node) -> None:
+        found = operator_of(node)
+        path = module_path(node)
+        where = f"{found.qualified_name} in module {path!r}"
+        context = context_of(node)
+        arguments = tuple(argument_of(argument, self.reference, where) for argument in node.args)
+        keywords = tuple((key, argument_of(item, self.reference, where)) for key, item in node.kwargs.items())
+        if context.grad_enabled and self._passes_gradient(node):
+            self._needs_gradient.add(node)
+        self._note_mutations(node)
+        outputs, returns_tuple = self._results(node)
+        self._nodes.append(
+            Node(
+                operator=found,
+                arguments=arguments,
+                keyword_arguments=keywords,
+                outputs=outputs,
+                returns_tuple=returns_tuple,
+                module_path=path,
+                context=context,
+                name=node.name,
+            )
+        )
+
+    def _passes_gradient(self, node: fx.Node) -> bool:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name in _NO_GRADIENT:
+            return False
+        return any(source in self._needs_gradient for source in node.all_input_nodes)
+
+    def _note_mutations(self, node: fx.Node) -> None:
+        for position in mutated_positions(node):
+            written = argument_at(node, position)
+            if isinstance(written, fx.Node):
+                self._mutated.update(self._roots.of(written))
+
+    def _results(self, node: fx.Node) -> tuple[tuple[int, ...], bool]:
+        fake = node.meta.get("val")
+        if isinstance(fake, list | tuple):
+            return self._elements(node, fake), True
+        if fake is None:
+            return (), False
+        if not node.users:
+            return (0,), False
+        self._what[node] = reference = self._define(fake, node.name, self._gradient_of(node, fake))
+        return (reference.value_id,), False
+
+    def _elements(self, node: fx.Node, fakes: Sequence[Any]) -> tuple[int, ...]:
+        whole = any(not _is_element(user) for user in node.users)
+        readers: dict[int, list[fx.Node]] = {}
+        for user in node.users:
+            if _is_element(user):
+                readers.setdefault(int(user.args[1]) % len(fakes), []).append(user)  # type: ignore[arg-type]
+        references: list[ValueReference | None] = []
+        for index, fake in enumerate(fakes):
+            reading = readers.get(index, [])
+            if fake is None or not (whole or any(reader.users for reader in reading)):
+                references.append(None)
+                continue
+            reference = self._define(
+                fake, reading[0].name if reading else f"{node.name}.{index}", self._gradient_of(node, fake)
+            )
+            references.append(reference)
+            for reader in reading:
+                self._what[reader] = reference
+                if node in self._needs_gradient:
+                    self._needs_gradient.add(reader)
+        self._what[node] = ArgumentList(tuple(references))
+        return tuple(reference.value_id if reference else 0 for reference in references)
+
+    def _gradient_of(self, node: fx.Node, fake: Any) -> bool:
+        return node in self._needs_gradient and isinstance(fake, torch.Tensor) and _is_differentiable(fake)
+
+    def _subgraph(self, module: fx.GraphModule, node: fx.Node) -> Argument:
+        body = getattr(module, str(node.target), None)
+        if not isinstance(body, fx.GraphModule):
+            raise UnsupportedModule(f"{node.target}: only bodies of torch.cond can stand beside the program")
+        encoder = NodeEncoder(self._symbols)
+        placeholders = [item for item in body.graph.nodes if item.op == "placeholder"]
+        inputs = tuple(Input(name=item.name, content=encoder.define_input(item)) for item in placeholders)
+        encoder.encode(body)
+        returned = next(item for item in body.graph.nodes if item.op == "output").args[0]
+        leaves = returned if isinstance(returned, list | tuple) else (returned,)
+        outputs = tuple(
+            Output(name=str(index), content=argument_of(leaf, encoder.reference, f"output {index} of {node.target}"))
+            for index, leaf in enumerate(leaves)
+        )
+        self._subgraphs.append(
+            Graph(
+                torch_version=torch.__version__,
+                name=str(node.target),
+                symbols=self._symbols.symbols(),
+                values=encoder.values(),
+                nodes=encoder.nodes(),
+                subgraphs=encoder.subgraphs(),
+                inputs=inputs,
+                outputs=outputs,
+                input_tree=TreeTuple(tuple(TreeLeaf() for _ in inputs)),
+                output_tree=TreeTuple(tuple(TreeLeaf() for _ in outputs)),
+            )
+        )
+        return SubgraphReference(len(self._subgraphs) - 1)
+
+
+def _is_element(node: fx.Node) -> bool:
+    return node.target is operator.getitem and isinstance(node.args[0], fx.Node)
+
+
+def _is_differentiable(fake: torch.Tensor) -> bool:
+    return fake.dtype.is_floating_point or fake.dtype.is_complex

@@ -1,0 +1,50 @@
+"""States as records, once it is known which of them the program writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from planner.client.export.encode_nodes import NodeEncoder
+from planner.client.export.states import CapturedState, storage_of
+from planner.errors import UnsupportedModule
+from planner.graph.ir import State, StateKind
+
+
+def encode_states(states: tuple[CapturedState, ...], encoder: NodeEncoder) -> tuple[State, ...]:
+    """Raises UnsupportedModule for a constant that is written, or a written state of which another views a part."""
+    written_groups = {state.tie_group for state in states if state.tie_group and encoder.is_mutated(state.placeholder)}
+    records = []
+    for state in states:
+        mutated = encoder.is_mutated(state.placeholder) or state.tie_group in written_groups
+        if mutated:
+            _check_mutable(state, states)
+        records.append(
+            State(
+                name=state.name,
+                value_id=encoder.value_id(state.placeholder),
+                kind=state.kind,
+                sha256=state.sha256,
+                tie_group=state.tie_group,
+                requires_grad=state.tensor.requires_grad,
+                persistent=state.persistent,
+                mutated=mutated,
+            )
+        )
+    return tuple(records)
+
+
+def _check_mutable(state: CapturedState, states: tuple[CapturedState, ...]) -> None:
+    if state.kind is StateKind.CONSTANT:
+        raise UnsupportedModule(
+            f"{state.name!r}: the forward writes this tensor, which is no buffer; register it with register_buffer"
+        )
+    sharing = Counter(
+        other.tie_group if other.tie_group else -index
+        for index, other in enumerate(states, start=1)
+        if storage_of(other.tensor) == storage_of(state.tensor)
+    )
+    if len(sharing) > 1:
+        raise UnsupportedModule(
+            f"{state.name!r}: the forward writes it, and another state is a different view of the same storage; "
+            "give each its own storage"
+        )

@@ -1,0 +1,30 @@
+"""The one call: a module and example inputs in, a graph and its weights out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from planner.client.export.exported_model import ExportedModel
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def export(
+    module: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    name: str | None = None,
+    strict: bool = False,
+) -> ExportedModel:
+    """The module's forward as it stands (train or eval), for inputs shaped like the examples.
+
+    `dynamic_shapes` is torch.export's. A module on the meta device gives a graph without weights, which can be planned.
+    Raises UnsupportedModule, saying what to change, for a module that cannot be carried.
+    """
+    from planner.client.export.translate import translate
+
+    return translate(module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, name=name, strict=strict)

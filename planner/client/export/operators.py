@@ -1,0 +1,80 @@
+"""Targets of captured calls as operator records, out of the fixed vocabulary."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from planner.client.export.effects import aliased_positions, draws_random, mutated_positions
+from planner.client.export.module_paths import module_path
+from planner.errors import UnsupportedModule
+from planner.graph.ir import Operator, OperatorKind
+from planner.graph.operators import load_vocabulary
+
+_PYTHON: dict[Any, str] = {
+    abs: "abs",
+    round: "round",
+    operator.abs: "abs",
+    operator.add: "add",
+    operator.and_: "and_",
+    operator.eq: "eq",
+    operator.floordiv: "floordiv",
+    operator.ge: "ge",
+    operator.gt: "gt",
+    operator.le: "le",
+    operator.lt: "lt",
+    operator.mod: "mod",
+    operator.mul: "mul",
+    operator.ne: "ne",
+    operator.neg: "neg",
+    operator.not_: "not_",
+    operator.or_: "or_",
+    operator.pow: "pow",
+    operator.sub: "sub",
+    operator.truediv: "truediv",
+    math.ceil: "ceil",
+    math.floor: "floor",
+    math.trunc: "trunc",
+    torch.sym_float: "sym_float",
+    torch.sym_int: "sym_int",
+    torch.sym_ite: "sym_ite",
+    torch.sym_max: "sym_max",
+    torch.sym_min: "sym_min",
+    torch.sym_not: "sym_not",
+    torch.sym_sum: "sym_sum",
+}
+
+
+def operator_of(node: fx.Node) -> Operator:
+    """Raises UnsupportedModule, naming the operator and its module, for one outside the vocabulary."""
+    found = _named(node)
+    if found is None or (found.kind, found.name, found.overload) not in load_vocabulary():
+        where = module_path(node)
+        raise UnsupportedModule(
+            f"operator {found.qualified_name if found else node.target} in "
+            f"{f'module {where!r}' if where else 'the root module'}: not among the operators that a daemon runs; "
+            "write that part of the forward with other operators",
+            module_path=where,
+        )
+    return found
+
+
+def _named(node: fx.Node) -> Operator | None:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return Operator(
+            kind=OperatorKind.ATEN,
+            name=target._schema.name,
+            overload=target._overloadname,
+            mutated_arguments=mutated_positions(node),
+            aliased_arguments=aliased_positions(node),
+            random=draws_random(node),
+        )
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return Operator(kind=OperatorKind.HIGHER_ORDER, name=str(target._name))
+    name = _PYTHON.get(target)
+    return None if name is None else Operator(kind=OperatorKind.PYTHON, name=name)

@@ -1,0 +1,75 @@
+"""Replaces in-place operators by their functional twins where nothing else reads the storage afterwards.
+
+It keeps numbers bitwise: the twin must give the same dtype, shape and strides, and may draw no random numbers. Writes
+to parameters, buffers and constants stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map
+
+from planner.client.export.effects import argument_at, draws_random, mutated_positions
+from planner.client.export.storage import StorageRoots
+from planner.graph.ir import OperatorKind
+from planner.graph.operators import load_vocabulary
+
+
+def functionalise(graph: fx.Graph) -> None:
+    roots = StorageRoots()
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.detach_.default:
+            node.target = torch.ops.aten.detach.default
+        roots.add(node)
+        twin = _twin(node)
+        if twin is None or not _is_free(node, roots, position) or not _gives_the_same(node, twin):
+            continue
+        written = argument_at(node, 0)
+        node.target = twin
+        roots.own(node)
+        written.replace_all_uses_with(node, delete_user_cb=lambda user: position[user] > position[node])  # noqa: B023
+
+
+def _twin(node: fx.Node) -> torch._ops.OpOverload | None:
+    """`add` for `add_`: what writes its first argument and nothing else, and returns it."""
+    if mutated_positions(node) != (0,) or draws_random(node):
+        return None
+    schema = node.target._schema  # type: ignore[union-attr]
+    name, overload = schema.name.removesuffix("_"), schema.overload_name or "default"
+    if not schema.name.endswith("_") or (OperatorKind.ATEN, name, overload) not in load_vocabulary():
+        return None
+    found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, name.removeprefix("aten::")), overload)
+    return found
+
+
+def _is_free(node: fx.Node, roots: StorageRoots, position: dict[fx.Node, int]) -> bool:
+    """Nothing but the written value itself is read after the write, and no input or state lies under it."""
+    written = argument_at(node, 0)
+    owners = roots.of(written)
+    if any(owner.op != "call_function" for owner in owners):
+        return False
+    for alias in roots.sharing(owners):
+        if alias not in (node, written) and any(position[user] > position[node] for user in alias.users):
+            return False
+    return True
+
+
+def _gives_the_same(node: fx.Node, twin: torch._ops.OpOverload) -> bool:
+    before = argument_at(node, 0).meta.get("val")
+    if not isinstance(before, torch._subclasses.FakeTensor):
+        return False
+    args, kwargs = tree_map(
+        _fake, (tuple(node.args), dict(node.kwargs)), is_leaf=lambda item: isinstance(item, fx.Node)
+    )
+    with before.fake_mode, torch.no_grad():
+        after = twin(*args, **kwargs)
+    same_type = after.dtype == before.dtype and after.device == before.device
+    return same_type and list(after.shape) == list(before.shape) and list(after.stride()) == list(before.stride())
+
+
+def _fake(item: Any) -> Any:
+    return item.meta["val"] if isinstance(item, fx.Node) else item

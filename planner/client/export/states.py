@@ -1,0 +1,118 @@
+"""Parameters, buffers and constants of a captured program: where their bytes are, and which share them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from planner.client.export.dtypes import dtype_of
+from planner.errors import UnsupportedModule
+from planner.graph.ir import StateKind
+
+_KINDS = {
+    InputKind.PARAMETER: StateKind.PARAMETER,
+    InputKind.BUFFER: StateKind.BUFFER,
+    InputKind.CONSTANT_TENSOR: StateKind.CONSTANT,
+}
+_DEVICE_CLASSES = ("cpu", "cuda", "meta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedState:
+    """`tie_group` 0 means not tied. `placeholder` stands for it in the program."""
+
+    name: str
+    kind: StateKind
+    tensor: torch.Tensor
+    placeholder: fx.Node
+    persistent: bool
+    tie_group: int
+    sha256: bytes
+
+
+def captured_states(program: ExportedProgram) -> tuple[CapturedState, ...]:
+    """In signature order. Raises UnsupportedModule for a tensor that cannot be carried."""
+    found = list(_found(program))
+    for name, _, tensor, _, _ in found:
+        check_tensor(tensor, f"{name!r}")
+    groups = _tie_groups([tensor for _, _, tensor, _, _ in found])
+    digests: dict[int, bytes] = {}
+    states = []
+    for index, (name, kind, tensor, placeholder, persistent) in enumerate(found):
+        group = groups[index]
+        digest = digests.get(group, b"") if group else b""
+        digest = digest or digests.setdefault(group, sha256_of(tensor)) if group else sha256_of(tensor)
+        states.append(
+            CapturedState(
+                name=name,
+                kind=kind,
+                tensor=tensor,
+                placeholder=placeholder,
+                persistent=persistent,
+                tie_group=group,
+                sha256=digest,
+            )
+        )
+    return tuple(states)
+
+
+def _found(program: ExportedProgram) -> Iterator[tuple[str, StateKind, torch.Tensor, fx.Node, bool]]:
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            continue
+        if spec.kind not in _KINDS or spec.target is None:
+            raise UnsupportedModule(
+                f"{spec.target or spec.arg.name!r}: a module that holds a {spec.kind.name.lower()} cannot be carried; "
+                "hold only tensors"
+            )
+        persistent = bool(spec.persistent) if spec.kind is InputKind.BUFFER else spec.kind is InputKind.PARAMETER
+        holder = program.state_dict if spec.target in program.state_dict else program.constants
+        yield spec.target, _KINDS[spec.kind], holder[spec.target], placeholders[spec.arg.name], persistent
+
+
+def check_tensor(tensor: torch.Tensor, where: str) -> None:
+    """Raises UnsupportedModule for what is not a plain strided tensor of a dtype that can be carried."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise UnsupportedModule(f"{where}: is a {type(tensor).__name__}; only plain tensors can be carried, convert it")
+    if tensor.is_quantized or tensor.layout is not torch.strided:
+        found = "quantised" if tensor.is_quantized else str(tensor.layout)
+        raise UnsupportedModule(f"{where}: is {found}; only dense tensors can be carried, dequantise or densify it")
+    if tensor.device.type not in _DEVICE_CLASSES:
+        raise UnsupportedModule(
+            f"{where}: is on {tensor.device}; move the module to one of {', '.join(_DEVICE_CLASSES)}"
+        )
+    dtype_of(tensor.dtype, where)
+
+
+def sha256_of(tensor: torch.Tensor) -> bytes:
+    """Of the contiguous little-endian bytes; empty for a tensor on meta."""
+    if tensor.device.type == "meta":
+        return b""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data).digest()
+
+
+def _tie_groups(tensors: list[torch.Tensor]) -> list[int]:
+    """For each tensor the number, from 1, of the group that views the same elements; 0 if it is alone."""
+    keys = [_identity(tensor) for tensor in tensors]
+    shared = [key for key in dict.fromkeys(keys) if keys.count(key) > 1] if len(set(keys)) < len(keys) else []
+    numbers = {key: number for number, key in enumerate(shared, start=1)}
+    return [numbers.get(key, 0) for key in keys]
+
+
+def _identity(tensor: torch.Tensor) -> tuple[object, ...]:
+    if tensor.numel() == 0:
+        return (id(tensor),)
+    return (storage_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share storage, on meta too, where no address tells."""
+    return int(tensor.untyped_storage()._cdata)

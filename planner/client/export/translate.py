@@ -1,0 +1,102 @@
+"""Captured program → passes → records: the order of the export's steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
+
+from planner.client.export.capture import capture
+from planner.client.export.encode_nodes import NodeEncoder
+from planner.client.export.encode_signature import encode_inputs, encode_outputs
+from planner.client.export.encode_states import encode_states
+from planner.client.export.exported_model import ExportedModel
+from planner.client.export.passes.drop_assertions import drop_assertions
+from planner.client.export.passes.drop_dead import drop_dead
+from planner.client.export.passes.flatten_regions import flatten_regions
+from planner.client.export.passes.functionalise import functionalise
+from planner.client.export.passes.view_to_reshape import view_to_reshape
+from planner.client.export.states import captured_states, check_tensor
+from planner.client.export.symbol_names import symbol_names
+from planner.client.export.symbols import SymbolTable
+from planner.graph.check import check_graph
+from planner.graph.ir import Graph
+
+
+def translate(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic_shapes: Any,
+    name: str | None,
+    strict: bool,
+) -> ExportedModel:
+    for index, leaf in enumerate(tree_leaves((args, kwargs))):
+        if isinstance(leaf, torch.Tensor):
+            check_tensor(leaf, f"input {index}")
+    program = capture(module, args, kwargs, dynamic_shapes, strict)
+    canonicalise(program.graph_module)
+    states = captured_states(program)
+    fakes = [node.meta.get("val") for node in _inputs(program)]
+    symbols = _symbol_table(program, symbol_names(module, args, kwargs, dynamic_shapes, fakes))
+    encoder = NodeEncoder(symbols)
+    for state in states:
+        encoder.define_state(state)
+    inputs, input_tree = encode_inputs(program, encoder)
+    encoder.encode(program.graph_module)
+    outputs, output_tree = encode_outputs(program, encoder)
+    graph = Graph(
+        torch_version=torch.__version__,
+        name=name or type(module).__name__,
+        symbols=symbols.symbols(),
+        values=encoder.values(),
+        nodes=encoder.nodes(),
+        subgraphs=encoder.subgraphs(),
+        states=encode_states(states, encoder),
+        inputs=inputs,
+        outputs=outputs,
+        input_tree=input_tree,
+        output_tree=output_tree,
+        training=module.training,
+    )
+    check_graph(graph)
+    return ExportedModel(graph=graph, tensors=_stored(states))
+
+
+def canonicalise(module: fx.GraphModule) -> None:
+    """Rewrites a captured program in place, keeping its numbers bitwise."""
+    flatten_regions(module)
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            drop_assertions(part.graph)
+            view_to_reshape(part.graph)
+            functionalise(part.graph)
+            drop_dead(part.graph)
+
+
+def _inputs(program: ExportedProgram) -> list[fx.Node]:
+    held = set(program.graph_signature.user_inputs)
+    return [node for node in program.graph.nodes if node.op == "placeholder" and node.name in held]
+
+
+def _symbol_table(program: ExportedProgram, names: dict[Any, str]) -> SymbolTable:
+    fakes = (node.meta.get("val") for node in program.graph.nodes)
+    modes = (fake.fake_mode for fake in fakes if isinstance(fake, torch._subclasses.FakeTensor))
+    mode = next(modes, None)
+    return SymbolTable(getattr(mode, "shape_env", None), program.range_constraints, names)
+
+
+def _stored(states: tuple[Any, ...]) -> dict[str, torch.Tensor]:
+    stored: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for state in states:
+        if not state.sha256 or state.tie_group in seen:
+            continue
+        if state.tie_group:
+            seen.add(state.tie_group)
+        stored[state.name] = state.tensor.detach()
+    return stored
