@@ -17,13 +17,13 @@ from torch._subclasses.fake_tensor import (
 )
 
 from protos.v1 import graph_pb2 as pb
-from stage_daemon.errors import InvalidGraph, ShapeMismatch
+from stage_daemon.errors import DaemonError, InvalidGraph, ShapeMismatch
 from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.branch import run_cond
 from stage_daemon.loader.contexts import leave_as_found
 from stage_daemon.loader.declared import Declared, declared_tensor, symbol_hints
 from stage_daemon.loader.expressions import evaluate
-from stage_daemon.loader.rebuild import VALUE_ID
+from stage_daemon.loader.rebuild import LABEL, VALUE_ID
 from stage_daemon.loader.stage_module import StageModule
 
 _SCALARS: Mapping[int, Any] = {
@@ -47,6 +47,7 @@ class _Trial(fx.Interpreter):
     ) -> None:
         super().__init__(program)
         self._program = program
+        self.extra_traceback = False
         self._where = where
         self._device = device
         self._hints = dict(outer) | symbol_hints(where, graph)
@@ -66,6 +67,11 @@ class _Trial(fx.Interpreter):
             result = super().run_node(n)
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._stand_in(n)
+        except DaemonError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error)[:500]}"
+            raise InvalidGraph(f"{n.meta.get(LABEL, n.name)}: torch refuses the call ({reason})") from error
         if value_id is not None and n.op == "call_function":
             self._compare(value_id, result)
         return result

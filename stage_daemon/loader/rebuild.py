@@ -22,8 +22,9 @@ from stage_daemon.loader.stage_module import StageModule
 
 _STATE_LETTERS = {pb.STATE_KIND_PARAMETER: "p", pb.STATE_KIND_BUFFER: "b", pb.STATE_KIND_CONSTANT: "c"}
 
-# Key of fx.Node.meta: the id of the value that a node gives.
+# Keys of fx.Node.meta: the id of the value that a node gives, and how a message calls the node.
 VALUE_ID = "value_id"
+LABEL = "label"
 
 
 def rebuild_module(graph: pb.Graph, device: torch.device) -> StageModule:
@@ -118,6 +119,7 @@ class _Rebuild:
             raise InvalidGraph(f"{at}: {len(node.outputs)} outputs, but it does not return a tuple")
         if node.returns_tuple:
             whole = self._call(implementation.function, arguments, keywords, self._new_name("t"))
+            whole.meta[LABEL] = at
             for index, value_id in enumerate(node.outputs):
                 if value_id:
                     item = self._call(operator.getitem, (whole, index), {}, f"v{value_id}")
@@ -126,6 +128,7 @@ class _Rebuild:
         value_id = node.outputs[0] if node.outputs else 0
         name = f"v{value_id}" if value_id else self._new_name("u")
         result = self._call(implementation.function, arguments, keywords, name)
+        result.meta[LABEL] = at
         if value_id:
             self._define(at, value_id, result)
 

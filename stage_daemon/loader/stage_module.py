@@ -36,10 +36,16 @@ class StageModule(nn.Module):
         return {name: getattr(self.program, attribute) for name, attribute in self.state_names.items()}
 
     def set_states(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Puts tensors in the places of the states of those names. A parameter stays one, trainable or not."""
+        """Puts tensors in the places of the states of those names. A parameter stays one, trainable or not.
+
+        The same tensor under two names becomes the same parameter.
+        """
+        parameters: dict[int, nn.Parameter] = {}
         for name, tensor in tensors.items():
             attribute = self.state_names[name]
             held = getattr(self.program, attribute)
-            if isinstance(held, nn.Parameter) and not isinstance(tensor, nn.Parameter):
-                tensor = nn.Parameter(tensor, requires_grad=held.requires_grad)
-            setattr(self.program, attribute, tensor)
+            if isinstance(held, nn.Parameter):
+                fresh = nn.Parameter(tensor, requires_grad=held.requires_grad)
+                setattr(self.program, attribute, parameters.setdefault(id(tensor), fresh))
+            else:
+                setattr(self.program, attribute, tensor)

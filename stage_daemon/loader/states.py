@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -63,24 +64,34 @@ def load_states(
     states = tuple(states)
     total_bytes = sum(state.declared.size_bytes for state in states)
     loaded_bytes = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal loaded_bytes
+        loaded_bytes += num_bytes
+        on_progress(loaded_bytes, total_bytes)
+
     tensors: dict[str, torch.Tensor] = {}
     for state in states:
-        tensor = _load(state, read_range, device)
-        tensors.update(dict.fromkeys(state.names, tensor))
-        loaded_bytes += state.declared.size_bytes
-        on_progress(loaded_bytes, total_bytes)
+        tensors.update(dict.fromkeys(state.names, _load(state, read_range, device, advance)))
     return tensors
 
 
-def _load(state: StateToLoad, read_range: ReadRange, device: torch.device) -> torch.Tensor:
-    try:
+def _load(
+    state: StateToLoad, read_range: ReadRange, device: torch.device, advance: Callable[[int], None]
+) -> torch.Tensor:
+    with _refusing_too_large(state, device):
         filled = torch.empty(state.declared.dims, dtype=state.declared.dtype, device="cpu")
-        _fill(filled, state, read_range)
+    _fill(filled, state, read_range, advance)
+    with _refusing_too_large(state, device):
         return _restrided(filled, state.declared).to(device)
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        # On the CPU torch reports a failed allocation as a plain RuntimeError.
-        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
-            raise
+
+
+@contextmanager
+def _refusing_too_large(state: StateToLoad, device: torch.device) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        # torch reports a failed allocation on the CPU, and a size that overflows, as plain RuntimeErrors.
         raise InsufficientMemory(
             f"state {shown(state.names[0])}: {state.declared.size_bytes} bytes do not fit {device}; "
             "give the stage a device with more memory or cut the model in smaller stages",
@@ -88,11 +99,7 @@ def _load(state: StateToLoad, read_range: ReadRange, device: torch.device) -> to
         ) from error
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
-
-
-def _fill(tensor: torch.Tensor, state: StateToLoad, read_range: ReadRange) -> None:
+def _fill(tensor: torch.Tensor, state: StateToLoad, read_range: ReadRange, advance: Callable[[int], None]) -> None:
     """Straight into the tensor's memory; the only copy is out of the chunk."""
     name, size_bytes, location = state.names[0], state.declared.size_bytes, state.location
     memory = tensor.reshape(-1).view(torch.uint8).numpy().data if size_bytes else memoryview(bytearray())
@@ -104,6 +111,7 @@ def _fill(tensor: torch.Tensor, state: StateToLoad, read_range: ReadRange) -> No
         memory[position : position + len(chunk)] = chunk
         digest.update(chunk)
         position += len(chunk)
+        advance(len(chunk))
     if position != size_bytes:
         raise StateMismatch(
             f"state {shown(name)}: truncated, {position} of {size_bytes} bytes; upload the weights again", state=name
