@@ -1,0 +1,36 @@
+"""Where results wait to go back to clients, in the order of the inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from queue import Queue
+
+from stage_daemon.transport.parcel import Item, MicrobatchFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """`items` are the graph's non-constant outputs in order, or none and a failure."""
+
+    session_id: int
+    sequence: int
+    items: tuple[Item, ...] = ()
+    failure: MicrobatchFailure | None = None
+
+
+class Egress:
+    """Bounded: a client that does not take its results holds the pipeline, and loses nothing."""
+
+    def __init__(self, max_waiting: int) -> None:
+        self._waiting: Queue[Result | None] = Queue(max_waiting)
+
+    def give(self, result: Result) -> None:
+        """Blocks while full."""
+        self._waiting.put(result)
+
+    def end(self) -> None:
+        self._waiting.put(None)
+
+    def take(self) -> Result | None:
+        """Waits for the next; None once all is over."""
+        return self._waiting.get()

@@ -1,0 +1,190 @@
+"""Runs a lane: the same actions for one microbatch after the other, until the end comes down its edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stage_daemon.errors import DaemonError, InsufficientMemory, InvalidMicrobatch, StageFailed
+from stage_daemon.runtime.actions import Action, Forward, Lane, Receive, Send, TakeInput
+from stage_daemon.runtime.egress import Egress, Result
+from stage_daemon.runtime.environment import Environment, dead_after
+from stage_daemon.runtime.ingress import Ingress
+from stage_daemon.runtime.metrics import StageMetrics
+from stage_daemon.runtime.randomness import drawing
+from stage_daemon.runtime.stage import Stage
+from stage_daemon.transport.channel import ReceiveChannel, SendChannel
+from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.header import BadHeader
+from stage_daemon.transport.parcel import Item, MicrobatchFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a worker's lanes share. `ingress` is only where the first stage is, `egress` only where the last is."""
+
+    deployment_id: str
+    stages: Mapping[int, Stage]
+    edges: Mapping[int, Edge]
+    senders: Mapping[int, SendChannel]
+    receivers: Mapping[int, ReceiveChannel]
+    metrics: Mapping[int, StageMetrics]
+    input_ids: tuple[int, ...] = ()
+    output_ids: tuple[int, ...] = ()
+    ingress: Ingress | None = None
+    egress: Egress | None = None
+
+
+def stages_of(lane: Lane) -> tuple[int, ...]:
+    return tuple(action.stage for action in lane if isinstance(action, Forward))
+
+
+def is_fed(lane: Lane) -> bool:
+    """Whether the end can reach it. A lane that nothing feeds runs ahead as far as its receivers let it."""
+    return any(isinstance(action, TakeInput | Receive) for action in lane)
+
+
+class LaneInterpreter:
+    """One lane on one thread. A microbatch that a stage cannot run fails alone; any other error ends the worker."""
+
+    def __init__(self, lane: Lane, surroundings: Surroundings) -> None:
+        self._lane = lane
+        self._around = surroundings
+        self._dead_after = dead_after(lane, surroundings.stages, surroundings.edges, surroundings.output_ids)
+        self._metrics = surroundings.metrics[stages_of(lane)[0]]
+        self._num_begun = 0
+
+    def run(self) -> None:
+        """Returns once the end has come and gone on. Raises what took an edge down, or this lane."""
+        with torch.no_grad():
+            while not self._run_microbatch().ended:
+                pass
+        for action in self._lane:
+            if isinstance(action, Send):
+                self._around.senders[action.edge_id].wait()
+
+    def _run_microbatch(self) -> Environment:
+        self._num_begun += 1
+        environment = Environment(microbatch=self._num_begun)
+        for action, dead in zip(self._lane, self._dead_after, strict=True):
+            self._perform(action, environment)
+            environment.drop(dead)
+        self._metrics.num_microbatches += not environment.ended
+        return environment
+
+    def _perform(self, action: Action, environment: Environment) -> None:
+        if isinstance(action, TakeInput):
+            self._take_input(environment)
+        elif isinstance(action, Receive):
+            self._receive(action.edge_id, environment)
+        elif isinstance(action, Forward):
+            self._forward(self._around.stages[action.stage], environment)
+        elif isinstance(action, Send):
+            self._send(action.edge_id, environment)
+        else:
+            self._give_output(environment)
+
+    def _take_input(self, environment: Environment) -> None:
+        assert self._around.ingress is not None
+        with self._metrics.receiving():
+            submission = self._around.ingress.take()
+        if submission is None:
+            environment.ended = True
+            return
+        environment.session_id, environment.sequence = submission.session_id, submission.sequence
+        try:
+            environment.add(self._around.input_ids, submission.read())
+        except InvalidMicrobatch as error:
+            environment.fail(MicrobatchFailure(reason=error.reason, message=error.message))
+
+    def _receive(self, edge_id: int, environment: Environment) -> None:
+        with self._metrics.receiving():
+            parcel, num_bytes = self._around.receivers[edge_id].receive()
+        self._metrics.received_bytes += num_bytes
+        environment.admit(parcel, self._around.edges[edge_id])
+
+    def _forward(self, stage: Stage, environment: Environment) -> None:
+        if environment.is_void:
+            return
+        items = environment.read(stage.input_ids)
+        try:
+            with self._metrics.busy():
+                outputs = self._run_stage(stage, items, environment.microbatch)
+        except Exception as error:
+            if _ruins_device(error):
+                raise StageFailed(
+                    f"stage {stage.index}: {_words(error)}; the device must be set up anew",
+                    stage=stage.index,
+                    device_id=stage.device_id,
+                ) from error
+            environment.fail(stage_failure(stage, error))
+            return
+        environment.add(stage.output_ids, outputs)
+
+    def _run_stage(self, stage: Stage, items: Sequence[Item], microbatch: int) -> Sequence[Item]:
+        if not stage.draws_random:
+            return stage.run(*items)
+        with drawing(self._around.deployment_id, stage.index, microbatch):
+            return stage.run(*items)
+
+    def _send(self, edge_id: int, environment: Environment) -> None:
+        edge, sender = self._around.edges[edge_id], self._around.senders[edge_id]
+        with self._metrics.sending():
+            try:
+                self._metrics.sent_bytes += sender.send(environment.parcel(edge))
+            except BadHeader as error:
+                environment.fail(
+                    MicrobatchFailure(
+                        reason=StageFailed.reason,
+                        message=f"stage {edge.source_stage} gave what {edge} does not declare: {error}",
+                        stage=edge.source_stage,
+                        device_id=edge.source_device_id,
+                    )
+                )
+                sender.send(environment.parcel(edge))
+
+    def _give_output(self, environment: Environment) -> None:
+        egress = self._around.egress
+        assert egress is not None
+        with self._metrics.sending():
+            if environment.ended:
+                egress.end()
+                return
+            egress.give(
+                Result(
+                    session_id=environment.session_id,
+                    sequence=environment.sequence,
+                    items=() if environment.failure else environment.read(self._around.output_ids),
+                    failure=environment.failure,
+                )
+            )
+
+
+def stage_failure(stage: Stage, error: Exception) -> MicrobatchFailure:
+    """Why one microbatch has no result, with the stage that could not run it."""
+    if isinstance(error, DaemonError):
+        reason = error.reason
+    else:
+        reason = InsufficientMemory.reason if _is_out_of_memory(error) else StageFailed.reason
+    return MicrobatchFailure(
+        reason=reason,
+        message=f"stage {stage.index} on device {stage.device_id!r}: {_words(error)}",
+        stage=stage.index,
+        device_id=stage.device_id,
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # The CPU's allocator has no error type of its own.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def _ruins_device(error: Exception) -> bool:
+    """After a CUDA error other than lack of memory, every later call on the device fails too."""
+    return isinstance(error, torch.AcceleratorError) and not isinstance(error, torch.OutOfMemoryError)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

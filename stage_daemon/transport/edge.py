@@ -1,0 +1,89 @@
+"""An edge of the deployment, as both of its ends know it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stage_daemon.errors import EdgeMismatch, EdgeTimeout, Unavailable
+from stage_daemon.transport.declared import DeclaredValue, Symbol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """Values from one stage to another. `values` in the order that they are sent."""
+
+    id: int
+    deployment_id: str
+    generation: int
+    source_stage: int
+    target_stage: int
+    source_device_id: str
+    target_device_id: str
+    values: tuple[DeclaredValue, ...]
+    symbols: Mapping[int, Symbol] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"edge {self.id} (stage {self.source_stage} to stage {self.target_stage})"
+
+    @property
+    def deployment_hash(self) -> int:
+        """63 bits of the deployment's name."""
+        return int.from_bytes(hashlib.sha256(self.deployment_id.encode()).digest()[:8], "little") >> 1
+
+    def signature(self) -> str:
+        """Equal at both ends if they were told the same; what the fixed size of every header rests on."""
+        told = (self.id, self.deployment_id, self.generation, self.source_stage, self.target_stage, self.values)
+        return hashlib.sha256(repr(told).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """One end of an edge: builds the errors that name the edge, the peer and the action."""
+
+    edge: Edge
+    is_source: bool
+
+    @property
+    def peer_stage(self) -> int:
+        return self.edge.target_stage if self.is_source else self.edge.source_stage
+
+    @property
+    def peer_device_id(self) -> str:
+        return self.edge.target_device_id if self.is_source else self.edge.source_device_id
+
+    def timed_out(self, action: str, deadline_seconds: float) -> EdgeTimeout:
+        return EdgeTimeout(
+            f"{self.edge}: {action}: nothing from stage {self.peer_stage} on device {self.peer_device_id!r} within"
+            f" {deadline_seconds:g} s; its worker or the network hangs",
+            stage=self.peer_stage,
+            device_id=self.peer_device_id,
+            **self._facts(action),
+            deadline_seconds=deadline_seconds,
+        )
+
+    def lost(self, action: str, cause: str) -> Unavailable:
+        return Unavailable(
+            f"{self.edge}: {action}: the worker of stage {self.peer_stage} on device {self.peer_device_id!r} is gone:"
+            f" {cause}",
+            stage=self.peer_stage,
+            device_id=self.peer_device_id,
+            **self._facts(action),
+        )
+
+    def mismatch(self, action: str, message: str) -> EdgeMismatch:
+        return EdgeMismatch(
+            f"{self.edge}: {action}: {message}",
+            stage=self.peer_stage,
+            device_id=self.peer_device_id,
+            **self._facts(action),
+        )
+
+    def _facts(self, action: str) -> dict[str, object]:
+        return {
+            "edge": self.edge.id,
+            "action": action,
+            "peer_stage": self.peer_stage,
+            "peer_device_id": self.peer_device_id,
+        }
