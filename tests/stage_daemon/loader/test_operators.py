@@ -1,0 +1,40 @@
+"""The operator table holds the wire contract's list, and nothing that reaches past the arguments of a call."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import torch
+
+from protos.v1 import graph_pb2 as pb
+from stage_daemon.loader.operators import find_operator, operator_table
+
+FORBIDDEN = {
+    "aten::from_file",
+    "aten::set_",
+    "aten::resize_",
+    "aten::resize_as_",
+    "aten::as_strided_",
+    "aten::set_data",
+}
+
+
+def test_every_line_of_the_list_has_an_entry() -> None:
+    lines = files("protos.v1").joinpath("operators.txt").read_text(encoding="utf-8").splitlines()
+    assert len(operator_table()) == len(lines)
+
+
+def test_no_entry_writes_an_argument_out_or_takes_storage() -> None:
+    for (kind, name, overload), implementation in operator_table().items():
+        assert name not in FORBIDDEN
+        if kind == pb.OPERATOR_KIND_ATEN:
+            arguments = implementation.function._schema.arguments  # type: ignore[attr-defined]
+            assert not any(argument.is_out or "Storage" in str(argument.type) for argument in arguments), (
+                name,
+                overload,
+            )
+
+
+def test_an_entry_is_the_exact_overload() -> None:
+    operator = pb.Operator(kind=pb.OPERATOR_KIND_ATEN, name="aten::add", overload="Scalar")
+    assert find_operator(operator).function is torch.ops.aten.add.Scalar
