@@ -26,6 +26,9 @@ def open_channel(address: str, *, message_bytes: int) -> grpc.Channel:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
+            # A server that is gone without a word ends the call, also one that waits for events.
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
         ],
     )
 

@@ -33,8 +33,8 @@ def remember_container(type_name: str, keys: tuple[str, ...], rebuild: Rebuild) 
 def flatten_inputs(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The leaves that are data, in the order of the graph's inputs that are not constant.
 
-    What holds constants only may be left out. Raises InvalidArgument, naming the input, for another structure or another
-    constant than the graph was captured with.
+    What holds constants only may be left out. Raises InvalidArgument, naming the input, for another structure or
+    another constant than the graph was captured with.
     """
     names = iter(graph.inputs)
     data = []

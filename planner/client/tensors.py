@@ -125,8 +125,8 @@ def _to_numpy(raw: RawTensor) -> NDArray[Any]:
     if raw.dtype is Dtype.BFLOAT16:
         widened: NDArray[Any] = (np.frombuffer(raw.data, dtype="<u2").astype("<u4") << 16).view("<f4")
         return widened.reshape(raw.dims)
-    codes = np.frombuffer(raw.data, dtype="u1")
-    return _FLOAT8_VALUES[raw.dtype][codes].reshape(raw.dims)
+    decoded: NDArray[Any] = _FLOAT8_VALUES[raw.dtype][np.frombuffer(raw.data, dtype="u1")]
+    return decoded.reshape(raw.dims)
 
 
 def _from_torch(tensor: Any) -> RawTensor:

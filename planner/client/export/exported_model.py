@@ -63,7 +63,7 @@ def read_exported(path: Path | str) -> tuple[Graph, tuple[Path, ...]]:
 
 
 def load_exported(path: Path | str) -> ExportedModel:
-    """A saved model. Raises NotFound, GraphError, or Corrupt for weights that are unreadable or do not fit the graph."""
+    """A saved model. Raises NotFound, GraphError, or Corrupt for weights that cannot be read or do not fit."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
