@@ -36,11 +36,15 @@ def no_cut_groups(graph: Graph) -> tuple[tuple[int, ...], ...]:
 
     For storage that some node writes: its producer, its views and every access up to the last write; a later access
     reads what is final and may lie in a later stage. For a state or an input of the graph that is written: every
-    access, since a later stage would have its own, unwritten copy.
+    access, since a later stage would have its own, unwritten copy; and the last node, so that the last stage has it,
+    if the graph returns it: a state must not be on its way while the next microbatch writes it.
     """
     groups = _DisjointSets()
+    returned = {value for output in graph.outputs for value in values_in(output.content)}
     for storage in written_storages(graph):
         together = storage.accesses if storage.has_copies else storage.accesses_to_last_write
+        if storage.has_copies and not returned.isdisjoint(storage.value_ids):
+            together = [*together, len(graph.nodes) - 1]
         for index in together[1:]:
             groups.join(together[0], index)
     return groups.sets()

@@ -1,0 +1,9 @@
+"""The error of a broken invariant."""
+
+from __future__ import annotations
+
+from planner.errors import PlanInvariantError
+
+
+def broken(invariant: str, found: str, **facts: object) -> PlanInvariantError:
+    return PlanInvariantError(f"plan breaks {invariant!r}: {found}", invariant=invariant, **facts)

@@ -1,0 +1,98 @@
+"""Peak bytes of each stage, counted anew, and whether each device can hold its stages.
+
+States once per storage. Activations of one microbatch over program order: what enters lives from the start, what is
+made lives from its node, both to the last access of their storage, or to the end if needed behind. Views are free.
+Buffers: what enters and what leaves, once per microbatch in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.graph.alias import storage_roots
+from planner.graph.ir import Graph, values_in
+from planner.plan.invariants.broken import broken
+from planner.plan.invariants.history import ProgramHistory
+from planner.plan.invariants.tables import Needs
+from planner.plan.plan import Plan, Stage, StageMemory
+
+DEFAULT_MICROBATCHES_IN_FLIGHT = 2
+
+
+def check_memory(
+    plan: Plan, graph: Graph, history: ProgramHistory, needs: Sequence[Needs], sizes: Mapping[int, int]
+) -> None:
+    recount = _Recount(plan, graph, history, sizes)
+    used = {device.id: 0 for device in plan.inventory.devices}
+    for stage, need in zip(plan.stages, needs, strict=True):
+        memory = recount.stage(stage, need)
+        if memory != stage.memory:
+            raise broken("stage_memory", f"stage {stage.index} takes {stage.memory}, needs {memory}", stage=stage.index)
+        for device_id in stage.device_ids:
+            used[device_id] += memory.peak_bytes
+    for device in plan.inventory.devices:
+        if used[device.id] > device.memory_bytes:
+            raise broken(
+                "device_memory",
+                f"the stages on device {device.id!r} take {used[device.id]} bytes, it has {device.memory_bytes}",
+                device=device.id,
+            )
+
+
+class _Recount:
+    def __init__(self, plan: Plan, graph: Graph, history: ProgramHistory, sizes: Mapping[int, int]) -> None:
+        self._history = history
+        self._sizes = sizes
+        self._roots = storage_roots(graph)
+        self._states = {state.name: state.value_id for state in graph.states}
+        self._returned = {value_id for output in graph.outputs for value_id in values_in(output.content)}
+        self._in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
+        self._last_stage = len(plan.stages) - 1
+
+    def stage(self, stage: Stage, need: Needs) -> StageMemory:
+        entering = [value for value, (_, consumed, bypassing) in need.entry.items() if consumed or bypassing]
+        leaving = [value for value in need.outputs if value not in self._history.given_tokens]
+        tokens = {self._history.given_tokens[self._states[name]] for name in need.states}
+        return StageMemory(
+            state_bytes=sum(self._sizes[token] for token in tokens),
+            activation_bytes=self._activation_bytes(stage, need, entering),
+            buffer_bytes=self._in_flight * sum(self._sizes[value] for value in (*entering, *leaving)),
+        )
+
+    def _activation_bytes(self, stage: Stage, need: Needs, entering: Sequence[int]) -> int:
+        nodes = stage.node_indexes()
+        if not nodes:
+            return sum(self._sizes[value] for value in entering)
+        last_use: dict[int, int] = {}
+        born: dict[int, int] = {}
+        state_roots = {self._roots[value] for value in self._states.values()}
+        for step, index in enumerate(nodes):
+            effect = self._history.effects[index]
+            for value in (*effect.reads, *effect.outputs):
+                last_use[self._roots[value]] = step
+            for value in effect.outputs:
+                if self._roots[value] == value and value not in state_roots:
+                    born[value] = step
+        for value in self._kept(stage, need):
+            last_use[self._roots[value]] = len(nodes) - 1
+        change = [0] * (len(nodes) + 1)
+        for value, step in born.items():
+            change[step] += self._sizes[value]
+            change[last_use[value] + 1] -= self._sizes[value]
+        for value in entering:
+            change[0] += self._sizes[value]
+            change[last_use[self._roots[value]] + 1] -= self._sizes[value]
+        return _peak(change[:-1])
+
+    def _kept(self, stage: Stage, need: Needs) -> list[int]:
+        """What has to be there when the stage ends."""
+        passing = [value for value, (_, _, bypassing) in need.entry.items() if bypassing]
+        return [*need.outputs, *passing]
+
+
+def _peak(changes: Sequence[int]) -> int:
+    level = peak = 0
+    for change in changes:
+        level += change
+        peak = max(peak, level)
+    return peak
