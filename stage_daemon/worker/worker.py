@@ -1,18 +1,144 @@
-"""Serves one supervisor."""
+"""Serves one supervisor: reads frames on the main thread and works on others, so that its end is always noticed."""
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
+from collections.abc import Callable, Mapping
 
-from stage_daemon.worker.frames import read_frame
+import torch
+
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.errors import Conflict
+from stage_daemon.runtime.egress import Result
+from stage_daemon.runtime.ingress import Submission
+from stage_daemon.runtime.metrics import StageMetrics
+from stage_daemon.runtime.stage import Stage
+from stage_daemon.transport.parcel import MicrobatchFailure
+from stage_daemon.worker import wire
+from stage_daemon.worker.blobs import BlobReader
+from stage_daemon.worker.failures import failure_from_error
+from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
+from stage_daemon.worker.loading import load_stages
+from stage_daemon.worker.pipeline import Callbacks, Pipeline
+
+# Results that the supervisor has been sent and that no client has taken yet.
+MAX_OUTPUTS_AHEAD = 4
 
 
 class Worker:
+    """One deployment's stages on one device. The first failure is told and ends the process."""
+
     def __init__(
         self, connection: socket.socket, *, deployment_id: str, generation: int, device: str, blob_address: str
     ) -> None:
         self._connection = connection
+        self._deployment_id = deployment_id
+        self._generation = generation
+        self._device = torch.device(device)
+        self._blob_address = blob_address
+        self._write_lock = threading.Lock()
+        self._failing = threading.Lock()
+        self._stages: Mapping[int, Stage] = {}
+        self._metrics: dict[int, StageMetrics] = {}
+        self._pipeline: Pipeline | None = None
+        self._outputs_ahead = threading.Semaphore(MAX_OUTPUTS_AHEAD)
 
     def serve(self) -> None:
-        while read_frame(self._connection) is not None:
-            pass
+        """Returns once the supervisor is gone."""
+        while (frame := read_frame(self._connection)) is not None:
+            self._handle(frame)
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.INPUT:
+            self._take_input(frame)
+        elif frame.kind is FrameKind.OUTPUT_TAKEN:
+            self._outputs_ahead.release()
+        elif frame.kind is FrameKind.METRICS:
+            status = wire.metrics_to_proto(self._deployment_id, os.getpid(), self._metrics)
+            self._write(Frame(kind=FrameKind.METRICS_REPLY, body=status.SerializeToString()))
+        elif frame.kind is FrameKind.LOAD:
+            self._start(self._load, frame.body)
+        elif frame.kind is FrameKind.CONNECT:
+            self._start(self._connect, frame.body)
+        elif frame.kind is FrameKind.DRAIN:
+            self._start(self._drain, frame.body)
+
+    def _start(self, work: Callable[[bytes], None], body: bytes) -> None:
+        def guarded() -> None:
+            try:
+                work(body)
+            except Exception as error:
+                self._fail(error)
+
+        threading.Thread(target=guarded, name=work.__name__, daemon=True).start()
+
+    def _load(self, body: bytes) -> None:
+        request = stage_daemon_pb2.LoadStagesRequest.FromString(body)
+        reader = BlobReader(request.blob_address or self._blob_address)
+        self._stages = load_stages(request, reader, self._device, self._tell_progress)
+        reader.close()
+        self._metrics = {stage: StageMetrics() for stage in self._stages}
+        self._write(Frame(kind=FrameKind.LOADED))
+
+    def _tell_progress(self, progress: stage_daemon_pb2.LoadStagesResponse) -> None:
+        self._write(Frame(kind=FrameKind.LOAD_PROGRESS, body=progress.SerializeToString()))
+
+    def _connect(self, body: bytes) -> None:
+        request = stage_daemon_pb2.ConnectStagesRequest.FromString(body)
+        if request.generation != self._generation or request.deployment_id != self._deployment_id:
+            raise Conflict(
+                f"asked to connect {request.deployment_id} generation {request.generation}, this worker holds"
+                f" {self._deployment_id} generation {self._generation}"
+            )
+        callbacks = Callbacks(on_failure=self._fail, on_taken=self._tell_taken, on_result=self._give_result)
+        self._pipeline = Pipeline(request, self._stages, self._metrics, self._device, callbacks)
+        self._pipeline.start()
+        self._write(Frame(kind=FrameKind.CONNECTED))
+
+    def _take_input(self, frame: Frame) -> None:
+        if self._pipeline is None:
+            self._fail(Conflict("a microbatch came before the stages were connected"))
+            return
+        try:
+            self._pipeline.submit(frame.session_id, frame.sequence, frame.body)
+        except Conflict as error:
+            self._refuse(frame, error)
+
+    def _refuse(self, frame: Frame, error: Conflict) -> None:
+        """Answers for a microbatch that never got in; on a thread of its own, since results wait for their turn."""
+        failure = MicrobatchFailure(reason=error.reason, message=error.message)
+        result = Result(session_id=frame.session_id, sequence=frame.sequence, failure=failure)
+        self._write(Frame(kind=FrameKind.INPUT_TAKEN, session_id=frame.session_id, sequence=frame.sequence))
+        threading.Thread(target=self._give_result, args=(result,), daemon=True).start()
+
+    def _tell_taken(self, submission: Submission) -> None:
+        self._write(Frame(kind=FrameKind.INPUT_TAKEN, session_id=submission.session_id, sequence=submission.sequence))
+
+    def _give_result(self, result: Result) -> None:
+        body = wire.result_to_bytes(result)
+        self._outputs_ahead.acquire()
+        self._write(Frame(kind=FrameKind.OUTPUT, session_id=result.session_id, sequence=result.sequence, body=body))
+
+    def _drain(self, body: bytes) -> None:
+        if self._pipeline is not None:
+            self._pipeline.drain()
+        for _ in range(MAX_OUTPUTS_AHEAD):
+            self._outputs_ahead.acquire()
+        self._write(Frame(kind=FrameKind.DRAINED))
+        os._exit(0)
+
+    def _fail(self, error: Exception) -> None:
+        """Tells the supervisor and ends the process; whoever comes second waits for that."""
+        self._failing.acquire()
+        self._write(Frame(kind=FrameKind.FAILED, body=failure_from_error(error).SerializeToString()))
+        os._exit(1)
+
+    def _write(self, frame: Frame) -> None:
+        try:
+            with self._write_lock:
+                write_frame(self._connection, frame)
+        except OSError:
+            # The supervisor is gone, and with it the reason to live.
+            os._exit(1)

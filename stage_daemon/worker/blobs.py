@@ -1,0 +1,54 @@
+"""Reads graphs and byte ranges of weights from the planner."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import grpc
+
+from protos.v1 import planner_pb2, planner_pb2_grpc
+from stage_daemon.errors import NotFound, StateMismatch, Unavailable
+
+# Chunks are of at most 1 MiB, and a little goes to the message around them.
+_MAX_MESSAGE_BYTES = 64 << 20
+_CONNECT_SECONDS = 20.0
+
+
+class BlobReader:
+    """Made in the worker itself: a channel does not survive a fork."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel = grpc.insecure_channel(
+            address, options=[("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)]
+        )
+        self._planner = planner_pb2_grpc.PlannerServiceStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def read_whole(self, sha256: bytes) -> bytes:
+        """Raises StateMismatch if the bytes are not what their name says."""
+        content = b"".join(self.read_range(sha256, 0, 0))
+        found = hashlib.sha256(content).digest()
+        if found != sha256:
+            raise StateMismatch(
+                f"blob {sha256.hex()} at {self._address} has {len(content)} bytes of sha256 {found.hex()}"
+            )
+        return content
+
+    def read_range(self, sha256: bytes, offset_bytes: int, length_bytes: int) -> Iterator[bytes]:
+        """Chunks in order; a length of 0 means to the end. Raises NotFound or Unavailable."""
+        request = planner_pb2.ReadBlobRequest(sha256=sha256, offset_bytes=offset_bytes, length_bytes=length_bytes)
+        try:
+            grpc.channel_ready_future(self._channel).result(_CONNECT_SECONDS)
+            for response in self._planner.ReadBlob(request):
+                yield response.chunk
+        except grpc.FutureTimeoutError:
+            raise Unavailable(
+                f"no planner at {self._address} within {_CONNECT_SECONDS:g} s to read blobs from"
+            ) from None
+        except grpc.RpcError as error:
+            message = f"blob {sha256.hex()} from {self._address}: {error.details()}"
+            raise (NotFound if error.code() is grpc.StatusCode.NOT_FOUND else Unavailable)(message) from None

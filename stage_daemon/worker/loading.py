@@ -1,0 +1,75 @@
+"""Fetches, checks and rebuilds a worker's stages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from protos.v1 import graph_pb2, stage_daemon_pb2
+from stage_daemon.errors import DaemonError
+from stage_daemon.loader.load import StageProgram, load_stage
+from stage_daemon.runtime.stage import Stage
+from stage_daemon.worker.blobs import BlobReader
+from stage_daemon.worker.memory import check_states_fit
+
+OnProgress = Callable[[stage_daemon_pb2.LoadStagesResponse], None]
+
+# Progress is for people and for the planner's patience.
+_PROGRESS_SECONDS = 0.1
+
+
+def load_stages(
+    request: stage_daemon_pb2.LoadStagesRequest, reader: BlobReader, device: torch.device, on_progress: OnProgress
+) -> dict[int, Stage]:
+    """Stages by index. Raises what the loader raises, naming the stage."""
+    check_states_fit(request.stages, device)
+    return {module.stage: _load(module, reader, device, on_progress) for module in request.stages}
+
+
+def _load(
+    module: stage_daemon_pb2.StageModule, reader: BlobReader, device: torch.device, on_progress: OnProgress
+) -> Stage:
+    progress = _Progress(module.stage, on_progress)
+    try:
+        graph_bytes = reader.read_whole(module.graph_sha256)
+        program = load_stage(graph_bytes, module.states, reader.read_range, device, progress.advance)
+    except DaemonError as error:
+        error.stage = module.stage
+        raise
+    progress.tell()
+    return stage_from_program(module.stage, program, str(device))
+
+
+def stage_from_program(index: int, program: StageProgram, device_id: str) -> Stage:
+    return Stage(
+        index=index,
+        device_id=device_id,
+        run=program.module,
+        input_ids=program.input_ids,
+        output_ids=program.output_ids,
+        draws_random=_draws_random(program.graph),
+    )
+
+
+def _draws_random(graph: graph_pb2.Graph) -> bool:
+    if any(operator.random for operator in graph.operators):
+        return True
+    return any(map(_draws_random, graph.subgraphs))
+
+
+class _Progress:
+    def __init__(self, stage: int, on_progress: OnProgress) -> None:
+        self._state = stage_daemon_pb2.LoadStagesResponse(stage=stage)
+        self._on_progress = on_progress
+        self._told_at = 0.0
+
+    def advance(self, loaded_bytes: int, total_bytes: int) -> None:
+        self._state.loaded_bytes, self._state.total_bytes = loaded_bytes, total_bytes
+        if time.monotonic() - self._told_at >= _PROGRESS_SECONDS:
+            self.tell()
+
+    def tell(self) -> None:
+        self._told_at = time.monotonic()
+        self._on_progress(self._state)

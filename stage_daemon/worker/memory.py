@@ -1,0 +1,44 @@
+"""Whether stages fit, found out before the first byte of them is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.errors import InsufficientMemory
+
+_MEMORY_FILE = Path("/proc/meminfo")
+
+
+def check_states_fit(stages: Sequence[stage_daemon_pb2.StageModule], device: torch.device) -> None:
+    """Raises InsufficientMemory naming the first stage that does not fit beside those before it."""
+    available = available_bytes(device)
+    taken = 0
+    for stage in stages:
+        needed = sum(state.length_bytes for state in stage.states)
+        if available is not None and taken + needed > available:
+            raise InsufficientMemory(
+                f"stage {stage.stage}: its tensors need {needed} bytes, {available - taken} are free on {device};"
+                " free some or plan with less memory for this device",
+                stage=stage.stage,
+                needed_bytes=needed,
+                available_bytes=available - taken,
+            )
+        taken += needed
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """What can be taken without others losing theirs; None where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = _MEMORY_FILE.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None

@@ -1,0 +1,176 @@
+"""A worker's stages once connected: lanes on their threads, inputs in, results out."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.errors import Conflict, DaemonError, InvalidRequest, StageFailed
+from stage_daemon.runtime.actions import Receive, Send
+from stage_daemon.runtime.egress import Egress, Result
+from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
+from stage_daemon.runtime.interpreter import LaneInterpreter, Surroundings, is_fed, stages_of
+from stage_daemon.runtime.metrics import StageMetrics
+from stage_daemon.runtime.stage import Stage
+from stage_daemon.transport.channel import FailureCallback
+from stage_daemon.transport.connect import Channels, Meeting, host_memory_bytes, open_channels
+from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.parcel import Item
+from stage_daemon.worker import wire
+
+# A forward is not a wait, and may well take longer than one; beyond this many deadlines it is taken to hang.
+FORWARD_DEADLINES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """Called from the pipeline's threads. `on_result` may block, which holds the pipeline."""
+
+    on_failure: FailureCallback
+    on_taken: Callable[[Submission], None]
+    on_result: Callable[[Result], None]
+
+
+class Pipeline:
+    """Built connected: every edge has carried a message by the time that the constructor returns."""
+
+    def __init__(
+        self,
+        request: stage_daemon_pb2.ConnectStagesRequest,
+        stages: Mapping[int, Stage],
+        metrics: Mapping[int, StageMetrics],
+        device: torch.device,
+        callbacks: Callbacks,
+    ) -> None:
+        _check_request(request, stages)
+        self._callbacks = callbacks
+        self._metrics = metrics
+        self._deadline_seconds = request.deadline_seconds
+        symbols = wire.symbols_from_proto(request.symbols)
+        edges = {
+            edge.id: wire.edge_from_proto(edge, request.deployment_id, request.generation, symbols)
+            for edge in request.edges
+        }
+        self._stages = _placed(stages, edges.values())
+        self._input_format = InputFormat(
+            values=wire.declared_from_proto(request.inputs), symbols=symbols, device=device
+        )
+        self._ingress = Ingress(callbacks.on_taken)
+        self._egress = Egress(max(1, request.microbatches_in_flight))
+        self._lanes = tuple(map(wire.lane_from_proto, request.lanes))
+        self._channels: Channels = open_channels(
+            tuple(edges.values()),
+            stages.keys(),
+            Meeting(
+                address=request.rendezvous_address,
+                deadline_seconds=request.deadline_seconds,
+                microbatches_in_flight=max(1, request.microbatches_in_flight),
+                device=device,
+                on_failure=callbacks.on_failure,
+                max_tensor_bytes=host_memory_bytes(),
+            ),
+        )
+        self._around = Surroundings(
+            deployment_id=request.deployment_id,
+            stages=self._stages,
+            edges=edges,
+            senders=self._channels.senders,
+            receivers=self._channels.receivers,
+            metrics=metrics,
+            input_ids=tuple(value.value for value in request.inputs),
+            output_ids=tuple(value.value for value in request.outputs),
+            ingress=self._ingress,
+            egress=self._egress,
+        )
+        self._gives_output = any(action.HasField("give_output") for lane in request.lanes for action in lane.actions)
+
+    def start(self) -> None:
+        self._threads = [
+            self._spawn(f"lane-{stages_of(lane)[0]}", LaneInterpreter(lane, self._around).run, stages_of(lane)[0])
+            for lane in self._lanes
+        ]
+        self._fed_threads = [thread for thread, lane in zip(self._threads, self._lanes, strict=True) if is_fed(lane)]
+        if self._gives_output:
+            self._fed_threads.append(self._spawn("results", self._give_results, None))
+        self._spawn("watch", self._watch_forwards, None)
+
+    def submit(self, session_id: int, sequence: int, microbatch: bytes) -> None:
+        """Raises Conflict once draining."""
+
+        def read() -> tuple[Item, ...]:
+            message = stage_daemon_pb2.Microbatch.FromString(microbatch)
+            return self._input_format.read(wire.raw_items(message))
+
+        self._ingress.submit(Submission(session_id=session_id, sequence=sequence, read=read))
+
+    def drain(self) -> None:
+        """Returns once the end has passed through all lanes and every result is handed over."""
+        self._ingress.close()
+        for thread in self._fed_threads:
+            thread.join()
+        self._channels.pulse.stop()
+
+    def _spawn(self, name: str, work: Callable[[], None], stage: int | None) -> threading.Thread:
+        thread = threading.Thread(target=self._guarded, args=(work, stage), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _guarded(self, work: Callable[[], None], stage: int | None) -> None:
+        try:
+            work()
+        except DaemonError as error:
+            self._callbacks.on_failure(error)
+        except Exception as error:
+            self._callbacks.on_failure(StageFailed(f"{type(error).__name__}: {error}", stage=stage))
+
+    def _give_results(self) -> None:
+        while (result := self._egress.take()) is not None:
+            self._callbacks.on_result(result)
+
+    def _watch_forwards(self) -> None:
+        limit_seconds = FORWARD_DEADLINES * self._deadline_seconds
+        while True:
+            time.sleep(self._deadline_seconds)
+            for index, metrics in self._metrics.items():
+                since = metrics.forward_since
+                if since is not None and time.monotonic() - since > limit_seconds:
+                    raise StageFailed(
+                        f"stage {index} has been running one microbatch for over {limit_seconds:g} s: it hangs, or the"
+                        " deployment needs a longer deadline",
+                        stage=index,
+                        device_id=self._stages[index].device_id,
+                        action="forward",
+                    )
+
+
+def _placed(stages: Mapping[int, Stage], edges: Iterable[Edge]) -> dict[int, Stage]:
+    """The stages with their devices' ids, where an edge tells them."""
+    device_ids: dict[int, str] = {}
+    for edge in edges:
+        device_ids[edge.source_stage] = edge.source_device_id
+        device_ids[edge.target_stage] = edge.target_device_id
+    return {
+        index: dataclasses.replace(stage, device_id=device_ids.get(index, stage.device_id))
+        for index, stage in stages.items()
+    }
+
+
+def _check_request(request: stage_daemon_pb2.ConnectStagesRequest, stages: Mapping[int, Stage]) -> None:
+    if request.deadline_seconds <= 0:
+        raise InvalidRequest(f"a deadline of {request.deadline_seconds} s, needs more than 0")
+    edge_ids = {edge.id for edge in request.edges}
+    for lane in map(wire.lane_from_proto, request.lanes):
+        if not stages_of(lane):
+            raise InvalidRequest("a lane that runs no stage")
+        missing = [stage for stage in stages_of(lane) if stage not in stages]
+        if missing:
+            raise Conflict(f"lane of stage {missing[0]}: this worker has loaded {sorted(stages)}")
+        unknown = {action.edge_id for action in lane if isinstance(action, Receive | Send)} - edge_ids
+        if unknown:
+            raise InvalidRequest(f"lane of stage {stages_of(lane)[0]}: edges {sorted(unknown)} are not in the request")

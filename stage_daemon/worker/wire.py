@@ -1,0 +1,214 @@
+"""Messages to the runtime's records and back. Protobuf goes no further in than this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
+from stage_daemon.errors import InvalidRequest
+from stage_daemon.loader.dtypes import torch_dtype
+from stage_daemon.runtime.actions import Action, Forward, GiveOutput, Lane, Receive, Send, TakeInput
+from stage_daemon.runtime.egress import Result
+from stage_daemon.runtime.ingress import RawItem, RawTensor
+from stage_daemon.runtime.metrics import StageMetrics
+from stage_daemon.transport.declared import (
+    DeclaredValue,
+    Dimension,
+    DimensionOperator,
+    Operation,
+    Symbol,
+    SymbolReference,
+    ValueKind,
+)
+from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.parcel import Item, MicrobatchFailure
+
+MAX_DEPTH = 64
+
+_KINDS = {
+    graph_pb2.VALUE_KIND_TENSOR: ValueKind.TENSOR,
+    graph_pb2.VALUE_KIND_SYM_INT: ValueKind.INTEGER,
+    graph_pb2.VALUE_KIND_SYM_FLOAT: ValueKind.FLOATING,
+    graph_pb2.VALUE_KIND_SYM_BOOL: ValueKind.BOOLEAN,
+}
+_OPERATORS = {
+    graph_pb2.Expression.Operation.OPERATOR_ADD: DimensionOperator.ADD,
+    graph_pb2.Expression.Operation.OPERATOR_MULTIPLY: DimensionOperator.MULTIPLY,
+    graph_pb2.Expression.Operation.OPERATOR_FLOOR_DIVIDE: DimensionOperator.FLOOR_DIVIDE,
+    graph_pb2.Expression.Operation.OPERATOR_MODULO: DimensionOperator.MODULO,
+    graph_pb2.Expression.Operation.OPERATOR_CEIL_DIVIDE: DimensionOperator.CEIL_DIVIDE,
+    graph_pb2.Expression.Operation.OPERATOR_POWER: DimensionOperator.POWER,
+    graph_pb2.Expression.Operation.OPERATOR_MINIMUM: DimensionOperator.MINIMUM,
+    graph_pb2.Expression.Operation.OPERATOR_MAXIMUM: DimensionOperator.MAXIMUM,
+}
+_WIRE_DTYPES = {
+    torch_dtype("", number): number for number in graph_pb2.Dtype.values() if number != graph_pb2.DTYPE_UNSPECIFIED
+}
+_TORCH_DTYPES = {number: dtype for dtype, number in _WIRE_DTYPES.items()}
+
+
+def symbols_from_proto(symbols: Sequence[graph_pb2.Symbol]) -> dict[int, Symbol]:
+    return {
+        symbol.id: Symbol(
+            id=symbol.id,
+            name=symbol.name,
+            lower=symbol.lower,
+            upper=symbol.upper if symbol.HasField("upper") else None,
+        )
+        for symbol in symbols
+    }
+
+
+def edge_from_proto(
+    edge: stage_daemon_pb2.Edge, deployment_id: str, generation: int, symbols: Mapping[int, Symbol]
+) -> Edge:
+    return Edge(
+        id=edge.id,
+        deployment_id=deployment_id,
+        generation=generation,
+        source_stage=edge.source_stage,
+        target_stage=edge.target_stage,
+        source_device_id=edge.source_device_id,
+        target_device_id=edge.target_device_id,
+        values=declared_from_proto(edge.values),
+        symbols=symbols,
+    )
+
+
+def declared_from_proto(values: Sequence[stage_daemon_pb2.EdgeValue]) -> tuple[DeclaredValue, ...]:
+    return tuple(map(_declared_value, values))
+
+
+def _declared_value(value: stage_daemon_pb2.EdgeValue) -> DeclaredValue:
+    if value.kind not in _KINDS:
+        kind = graph_pb2.ValueKind.Name(value.kind) if value.kind in graph_pb2.ValueKind.values() else value.kind
+        raise InvalidRequest(f"value {value.name!r}: kind {kind}, needs a tensor or a scalar")
+    name = value.name or f"value {value.value}"
+    if value.kind != graph_pb2.VALUE_KIND_TENSOR:
+        return DeclaredValue(value_id=value.value, name=name, kind=_KINDS[value.kind])
+    return DeclaredValue(
+        value_id=value.value,
+        name=name,
+        kind=ValueKind.TENSOR,
+        dtype=torch_dtype(name, value.dtype),
+        dims=tuple(_dimension(dimension, name) for dimension in value.dims),
+    )
+
+
+def _dimension(expression: graph_pb2.Expression, where: str, depth: int = 0) -> Dimension:
+    kind = expression.WhichOneof("kind")
+    if kind == "constant":
+        return expression.constant
+    if kind == "symbol":
+        return SymbolReference(expression.symbol)
+    if kind is None or depth == MAX_DEPTH:
+        raise InvalidRequest(f"{where!r}: a dimension that is empty or nested deeper than {MAX_DEPTH}")
+    operation = expression.operation
+    if operation.operator not in _OPERATORS or not operation.operands:
+        raise InvalidRequest(f"{where!r}: a dimension with operator {operation.operator}, needs a known one")
+    operands = tuple(_dimension(operand, where, depth + 1) for operand in operation.operands)
+    return Operation(_OPERATORS[operation.operator], operands)
+
+
+def lane_from_proto(lane: stage_daemon_pb2.Lane) -> Lane:
+    return tuple(map(_action, lane.actions))
+
+
+def _action(action: stage_daemon_pb2.Action) -> Action:
+    kind = action.WhichOneof("kind")
+    if kind == "receive_edge":
+        return Receive(action.receive_edge)
+    if kind == "forward_stage":
+        return Forward(action.forward_stage)
+    if kind == "send_edge":
+        return Send(action.send_edge)
+    if kind == "take_input":
+        return TakeInput()
+    if kind == "give_output":
+        return GiveOutput()
+    raise InvalidRequest("an action of no known kind; planner and daemons are of different versions")
+
+
+def raw_items(microbatch: stage_daemon_pb2.Microbatch) -> list[RawItem]:
+    return [_raw_item(datum) for datum in microbatch.values]
+
+
+def _raw_item(datum: stage_daemon_pb2.Datum) -> RawItem:
+    kind = datum.WhichOneof("kind")
+    if kind == "tensor":
+        tensor = datum.tensor
+        return RawTensor(dtype=_TORCH_DTYPES.get(tensor.dtype), dims=tuple(tensor.dims), data=tensor.data)
+    if kind == "integer":
+        return datum.integer
+    if kind == "floating":
+        return datum.floating
+    return datum.boolean if kind == "boolean" else None
+
+
+def result_to_proto(result: Result) -> stage_daemon_pb2.ReceiveOutputsResponse:
+    response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=result.sequence)
+    if result.failure is not None:
+        response.failure.CopyFrom(_failure_to_proto(result.failure))
+    else:
+        response.result.values.extend(_datum(item) for item in result.items)
+        response.result.SetInParent()
+    return response
+
+
+def result_to_bytes(result: Result) -> bytes:
+    """A serialized ReceiveOutputsResponse; a result that no message can hold becomes a failure."""
+    try:
+        return result_to_proto(result).SerializeToString()
+    except (InvalidRequest, ValueError, MemoryError) as error:
+        reason = error.reason if isinstance(error, InvalidRequest) else "RESULT_TOO_LARGE"
+        failure = MicrobatchFailure(reason=reason, message=f"the result cannot be sent: {error}")
+        failed = Result(session_id=result.session_id, sequence=result.sequence, failure=failure)
+        return result_to_proto(failed).SerializeToString()
+
+
+def _failure_to_proto(failure: MicrobatchFailure) -> planner_pb2.Failure:
+    return planner_pb2.Failure(
+        reason=failure.reason, message=failure.message, stage=failure.stage, device_id=failure.device_id
+    )
+
+
+def _datum(item: Item) -> stage_daemon_pb2.Datum:
+    if isinstance(item, bool):
+        return stage_daemon_pb2.Datum(boolean=item)
+    if isinstance(item, int):
+        return stage_daemon_pb2.Datum(integer=item)
+    if isinstance(item, float):
+        return stage_daemon_pb2.Datum(floating=item)
+    flat = item.detach().resolve_conj().resolve_neg().cpu().reshape(-1)
+    data = flat.contiguous().view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    tensor = stage_daemon_pb2.Tensor(dtype=_wire_dtype(item.dtype), dims=item.shape, data=data)
+    return stage_daemon_pb2.Datum(tensor=tensor)
+
+
+def _wire_dtype(dtype: torch.dtype) -> graph_pb2.Dtype.ValueType:
+    if dtype not in _WIRE_DTYPES:
+        raise InvalidRequest(f"an output of {dtype}, which has no place on the wire; return another dtype")
+    return _WIRE_DTYPES[dtype]
+
+
+def metrics_to_proto(
+    deployment_id: str, process_id: int, metrics: Mapping[int, StageMetrics]
+) -> stage_daemon_pb2.GetDaemonStatusResponse:
+    return stage_daemon_pb2.GetDaemonStatusResponse(
+        stages=[
+            stage_daemon_pb2.StageMetrics(
+                deployment_id=deployment_id,
+                stage=stage,
+                num_microbatches=counted.num_microbatches,
+                busy_seconds=counted.busy_seconds,
+                receive_wait_seconds=counted.receive_wait_seconds,
+                send_wait_seconds=counted.send_wait_seconds,
+                received_bytes=counted.received_bytes,
+                sent_bytes=counted.sent_bytes,
+                worker_process_id=process_id,
+            )
+            for stage, counted in sorted(metrics.items())
+        ]
+    )
