@@ -1,0 +1,68 @@
+"""Devices that no plan can tell apart: equal speed, memory and links. Choosing among them is choosing once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partition.problem import Floats, Integers, PartitionProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceClasses:
+    """`members` by class, in inventory order. Link figures are [class, class]; a class of one has 0 with itself."""
+
+    members: tuple[tuple[int, ...], ...]
+    latency_seconds: Floats
+    seconds_per_byte: Floats
+    best_latency_seconds: float
+    uniform_links: bool
+
+    @property
+    def representatives(self) -> tuple[int, ...]:
+        return tuple(members[0] for members in self.members)
+
+    def counts(self) -> tuple[int, ...]:
+        return tuple(len(members) for members in self.members)
+
+
+def device_classes(problem: PartitionProblem) -> DeviceClasses:
+    """O(devices^3)."""
+    members: list[list[int]] = []
+    for device in range(problem.num_devices):
+        for found in members:
+            if _alike(problem, found[0], device):
+                found.append(device)
+                break
+        else:
+            members.append([device])
+    off_diagonal = ~np.eye(problem.num_devices, dtype=np.bool_)
+    latencies = problem.link_latency_seconds[off_diagonal]
+    per_byte = problem.link_seconds_per_byte[off_diagonal]
+    return DeviceClasses(
+        members=tuple(tuple(found) for found in members),
+        latency_seconds=_between(problem.link_latency_seconds, members),
+        seconds_per_byte=_between(problem.link_seconds_per_byte, members),
+        best_latency_seconds=float(latencies.min()) if latencies.size else 0.0,
+        uniform_links=bool(latencies.size == 0 or (np.ptp(latencies) == 0 and np.ptp(per_byte) == 0)),
+    )
+
+
+def _alike(problem: PartitionProblem, one: int, other: int) -> bool:
+    if problem.device_memory_bytes[one] != problem.device_memory_bytes[other]:
+        return False
+    if not np.array_equal(problem.compute_seconds[one], problem.compute_seconds[other]):
+        return False
+    swapped = np.arange(problem.num_devices)
+    swapped[[one, other]] = other, one
+    return all(
+        np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
+        for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+    )
+
+
+def _between(matrix: Floats, members: list[list[int]]) -> Floats:
+    ends: Integers = np.array([[found[0], found[-1]] for found in members], dtype=np.int64)
+    # The last member stands at the far end, so that a class of several finds the link between two of its own.
+    return matrix[np.ix_(ends[:, 0], ends[:, 1])]

@@ -1,0 +1,46 @@
+"""Positions worth cutting at, where trying all would take too long."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.problem import Floats, Integers, PartitionProblem
+
+
+def allowed_positions(problem: PartitionProblem) -> Integers:
+    """Ascending, with both ends."""
+    return np.flatnonzero(problem.cut_allowed)
+
+
+def crossing_bytes(problem: PartitionProblem) -> Floats:
+    """By position: bytes of the values that are made before it and needed after it."""
+    n = problem.num_nodes
+    needed = problem.value_last_read > problem.value_producer
+    sizes = problem.value_bytes[needed].astype(np.float64)
+    change = np.zeros(n + 2)
+    np.add.at(change, problem.value_producer[needed] + 1, sizes)
+    np.add.at(change, np.minimum(problem.value_last_read[needed], n) + 1, -sizes)
+    return np.cumsum(change)[: n + 1]
+
+
+def few_positions(problem: PartitionProblem, count: int) -> Integers:
+    """About `count` of them: those with the least to send in each slice of equal compute and bytes of state."""
+    allowed = allowed_positions(problem)
+    if allowed.size <= count:
+        return allowed
+    progress = _progress(problem)[allowed]
+    slices = np.minimum((progress * (count - 1)).astype(np.int64), count - 2)
+    order = np.lexsort((allowed, crossing_bytes(problem)[allowed], slices))
+    first = np.concatenate([[True], np.diff(slices[order]) > 0])
+    return np.unique(np.concatenate([allowed[order[first]], allowed[[0, -1]]]))
+
+
+def _progress(problem: PartitionProblem) -> Floats:
+    """By position, from 0 to 1: how much of the nodes, of the compute and of the state lies before it."""
+    compute = problem.compute_seconds.mean(axis=0)
+    state = np.zeros(problem.num_nodes)
+    np.add.at(state, problem.use_node, problem.state_bytes[problem.use_state].astype(np.float64))
+    parts = [part / part.sum() for part in (compute, state, np.ones(problem.num_nodes)) if part.sum() > 0]
+    before = np.zeros(problem.num_nodes + 1)
+    np.cumsum(sum(parts) / len(parts), out=before[1:])
+    return np.minimum(before, 1.0)
