@@ -14,8 +14,10 @@ from grpc_reflection.v1alpha import reflection
 
 from planner.api.computing import Computing
 from planner.api.plan_runner import PlanRunner
+from planner.api.registry_service import DaemonRegistryService
 from planner.api.service import PlannerService
 from planner.api.status import StatusInterceptor
+from planner.dispatch.dispatcher import Dispatcher
 from planner.errors import Conflict, Unavailable
 from planner.settings import Settings
 from planner.store.blobs import BlobStore
@@ -68,8 +70,12 @@ async def _add_services(server: grpc.aio.Server, settings: Settings, resources: 
     runner = PlanRunner(database, Computing(settings.plan_workers), settings.plan_timeout_seconds)
     await runner.recover()
     resources.push_async_callback(runner.close)
-    service = PlannerService(settings, database, blobs, Computing(NUM_CHECKS), runner)
+    dispatcher = Dispatcher(database, blobs, settings)
+    resources.push_async_callback(dispatcher.close)
+    dispatcher.start()
+    service = PlannerService(settings, database, blobs, Computing(NUM_CHECKS), runner, dispatcher)
     planner_pb2_grpc.add_PlannerServiceServicer_to_server(service, server)
+    planner_pb2_grpc.add_DaemonRegistryServiceServicer_to_server(DaemonRegistryService(dispatcher), server)
     await _add_health(server)
     reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 

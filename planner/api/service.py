@@ -6,11 +6,13 @@ import asyncio
 
 from planner.api.blob_calls import BlobCalls
 from planner.api.computing import Computing
+from planner.api.deployment_calls import DeploymentCalls
 from planner.api.graph_calls import GraphCalls
 from planner.api.inventory_calls import InventoryCalls
 from planner.api.plan_calls import PlanCalls
 from planner.api.plan_runner import PlanRunner
 from planner.api.upload_locks import UploadLocks
+from planner.dispatch.dispatcher import Dispatcher
 from planner.settings import Settings
 from planner.store.blobs import BlobStore
 from planner.store.database import Database
@@ -22,17 +24,25 @@ class PlannerService(
     GraphCalls,
     InventoryCalls,
     PlanCalls,
+    DeploymentCalls,
     planner_pb2_grpc.PlannerServiceServicer,
 ):
     """Calls raise planner.errors; planner.api.status turns them into statuses."""
 
     def __init__(
-        self, settings: Settings, database: Database, blobs: BlobStore, checks: Computing, runner: PlanRunner
+        self,
+        settings: Settings,
+        database: Database,
+        blobs: BlobStore,
+        checks: Computing,
+        runner: PlanRunner,
+        dispatcher: Dispatcher,
     ) -> None:
         self._settings = settings
         self._database = database
         self._blobs = blobs
         self._checks = checks
         self._runner = runner
+        self._dispatcher = dispatcher
         self._upload_locks = UploadLocks()
         self._creations: set[asyncio.Task[str]] = set()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
 from planner.dispatch.messages import failure_from_proto
-from planner.dispatch.rollout import INDIRECT_REASONS
+from planner.dispatch.rollout import is_indirect
 from planner.store.deployment_records import Failure
 from protos.v1 import planner_pb2, stage_daemon_pb2
 
@@ -42,6 +42,6 @@ def own_failure(deployment_id: str, status: stage_daemon_pb2.GetDaemonStatusResp
         if held.deployment_id != deployment_id or held.state != planner_pb2.WORKER_STATE_FAILED:
             continue
         failure = failure_from_proto(held.failure)
-        if failure.reason not in INDIRECT_REASONS:
+        if not is_indirect(failure):
             return failure
     return None

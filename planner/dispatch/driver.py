@@ -14,6 +14,7 @@ from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
 from planner.dispatch.diagnosis import find_cause
 from planner.dispatch.lease import describe_stages
 from planner.dispatch.ledger import Ledger
+from planner.dispatch.progress import worth_telling
 from planner.dispatch.rollout import (
     Broken,
     Command,
@@ -36,9 +37,6 @@ from planner.dispatch.rollout import (
 from planner.dispatch.stage_modules import StageRequests
 from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
 from protos.v1 import stage_daemon_pb2
-
-# A stage's progress is told whenever this much more of it is loaded.
-PROGRESS_SHARE = 0.05
 
 log = structlog.get_logger(__name__)
 
@@ -69,10 +67,10 @@ class Driver:
             for command in step.commands:
                 self._spawn(command)
 
-    async def settle(self) -> None:
-        """Waits until every call that was begun has ended."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call to a daemon is under way."""
+        return bool(self._tasks)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -142,9 +140,7 @@ class Driver:
         await self.handle(Loaded(device_id))
 
     async def _tell_progress(self, device_id: str, response: stage_daemon_pb2.LoadStagesResponse) -> None:
-        told = self._told_bytes.get(response.stage, -1)
-        least = told + max(1, int(response.total_bytes * PROGRESS_SHARE)) if told >= 0 else 0
-        if response.loaded_bytes < least and (response.loaded_bytes < response.total_bytes or told == response.total_bytes):
+        if not worth_telling(self._told_bytes.get(response.stage), response.loaded_bytes, response.total_bytes):
             return
         self._told_bytes[response.stage] = response.loaded_bytes
         async with self._lock:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from planner.errors import NotFound
 from planner.store.database import Database
 from planner.store.deployment_records import DeploymentEvent
-from planner.store.deployments import append_event, find_deployment, list_events
+from planner.store.deployments import append_event, get_deployment, list_events
 
 
 class Ledger:
@@ -46,7 +45,5 @@ class Ledger:
 
     async def _read(self, deployment_id: str, after_sequence: int) -> tuple[tuple[DeploymentEvent, ...], bool]:
         async with self._database.session() as session:
-            deployment = await find_deployment(session, deployment_id)
-            if deployment is None:
-                raise NotFound(f"no deployment is called {deployment_id!r}", deployment_id=deployment_id)
+            deployment = await get_deployment(session, deployment_id)
             return await list_events(session, deployment_id, after_sequence), deployment.state.ended

@@ -12,8 +12,12 @@ from dataclasses import dataclass, replace
 
 from planner.store.deployment_records import Deployment, DeploymentState, Failure
 
-# Reasons that name the end of an edge which noticed, while the cause is most likely at the other end.
-INDIRECT_REASONS = frozenset({"PEER_LOST", "EDGE_FAILED", "EDGE_TIMEOUT", "RENDEZVOUS_FAILED", "DEADLINE_EXCEEDED"})
+# Reasons of one that noticed, while the cause is most likely elsewhere: at the other end of an edge, or out of reach.
+INDIRECT_REASONS = frozenset({"EDGE_TIMEOUT", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
+
+
+def is_indirect(failure: Failure) -> bool:
+    return failure.reason in INDIRECT_REASONS or "edge" in failure.metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,9 @@ class Diagnosed:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    pass
+    """`why` is empty where somebody asked for it."""
+
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +152,8 @@ def advance(rollout: Rollout, event: Event) -> Step:
             return _broken(rollout, failure)
         case Diagnosed(cause):
             return _diagnosed(rollout, cause)
-        case StopAsked():
-            return _stop(rollout)
+        case StopAsked(why):
+            return _stop(rollout, why)
         case PlannerRestarted():
             return _restarted(rollout)
 
@@ -193,17 +199,18 @@ def _connected(rollout: Rollout, device_id: str) -> Step:
     return Step(rollout=replace(rollout, state=DeploymentState.READY, waiting_for=frozenset()), message="ready")
 
 
-def _stop(rollout: Rollout) -> Step:
+def _stop(rollout: Rollout, why: str) -> Step:
     if rollout.state is DeploymentState.DRAINING:
         return Step(rollout=rollout)
     drain = rollout.state is DeploymentState.READY
+    message = "finishing what is in flight" if drain else "stopping before it was ready"
     draining = replace(
         rollout, state=DeploymentState.DRAINING, waiting_for=frozenset(rollout.device_ids), suspicion=None
     )
     return Step(
         rollout=draining,
         commands=tuple(Release(device_id, drain) for device_id in rollout.device_ids),
-        message="finishing what is in flight" if drain else "stopping before it was ready",
+        message=f"{why}; {message}" if why else message,
     )
 
 
@@ -219,7 +226,7 @@ def _released(rollout: Rollout, device_id: str) -> Step:
 def _broken(rollout: Rollout, failure: Failure) -> Step:
     if rollout.state is DeploymentState.DRAINING:
         return _broken_while_draining(rollout, failure)
-    if failure.reason not in INDIRECT_REASONS:
+    if not is_indirect(failure):
         return _fail(rollout, failure)
     if rollout.suspicion is not None:
         return Step(rollout=rollout)

@@ -6,17 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy import Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure, StagePlacement
-from planner.store.tables import (
-    DeploymentEventRow,
-    DeploymentRow,
-    DeploymentStageRow,
-    FailureColumns,
-    PlanStageRow,
-)
+from planner.errors import NotFound
+from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, StagePlacement
+from planner.store.failures import failure_columns, failure_from_row
+from planner.store.paging import PageRequest
+from planner.store.tables import DeploymentEventRow, DeploymentRow, DeploymentStageRow, PlanStageRow
 
 ENDED = tuple(state.value for state in DeploymentState if state.ended)
 
@@ -49,9 +46,15 @@ async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
     )
 
 
-async def find_deployment(session: AsyncSession, deployment_id: str) -> Deployment | None:
+async def get_deployment(session: AsyncSession, deployment_id: str) -> Deployment:
+    """Raises NotFound."""
     found = await _read(session, select(DeploymentRow).where(DeploymentRow.id == deployment_id))
-    return found[0] if found else None
+    if not found:
+        raise NotFound(
+            f"no deployment has the id {deployment_id[:80]!r}; ListDeployments knows them all",
+            deployment_id=deployment_id[:80],
+        )
+    return found[0]
 
 
 async def list_active_deployments(session: AsyncSession) -> tuple[Deployment, ...]:
@@ -61,23 +64,15 @@ async def list_active_deployments(session: AsyncSession) -> tuple[Deployment, ..
 
 
 async def list_deployments(
-    session: AsyncSession,
-    *,
-    limit: int,
-    after: Deployment | None = None,
-    plan_id: str = "",
-    active_only: bool = False,
-) -> tuple[Deployment, ...]:
-    """Newest first; `after` is the last of the page before."""
-    query = select(DeploymentRow).order_by(DeploymentRow.created_at.desc(), DeploymentRow.id.desc()).limit(limit)
+    session: AsyncSession, page: PageRequest, *, plan_id: str = "", active_only: bool = False
+) -> tuple[tuple[Deployment, ...], str]:
+    """The page, newest first, and the token of the next."""
+    query = select(DeploymentRow)
     if plan_id:
         query = query.where(DeploymentRow.plan_id == plan_id)
     if active_only:
         query = query.where(DeploymentRow.state.not_in(ENDED))
-    if after is not None:
-        position = tuple_(DeploymentRow.created_at, DeploymentRow.id)
-        query = query.where(position < tuple_(after.created_at, after.id))
-    return await _read(session, query)
+    return page.cut(await _read(session, page.select(query, DeploymentRow.created_at, DeploymentRow.id)))
 
 
 async def append_event(session: AsyncSession, deployment_id: str, event: DeploymentEvent) -> DeploymentEvent:
@@ -91,6 +86,7 @@ async def append_event(session: AsyncSession, deployment_id: str, event: Deploym
         select(func.max(DeploymentEventRow.sequence)).where(DeploymentEventRow.deployment_id == deployment_id)
     )
     sequence = (last or 0) + 1
+    columns = failure_columns(event.failure) if event.failure else {}
     session.add(
         DeploymentEventRow(
             deployment_id=deployment_id,
@@ -102,13 +98,13 @@ async def append_event(session: AsyncSession, deployment_id: str, event: Deploym
             device_id=event.device_id or None,
             loaded_bytes=event.loaded_bytes,
             total_bytes=event.total_bytes,
-            **_failure_columns(event.failure),
+            **columns,
         )
     )
     row.state = event.state.value
     if event.state.ended:
         row.ended_at = event.occurred_at
-        for name, content in _failure_columns(event.failure).items():
+        for name, content in columns.items():
             setattr(row, name, content)
     return replace(event, sequence=sequence)
 
@@ -175,7 +171,7 @@ def _record(row: DeploymentRow, placements: list[StagePlacement]) -> Deployment:
         stages=tuple(placements),
         created_at=row.created_at,
         ended_at=row.ended_at,
-        failure=_failure(row),
+        failure=failure_from_row(row),
     )
 
 
@@ -189,29 +185,5 @@ def _event_record(row: DeploymentEventRow) -> DeploymentEvent:
         device_id=row.device_id or "",
         loaded_bytes=row.loaded_bytes,
         total_bytes=row.total_bytes,
-        failure=_failure(row),
+        failure=failure_from_row(row),
     )
-
-
-def _failure(row: FailureColumns) -> Failure | None:
-    if row.failure_reason is None:
-        return None
-    return Failure(
-        reason=row.failure_reason,
-        message=row.failure_message or "",
-        stage=row.failure_stage,
-        device_id=row.failure_device_id or "",
-        metadata=row.failure_metadata or {},
-    )
-
-
-def _failure_columns(failure: Failure | None) -> dict[str, Any]:
-    if failure is None:
-        return {}
-    return {
-        "failure_reason": failure.reason,
-        "failure_message": failure.message,
-        "failure_stage": failure.stage,
-        "failure_device_id": failure.device_id,
-        "failure_metadata": dict(failure.metadata),
-    }

@@ -32,7 +32,7 @@ from planner.store.deployment_records import DeploymentState, Failure
 
 DEVICES = ("a", "b", "c")
 DEAD_WORKER = Failure(reason="WORKER_DIED", message="stage 1 on b: killed", stage=1, device_id="b")
-LOST_PEER = Failure(reason="PEER_LOST", message="stage 0 on a: edge 0 lost stage 1", stage=0, device_id="a")
+LOST_PEER = Failure(reason="EDGE_TIMEOUT", message="stage 0 on a: edge 0 lost stage 1", stage=0, device_id="a")
 
 
 def fresh() -> Rollout:

@@ -1,0 +1,77 @@
+"""Deployments and live devices over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+from planner.api.identity import fingerprint
+from planner.cost.inventory import Inventory
+from planner.dispatch.dispatcher import Dispatcher
+from planner.dispatch.messages import deployment_to_proto, event_to_proto, timestamp
+from planner.errors import InvalidArgument
+from planner.store.daemons import list_live_daemons
+from planner.store.database import Database
+from planner.store.deployments import get_deployment, list_active_deployments, list_deployments
+from planner.store.paging import parse_page
+from planner.wire.inventory import inventory_to_proto
+from protos.v1 import planner_pb2
+
+
+class DeploymentCalls:
+    _database: Database
+    _dispatcher: Dispatcher
+
+    async def Deploy(self, request: planner_pb2.DeployRequest, _: Any) -> planner_pb2.Deployment:
+        if not request.plan_id:
+            raise InvalidArgument("plan_id is empty; name the plan to deploy")
+        deployment_id = await self._dispatcher.deploy(request.plan_id, request.request_id, fingerprint(request))
+        return await self._deployment(deployment_id)
+
+    async def GetDeployment(self, request: planner_pb2.GetDeploymentRequest, _: Any) -> planner_pb2.Deployment:
+        return await self._deployment(request.deployment_id)
+
+    async def ListDeployments(
+        self, request: planner_pb2.ListDeploymentsRequest, _: Any
+    ) -> planner_pb2.ListDeploymentsResponse:
+        scope = f"deployments plan={request.plan_id} active={request.active_only}"
+        page = parse_page(scope, request.page_size, request.page_token)
+        async with self._database.session() as session:
+            found, token = await list_deployments(
+                session, page, plan_id=request.plan_id, active_only=request.active_only
+            )
+        return planner_pb2.ListDeploymentsResponse(
+            deployments=[deployment_to_proto(deployment) for deployment in found], next_page_token=token
+        )
+
+    async def WatchDeployment(
+        self, request: planner_pb2.WatchDeploymentRequest, _: Any
+    ) -> AsyncIterator[planner_pb2.DeploymentEvent]:
+        async for event in self._dispatcher.watch(request.deployment_id, request.after_sequence):
+            yield event_to_proto(event)
+
+    async def StopDeployment(self, request: planner_pb2.StopDeploymentRequest, _: Any) -> planner_pb2.Deployment:
+        await self._dispatcher.stop(request.deployment_id)
+        return await self._deployment(request.deployment_id)
+
+    async def ListDevices(self, request: planner_pb2.ListDevicesRequest, _: Any) -> planner_pb2.ListDevicesResponse:
+        async with self._database.session() as session:
+            daemons = await list_live_daemons(session, datetime.now(UTC))
+            active = await list_active_deployments(session)
+        return planner_pb2.ListDevicesResponse(
+            devices=[
+                planner_pb2.RegisteredDevice(
+                    device=inventory_to_proto(Inventory(devices=(daemon.device,))).devices[0],
+                    daemon_address=daemon.address,
+                    lease_expires_at=timestamp(daemon.lease_expires_at),
+                    deployment_ids=[held.id for held in active if daemon.device.id in held.device_ids()],
+                    torch_version=daemon.torch_version,
+                )
+                for daemon in daemons
+            ]
+        )
+
+    async def _deployment(self, deployment_id: str) -> planner_pb2.Deployment:
+        async with self._database.session() as session:
+            return deployment_to_proto(await get_deployment(session, deployment_id))

@@ -1,0 +1,52 @@
+"""DaemonRegistryService: what stage-daemons call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.dispatch.dispatcher import Dispatcher, HeldDeployment
+from planner.dispatch.messages import failure_from_proto
+from planner.errors import InvalidArgument
+from planner.store.deployment_records import Failure
+from planner.wire.inventory import inventory_from_proto
+from protos.v1 import inventory_pb2, planner_pb2, planner_pb2_grpc
+
+
+class DaemonRegistryService(planner_pb2_grpc.DaemonRegistryServiceServicer):
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    async def RegisterDaemon(
+        self, request: planner_pb2.RegisterDaemonRequest, _: Any
+    ) -> planner_pb2.RegisterDaemonResponse:
+        host, separator, port = request.address.rpartition(":")
+        if not (host and separator and port.isdecimal() and 0 < int(port) < 65536):
+            raise InvalidArgument(f"address {request.address[:80]!r}: needs host:port, where the daemon is reached")
+        if not request.incarnation_id:
+            raise InvalidArgument("incarnation_id is empty; make a new one at each start of the daemon")
+        lease_seconds = await self._dispatcher.register(
+            inventory_from_proto(inventory_pb2.Inventory(devices=[request.device])).devices[0],
+            request.address,
+            request.torch_version,
+            request.incarnation_id,
+        )
+        return planner_pb2.RegisterDaemonResponse(lease_seconds=lease_seconds)
+
+    async def Heartbeat(self, request: planner_pb2.HeartbeatRequest, _: Any) -> planner_pb2.HeartbeatResponse:
+        lease_seconds, ended = await self._dispatcher.heartbeat(
+            request.device_id, request.incarnation_id, [_held(message) for message in request.deployments]
+        )
+        return planner_pb2.HeartbeatResponse(lease_seconds=lease_seconds, release_deployment_ids=ended)
+
+
+def _held(message: planner_pb2.DeploymentOnDaemon) -> HeldDeployment:
+    return HeldDeployment(
+        deployment_id=message.deployment_id,
+        generation=message.generation,
+        failure=_failure(message),
+        leaving=message.state == planner_pb2.WORKER_STATE_DRAINING,
+    )
+
+
+def _failure(message: planner_pb2.DeploymentOnDaemon) -> Failure | None:
+    return failure_from_proto(message.failure) if message.state == planner_pb2.WORKER_STATE_FAILED else None

@@ -1,0 +1,329 @@
+"""Every deployment of this planner: admits new ones, hears daemons, and ends what stands on a daemon that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.cost.inventory import Device
+from planner.dispatch.admission import admit
+from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
+from planner.dispatch.driver import Driver
+from planner.dispatch.lease import CHECKS_PER_LEASE, failure_of, lease_end, overslept
+from planner.dispatch.ledger import Ledger
+from planner.dispatch.rollout import Broken, PlannerRestarted, Started, StopAsked
+from planner.dispatch.stage_modules import prepare_requests
+from planner.errors import DeviceTaken, NotDeployable, NotFound, PlannerError
+from planner.plan.plan import Plan
+from planner.store.blobs import BlobStore
+from planner.store.daemons import find_daemon, list_daemons, list_live_daemons, renew_lease, save_daemon
+from planner.store.database import Database
+from planner.store.deployment_records import (
+    Daemon,
+    Deployment,
+    DeploymentEvent,
+    DeploymentState,
+    Failure,
+)
+from planner.store.deployments import add_deployment, get_deployment, list_active_deployments, promised_bytes
+from planner.store.failures import failure_of as failure_of_error
+from planner.store.graphs import GraphRecord, get_graph
+from planner.store.plans import get_plan
+from planner.store.request_ids import create_once
+
+# A daemon that says twice in a row that it does not hold a stage has lost it.
+MISSES_UNTIL_LOST = 2
+
+log = structlog.get_logger(__name__)
+
+
+class DispatchSettings(Protocol):
+    @property
+    def lease_seconds(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldDeployment:
+    """What a daemon's heartbeat says of one deployment. `failure` is set where it failed there."""
+
+    deployment_id: str
+    generation: int
+    failure: Failure | None = None
+    leaving: bool = False
+
+
+class Dispatcher:
+    """`start`, or `run` in a task, has to go on for leases to expire; the other calls work without it."""
+
+    def __init__(
+        self,
+        database: Database,
+        blobs: BlobStore,
+        settings: DispatchSettings,
+        deadlines: CallDeadlines = CallDeadlines(),  # noqa: B008  frozen
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._lease_seconds = settings.lease_seconds
+        self._deadlines = deadlines
+        self._ledger = Ledger(database)
+        self._drivers: dict[str, Driver] = {}
+        self._misses: dict[tuple[str, str], int] = {}
+        self._clients: dict[tuple[str, str], DaemonClient] = {}
+        self._admission = asyncio.Lock()
+        self._resumption = asyncio.Lock()
+        self._resumed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Runs in the background until `close`."""
+        self._spawn(self.run())
+
+    async def run(self) -> None:
+        """Takes up what a planner before this one left, then ends deployments whose daemons' leases run out."""
+        await self._resume()
+        period_seconds = self._lease_seconds / CHECKS_PER_LEASE
+        checked_at = time.monotonic()
+        while True:
+            await asyncio.sleep(period_seconds)
+            since, checked_at = time.monotonic() - checked_at, time.monotonic()
+            try:
+                if overslept(since, self._lease_seconds):
+                    await self._grant_grace()
+                await self._check_leases()
+            except Exception:
+                log.exception("checking leases")
+
+    async def deploy(self, plan_id: str, request_id: str, fingerprint: str = "") -> str:
+        """Starts a rollout and returns the deployment's id at once. Raises NotFound, NotDeployable, DeviceGone ..."""
+        await self._resume()
+        async with self._admission:
+            created = asyncio.ensure_future(self._create(plan_id, request_id, fingerprint))
+            # A client that hangs up must not leave a deployment behind that nobody rolls out.
+            return await asyncio.shield(created)
+
+    async def stop(self, deployment_id: str) -> None:
+        """Begins to drain; idempotent. Raises NotFound."""
+        await self._resume()
+        driver = self._drivers.get(deployment_id)
+        if driver is not None:
+            await driver.handle(StopAsked())
+            return
+        async with self._database.session() as session:
+            await get_deployment(session, deployment_id)
+
+    def watch(self, deployment_id: str, after_sequence: int) -> AsyncIterator[DeploymentEvent]:
+        """History, then live; ends with the event that ends the deployment. Raises NotFound."""
+        return self._ledger.watch(deployment_id, after_sequence)
+
+    async def register(self, device: Device, address: str, torch_version: str, incarnation_id: str) -> float:
+        """Gives the daemon a lease and returns its seconds. What stood on the one before it there has failed."""
+        await self._resume()
+        now = datetime.now(UTC)
+        daemon = Daemon(
+            device=device,
+            address=address,
+            incarnation_id=incarnation_id,
+            torch_version=torch_version,
+            lease_expires_at=lease_end(now, self._lease_seconds),
+        )
+        async with self._database.session() as session:
+            await save_daemon(session, daemon, now)
+        log.info("daemon registered", device_id=device.id, address=address)
+        await self._check_leases()
+        return self._lease_seconds
+
+    async def heartbeat(
+        self, device_id: str, incarnation_id: str, held: Iterable[HeldDeployment]
+    ) -> tuple[float, tuple[str, ...]]:
+        """(seconds of the renewed lease, ids to let go of). Raises NotFound: register; DeviceTaken: another did."""
+        await self._resume()
+        await self._renew(device_id, incarnation_id)
+        reports = {report.deployment_id: report for report in held}
+        for report in reports.values():
+            await self._hear(device_id, report)
+        await self._look_for_lost(device_id, reports.keys())
+        ended = tuple(deployment_id for deployment_id in reports if not self._is_active(deployment_id))
+        return self._lease_seconds, ended
+
+    async def close(self) -> None:
+        """Leaves deployments as they are: daemons go on, and the next planner takes them up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(
+            *self._tasks, *(driver.close() for driver in self._drivers.values()), return_exceptions=True
+        )
+        await asyncio.gather(*(client.close() for client in self._clients.values()), return_exceptions=True)
+
+    async def _create(self, plan_id: str, request_id: str, fingerprint: str) -> str:
+        now = datetime.now(UTC)
+        created: list[tuple[Deployment, Plan, GraphRecord]] = []
+
+        async def create(session: AsyncSession) -> str:
+            created.clear()
+            created.append(await self._admit(session, plan_id, now))
+            return created[0][0].id
+
+        deployment_id, is_new = await create_once(
+            self._database, "Deploy", request_id, fingerprint or plan_id, now, create
+        )
+        if is_new:
+            deployment, plan, graph = created[0]
+            driver = self._add_driver(deployment)
+            self._spawn(self._roll_out(driver, plan, graph))
+        return deployment_id
+
+    async def _admit(self, session: AsyncSession, plan_id: str, now: datetime) -> tuple[Deployment, Plan, GraphRecord]:
+        plan, _ = await get_plan(session, plan_id)
+        graph = await get_graph(session, plan.graph_id)
+        if graph.not_deployable_reason:
+            raise NotDeployable(
+                f"graph {graph.name} ({graph.id[:12]}) cannot be deployed: {graph.not_deployable_reason}",
+                graph_id=graph.id,
+            )
+        device_ids = {device_id for stage in plan.stages for device_id in stage.device_ids}
+        live = await list_live_daemons(session, now)
+        deployment = Deployment(
+            id=f"dep-{secrets.token_hex(6)}",
+            plan_id=plan_id,
+            graph_id=graph.id,
+            state=DeploymentState.PENDING,
+            generation=1,
+            stages=admit(plan, live, await promised_bytes(session, device_ids)),
+            created_at=now,
+        )
+        await add_deployment(session, deployment)
+        return deployment, plan, graph
+
+    async def _roll_out(self, driver: Driver, plan: Plan, graph: GraphRecord) -> None:
+        try:
+            driver.requests = await asyncio.to_thread(
+                prepare_requests,
+                driver.deployment,
+                plan,
+                graph.sha256,
+                graph.weights,
+                self._blobs,
+                self._deadlines.edge_seconds,
+            )
+        except PlannerError as error:
+            await driver.handle(Broken(failure_of_error(error)))
+        except Exception as error:
+            log.exception("preparing stages", deployment_id=driver.deployment.id)
+            await driver.handle(
+                Broken(Failure(reason="INTERNAL", message=f"the stages could not be prepared: {error}"))
+            )
+        else:
+            await driver.handle(Started())
+
+    async def _resume(self) -> None:
+        """Once: what was being rolled out has failed, what is ready goes on, what was draining is drained."""
+        async with self._resumption:
+            if self._resumed:
+                return
+            async with self._database.session() as session:
+                deployments = await list_active_deployments(session)
+            await self._grant_grace()
+            for deployment in deployments:
+                await self._add_driver(deployment).handle(PlannerRestarted())
+            self._resumed = True
+
+    def _add_driver(self, deployment: Deployment) -> Driver:
+        clients = {
+            placement.device_id: self._client(placement.device_id, placement.daemon_address)
+            for placement in deployment.stages
+        }
+        driver = Driver(deployment, clients, self._ledger)
+        self._drivers[deployment.id] = driver
+        return driver
+
+    def _client(self, device_id: str, address: str) -> DaemonClient:
+        client = self._clients.get((device_id, address))
+        if client is None:
+            client = self._clients[device_id, address] = DaemonClient(device_id, address, self._deadlines)
+        return client
+
+    async def _renew(self, device_id: str, incarnation_id: str) -> None:
+        async with self._database.session() as session:
+            daemon = await find_daemon(session, device_id)
+            if daemon is None:
+                raise NotFound(f"no daemon has registered device {device_id!r}; register", device_id=device_id)
+            if daemon.incarnation_id != incarnation_id:
+                raise DeviceTaken(
+                    f"device {device_id} is now the one of the daemon at {daemon.address}; "
+                    "give each daemon a --device-id of its own",
+                    device_id=device_id,
+                )
+            await renew_lease(session, device_id, lease_end(datetime.now(UTC), self._lease_seconds))
+
+    async def _hear(self, device_id: str, report: HeldDeployment) -> None:
+        driver = self._drivers.get(report.deployment_id)
+        if driver is None or driver.deployment.generation != report.generation:
+            return
+        if report.failure is not None:
+            await driver.handle(Broken(driver.placed(report.failure)))
+        elif report.leaving and driver.rollout.state is not DeploymentState.DRAINING:
+            await driver.handle(StopAsked(f"the daemon of {device_id} is shutting down"))
+
+    async def _look_for_lost(self, device_id: str, held: Iterable[str]) -> None:
+        """Heartbeats follow each other, so the second that lacks a READY deployment was written after it was READY."""
+        present = frozenset(held)
+        for driver in self._active_on(device_id):
+            key = (driver.deployment.id, device_id)
+            if driver.deployment.id in present or driver.rollout.state is not DeploymentState.READY:
+                self._misses.pop(key, None)
+                continue
+            self._misses[key] = self._misses.get(key, 0) + 1
+            if self._misses[key] >= MISSES_UNTIL_LOST:
+                failure = Failure(reason="STAGE_LOST", message="its daemon no longer holds it", device_id=device_id)
+                await driver.handle(Broken(driver.placed(failure)))
+
+    async def _check_leases(self) -> None:
+        now = datetime.now(UTC)
+        async with self._database.session() as session:
+            daemons = await list_daemons(session)
+        for driver in tuple(self._drivers.values()):
+            if driver.rollout.state.ended:
+                self._retire(driver)
+                continue
+            failure = failure_of(driver.deployment, daemons, now)
+            if failure is not None:
+                await driver.handle(Broken(failure))
+
+    async def _grant_grace(self) -> None:
+        """While the planner was not there to hear them, daemons could not renew: those in use get a lease more."""
+        expires_at = lease_end(datetime.now(UTC), self._lease_seconds)
+        async with self._database.session() as session:
+            for deployment in await list_active_deployments(session):
+                for device_id in deployment.device_ids():
+                    await renew_lease(session, device_id, expires_at)
+
+    def _retire(self, driver: Driver) -> None:
+        if not driver.is_busy:
+            del self._drivers[driver.deployment.id]
+            for device_id in driver.deployment.device_ids():
+                self._misses.pop((driver.deployment.id, device_id), None)
+
+    def _active_on(self, device_id: str) -> tuple[Driver, ...]:
+        return tuple(
+            driver
+            for driver in self._drivers.values()
+            if not driver.rollout.state.ended and driver.deployment.stages_on(device_id)
+        )
+
+    def _is_active(self, deployment_id: str) -> bool:
+        driver = self._drivers.get(deployment_id)
+        return driver is not None and not driver.rollout.state.ended
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,153 @@
+"""What daemons are told of a plan: which stages to load, from which bytes, and how their edges and lanes run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from planner.graph.ir import Graph, Input, Output, Value, ValueReference, WeightFile
+from planner.plan.plan import Plan
+from planner.plan.split import stage_graph
+from planner.schedule.inference import inference_schedule
+from planner.schedule.schedule import Action, Forward, GiveOutput, Lane, Receive, Send, TakeInput
+from planner.store.blobs import BlobStore
+from planner.store.deployment_records import Deployment
+from planner.store.weights import TensorLocation, locate_states
+from planner.wire.graph import graph_from_bytes, graph_to_bytes, graph_to_proto
+from planner.wire.graph.enumerations import DTYPES, VALUE_KINDS
+from planner.wire.graph.expressions import expression_to_proto
+from protos.v1 import graph_pb2, stage_daemon_pb2
+
+DEFAULT_MICROBATCHES_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRequests:
+    """By device id. `connect` lacks the rendezvous address, which is known only once it is open."""
+
+    load: Mapping[str, stage_daemon_pb2.LoadStagesRequest]
+    connect: Mapping[str, stage_daemon_pb2.ConnectStagesRequest]
+
+
+def prepare_requests(
+    deployment: Deployment,
+    plan: Plan,
+    graph_sha256: bytes,
+    weights: tuple[WeightFile, ...],
+    blobs: BlobStore,
+    edge_seconds: float,
+) -> StageRequests:
+    """Reads the graph and writes each stage's into the blob store. Blocks: call it in a thread."""
+    graph = graph_from_bytes(blobs.read(graph_sha256))
+    locations = locate_states(graph, weights, blobs.read_range) if graph.states else {}
+    return StageRequests(
+        load=_load_requests(deployment, plan, graph, locations, blobs),
+        connect=connect_requests(deployment, plan, graph, edge_seconds),
+    )
+
+
+def _load_requests(
+    deployment: Deployment, plan: Plan, graph: Graph, locations: Mapping[str, TensorLocation], blobs: BlobStore
+) -> dict[str, stage_daemon_pb2.LoadStagesRequest]:
+    requests = {
+        device_id: stage_daemon_pb2.LoadStagesRequest(deployment_id=deployment.id, generation=deployment.generation)
+        for device_id in deployment.device_ids()
+    }
+    for placement in deployment.stages:
+        part = stage_graph(graph, plan, placement.stage)
+        requests[placement.device_id].stages.add(
+            stage=placement.stage,
+            graph_sha256=blobs.put(graph_to_bytes(part)),
+            states=[_location_to_proto(state.name, locations[state.name]) for state in part.states],
+        )
+    return requests
+
+
+def connect_requests(
+    deployment: Deployment, plan: Plan, graph: Graph, edge_seconds: float
+) -> dict[str, stage_daemon_pb2.ConnectStagesRequest]:
+    """Each device hears of its own lanes, of the edges that touch it, and of inputs and outputs where they are its."""
+    values = graph.values_by_id()
+    device_of = {placement.stage: placement.device_id for placement in deployment.stages}
+    edges = [_edge_to_proto(plan, index, device_of, values) for index in range(len(plan.edges))]
+    symbols = graph_to_proto(Graph(torch_version="", name="", symbols=graph.symbols)).symbols
+    requests = {}
+    for device in inference_schedule(plan).devices:
+        own = {lane.stage_index for lane in device.lanes}
+        request = stage_daemon_pb2.ConnectStagesRequest(
+            deployment_id=deployment.id,
+            generation=deployment.generation,
+            edges=[edge for edge in edges if {edge.source_stage, edge.target_stage} & own],
+            lanes=[_lane_to_proto(lane) for lane in device.lanes],
+            symbols=symbols,
+            deadline_seconds=edge_seconds,
+            microbatches_in_flight=plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT,
+        )
+        if 0 in own:
+            request.inputs.extend(_contents_to_proto(graph.inputs, values))
+        if len(plan.stages) - 1 in own:
+            request.outputs.extend(_contents_to_proto(graph.outputs, values))
+        requests[device.device_id] = request
+    return requests
+
+
+def _edge_to_proto(
+    plan: Plan, index: int, device_of: Mapping[int, str], values: Mapping[int, Value]
+) -> stage_daemon_pb2.Edge:
+    edge = plan.edges[index]
+    return stage_daemon_pb2.Edge(
+        id=index,
+        source_stage=edge.source_stage,
+        target_stage=edge.target_stage,
+        source_device_id=device_of[edge.source_stage],
+        target_device_id=device_of[edge.target_stage],
+        values=[_value_to_proto(values[value_id], values[value_id].name) for value_id in edge.value_ids],
+    )
+
+
+def _contents_to_proto(
+    entries: Iterable[Input | Output], values: Mapping[int, Value]
+) -> list[stage_daemon_pb2.EdgeValue]:
+    """Of the inputs or outputs that are not constant, in order, under the names that clients know."""
+    return [
+        _value_to_proto(values[entry.content.value_id], entry.name)
+        for entry in entries
+        if isinstance(entry.content, ValueReference)
+    ]
+
+
+def _value_to_proto(value: Value, name: str) -> stage_daemon_pb2.EdgeValue:
+    return stage_daemon_pb2.EdgeValue(
+        value=value.id,
+        kind=VALUE_KINDS.number[value.kind],
+        dtype=DTYPES.number[value.dtype] if value.dtype else graph_pb2.DTYPE_UNSPECIFIED,
+        dims=[expression_to_proto(dim) for dim in value.dims],
+        name=name,
+    )
+
+
+def _location_to_proto(name: str, location: TensorLocation) -> stage_daemon_pb2.StateLocation:
+    return stage_daemon_pb2.StateLocation(
+        name=name,
+        file_sha256=location.file_sha256,
+        offset_bytes=location.offset_bytes,
+        length_bytes=location.length_bytes,
+    )
+
+
+def _lane_to_proto(lane: Lane) -> stage_daemon_pb2.Lane:
+    return stage_daemon_pb2.Lane(actions=[_action_to_proto(action) for action in lane.actions])
+
+
+def _action_to_proto(action: Action) -> stage_daemon_pb2.Action:
+    match action:
+        case TakeInput():
+            return stage_daemon_pb2.Action(take_input=stage_daemon_pb2.Action.TakeInput())
+        case Receive(edge_index):
+            return stage_daemon_pb2.Action(receive_edge=edge_index)
+        case Forward(stage_index):
+            return stage_daemon_pb2.Action(forward_stage=stage_index)
+        case Send(edge_index):
+            return stage_daemon_pb2.Action(send_edge=edge_index)
+        case GiveOutput():
+            return stage_daemon_pb2.Action(give_output=stage_daemon_pb2.Action.GiveOutput())
