@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from planner.errors import UnsupportedModule
+
+# How torch's messages go on, about tools that are not ours.
+_ADVICE = "The error above occurred when calling torch.export.export"
 
 
 def capture(
@@ -50,8 +54,10 @@ def _refuse_custom_functions(what: str) -> Iterator[None]:
     """While a module is captured, calling a torch.autograd.Function says that it cannot be carried."""
     inherited = torch.autograd.Function.__dict__["apply"]
 
+    exporting = threading.get_ident()
+
     def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__.startswith("torch."):
+        if cls.__module__.startswith("torch.") or threading.get_ident() != exporting:
             return inherited.__get__(None, cls)(*args, **kwargs)
         raise UnsupportedModule(
             f"{what}: calls {cls.__module__}.{cls.__qualname__}, a custom torch.autograd.Function, whose backward is "
@@ -70,5 +76,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _first_lines(error: Exception, most: int = 12) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    text = str(error).partition(_ADVICE)[0]
+    lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(lines[:most]) or type(error).__name__

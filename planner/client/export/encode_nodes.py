@@ -188,7 +188,6 @@ class NodeEncoder:
             Graph(
                 torch_version=torch.__version__,
                 name=str(node.target),
-                symbols=self._symbols.symbols(),
                 values=encoder.values(),
                 nodes=encoder.nodes(),
                 subgraphs=encoder.subgraphs(),

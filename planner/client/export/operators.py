@@ -55,7 +55,7 @@ def operator_of(node: fx.Node) -> Operator:
     if found is None or (found.kind, found.name, found.overload) not in load_vocabulary():
         where = module_path(node)
         raise UnsupportedModule(
-            f"operator {found.qualified_name if found else node.target} in "
+            f"operator {found.qualified_name if found else getattr(node.target, '__name__', node.target)} in "
             f"{f'module {where!r}' if where else 'the root module'}: not among the operators that a daemon runs; "
             "write that part of the forward with other operators",
             module_path=where,

@@ -81,6 +81,8 @@ def check_tensor(tensor: torch.Tensor, where: str) -> None:
     """Raises UnsupportedModule for what is not a plain strided tensor of a dtype that can be carried."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise UnsupportedModule(f"{where}: is a {type(tensor).__name__}; only plain tensors can be carried, convert it")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise UnsupportedModule(f"{where}: is inside a torch.func transform, which cannot be carried; write it out")
     if tensor.is_quantized or tensor.layout is not torch.strided:
         found = "quantised" if tensor.is_quantized else str(tensor.layout)
         raise UnsupportedModule(f"{where}: is {found}; only dense tensors can be carried, dequantise or densify it")
