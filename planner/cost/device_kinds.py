@@ -1,7 +1,7 @@
 """What a device of each kind can do at best, for plans whose inventory gives no figures of its own.
 
-Figures are the vendors' dense peaks (no sparsity): NVIDIA's datasheets for H200 and H100 SXM, A100 80 GB SXM, A10, L4, L40S,
-V100 SXM2 and T4; AMD's for MI300X. "cpu" is a modest server core pair as measured with torch's own kernels.
+Figures are the vendors' dense peaks (no sparsity): NVIDIA's datasheets for H200 and H100 SXM, A100 80 GB SXM, A10, L4,
+L40S, V100 SXM2 and T4; AMD's for MI300X. "cpu" stands for a few server cores; give a machine's own figures if known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Floating point operations of one call, from its arguments' shapes: a multiply and an add count as two.
 
-The conventions are those of torch.utils.flop_counter, which the tests compare with: products of matrices, convolutions and
-attention count; everything else is bound by memory and counts 0.
+The conventions are those of torch.utils.flop_counter, which the tests compare with: products of matrices, convolutions
+and attention count; everything else is bound by memory and counts 0.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from planner.partition.problem import PartitionProblem
 
@@ -33,11 +34,7 @@ def contiguous(
     lower_bound_seconds: float | None = None,
 ) -> Assignment:
     """Stage s holds nodes boundaries[s] to boundaries[s + 1]; `boundaries` starts at 0 and ends at n."""
-    stages = tuple(
-        stage
-        for stage, (start, end) in enumerate(zip(boundaries[:-1], boundaries[1:], strict=True))
-        for _ in range(start, end)
-    )
+    stages = tuple(stage for stage, (start, end) in enumerate(pairwise(boundaries)) for _ in range(start, end))
     assert len(stages) == problem.num_nodes
     return Assignment(
         stage_of_node=stages,

@@ -79,10 +79,7 @@ def _values(graph: Graph, states: set[int]) -> _Values:
                 producers.setdefault(value, index)
     dense = {value: index for index, value in enumerate(producers)}
     reads = [
-        (dense[value], index)
-        for index, node in enumerate(graph.nodes)
-        for value in values_read(node)
-        if value in dense
+        (dense[value], index) for index, node in enumerate(graph.nodes) for value in values_read(node) if value in dense
     ]
     returned = frozenset(value for output in graph.outputs for value in values_in(output.content))
     return _Values(producers=producers, reads=reads, returned=returned)
@@ -92,11 +89,7 @@ def _state_uses(
     graph: Graph, states: set[int], roots: Mapping[int, int], state_of_root: Mapping[int, int]
 ) -> list[tuple[int, int]]:
     """Distinct (state storage, node). A state that the graph returns is used where the last node is."""
-    uses = {
-        (state_of_root[roots[value]], index)
-        for index, value in _reads_in_order(graph.nodes)
-        if value in states
-    }
+    uses = {(state_of_root[roots[value]], index) for index, value in _reads_in_order(graph.nodes) if value in states}
     returned = {value for output in graph.outputs for value in values_in(output.content)}
     uses.update((state_of_root[roots[value]], len(graph.nodes) - 1) for value in returned & states)
     return sorted(uses)
@@ -117,7 +110,8 @@ def _cut_allowed(groups: Sequence[Sequence[int]], num_nodes: int) -> Booleans:
     for group in groups:
         inside[min(group) + 1] += 1
         inside[max(group) + 1] -= 1
-    return np.cumsum(inside)[: num_nodes + 1] == 0
+    allowed: Booleans = np.cumsum(inside)[: num_nodes + 1] == 0
+    return allowed
 
 
 def _node_group(groups: Sequence[Sequence[int]], num_nodes: int) -> Integers:

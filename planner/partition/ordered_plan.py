@@ -1,7 +1,7 @@
 """The least bottleneck over contiguous segments of the program order: which cuts, and which device takes which segment.
 
-Coarse first, for a value to beat; then over every allowed position, leaving out what cannot beat it; then, where tensors go
-straight to several readers, branch and bound on the true loads. Exact where the number of device choices is tractable.
+Coarse first, for a value to beat; then over every allowed position, leaving out what cannot beat it; then, where
+tensors go straight to several readers, branch and bound on the true loads. Exact where device choices are few enough.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ def prepare(problem: PartitionProblem, num_stages: int = 0) -> Search:
         start, choices = (0,) * len(classes.members), counted_choices(classes)
     else:
         start, choices = (NOBODY, 0), ordered_choices(_orders(problem, classes))
-    space = build_space(
-        start, choices, num_stages=num_stages, max_stages=problem.num_devices, linked=linked
-    )
+    space = build_space(start, choices, num_stages=num_stages, max_stages=problem.num_devices, linked=linked)
     own = np.array([classes.representatives[label[1]] for label in space.labels], dtype=np.int64)
     return Search(
         problem=problem,
@@ -171,7 +169,7 @@ def _better(one: Layout | None, other: Layout | None) -> Layout | None:
 
 
 def _cheap_bound(shared: Search, upper: float) -> float:
-    """The least value at which the devices' compute alone covers the program, to one part in 2^40, never above `upper`."""
+    """The least value at which the devices' compute alone covers the program, by 40 bisections below `upper`."""
     problem = shared.problem
     if not shared.complete:
         # However it is cut: each device does at most its share of the fastest device's work for each node.
@@ -186,7 +184,7 @@ def _cheap_bound(shared: Search, upper: float) -> float:
 
 
 def _orders(problem: PartitionProblem, classes: DeviceClasses) -> list[list[int]]:
-    """Orders of the devices to try where there are too many: as listed, fastest first, largest first, and their reverses."""
+    """Orders to try where there are too many: as listed, fastest, largest or nearest first, and their reverses."""
     index_of = {device: index for index, members in enumerate(classes.members) for device in members}
     speed: Floats = problem.compute_seconds.sum(axis=1)
     listed = list(range(problem.num_devices))

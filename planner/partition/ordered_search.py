@@ -1,4 +1,4 @@
-"""The least bottleneck over the program order: a dynamic programme over (where a segment starts, which devices are used).
+"""The least bottleneck over the program order: a dynamic programme over starts of segments and devices used.
 
 best[state, p] = the least, over the step taken and the end q of the segment that starts at p, of
 max(load of [p, q), best[next state, q]). Exact over the given positions for loads that depend on a segment and its
@@ -39,7 +39,7 @@ def search(
     positions: Integers,
     limit: float = np.inf,
 ) -> Solution:
-    """`positions` ascend from 0 to n. `step_device` names a device of each step's class. Only values below `limit` count.
+    """`positions` ascend from 0 to n. `step_device`: a device of each step's class. Only values below `limit` count.
 
     O(starts x (row + steps x ends)) where starts and ends are the positions within reach.
     """
@@ -52,7 +52,7 @@ def search(
 def reach(
     problem: PartitionProblem, space: StateSpace, step_device: Integers, limit: float
 ) -> tuple[Integers, Integers]:
-    """By state: the first position from which the rest can be covered, and the last that can be reached, by compute alone."""
+    """By state: the first position that the rest can cover, and the last that can be reached, by compute alone."""
     n = problem.num_nodes
     first, last = np.full(space.num_states, n, dtype=np.int64), np.full(space.num_states, -1, dtype=np.int64)
     last[space.starts] = 0

@@ -79,7 +79,7 @@ class PartitionProblem:
         total = sum(float(sizes.sum(dtype=np.float64)) for sizes in (self.value_bytes, self.state_bytes))
         if total * (self.microbatches_in_flight + 2) > MAX_TOTAL_BYTES:
             raise GraphError(
-                f"all values and states take {total:.3g} bytes with {self.microbatches_in_flight} microbatches in flight; "
+                f"all values and states take {total:.3g} bytes, {self.microbatches_in_flight} microbatches in flight; "
                 f"at most 2^53 bytes can be planned: check the dimensions"
             )
 

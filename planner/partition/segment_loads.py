@@ -1,4 +1,4 @@
-"""Seconds and spare bytes of a segment under each label of a state space: what the search over the program order adds up."""
+"""Seconds and lacking bytes of a segment under each label of a state space."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class SegmentLoads:
 
     def lacking_bytes(self, row: SegmentRow, ends: Integers) -> Floats:
         """[labels, ends] bytes beyond the device's memory; negative where some are left."""
-        return row.peak_bytes[ends - row.start - 1] - self._memory
+        lacking: Floats = row.peak_bytes[ends - row.start - 1] - self._memory
+        return lacking
 
     def _near(self, pairs: list[tuple[int, int]], best: Floats) -> tuple[Floats, Floats]:
         latency = np.full((len(pairs), 1), self._classes.best_latency_seconds)

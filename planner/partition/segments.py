@@ -128,7 +128,7 @@ class _FirstUses:
         self._offsets = np.searchsorted(self._nodes, np.arange(num_positions + 1))
 
     def sums(self, sizes: Floats, start: int, width: int, producer: Integers | None = None) -> Floats:
-        """Bytes of distinct items used in each [start, start + 1 + k); only those made before, if producers are given."""
+        """Bytes of distinct items used in each [start, start + 1 + k); given producers, of those made before it."""
         window = slice(self._offsets[start], self._offsets[start + width])
         first = self._previous[window] < start
         items = self._items[window]

@@ -1,7 +1,7 @@
 """Which devices have been used when a segment starts: the states that a search over the program order walks through.
 
-A step takes the next segment on some device. Where links are unequal, a state also knows the device before and the device
-of its own segment, so that a step knows the links at both ends.
+A step takes the next segment on some device. Where links are unequal, a state also knows the device before and the
+device of its own segment, so that a step knows the links at both ends.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def num_counted_states(classes: DeviceClasses) -> int:
 
 
 def build_space(start: Key, choices: Choices, *, num_stages: int, max_stages: int, linked: bool) -> StateSpace:
-    """`num_stages` 0 lets every number of stages end. Raises nothing; a space without steps to the end has no solution."""
+    """`num_stages` 0 lets every number of stages end. Linear in the steps."""
     walk = _Walk(choices, num_stages, max_stages)
     return walk.linked(start) if linked else walk.unlinked(start)
 

@@ -16,7 +16,7 @@ from planner.partition.problem import Integers, PartitionProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
-    """By value: the stage that makes it (-1: an input) and the last that needs it (-1: none). `edges`: bytes by pair."""
+    """By value: the stage that makes it (-1: an input), the last that needs it (-1: none). `edges`: bytes by pair."""
 
     made_in: Integers
     last_needed_in: Integers
@@ -28,8 +28,10 @@ def traffic(problem: PartitionProblem, stage_of_node: Integers, num_stages: int)
     last_needed_in = np.full(problem.num_values, -1, dtype=np.int64)
     np.maximum.at(last_needed_in, problem.read_value, stage_of_node[problem.read_node])
     last_needed_in[problem.value_returned] = num_stages - 1
-    edges = _relayed(problem, made_in, last_needed_in, num_stages) if problem.relay else _direct(
-        problem, made_in, stage_of_node, num_stages
+    edges = (
+        _relayed(problem, made_in, last_needed_in, num_stages)
+        if problem.relay
+        else _direct(problem, made_in, stage_of_node, num_stages)
     )
     return Traffic(made_in=made_in, last_needed_in=last_needed_in, edges=edges)
 

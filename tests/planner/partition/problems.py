@@ -99,7 +99,8 @@ def problems(draw: st.DrawFn, max_nodes: int = 7, max_devices: int = 3) -> Parti
     sizes = st.integers(0, 20)
     few = st.sampled_from([0.0, 1.0, 2.0, 3.0, 5.0, 8.0])
     reads = [
-        sorted(draw(st.sets(st.integers(0, num_inputs + k - 1), max_size=3))) if num_inputs + k else [] for k in range(n)
+        sorted(draw(st.sets(st.integers(0, num_inputs + k - 1), max_size=3))) if num_inputs + k else []
+        for k in range(n)
     ]
     views = {}
     for k in range(n):

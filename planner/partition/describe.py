@@ -1,0 +1,45 @@
+"""Words for people about segments and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.partition.evaluate import StageEvaluation
+from planner.partition.problem import PartitionProblem
+
+_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def describe_bytes(size: int) -> str:
+    """ "1536 bytes (1.5 KiB)"."""
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size} bytes ({size / unit:.1f} {name})"
+    return f"{size} bytes"
+
+
+def describe_seconds(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def describe_node(problem: PartitionProblem, node: int) -> str:
+    path = problem.labels.module_paths[node]
+    return f"node {node} ({problem.labels.nodes[node]!r}{f' of {path!r}' if path else ''})"
+
+
+def describe_stage(problem: PartitionProblem, boundaries: Sequence[int], stage: int, found: StageEvaluation) -> str:
+    first, last = describe_node(problem, boundaries[stage]), describe_node(problem, boundaries[stage + 1] - 1)
+    return (
+        f"stage {stage}, {first} to {last}, needs {describe_bytes(found.peak_bytes)} (state {found.state_bytes}, "
+        f"activations {found.activation_bytes}, buffers {found.buffer_bytes})"
+    )
+
+
+def smaller_batch_hint(found: StageEvaluation, lacking: int) -> str:
+    """Only where what grows with the batch is enough to make the difference."""
+    scaling = found.activation_bytes + found.buffer_bytes
+    if scaling <= lacking:
+        return ""
+    return f", or a batch (symbol_values, or the example inputs) smaller by {-(-100 * lacking // scaling)} %"

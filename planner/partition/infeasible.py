@@ -1,0 +1,101 @@
+"""Why no segments of the program order fit the devices, and the least that would help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from planner.errors import Infeasible
+from planner.partition.assignment import contiguous
+from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
+from planner.partition.evaluate import evaluate
+from planner.partition.ordered_plan import Search, prepare
+from planner.partition.ordered_search import Solution, search
+from planner.partition.positions import few_positions
+from planner.partition.problem import Floats, Integers, PartitionProblem
+
+_POSITIONS = 400
+
+
+def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -> Infeasible:
+    """Names the stage that lacks the most, in the segments that lack the least; and what would make a plan exist."""
+    shared, found = least_shortage(problem, num_stages)
+    boundaries = found.boundaries
+    left = [list(members) for members in shared.classes.members]
+    devices = [left[index].pop(0) for index in found.classes]
+    stages = evaluate(problem, contiguous(problem, boundaries, devices, [""] * len(devices))).stages
+    lacking = [
+        stage.peak_bytes - int(problem.device_memory_bytes[device])
+        for stage, device in zip(stages, devices, strict=True)
+    ]
+    worst = int(np.argmax(lacking))
+    device = problem.labels.devices[devices[worst]]
+    needed = stages[worst].peak_bytes
+    return Infeasible(
+        f"mode {mode}: no cut of the program fits the memory of {_count(problem)}. The closest lacks "
+        f"{describe_bytes(lacking[worst])}: {describe_stage(problem, boundaries, worst, stages[worst])}, and device "
+        f"{device!r} has {describe_bytes(int(problem.device_memory_bytes[devices[worst]]))}. A plan would exist with "
+        f"{describe_bytes(lacking[worst])} more on each device"
+        f"{_another_device(problem, num_stages)}{smaller_batch_hint(stages[worst], lacking[worst])}"
+        f"{_large_node(problem)}",
+        stage=worst,
+        device=device,
+        needed_bytes=needed,
+        lacking_bytes=lacking[worst],
+        node=problem.labels.nodes[boundaries[worst]],
+    )
+
+
+def least_shortage(problem: PartitionProblem, num_stages: int) -> tuple[Search, Solution]:
+    """The segments and devices whose largest shortage is least; negative if everything fits."""
+    shared = prepare(problem, num_stages)
+    positions = few_positions(problem, _POSITIONS)
+    # The search minimises a largest value, be it bytes; nothing is left out for its seconds.
+    found = search(problem, shared.segments, shared.space, shared.loads.lacking_bytes, shared.step_device, positions)
+    return shared, found
+
+
+def _count(problem: PartitionProblem) -> str:
+    total = int(problem.device_memory_bytes.sum())
+    return f"{problem.num_devices} device{'s' if problem.num_devices > 1 else ''} ({describe_bytes(total)} in all)"
+
+
+def _another_device(problem: PartitionProblem, num_stages: int) -> str:
+    largest = int(np.argmax(problem.device_memory_bytes))
+    _, found = least_shortage(_with_copy_of(problem, largest), num_stages)
+    if not found.boundaries or found.value > 0:
+        return ""
+    size = describe_bytes(int(problem.device_memory_bytes[largest]))
+    return f", or with one more device like {problem.labels.devices[largest]!r} ({size})"
+
+
+def _with_copy_of(problem: PartitionProblem, device: int) -> PartitionProblem:
+    rows = [*range(problem.num_devices), device]
+    labels = replace(
+        problem.labels,
+        devices=(*problem.labels.devices, "another"),
+        device_kinds=(*problem.labels.device_kinds, problem.labels.device_kinds[device]),
+    )
+    return replace(
+        problem,
+        compute_seconds=problem.compute_seconds[rows],
+        device_memory_bytes=problem.device_memory_bytes[rows],
+        link_latency_seconds=_widened(problem.link_latency_seconds, rows),
+        link_seconds_per_byte=_widened(problem.link_seconds_per_byte, rows),
+        labels=labels,
+    )
+
+
+def _widened(links: Floats, rows: list[int]) -> Floats:
+    return links[np.ix_(rows, rows)]
+
+
+def _large_node(problem: PartitionProblem) -> str:
+    """A node whose own states exceed the largest device: no cut helps there."""
+    used: Integers = np.zeros(problem.num_nodes, dtype=np.int64)
+    np.add.at(used, problem.use_node, problem.state_bytes[problem.use_state])
+    node, room = int(np.argmax(used)), int(problem.device_memory_bytes.max())
+    if int(used[node]) <= room:
+        return ""
+    return f". {describe_node(problem, node)} alone reads {describe_bytes(int(used[node]))} of state, more than any has"

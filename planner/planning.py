@@ -1,0 +1,83 @@
+"""From a graph and an inventory to a plan: costs, problem, assignment, plan, proof. Pure and deterministic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from planner.cost.inventory import Inventory
+from planner.cost.roofline import node_costs
+from planner.errors import GraphError, InventoryError, OptionsError
+from planner.graph.ir import Graph
+from planner.partition.evaluate import evaluate
+from planner.partition.from_graph import problem_from_graph
+from planner.partition.registry import Request, partition
+from planner.plan.build import build_plan
+from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing
+from planner.plan.plan import Plan
+from planner.plan.verify import verify_plan
+
+DEFAULT_MICROBATCHES_IN_FLIGHT = 2
+MAX_MICROBATCHES_IN_FLIGHT = 1 << 16
+
+
+def make_plan(graph: Graph, graph_id: str, inventory: Inventory, options: PlanOptions) -> Plan:
+    """Raises GraphError, InventoryError or OptionsError for what cannot be planned, Infeasible if no plan exists."""
+    if not graph.nodes:
+        raise GraphError(f"graph {graph.name!r} has no nodes; there is nothing to plan")
+    if not inventory.devices:
+        raise InventoryError("the inventory has no devices; register a stage daemon or give devices in the request")
+    symbol_values = chosen_symbol_values(graph, options)
+    problem = problem_from_graph(
+        graph,
+        node_costs(graph, inventory.devices, symbol_values),
+        inventory,
+        relay=options.routing is Routing.RELAY,
+        microbatches_in_flight=_microbatches_in_flight(options),
+    )
+    assignment = partition(problem, _request(options.mode))
+    evaluation = evaluate(problem, assignment)
+    plan = build_plan(graph, graph_id, inventory, options, symbol_values, assignment, evaluation)
+    verify_plan(plan, graph)
+    return plan
+
+
+def chosen_symbol_values(graph: Graph, options: PlanOptions) -> dict[int, int]:
+    """Symbol id to the value to plan for: what the options say, else the hint."""
+    by_name = {symbol.name: symbol for symbol in graph.symbols}
+    values = graph.hints()
+    for name, value in options.symbol_values:
+        symbol = by_name.get(name)
+        if symbol is None:
+            raise OptionsError(f"symbol_values: the graph has no dynamic dimension {name!r}; {_known(name, by_name)}")
+        if value < symbol.lower or (symbol.upper is not None and value > symbol.upper):
+            upper = "unbounded" if symbol.upper is None else symbol.upper
+            raise OptionsError(
+                f"symbol_values: {name} is {value}, and the graph was exported for {symbol.lower} to {upper}",
+                symbol=name,
+                value=value,
+            )
+        values[symbol.id] = value
+    return values
+
+
+def _known(name: str, known: Mapping[str, object]) -> str:
+    if not known:
+        return "all of its dimensions are fixed"
+    near = get_close_matches(name[:1000], list(known), n=3, cutoff=0.4)
+    return f"it has {', '.join(map(repr, near or sorted(known)[:10]))}"
+
+
+def _microbatches_in_flight(options: PlanOptions) -> int:
+    asked = options.microbatches_in_flight
+    if not 0 <= asked <= MAX_MICROBATCHES_IN_FLIGHT:
+        raise OptionsError(f"microbatches_in_flight is {asked}, needs 0 (the default) to {MAX_MICROBATCHES_IN_FLIGHT}")
+    return asked or DEFAULT_MICROBATCHES_IN_FLIGHT
+
+
+def _request(mode: Mode) -> Request:
+    if isinstance(mode, CutMode):
+        return Request(mode=mode.name, module_paths=mode.module_paths)
+    if isinstance(mode, BalancedMode):
+        return Request(mode=mode.name, num_stages=mode.num_stages)
+    return Request(mode=mode.name)
