@@ -111,11 +111,12 @@ class Dispatcher:
             return await asyncio.shield(created)
 
     async def stop(self, deployment_id: str) -> None:
-        """Begins to drain; idempotent. Raises NotFound."""
+        """Returns once it has ended; draining goes on if the caller leaves. Idempotent. Raises NotFound."""
         await self._resume()
         driver = self._drivers.get(deployment_id)
         if driver is not None:
-            await driver.handle(StopAsked())
+            await asyncio.shield(driver.handle(StopAsked()))
+            await driver.ended.wait()
             return
         async with self._database.session() as session:
             await get_deployment(session, deployment_id)

@@ -48,6 +48,7 @@ class Driver:
         self.deployment = deployment
         self.rollout: Rollout = rollout_of(deployment)
         self.requests: StageRequests | None = None
+        self.ended = asyncio.Event()
         self._clients = clients
         self._ledger = ledger
         self._lock = asyncio.Lock()
@@ -66,6 +67,8 @@ class Driver:
                 self._abandon_rollout()
             for command in step.commands:
                 self._spawn(command)
+            if step.rollout.state.ended:
+                self.ended.set()
 
     @property
     def is_busy(self) -> bool:
