@@ -1,6 +1,7 @@
 """Seconds that each node takes on each device: the larger of its arithmetic and its memory traffic.
 
-That is the roofline of Williams et al. 2009. A call's own overhead comes on top. Views cost nothing; opaque nodes take the times that they were given.
+That is the roofline of Williams et al. 2009. A call's own overhead comes on top. Views cost nothing; opaque nodes take
+the times that they were given.
 """
 
 from __future__ import annotations

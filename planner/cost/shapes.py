@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.graph.expression import evaluate
-from planner.graph.ir import Dtype, Graph, Value
+from planner.graph.ir import Dtype, Graph, Value, ValueKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,7 @@ class Shape:
 
     @property
     def num_elements(self) -> int:
-        product = 1
-        for dim in self.dims:
-            product *= dim
-        return product
+        return math.prod(self.dims)
 
 
 def shapes_of(graph: Graph, symbol_values: Mapping[int, int]) -> dict[int, Shape]:
@@ -31,8 +29,9 @@ def shapes_of(graph: Graph, symbol_values: Mapping[int, int]) -> dict[int, Shape
 
 
 def _shape(value: Value, symbol_values: Mapping[int, int]) -> Shape:
-    dims = tuple(dim if isinstance(dim, int) else max(0, evaluate(dim, symbol_values)) for dim in value.dims)
-    shape = Shape(dims, value.dtype, value.opaque_bytes)
-    if value.opaque_bytes:
-        return shape
-    return Shape(dims, value.dtype, shape.num_elements * value.dtype.size_bytes if value.dtype else 8)
+    if value.kind is ValueKind.OPAQUE:
+        return Shape((), None, value.opaque_bytes)
+    dims = tuple(dim if isinstance(dim, int) else evaluate(dim, symbol_values) for dim in value.dims)
+    if value.dtype is None:
+        return Shape(dims, None, 8)
+    return Shape(dims, value.dtype, math.prod(dims) * value.dtype.size_bytes)

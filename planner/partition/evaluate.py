@@ -112,13 +112,14 @@ def _stage(
         communication_seconds=communication_seconds,
         flops=float(problem.flops[nodes].sum()),
         state_bytes=int(problem.state_bytes[states].sum()),
-        activation_bytes=_activation_bytes(problem, stage_of_node, flow, stage, nodes, entering),
+        activation_bytes=_activation_bytes(problem, assignment, stage_of_node, flow, stage, nodes, entering),
         buffer_bytes=problem.microbatches_in_flight * moved,
     )
 
 
 def _activation_bytes(
     problem: PartitionProblem,
+    assignment: Assignment,
     stage_of_node: Integers,
     flow: Traffic,
     stage: int,
@@ -135,6 +136,10 @@ def _activation_bytes(
     np.maximum.at(last, read_root, step[problem.read_node])
     made = problem.value_producer >= 0
     np.maximum.at(last, problem.value_root[made], step[problem.value_producer[made]])
+    shown = problem.shown_node < problem.num_nodes
+    np.maximum.at(last, problem.shown_root[shown], step[problem.shown_node[shown]])
+    if stage == assignment.num_stages - 1:
+        last[problem.shown_root[~shown]] = end
     kept = (flow.made_in <= stage) & ((flow.last_needed_in > stage) | problem.value_returned)
     last[problem.value_root[kept]] = end
 

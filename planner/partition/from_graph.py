@@ -25,6 +25,7 @@ def problem_from_graph(
     producers = np.array(list(values.producers.values()), dtype=np.int64)
     state_of_root = {root: index for index, root in enumerate(sorted({roots[state] for state in states}))}
     uses = _state_uses(graph, states, roots, state_of_root)
+    shown = _direct_reads_of_shown_states(graph, states, roots, root_index)
     groups = no_cut_groups(graph)
     latency, per_byte = _links(inventory)
     return PartitionProblem(
@@ -43,6 +44,8 @@ def problem_from_graph(
         state_bytes=_sizes(state_of_root, costs),
         use_state=np.array([state for state, _ in uses], dtype=np.int64),
         use_node=np.array([node for _, node in uses], dtype=np.int64),
+        shown_root=np.array([root for root, _ in shown], dtype=np.int64),
+        shown_node=np.array([node for _, node in shown], dtype=np.int64),
         cut_allowed=_cut_allowed(groups, len(graph.nodes)),
         node_group=_node_group(groups, len(graph.nodes)),
         device_memory_bytes=np.array([device.memory_bytes for device in inventory.devices], dtype=np.int64),
@@ -93,6 +96,16 @@ def _state_uses(
     returned = {value for output in graph.outputs for value in values_in(output.content)}
     uses.update((state_of_root[roots[value]], len(graph.nodes) - 1) for value in returned & states)
     return sorted(uses)
+
+
+def _direct_reads_of_shown_states(
+    graph: Graph, states: set[int], roots: Mapping[int, int], root_index: Mapping[int, int]
+) -> list[tuple[int, int]]:
+    """Distinct (root, node) where a node reads a state that some value shows; node n where the graph returns it."""
+    reads = {(value, index) for index, value in _reads_in_order(graph.nodes)}
+    reads.update((value, len(graph.nodes)) for output in graph.outputs for value in values_in(output.content))
+    shown = {(root_index[roots[value]], at) for value, at in reads if value in states and roots[value] in root_index}
+    return sorted(shown)
 
 
 def _reads_in_order(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:

@@ -38,7 +38,8 @@ class PartitionProblem:
     A value is a tensor or scalar that a node makes (`value_producer`) or that the graph takes (-1); states are apart.
     `value_root` indexes `root_bytes`: a root that is a state's storage has 0 bytes there. Reads are distinct (value,
     node) pairs in `read_value` and `read_node`, uses of states in `use_state` and `use_node`. A returned value
-    is handed to the last stage. `cut_allowed` is [n + 1]; ends are True.
+    is handed to the last stage. Where a state's storage is a root, `shown_root` and `shown_node` are the nodes that
+    read the state itself; n if the graph returns it. `cut_allowed` is [n + 1]; ends are True.
     """
 
     compute_seconds: Floats
@@ -54,6 +55,8 @@ class PartitionProblem:
     state_bytes: Integers
     use_state: Integers
     use_node: Integers
+    shown_root: Integers
+    shown_node: Integers
     cut_allowed: Booleans
     node_group: Integers
     device_memory_bytes: Integers
@@ -108,6 +111,7 @@ class PartitionProblem:
         """Position of the last access to each storage root, by whichever of its values; n if one is returned."""
         last = np.full(self.root_bytes.size, -1, dtype=np.int64)
         np.maximum.at(last, self.value_root, np.maximum(self.value_producer, self.value_last_read))
+        np.maximum.at(last, self.shown_root, self.shown_node)
         return last
 
     @cached_property

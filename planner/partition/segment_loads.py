@@ -44,7 +44,8 @@ class SegmentLoads:
         best = self._classes.best_latency_seconds
         seconds += np.where(near_in > 0, self._near_in_latency, best * (received > 0))
         seconds += np.where(near_out > 0, self._near_out_latency, best * (sent > 0))
-        return np.where(row.peak_bytes[at] <= self._memory, seconds, np.inf)
+        fitting: Floats = np.where(row.peak_bytes[at] <= self._memory, seconds, np.inf)
+        return fitting
 
     def lacking_bytes(self, row: SegmentRow, ends: Integers) -> Floats:
         """[labels, ends] bytes beyond the device's memory; negative where some are left."""
@@ -67,7 +68,8 @@ def _best(problem: PartitionProblem, *, into: bool) -> Floats:
     if problem.num_devices == 1:
         return np.zeros(1)
     np.fill_diagonal(per_byte, np.inf)
-    return per_byte.min(axis=0 if into else 1)
+    best: Floats = per_byte.min(axis=0 if into else 1)
+    return best
 
 
 def _bytes_between_neighbours(problem: PartitionProblem) -> Floats:

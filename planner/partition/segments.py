@@ -1,7 +1,8 @@
 """What each contiguous segment of the program would hold and move, for all ends of one start at once.
 
 These are evaluate's definitions for stages that are segments: there, what enters and what is live depends on where
-the segment starts and ends alone. `tests` hold the two against each other.
+the segment starts and ends alone. (One exception, on the safe side: a view of a state that crosses a cut counts as
+live to the segment's end if anything reads that state later.)
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A program that fits the largest device stays whole there. Otherwise a stage opens on the first unused device in list
 order that can hold the next node, and grows while it fits. Bytes are a stage's own peak (distinct states, live tensors,
-buffers) and a device may be filled exactly. Where first fit runs out of devices although some cut fits, that cut is taken.
+buffers) and a device may be filled exactly. Where first fit runs out of devices although some cut fits, that cut is
+taken.
 """
 
 from __future__ import annotations

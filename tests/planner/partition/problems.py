@@ -62,6 +62,8 @@ def problem(
         state_bytes=np.array([size for size, _ in states], dtype=np.int64),
         use_state=np.array([state for state, _ in uses], dtype=np.int64),
         use_node=np.array([node for _, node in uses], dtype=np.int64),
+        shown_root=np.array([], dtype=np.int64),
+        shown_node=np.array([], dtype=np.int64),
         cut_allowed=cut_allowed,
         node_group=node_group,
         device_memory_bytes=np.array(memory_bytes or [1 << 40] * devices, dtype=np.int64),
