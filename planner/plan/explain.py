@@ -1,0 +1,110 @@
+"""A plan in sentences: why it is cut where it is, what each stage costs and what crosses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.plan.plan import Plan, Stage, StageEdge
+
+
+def explain(plan: Plan) -> tuple[str, ...]:
+    """Lines to print: the plan, each stage with the edges that leave it, states held twice."""
+    return (
+        *_headline(plan),
+        *(line for stage in plan.stages for line in _stage(plan, stage)),
+        *_ties(plan),
+    )
+
+
+def _headline(plan: Plan) -> Iterator[str]:
+    name = plan.graph_name or plan.graph_id
+    yield (
+        f"{name}: {_count(len(plan.stages), 'stage')} of {_count(plan.num_nodes, 'node')}, "
+        f"mode {plan.options.mode.name}, {plan.options.routing.value} routing"
+    )
+    if plan.symbol_values:
+        yield f"planned for {', '.join(f'{symbol} = {found}' for symbol, found in plan.symbol_values)}"
+    yield (
+        f"a result every {show_seconds(plan.bottleneck_seconds)} ({_busiest_device(plan)} is the bottleneck), "
+        f"a lone batch takes {show_seconds(plan.latency_seconds)}"
+    )
+    if plan.lower_bound_seconds:
+        gap = max(plan.bottleneck_seconds / plan.lower_bound_seconds - 1, 0.0)
+        yield f"no cut that the mode allows gives less than {show_seconds(plan.lower_bound_seconds)}: gap {gap:.1%}"
+
+
+def _stage(plan: Plan, stage: Stage) -> Iterator[str]:
+    yield f"stage {stage.index} on {', '.join(stage.device_ids)}: {_count(stage.num_nodes, 'node')}"
+    yield f"  ends because: {stage.reason}"
+    yield (
+        f"  load {show_seconds(stage.compute_seconds + stage.communication_seconds)}: "
+        f"compute {show_seconds(stage.compute_seconds)}, communication {show_seconds(stage.communication_seconds)}"
+    )
+    yield f"  memory {_memory(plan, stage)}"
+    consumed = sum(entry.consumed for entry in stage.liveness)
+    bypassing = sum(entry.bypassing and not entry.consumed for entry in stage.liveness)
+    yield f"  on entry {_count(len(stage.liveness), 'value')} live: {consumed} read here, {bypassing} only passing by"
+    for edge in plan.edges:
+        if edge.source_stage == stage.index:
+            yield f"  {_edge(plan, edge)}"
+
+
+def _memory(plan: Plan, stage: Stage) -> str:
+    memory = stage.memory
+    parts = (
+        f"{show_bytes(memory.peak_bytes)} (states {show_bytes(memory.state_bytes)}, "
+        f"activations {show_bytes(memory.activation_bytes)}, buffers {show_bytes(memory.buffer_bytes)})"
+    )
+    of_devices = []
+    for device in plan.inventory.devices:
+        if device.id in stage.device_ids:
+            taken = sum(other.memory.peak_bytes for other in plan.stages if device.id in other.device_ids)
+            of_devices.append(f"{device.id} is filled to {taken / device.memory_bytes:.0%}")
+    return f"{parts}; {', '.join(of_devices)}"
+
+
+def _edge(plan: Plan, edge: StageEdge) -> str:
+    names = {entry.value_id: entry.name for entry in plan.stages[edge.target_stage].liveness}
+    shown = [names.get(value_id) or f"value {value_id}" for value_id in edge.value_ids[:4]]
+    if len(edge.value_ids) > len(shown):
+        shown.append("…")
+    return (
+        f"sends {_count(len(edge.value_ids), 'value')}, {show_bytes(edge.size_bytes)}, "
+        f"to stage {edge.target_stage}: {', '.join(shown)}"
+    )
+
+
+def _ties(plan: Plan) -> Iterator[str]:
+    for group in plan.tie_groups:
+        members = ", ".join(f"{name} in stage {stage}" for name, stage in group.members)
+        yield f"held by several stages, {show_bytes(group.size_bytes)} each: {members}"
+
+
+def _busiest_device(plan: Plan) -> str:
+    load: dict[str, float] = {}
+    for stage in plan.stages:
+        for device_id in stage.device_ids:
+            load[device_id] = load.get(device_id, 0.0) + stage.compute_seconds + stage.communication_seconds
+    return max(load, key=load.__getitem__)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def show_seconds(seconds: float) -> str:
+    """Three digits and a unit that suits: 1.25 ms."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def show_bytes(size_bytes: int) -> str:
+    """Three digits and a binary unit: 1.5 MiB."""
+    size = float(size_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"
