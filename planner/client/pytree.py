@@ -92,8 +92,9 @@ def _leaves(tree: PyTree, given: Any, where: str, constants: _Constants) -> Iter
         if given is not None:
             raise InvalidArgument(f"{where}: found {type(given).__name__}, the graph was captured with None")
         return
+    items = _items_of(tree, given, where)
     for key, item in zip(_keys(tree), tree.items, strict=True):
-        found = _items_of(tree, given, where).get(key, _LEFT_OUT)
+        found = items.get(key, _LEFT_OUT)
         place = f"{where}[{key!r}]"
         if found is not _LEFT_OUT:
             yield from _leaves(item, found, place, constants)

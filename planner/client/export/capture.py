@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import _SingleLevelFunction
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -52,23 +53,23 @@ def _refuse_ambient_autocast(what: str) -> None:
 @contextlib.contextmanager
 def _refuse_custom_functions(what: str) -> Iterator[None]:
     """While a module is captured, calling a torch.autograd.Function says that it cannot be carried."""
-    inherited = torch.autograd.Function.__dict__["apply"]
 
     exporting = threading.get_ident()
 
     def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__.startswith("torch.") or threading.get_ident() != exporting:
-            return inherited.__get__(None, cls)(*args, **kwargs)
+            return super(_SingleLevelFunction, cls).apply(*args, **kwargs)  # type: ignore[misc]
         raise UnsupportedModule(
             f"{what}: calls {cls.__module__}.{cls.__qualname__}, a custom torch.autograd.Function, whose backward is "
             "Python code that a graph cannot hold; write its forward with torch's own operators"
         )
 
-    torch.autograd.Function.apply = classmethod(refuse)  # type: ignore[assignment, method-assign]
+    # Below Function.apply, which a module may have taken hold of before: `double = Doubling.apply`.
+    _SingleLevelFunction.apply = classmethod(refuse)  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        torch.autograd.Function.apply = inherited  # type: ignore[method-assign]
+        del _SingleLevelFunction.apply
 
 
 def _first_line(error: Exception) -> str:

@@ -23,8 +23,13 @@ from protos.v1 import graph_pb2
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-def argument_to_proto(argument: Argument) -> graph_pb2.Argument:
-    """Raises GraphError for an integer outside 64 bits."""
+def argument_to_proto(argument: Argument, depth: int = 0) -> graph_pb2.Argument:
+    """Raises GraphError for an integer outside 64 bits, or an argument nested too deep."""
+    check_depth("argument", depth)
+    if isinstance(argument, ArgumentList):
+        return graph_pb2.Argument(list=_sequence(argument.items, depth))
+    if isinstance(argument, tuple):
+        return graph_pb2.Argument(tuple=_sequence(argument, depth))
     return _ENCODE[type(argument)](argument)
 
 
@@ -46,8 +51,8 @@ def _items(sequence: graph_pb2.ArgumentSequence, depth: int) -> tuple[Argument, 
     return tuple(argument_from_proto(item, depth + 1) for item in sequence.items)
 
 
-def _sequence(items: tuple[Argument, ...]) -> graph_pb2.ArgumentSequence:
-    return graph_pb2.ArgumentSequence(items=[argument_to_proto(item) for item in items])
+def _sequence(items: tuple[Argument, ...], depth: int) -> graph_pb2.ArgumentSequence:
+    return graph_pb2.ArgumentSequence(items=[argument_to_proto(item, depth + 1) for item in items])
 
 
 def _integer(value: int) -> graph_pb2.Argument:
@@ -69,8 +74,6 @@ _ENCODE: Mapping[type, Callable[[Any], graph_pb2.Argument]] = {
     DeviceClass: lambda value: graph_pb2.Argument(device_class=value.name),
     Layout: lambda value: graph_pb2.Argument(layout=LAYOUTS.number[value]),
     MemoryFormat: lambda value: graph_pb2.Argument(memory_format=MEMORY_FORMATS.number[value]),
-    ArgumentList: lambda value: graph_pb2.Argument(list=_sequence(value.items)),
-    tuple: lambda value: graph_pb2.Argument(tuple=_sequence(value)),
 }
 
 _DECODE: Mapping[str, Callable[[Any], Argument]] = {

@@ -9,14 +9,16 @@ from planner.wire.graph.enumerations import EXPRESSION_OPERATORS
 from protos.v1 import graph_pb2
 
 
-def expression_to_proto(expression: Expression) -> graph_pb2.Expression:
+def expression_to_proto(expression: Expression, depth: int = 0) -> graph_pb2.Expression:
+    """Raises GraphError for one nested too deep."""
+    check_depth("expression", depth)
     if isinstance(expression, int):
         return graph_pb2.Expression(constant=expression)
     if isinstance(expression, SymbolReference):
         return graph_pb2.Expression(symbol=expression.symbol_id)
     operation = graph_pb2.Expression.Operation(
         operator=EXPRESSION_OPERATORS.number[expression.operator],
-        operands=[expression_to_proto(operand) for operand in expression.operands],
+        operands=[expression_to_proto(operand, depth + 1) for operand in expression.operands],
     )
     return graph_pb2.Expression(operation=operation)
 

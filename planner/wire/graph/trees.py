@@ -10,12 +10,14 @@ from planner.wire.graph.bounds import check_depth, check_length
 from protos.v1 import graph_pb2
 
 
-def tree_to_proto(tree: PyTree) -> graph_pb2.PyTree:
+def tree_to_proto(tree: PyTree, depth: int = 0) -> graph_pb2.PyTree:
+    """Raises GraphError for one nested too deep."""
+    check_depth("input or output structure", depth)
     if isinstance(tree, TreeLeaf):
         return graph_pb2.PyTree(leaf=graph_pb2.LeafNode())
     if isinstance(tree, TreeNone):
         return graph_pb2.PyTree(none=graph_pb2.NoneArgument())
-    items = [tree_to_proto(item) for item in tree.items]
+    items = [tree_to_proto(item, depth + 1) for item in tree.items]
     if isinstance(tree, TreeList):
         return graph_pb2.PyTree(list=graph_pb2.TreeSequence(items=items))
     if isinstance(tree, TreeTuple):

@@ -1,0 +1,196 @@
+"""Small programs, each with one trait that is easy to get wrong: what comes back must be bitwise what eager gives."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from planner.client.export import export
+from tests.builders.case import Batch
+from tests.builders.reload import assert_bitwise_equal, reload, run_module, run_program
+
+Pair = namedtuple("Pair", ["first", "rest"])
+
+
+class Program(nn.Module):
+    """A forward written as a plain function of (module, inputs)."""
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.5, inplace=True)
+        self.register_buffer("count", torch.zeros(4))
+        self.body = body
+
+    def forward(self, features: torch.Tensor) -> Any:
+        return self.body(self, features)
+
+
+def write_through_a_view(module: Program, features: torch.Tensor) -> Any:
+    whole = module.linear(features)
+    view = whole[:, 1:3]
+    view.mul_(2)
+    whole.add_(1)
+    return whole, view
+
+
+def write_after_a_read(module: Program, features: torch.Tensor) -> Any:
+    whole = module.linear(features)
+    before = whole.sigmoid()
+    whole.relu_()
+    whole.view(-1).neg_()
+    return whole, before
+
+
+def write_that_keeps_half_precision(module: Program, features: torch.Tensor) -> Any:
+    half = module.linear(features).half()
+    half.add_(features)
+    return half
+
+
+def one_tensor_listed_again_and_again(module: Program, features: torch.Tensor) -> Any:
+    total = torch.zeros_like(features)
+    seen = []
+    for scale in range(3):
+        total += module.linear(features) * scale
+        seen.append(total)
+    return seen
+
+
+def assignments_by_index(module: Program, features: torch.Tensor) -> Any:
+    filled = torch.zeros(features.shape[0], 4)
+    filled[:, 1:] = features[:, 1:]
+    filled[features > 0] = 1
+    filled.masked_fill_(features > 1, 7)
+    return filled
+
+
+def written_input(module: Program, features: torch.Tensor) -> Any:
+    features.add_(1)
+    return features * 2
+
+
+def written_buffers(module: Program, features: torch.Tensor) -> Any:
+    module.count[0] += 1
+    module.count.view(2, 2)[1].fill_(3)
+    kept = module.count + 1
+    module.count.mul_(features.mean(0))
+    return module.norm(features), kept
+
+
+def dropout_in_place(module: Program, features: torch.Tensor) -> Any:
+    whole = module.linear(features)
+    dropped = module.drop(whole)
+    return whole, dropped
+
+
+def nested_regions(module: Program, features: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = module.linear(features)
+        with torch.autocast("cpu", enabled=False):
+            full = module.linear(features)
+        low_again = module.linear(full)
+    with torch.no_grad():
+        fixed = module.linear(features)
+    return low, full, low_again, fixed
+
+
+def containers(module: Program, features: torch.Tensor) -> Any:
+    return Pair(module.linear(features), [features, None, {"flag": True, "number": 3.5, "text": "t"}])
+
+
+def ordered_dict(module: Program, features: torch.Tensor) -> Any:
+    return OrderedDict(second=features + 1, first=module.linear(features))
+
+
+def results_in_several_pieces(module: Program, features: torch.Tensor) -> Any:
+    left, right = features.chunk(2, 1)
+    return torch.stack(features.unbind(1)), left, right, features.topk(2), features.max(1)
+
+
+def sizes_as_numbers(module: Program, features: torch.Tensor) -> Any:
+    rows = features.shape[0]
+    return features.reshape(rows * 2, 2).sum(1), torch.arange(rows * 4) // 2, torch.full((rows,), rows), rows * 2
+
+
+def expanded(module: Program, features: torch.Tensor) -> Any:
+    wide = features[:, None].expand(-1, 3, -1)
+    return wide, wide.transpose(1, 2), wide.reshape(features.shape[0], -1)
+
+
+def constants(module: Program, features: torch.Tensor) -> Any:
+    return features + torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor(5), 7
+
+
+def complex_rotation(module: Program, features: torch.Tensor) -> Any:
+    rotation = torch.polar(torch.ones(2), torch.ones(2))
+    return torch.view_as_real(torch.view_as_complex(features.reshape(-1, 2, 2)) * rotation).flatten(1)
+
+
+def branch_on_a_tensor(module: Program, features: torch.Tensor) -> Any:
+    return torch.cond(features.sum() > 0, lambda it: it.sin() + 1, lambda it: it.cos(), (features,))
+
+
+def branch_on_a_size(module: Program, features: torch.Tensor) -> Any:
+    return torch.cond(features.shape[0] > 4, lambda it: module.linear(it), lambda it: it.cos(), (features,))
+
+
+def random_numbers_nobody_reads(module: Program, features: torch.Tensor) -> Any:
+    torch.rand(2)
+    return torch.rand_like(features)
+
+
+def inputs_and_states_as_results(module: Program, features: torch.Tensor) -> Any:
+    return features, module.linear.weight
+
+
+PROGRAMS = (
+    write_through_a_view,
+    write_after_a_read,
+    write_that_keeps_half_precision,
+    one_tensor_listed_again_and_again,
+    assignments_by_index,
+    written_input,
+    written_buffers,
+    dropout_in_place,
+    nested_regions,
+    containers,
+    ordered_dict,
+    results_in_several_pieces,
+    sizes_as_numbers,
+    expanded,
+    constants,
+    complex_rotation,
+    branch_on_a_tensor,
+    branch_on_a_size,
+    random_numbers_nobody_reads,
+    inputs_and_states_as_results,
+)
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("body", PROGRAMS, ids=lambda body: body.__name__)
+def test_comes_back_bitwise(body: Callable[..., Any], train: bool, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    batches = [Batch(args=(torch.randn(rows, 4),)) for rows in (3, 7)]
+    module = Program(body).train(train)
+
+    exported = export(module, batches[0].args, dynamic_shapes={"features": {0: Dim("batch", min=2, max=64)}})
+    program = reload(exported, tmp_path)
+    eager = copy.deepcopy(module)
+
+    for batch in batches:
+        assert_bitwise_equal(run_program(exported, program, batch), run_module(eager, batch))
+    held = program.module.states()
+    for name, tensor in eager.state_dict().items():
+        assert torch.equal(held[name], tensor), name

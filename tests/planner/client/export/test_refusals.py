@@ -1,0 +1,137 @@
+"""What cannot be carried is refused, and the message says why and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from planner.client.export import export
+from planner.errors import GraphError, UnsupportedModule
+
+OUTSIDE = torch.zeros(4)
+
+
+class Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
+        return given * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 2
+
+
+class Inner(nn.Module):
+    def __init__(self, body: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, features: torch.Tensor) -> Any:
+        return self.body(features)
+
+
+class Outer(nn.Module):
+    def __init__(self, body: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.inner = Inner(body)
+
+    def forward(self, features: torch.Tensor) -> Any:
+        return self.inner(features)
+
+
+def branches_on_data(features: torch.Tensor) -> torch.Tensor:
+    return features if features.sum() > 0 else -features
+
+
+def writes_a_constant(features: torch.Tensor) -> torch.Tensor:
+    return features + OUTSIDE.add_(1)
+
+
+def scans(features: torch.Tensor) -> Any:
+    from torch._higher_order_ops.scan import scan
+
+    return scan(lambda carry, item: (carry + item, carry * item), torch.zeros(4), features)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (Doubling.apply, "Doubling, a custom torch.autograd.Function.*write its forward with"),
+        (branches_on_data, "depends on what a tensor holds.*torch.cond"),
+        (writes_a_constant, "forward writes this tensor, which is no buffer; register it with register_buffer"),
+        (scans, "operator scan in module 'inner'"),
+        (lambda features: torch.linalg.svd(features)[1], r"operator aten::linalg_svd.default in module 'inner'"),
+        (lambda features: features.as_strided((2,), (1,)), r"operator aten::as_strided.default in module 'inner'"),
+        (lambda features: features.to_sparse(), r"aten::to_sparse"),
+        (lambda features: {1: features}, "only string keys"),
+        (lambda features: features.to(torch.uint16), "torch.uint16 cannot be carried; convert it"),
+        (lambda features: torch.func.grad(lambda it: (it**2).sum())(features), "torch.func"),
+    ],
+)
+def test_refused(body: Callable[[torch.Tensor], Any], why: str) -> None:
+    with pytest.raises(UnsupportedModule, match=why):
+        export(Outer(body), (torch.ones(3, 4),))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (torch.ones(3, 4).to_sparse(), "only dense tensors"),
+        (torch.quantize_per_tensor(torch.ones(3, 4), 0.1, 0, torch.quint8), "quantised"),
+        (torch.ones(3, 4).to(torch.uint16), "torch.uint16"),
+    ],
+    ids=["sparse", "quantised", "uint16"],
+)
+def test_inputs_refused(given: torch.Tensor, why: str) -> None:
+    with pytest.raises(UnsupportedModule, match=why):
+        export(Outer(lambda features: features.float()), (given,))
+
+
+def test_a_parameter_of_another_class_is_refused() -> None:
+    class Labelled(torch.Tensor):
+        pass
+
+    module = nn.Linear(4, 4)
+    module.register_buffer("scale", torch.ones(4).as_subclass(Labelled))
+    with pytest.raises(UnsupportedModule):
+        export(module, (torch.ones(3, 4),))
+
+
+def test_autocast_around_the_call_is_refused() -> None:
+    with torch.autocast("cpu"), pytest.raises(UnsupportedModule, match="inside the module's forward"):
+        export(nn.Linear(4, 4), (torch.ones(3, 4),))
+
+
+def test_two_views_of_one_storage_of_which_one_is_written_are_refused() -> None:
+    class Overlapping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            whole = torch.zeros(8)
+            self.register_buffer("whole", whole)
+            self.register_buffer("part", whole[:4])
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            self.whole.add_(1)
+            return features + self.part
+
+    with pytest.raises(UnsupportedModule, match="different view of the same storage"):
+        export(Overlapping(), (torch.ones(3, 4),))
+
+
+def test_a_name_that_is_code_is_refused() -> None:
+    module = nn.Module()
+    module.register_parameter('__import__("os")', nn.Parameter(torch.ones(4)))
+    module.forward = lambda features: features + 1  # type: ignore[method-assign]
+    with pytest.raises(GraphError, match="import"):
+        export(module, (torch.ones(3, 4),))
+
+
+def test_custom_functions_work_again_after_an_export() -> None:
+    with pytest.raises(UnsupportedModule):
+        export(Outer(Doubling.apply), (torch.ones(3, 4),))
+
+    assert torch.equal(Doubling.apply(torch.ones(2)), torch.full((2,), 2.0))

@@ -1,0 +1,158 @@
+"""Inputs to leaves and leaves to outputs, for any structure, and what is said of a structure that differs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.client.pytree import flatten_inputs, remember_container, unflatten_outputs
+from planner.errors import InvalidArgument
+from planner.graph.ir import (
+    Argument,
+    Graph,
+    Input,
+    Output,
+    PyTree,
+    TreeDict,
+    TreeLeaf,
+    TreeList,
+    TreeNone,
+    TreeObject,
+    TreeTuple,
+    ValueReference,
+)
+
+LEAF = TreeLeaf()
+DATA = ValueReference(1)
+
+
+def graph_taking(tree: PyTree, contents: list[Argument]) -> Graph:
+    inputs = tuple(Input(name=f"input_{index}", content=content) for index, content in enumerate(contents))
+    return Graph(torch_version="", name="", inputs=inputs, input_tree=tree)
+
+
+def graph_giving(tree: PyTree, contents: list[Argument]) -> Graph:
+    outputs = tuple(Output(name=f"output_{index}", content=content) for index, content in enumerate(contents))
+    return Graph(torch_version="", name="", outputs=outputs, output_tree=tree)
+
+
+def call(args: tuple[PyTree, ...] = (), **kwargs: PyTree) -> PyTree:
+    return TreeTuple((TreeTuple(args), TreeDict(tuple(kwargs), tuple(kwargs.values()))))
+
+
+def test_inputs_come_in_the_graphs_order_whatever_the_callers() -> None:
+    graph = graph_taking(call((LEAF,), ids=LEAF, flag=LEAF, mask=LEAF), [DATA, DATA, False, DATA])
+
+    assert flatten_inputs(graph, ["x"], {"mask": "m", "ids": "i", "flag": False}) == ["x", "i", "m"]
+
+
+def test_constants_may_be_left_out() -> None:
+    graph = graph_taking(call(ids=LEAF, cache=TreeList((LEAF, LEAF))), [DATA, None, False])
+
+    assert flatten_inputs(graph, [], {"ids": "i"}) == ["i"]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ([], {"flag": False}, "'ids'.* is missing"),
+        ([], {"ids": 1, "flag": True}, "input 'input_1' is True, the graph was captured with False"),
+        ([], {"ids": 1, "flag": 0}, "input 'input_1' is 0"),
+        ([], {"ids": 1, "flag": False, "extra": 2}, "'extra'.*captured without it"),
+        ([5], {"ids": 1}, "captured without it"),
+    ],
+)
+def test_other_calls_are_refused(args: list[Any], kwargs: dict[str, Any], why: str) -> None:
+    graph = graph_taking(call(ids=LEAF, flag=LEAF), [DATA, False])
+    with pytest.raises(InvalidArgument, match=why):
+        flatten_inputs(graph, args, kwargs)
+
+
+def test_another_container_is_refused() -> None:
+    graph = graph_taking(call((TreeList((LEAF,)), TreeNone())), [DATA])
+
+    assert flatten_inputs(graph, [["x"], None], {}) == ["x"]
+    with pytest.raises(InvalidArgument, match="found tuple, the graph was captured with a list"):
+        flatten_inputs(graph, [("x",), None], {})
+    with pytest.raises(InvalidArgument, match="captured with None"):
+        flatten_inputs(graph, [["x"], 3], {})
+
+
+def test_constants_and_none_are_filled_in() -> None:
+    tree = TreeDict(("a", "b", "c"), (LEAF, TreeTuple((LEAF, LEAF)), TreeNone()))
+
+    assert unflatten_outputs(graph_giving(tree, [DATA, 3, DATA]), ["x", "y"]) == {"a": "x", "b": (3, "y"), "c": None}
+
+
+def test_a_wrong_number_of_leaves_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="1 output leaves, the graph gives 2"):
+        unflatten_outputs(graph_giving(TreeTuple((LEAF, LEAF)), [DATA, DATA]), ["x"])
+
+
+def test_an_unknown_container_comes_back_as_a_dict() -> None:
+    tree = TreeObject("nowhere.Result", ("logits",), (LEAF,))
+
+    assert unflatten_outputs(graph_giving(tree, [DATA]), ["x"]) == {"logits": "x"}
+
+
+def test_a_remembered_container_comes_back_as_itself() -> None:
+    remember_container("tests.Remembered", ("low", "high"), lambda items: range(*items))
+    tree = TreeObject("tests.Remembered", ("low", "high"), (LEAF, LEAF))
+
+    assert unflatten_outputs(graph_giving(tree, [DATA, DATA]), [2, 5]) == range(2, 5)
+
+
+def test_a_model_output_of_a_graph_from_elsewhere_comes_back_as_itself() -> None:
+    from transformers.modeling_outputs import BaseModelOutput
+
+    tree = TreeObject("transformers.modeling_outputs.BaseModelOutput", ("last_hidden_state",), (LEAF,))
+
+    found = unflatten_outputs(graph_giving(tree, [DATA]), ["x"])
+
+    assert isinstance(found, BaseModelOutput)
+    assert found.last_hidden_state == "x"
+
+
+def test_needs_no_torch() -> None:
+    program = "import sys, planner.client.pytree, planner.client.export; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+def structures() -> st.SearchStrategy[tuple[PyTree, Any]]:
+    """A structure, and an instance of it that holds numbers."""
+
+    def extend(inner: st.SearchStrategy[tuple[PyTree, Any]]) -> st.SearchStrategy[tuple[PyTree, Any]]:
+        several = st.lists(inner, max_size=4)
+        named = st.dictionaries(st.text(max_size=5), inner, max_size=4)
+        return st.one_of(
+            several.map(lambda pairs: (TreeList(tuple(t for t, _ in pairs)), [v for _, v in pairs])),
+            several.map(lambda pairs: (TreeTuple(tuple(t for t, _ in pairs)), tuple(v for _, v in pairs))),
+            named.map(
+                lambda pairs: (
+                    TreeDict(tuple(pairs), tuple(t for t, _ in pairs.values())),
+                    {key: v for key, (_, v) in pairs.items()},
+                )
+            ),
+        )
+
+    leaves = st.one_of(st.integers().map(lambda number: (LEAF, number)), st.just((TreeNone(), None)))
+    return st.recursive(leaves, extend, max_leaves=12)
+
+
+def count_leaves(tree: PyTree) -> int:
+    return 1 if isinstance(tree, TreeLeaf) else sum(map(count_leaves, getattr(tree, "items", ())))
+
+
+@given(structures())
+def test_every_structure_comes_back(structure: tuple[PyTree, Any]) -> None:
+    tree, instance = structure
+    contents: list[Argument] = [DATA] * count_leaves(tree)
+
+    leaves = flatten_inputs(graph_taking(call((tree,)), contents), [instance], {})
+
+    assert unflatten_outputs(graph_giving(tree, contents), leaves) == instance

@@ -1,0 +1,261 @@
+"""Graphs go to messages and come back equal, whatever they hold; what is no graph is refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.errors import GraphError
+from planner.graph.expression import Expression, ExpressionOperator, Operation, SymbolReference
+from planner.graph.ir import (
+    Argument,
+    ArgumentList,
+    Autocast,
+    Context,
+    DeviceClass,
+    Dtype,
+    Graph,
+    Input,
+    Layout,
+    MemoryFormat,
+    Node,
+    Operator,
+    OperatorKind,
+    Output,
+    State,
+    StateKind,
+    SubgraphReference,
+    Symbol,
+    TreeDict,
+    TreeLeaf,
+    TreeList,
+    TreeNone,
+    TreeObject,
+    TreeTuple,
+    Value,
+    ValueKind,
+    ValueReference,
+)
+from planner.wire.graph import graph_from_bytes, graph_from_proto, graph_to_bytes, graph_to_proto
+from planner.wire.graph.arguments import argument_from_proto, argument_to_proto
+from planner.wire.graph.expressions import expression_to_proto
+from protos.v1 import graph_pb2
+
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+IDS = st.integers(1, 2**32 - 1)
+NAMES = st.text(max_size=8)
+
+
+def _operations(operands: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
+    binary = [operator for operator in ExpressionOperator if operator.is_binary]
+    wide = [operator for operator in ExpressionOperator if not operator.is_binary]
+    return st.one_of(
+        st.builds(Operation, st.sampled_from(binary), st.tuples(operands, operands)),
+        st.builds(Operation, st.sampled_from(wide), st.lists(operands, min_size=1, max_size=3).map(tuple)),
+    )
+
+
+EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(
+    st.one_of(INTEGERS, st.builds(SymbolReference, IDS)), _operations, max_leaves=6
+)
+ARGUMENTS: st.SearchStrategy[Argument] = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        INTEGERS,
+        st.floats(allow_nan=False),
+        st.complex_numbers(allow_nan=False),
+        NAMES,
+        st.builds(ValueReference, IDS),
+        st.builds(SubgraphReference, st.integers(0, 5)),
+        st.sampled_from(Dtype),
+        st.builds(DeviceClass, st.sampled_from(["cpu", "cuda", "meta"])),
+        st.sampled_from(Layout),
+        st.sampled_from(MemoryFormat),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(tuple), st.lists(inner, max_size=3).map(tuple).map(ArgumentList)
+    ),
+    max_leaves=6,
+)
+TREES = st.recursive(
+    st.sampled_from([TreeLeaf(), TreeNone()]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(tuple).map(TreeList),
+        st.lists(inner, max_size=3).map(tuple).map(TreeTuple),
+        st.dictionaries(NAMES, inner, max_size=3).map(lambda d: TreeDict(tuple(d), tuple(d.values()))),
+        st.dictionaries(NAMES, inner, max_size=3).map(lambda d: TreeObject("a.B", tuple(d), tuple(d.values()))),
+    ),
+    max_leaves=6,
+)
+CONTEXTS = st.builds(
+    Context,
+    grad_enabled=st.booleans(),
+    autocasts=st.lists(
+        st.builds(
+            Autocast,
+            device_class=st.sampled_from(["cpu", "cuda"]),
+            enabled=st.booleans(),
+            dtype=st.sampled_from(Dtype),
+            cache_enabled=st.booleans(),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+POSITIONS = st.lists(st.integers(0, 9), max_size=3).map(tuple)
+OPERATORS = st.builds(
+    Operator,
+    kind=st.sampled_from(OperatorKind),
+    name=NAMES,
+    overload=NAMES,
+    mutated_arguments=POSITIONS,
+    aliased_arguments=POSITIONS,
+    random=st.booleans(),
+)
+
+
+def several(records: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(records, max_size=3).map(tuple)
+
+
+def graphs(**parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Graph]:
+    return st.builds(
+        Graph,
+        torch_version=NAMES,
+        name=NAMES,
+        symbols=several(
+            st.builds(
+                Symbol,
+                id=IDS,
+                name=NAMES,
+                lower=INTEGERS,
+                upper=st.none() | INTEGERS,
+                hint=INTEGERS,
+                unbacked=st.booleans(),
+            )
+        ),
+        values=several(
+            st.builds(
+                Value,
+                id=IDS,
+                kind=st.sampled_from(ValueKind),
+                dtype=st.none() | st.sampled_from(Dtype),
+                dims=several(EXPRESSIONS),
+                strides=several(EXPRESSIONS),
+                device_class=NAMES,
+                expression=st.none() | EXPRESSIONS,
+                opaque_bytes=st.integers(0, 2**63),
+                name=NAMES,
+                requires_grad=st.booleans(),
+            )
+        ),
+        nodes=several(
+            st.builds(
+                Node,
+                operator=OPERATORS,
+                arguments=several(ARGUMENTS),
+                keyword_arguments=several(st.tuples(NAMES, ARGUMENTS)),
+                outputs=several(st.integers(0, 99)),
+                returns_tuple=st.booleans(),
+                module_path=NAMES,
+                context=CONTEXTS,
+                name=NAMES,
+                opaque_seconds=st.dictionaries(NAMES, st.floats(0, 9), max_size=2).map(
+                    lambda seconds: tuple(sorted(seconds.items()))
+                ),
+            )
+        ),
+        states=several(
+            st.builds(
+                State,
+                name=NAMES,
+                value_id=IDS,
+                kind=st.sampled_from(StateKind),
+                sha256=st.binary(max_size=32),
+                tie_group=st.integers(0, 9),
+                requires_grad=st.booleans(),
+                persistent=st.booleans(),
+                mutated=st.booleans(),
+            )
+        ),
+        inputs=several(st.builds(Input, name=NAMES, content=ARGUMENTS)),
+        outputs=several(st.builds(Output, name=NAMES, content=ARGUMENTS)),
+        input_tree=TREES,
+        output_tree=TREES,
+        training=st.booleans(),
+        **parts,
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(graphs(subgraphs=several(graphs())))
+def test_comes_back_equal(graph: Graph) -> None:
+    message = graph_to_proto(graph)
+
+    assert graph_from_proto(graph_pb2.Graph.FromString(message.SerializeToString())) == graph
+    assert graph_to_bytes(graph) == graph_to_bytes(graph_from_proto(message))
+
+
+@given(ARGUMENTS)
+def test_arguments_keep_their_exact_type(argument: Argument) -> None:
+    found = argument_from_proto(argument_to_proto(argument))
+
+    assert found == argument
+    assert type(found) is type(argument)
+
+
+def test_not_a_number_survives() -> None:
+    found = argument_from_proto(argument_to_proto(math.nan))
+
+    assert isinstance(found, float)
+    assert math.isnan(found)
+
+
+def test_an_integer_beyond_64_bits_is_refused() -> None:
+    with pytest.raises(GraphError, match="64 bits"):
+        argument_to_proto(2**63)
+
+
+@given(st.binary(max_size=300))
+def test_bytes_are_a_graph_or_refused(data: bytes) -> None:
+    with contextlib.suppress(GraphError):
+        assert isinstance(graph_from_bytes(data), Graph)
+
+
+def nested(depth: int) -> Expression:
+    expression: Expression = 1
+    for _ in range(depth):
+        expression = Operation(ExpressionOperator.ADD, (expression, 1))
+    return expression
+
+
+def test_depth_is_bounded_and_what_is_within_comes_through_the_bytes() -> None:
+    with pytest.raises(GraphError, match="nested more than 45"):
+        expression_to_proto(nested(46))
+
+    value = Value(id=1, kind=ValueKind.TENSOR, dims=(nested(45),))
+    graph = Graph(torch_version="", name="", values=(value,), subgraphs=())
+    assert graph_from_proto(graph_pb2.Graph.FromString(graph_to_bytes(graph))) == graph
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"schema_version": 2}, "schema version 2, this planner reads 1; export it again"),
+        ({"nodes": [graph_pb2.Node(operator=3, name="mul")]}, r"node 0 \('mul'\): operator 3 is not in the table of 0"),
+        ({"values": [graph_pb2.Value(id=1, kind=99, name="v")]}, r"value 0 \('v'\): value kind 99 is not known"),  # type: ignore[arg-type]
+        ({"states": [graph_pb2.State(name="w")]}, r"state 0 \('w'\): state kind 0 is not known"),
+        ({"inputs": [graph_pb2.Input(name="x")]}, r"input 0 \('x'\): content is empty"),
+        ({"input_tree": graph_pb2.PyTree()}, "structure is empty"),
+    ],
+)
+def test_errors_name_the_element(change: dict[str, Any], why: str) -> None:
+    tree = graph_pb2.PyTree(none=graph_pb2.NoneArgument())
+    parts: dict[str, Any] = {"schema_version": 1, "input_tree": tree, "output_tree": tree, **change}
+    with pytest.raises(GraphError, match=why):
+        graph_from_proto(graph_pb2.Graph(**parts))
