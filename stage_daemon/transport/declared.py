@@ -107,7 +107,7 @@ def _kind_mismatch(value: DeclaredValue, item: Found) -> str | None:
         needed = {ValueKind.INTEGER: int, ValueKind.FLOATING: float, ValueKind.BOOLEAN: bool}[value.kind]
         if type(item) is needed:
             return None
-        return f"{value.name!r}: found {_describe(item)}, needs a {value.kind.value} scalar"
+        return f"{value.name!r}: found {_describe(item)}, needs a scalar of kind {value.kind.value}"
     if not isinstance(item, tuple):
         return f"{value.name!r}: found {_describe(item)}, needs a tensor of {value.dtype}"
     dtype, dims = item

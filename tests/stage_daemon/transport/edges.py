@@ -1,0 +1,130 @@
+"""Edges to test with, and the two ways to connect one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+
+import torch
+from torch.distributed import TCPStore
+
+from stage_daemon.errors import DaemonError
+from stage_daemon.transport.channel import ReceiveChannel, SendChannel
+from stage_daemon.transport.connect import Meeting, open_channels
+from stage_daemon.transport.declared import DeclaredValue, SymbolReference, ValueKind
+from stage_daemon.transport.declared import Symbol as Symbol
+from stage_daemon.transport.edge import Edge
+
+DEADLINE_SECONDS = 20.0
+IN_FLIGHT = 2
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["torch", "torch.distributed"])
+
+Script = Callable[..., None]
+
+
+def tensor(value_id: int, name: str, dtype: torch.dtype, *dims: object) -> DeclaredValue:
+    """A str among the dims is a dynamic dimension: "b" for symbol 1, "s" for symbol 2."""
+    symbols = {"b": SymbolReference(1), "s": SymbolReference(2)}
+    return DeclaredValue(
+        value_id=value_id,
+        name=name,
+        kind=ValueKind.TENSOR,
+        dtype=dtype,
+        dims=tuple(symbols[dim] if isinstance(dim, str) else dim for dim in dims),
+    )
+
+
+def edge_of(*values: DeclaredValue, generation: int = 1) -> Edge:
+    return Edge(
+        id=3,
+        deployment_id="dep-1",
+        generation=generation,
+        source_stage=0,
+        target_stage=1,
+        source_device_id="node0/cpu",
+        target_device_id="node1/cpu",
+        values=values,
+        symbols={1: Symbol(id=1, name="batch", lower=0, upper=1 << 24), 2: Symbol(id=2, name="length", lower=1)},
+    )
+
+
+@dataclass(slots=True)
+class Failures:
+    """What a channel reported besides raising it."""
+
+    found: list[DaemonError] = field(default_factory=list)
+    arrived: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, error: DaemonError) -> None:
+        self.found.append(error)
+        self.arrived.set()
+
+
+def meeting(port: int, deadline_seconds: float, failures: Failures) -> Meeting:
+    return Meeting(
+        address=f"127.0.0.1:{port}",
+        deadline_seconds=deadline_seconds,
+        microbatches_in_flight=IN_FLIGHT,
+        device=torch.device("cpu"),
+        on_failure=failures,
+        max_tensor_bytes=1 << 34,
+    )
+
+
+@contextmanager
+def other_process(
+    edge: Edge, script: Script, *, script_sends: bool, deadline_seconds: float, failures: Failures
+) -> Iterator[tuple[SendChannel | ReceiveChannel, BaseProcess]]:
+    """This process has one end of the edge over Gloo, and a child runs `script` on the other."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    child = CONTEXT.Process(
+        target=_run_script, args=(script, edge, store.port, script_sends, deadline_seconds), daemon=True
+    )
+    child.start()
+    stage = edge.target_stage if script_sends else edge.source_stage
+    try:
+        channels = open_channels([edge], {stage}, meeting(store.port, deadline_seconds, failures))
+        ends = channels.receivers if script_sends else channels.senders
+        yield ends[edge.id], child
+        channels.pulse.stop()
+    finally:
+        child.kill()
+        child.join()
+
+
+def _run_script(script: Script, edge: Edge, port: int, script_sends: bool, deadline_seconds: float) -> None:
+    stage = edge.source_stage if script_sends else edge.target_stage
+    channels = open_channels([edge], {stage}, meeting(port, deadline_seconds, Failures()))
+    script((channels.senders if script_sends else channels.receivers)[edge.id])
+    threading.Event().wait()
+
+
+@contextmanager
+def same_process(
+    edge: Edge, script: Script, *, script_sends: bool, deadline_seconds: float, failures: Failures
+) -> Iterator[tuple[SendChannel | ReceiveChannel, None]]:
+    """Both ends are here: `script` runs on a thread."""
+    stages = {edge.source_stage, edge.target_stage}
+    channels = open_channels([edge], stages, meeting(0, deadline_seconds, failures))
+    sender, receiver = channels.senders[edge.id], channels.receivers[edge.id]
+    thread = threading.Thread(target=_until_closed, args=(script, sender if script_sends else receiver), daemon=True)
+    thread.start()
+    yield (receiver if script_sends else sender), None
+    sender.close()
+    thread.join(DEADLINE_SECONDS)
+    channels.pulse.stop()
+
+
+def _until_closed(script: Script, end: SendChannel | ReceiveChannel) -> None:
+    try:
+        script(end)
+    except DaemonError:
+        return
+
+
+CONNECTIONS = {"gloo": other_process, "local": same_process}

@@ -1,0 +1,260 @@
+"""One contract, every channel that can run here: Gloo across two processes, and the hand-over inside one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+
+import pytest
+import torch
+
+from stage_daemon.errors import Cancelled, Conflict, DaemonError, EdgeTimeout, Unavailable
+from stage_daemon.transport.channel import ReceiveChannel, SendChannel
+from stage_daemon.transport.declared import DeclaredValue, ValueKind
+from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.header import BadHeader
+from stage_daemon.transport.layout import pack
+from stage_daemon.transport.parcel import Parcel, ParcelKind
+from tests.stage_daemon.transport import scripts
+from tests.stage_daemon.transport.edges import (
+    CONNECTIONS,
+    DEADLINE_SECONDS,
+    IN_FLIGHT,
+    Failures,
+    Script,
+    edge_of,
+    other_process,
+    tensor,
+)
+
+SHORT_SECONDS = 1.5
+MATRIX = tensor(1, "hidden", torch.float32, "b", "s")
+ROWS = tensor(2, "rows", torch.int64, "b")
+
+Receive = Callable[[Edge, Script], ReceiveChannel]
+Send = Callable[[Edge, Script], SendChannel]
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(params=sorted(CONNECTIONS))
+def connect(request: pytest.FixtureRequest) -> Callable[..., AbstractContextManager]:
+    return partial(CONNECTIONS[request.param], deadline_seconds=DEADLINE_SECONDS, failures=Failures())
+
+
+@pytest.fixture
+def receiver(connect: Callable[..., AbstractContextManager], opened: ExitStack) -> Receive:
+    return lambda edge, script: opened.enter_context(connect(edge, script, script_sends=True))[0]
+
+
+@pytest.fixture
+def sender(connect: Callable[..., AbstractContextManager], opened: ExitStack) -> Send:
+    return lambda edge, script: opened.enter_context(connect(edge, script, script_sends=False))[0]
+
+
+def test_every_dtype_and_layout_arrives_as_it_was(receiver: Receive) -> None:
+    wanted = scripts.odd_tensors()
+    values = [tensor(index, name, item.dtype, *item.shape) for index, (name, item) in enumerate(wanted.items())]
+    parcel, num_bytes = receiver(edge_of(*values), scripts.send_odd_tensors).receive()
+    assert (parcel.microbatch, parcel.session_id, parcel.sequence) == (1, 2**64 - 1, 10)
+    for (name, item), found in zip(wanted.items(), parcel.items, strict=True):
+        assert found.dtype == item.dtype, name
+        assert found.shape == item.shape, name
+        assert torch.equal(_bits(found), _bits(item)), name
+        assert found.stride() in (item.stride(), pack(item)[0].strides), name
+    assert num_bytes > 0
+
+
+def test_strides_with_small_gaps_are_kept(receiver: Receive) -> None:
+    wanted = scripts.odd_tensors()
+    values = [tensor(index, name, item.dtype, *item.shape) for index, (name, item) in enumerate(wanted.items())]
+    parcel, _ = receiver(edge_of(*values), scripts.send_odd_tensors).receive()
+    found = dict(zip(wanted, parcel.items, strict=True))
+    kept = ("transposed", "permuted", "channels_last", "expanded", "expanded_transposed", "column", "every_second")
+    assert {name: found[name].stride() for name in kept} == {name: wanted[name].stride() for name in kept}
+
+
+def test_scalars_keep_type_and_bits(receiver: Receive) -> None:
+    kinds = (ValueKind.INTEGER, ValueKind.FLOATING, ValueKind.BOOLEAN)
+    values = [DeclaredValue(value_id=index, name=kind.value, kind=kind) for index, kind in enumerate(kinds)]
+    channel = receiver(edge_of(*values), scripts.send_scalars)
+    assert channel.receive()[0].items == (-(2**63), -0.1, True)
+    found = channel.receive()[0].items
+    assert found == (2**63 - 1, float("inf"), False)
+    assert [type(item) for item in found] == [int, float, bool]
+
+
+def test_sizes_change_from_one_microbatch_to_the_next(receiver: Receive) -> None:
+    channel = receiver(edge_of(MATRIX, ROWS), scripts.send_changing_sizes)
+    for microbatch in range(1, scripts.NUM_MANY + 1):
+        parcel, _ = channel.receive()
+        rows, columns = scripts.sizes(microbatch)
+        assert parcel.microbatch == microbatch
+        assert torch.equal(parcel.items[0], torch.full((rows, columns), float(microbatch)))
+        assert torch.equal(parcel.items[1], torch.arange(rows))
+    assert channel.receive()[0].kind is ParcelKind.END
+    with pytest.raises(Conflict):
+        channel.receive()
+
+
+def test_big_tensors(receiver: Receive) -> None:
+    channel = receiver(edge_of(tensor(1, "big", torch.float32, "b")), scripts.send_big)
+    for microbatch in (1, 2, 3):
+        parcel, num_bytes = channel.receive()
+        assert num_bytes == 4 * scripts.BIG_ELEMENTS
+        assert torch.equal(parcel.items[0], torch.arange(scripts.BIG_ELEMENTS, dtype=torch.float32) * microbatch)
+
+
+def test_a_failed_microbatch_keeps_its_place(receiver: Receive) -> None:
+    channel = receiver(edge_of(MATRIX), scripts.send_failure_between)
+    parcels = [channel.receive()[0] for _ in range(4)]
+    assert [parcel.kind.name for parcel in parcels] == ["DATA", "ERROR", "DATA", "END"]
+    failure = parcels[1].failure
+    assert failure is not None
+    assert (failure.reason, failure.stage, failure.device_id) == ("STAGE_FAILED", 0, "node0/cpu")
+    assert failure.message == "index 7 is out of range\nof 5 rows"
+    assert (parcels[1].session_id, parcels[1].sequence) == (9, 2)
+
+
+def test_sending_waits_for_a_slow_receiver(sender: Send) -> None:
+    channel = sender(edge_of(MATRIX), scripts.receive_one)
+    sent = []
+
+    def send_many() -> None:
+        with pytest.raises(Cancelled):
+            for microbatch in range(1, 20):
+                channel.send(scripts.data(microbatch, torch.ones(1, 1)))
+                sent.append(microbatch)
+
+    thread = threading.Thread(target=send_many)
+    thread.start()
+    thread.join(1.0)
+    assert thread.is_alive()
+    assert IN_FLIGHT <= len(sent) <= IN_FLIGHT + 1
+    channel.close()
+    thread.join(DEADLINE_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_waiting_for_all_to_be_received(sender: Send) -> None:
+    channel = sender(edge_of(MATRIX), scripts.receive_all)
+    for microbatch in range(1, 6):
+        assert channel.send(scripts.data(microbatch, torch.ones(2, 3))) == 24
+    channel.send(Parcel(kind=ParcelKind.END))
+    channel.wait(DEADLINE_SECONDS)
+    with pytest.raises(Conflict):
+        channel.send(scripts.data(6, torch.ones(1, 1)))
+
+
+def test_waiting_for_a_receiver_that_takes_nothing_has_a_deadline(sender: Send) -> None:
+    channel = sender(edge_of(MATRIX), scripts.receive_nothing)
+    channel.send(scripts.data(1, torch.ones(1, 1)))
+    with pytest.raises(EdgeTimeout, match=r"edge 3 \(stage 0 to stage 1\)"):
+        channel.wait(0.3)
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ((torch.ones(2, 2, dtype=torch.float64), torch.arange(2)), "'hidden'.*float64.*float32"),
+        ((torch.ones(2), torch.arange(2)), "'hidden'.*1 dimensions"),
+        ((torch.ones(2, 2), torch.arange(3)), "'rows'.*3, needs 2.*batch"),
+        ((torch.ones(2, 0), torch.arange(2)), "'hidden'.*length.*at least 1"),
+        ((torch.ones(2, 2), 5), "'rows'.*the int 5"),
+        ((torch.ones(2, 2),), "found 1 values, needs 2: hidden, rows"),
+    ],
+)
+def test_undeclared_values_are_refused_and_the_channel_stays_good(
+    sender: Send, items: tuple[torch.Tensor | int, ...], words: str
+) -> None:
+    channel = sender(edge_of(MATRIX, ROWS), scripts.receive_all)
+    with pytest.raises(BadHeader, match=words):
+        channel.send(scripts.data(1, *items))
+    channel.send(scripts.data(1, torch.ones(2, 2), torch.arange(2)))
+    channel.wait(DEADLINE_SECONDS)
+
+
+def test_closing_wakes_a_receive(receiver: Receive) -> None:
+    channel = receiver(edge_of(MATRIX), scripts.send_nothing)
+    threading.Timer(0.2, channel.close).start()
+    with pytest.raises(Cancelled):
+        channel.receive()
+
+
+def test_a_quiet_peer_is_no_dead_peer(opened: ExitStack) -> None:
+    """Nothing to send for longer than the deadline: signs of life keep the edge."""
+    edge = edge_of(MATRIX)
+    channel, _ = opened.enter_context(
+        other_process(edge, scripts.send_late, script_sends=True, deadline_seconds=SHORT_SECONDS, failures=Failures())
+    )
+    assert channel.receive()[0].microbatch == 1
+
+
+def test_a_slow_receiver_is_no_dead_peer(opened: ExitStack) -> None:
+    channel, _ = opened.enter_context(
+        other_process(
+            edge_of(MATRIX),
+            scripts.receive_nothing,
+            script_sends=False,
+            deadline_seconds=SHORT_SECONDS,
+            failures=Failures(),
+        )
+    )
+    channel.send(scripts.data(1, torch.ones(1, 1)))
+    with pytest.raises(EdgeTimeout, match="waiting for all to be received"):
+        channel.wait(2 * SHORT_SECONDS)
+    channel.send(scripts.data(2, torch.ones(1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("script", "error_type"),
+    [(scripts.send_one_then_die, Unavailable), (scripts.send_one_then_hang, EdgeTimeout)],
+)
+def test_a_receiver_learns_of_a_lost_sender(opened: ExitStack, script: Script, error_type: type[DaemonError]) -> None:
+    failures = Failures()
+    channel, _ = opened.enter_context(
+        other_process(edge_of(MATRIX), script, script_sends=True, deadline_seconds=SHORT_SECONDS, failures=failures)
+    )
+    channel.receive()
+    with pytest.raises(error_type) as raised:
+        channel.receive()
+    _check_names_edge(raised.value, peer_stage=0)
+    assert failures.arrived.wait(DEADLINE_SECONDS)
+    assert failures.found == [raised.value]
+    with pytest.raises(error_type):
+        channel.receive()
+
+
+@pytest.mark.parametrize(
+    ("script", "error_type"),
+    [(scripts.receive_one_then_die, Unavailable), (scripts.receive_one_then_hang, EdgeTimeout)],
+)
+def test_a_sender_learns_of_a_lost_receiver(opened: ExitStack, script: Script, error_type: type[DaemonError]) -> None:
+    failures = Failures()
+    channel, _ = opened.enter_context(
+        other_process(edge_of(MATRIX), script, script_sends=False, deadline_seconds=SHORT_SECONDS, failures=failures)
+    )
+    channel.send(scripts.data(1, torch.ones(1, 1)))
+    assert failures.arrived.wait(DEADLINE_SECONDS)
+    with pytest.raises(error_type) as raised:
+        channel.send(scripts.data(2, torch.ones(1, 1)))
+    _check_names_edge(raised.value, peer_stage=1)
+
+
+def _check_names_edge(error: DaemonError, peer_stage: int) -> None:
+    assert error.stage == peer_stage
+    assert error.device_id == f"node{peer_stage}/cpu"
+    assert error.metadata["edge"] == "3"
+    assert error.metadata["action"]
+    assert "edge 3 (stage 0 to stage 1)" in error.message
+    assert f"node{peer_stage}/cpu" in error.message
+
+
+def _bits(item: torch.Tensor) -> torch.Tensor:
+    return item.resolve_conj().contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,81 @@
+"""Meeting: who does not come, or was told something else, is named."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.distributed import TCPStore
+
+from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, Unavailable
+from stage_daemon.transport.connect import open_channels
+from stage_daemon.transport.edge import Edge
+from tests.stage_daemon.transport.edges import DEADLINE_SECONDS, Failures, edge_of, meeting, tensor
+
+MATRIX = tensor(1, "hidden", torch.float32, "b", "s")
+
+
+@pytest.fixture
+def store() -> Iterator[TCPStore]:
+    yield TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def both_ends(store: TCPStore, source: Edge, target: Edge) -> list[DaemonError]:
+    """What each end raises, where it raises."""
+    raised: list[DaemonError] = []
+
+    def open_end(edge: Edge, stage: int) -> None:
+        try:
+            open_channels([edge], {stage}, meeting(store.port, DEADLINE_SECONDS, Failures())).pulse.stop()
+        except DaemonError as error:
+            raised.append(error)
+
+    ends = ((source, source.source_stage), (target, target.target_stage))
+    threads = [threading.Thread(target=open_end, args=end, daemon=True) for end in ends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+        assert not thread.is_alive()
+    return raised
+
+
+def test_ends_that_were_told_the_same_meet(store: TCPStore) -> None:
+    assert both_ends(store, edge_of(MATRIX), edge_of(MATRIX)) == []
+
+
+def test_ends_of_different_plans_refuse_each_other(store: TCPStore) -> None:
+    other = replace(MATRIX, dtype=torch.float64)
+    raised = both_ends(store, edge_of(MATRIX), edge_of(other))
+    assert [type(error) for error in raised] == [EdgeMismatch, EdgeMismatch]
+    assert all("not one plan" in error.message for error in raised)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_peer_that_never_comes_has_a_deadline(store: TCPStore, stage: int) -> None:
+    with pytest.raises(EdgeTimeout, match=r"edge 3 \(stage 0 to stage 1\): connecting") as raised:
+        open_channels([edge_of(MATRIX)], {stage}, meeting(store.port, 0.5, Failures()))
+    assert raised.value.stage == 1 - stage
+    assert raised.value.device_id == f"node{1 - stage}/cpu"
+
+
+def test_a_peer_of_another_generation_never_comes(store: TCPStore) -> None:
+    thread = threading.Thread(
+        target=lambda: pytest.raises(
+            EdgeTimeout, open_channels, [edge_of(MATRIX, generation=2)], {0}, meeting(store.port, 0.7, Failures())
+        ),
+        daemon=True,
+    )
+    thread.start()
+    with pytest.raises(EdgeTimeout):
+        open_channels([edge_of(MATRIX, generation=1)], {1}, meeting(store.port, 0.7, Failures()))
+    thread.join(DEADLINE_SECONDS)
+
+
+def test_no_rendezvous() -> None:
+    port = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
+    with pytest.raises(Unavailable, match=f"no rendezvous at 127.0.0.1:{port}"):
+        open_channels([edge_of(MATRIX)], {0}, meeting(port, 0.5, Failures()))
