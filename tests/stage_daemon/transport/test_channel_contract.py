@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 
 import pytest
@@ -127,7 +127,7 @@ def test_sending_waits_for_a_slow_receiver(sender: Send) -> None:
     sent = []
 
     def send_many() -> None:
-        with pytest.raises(Cancelled):
+        with suppress(Cancelled):
             for microbatch in range(1, 20):
                 channel.send(scripts.data(microbatch, torch.ones(1, 1)))
                 sent.append(microbatch)
@@ -140,6 +140,7 @@ def test_sending_waits_for_a_slow_receiver(sender: Send) -> None:
     channel.close()
     thread.join(DEADLINE_SECONDS)
     assert not thread.is_alive()
+    assert len(sent) < 19
 
 
 def test_waiting_for_all_to_be_received(sender: Send) -> None:

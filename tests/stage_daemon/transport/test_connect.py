@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -19,17 +18,19 @@ MATRIX = tensor(1, "hidden", torch.float32, "b", "s")
 
 
 @pytest.fixture
-def store() -> Iterator[TCPStore]:
-    yield TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def both_ends(store: TCPStore, source: Edge, target: Edge) -> list[DaemonError]:
+def both_ends(
+    store: TCPStore, source: Edge, target: Edge, deadline_seconds: float = DEADLINE_SECONDS
+) -> list[DaemonError]:
     """What each end raises, where it raises."""
     raised: list[DaemonError] = []
 
     def open_end(edge: Edge, stage: int) -> None:
         try:
-            open_channels([edge], {stage}, meeting(store.port, DEADLINE_SECONDS, Failures())).pulse.stop()
+            open_channels([edge], {stage}, meeting(store.port, deadline_seconds, Failures())).pulse.stop()
         except DaemonError as error:
             raised.append(error)
 
@@ -63,16 +64,8 @@ def test_a_peer_that_never_comes_has_a_deadline(store: TCPStore, stage: int) -> 
 
 
 def test_a_peer_of_another_generation_never_comes(store: TCPStore) -> None:
-    thread = threading.Thread(
-        target=lambda: pytest.raises(
-            EdgeTimeout, open_channels, [edge_of(MATRIX, generation=2)], {0}, meeting(store.port, 0.7, Failures())
-        ),
-        daemon=True,
-    )
-    thread.start()
-    with pytest.raises(EdgeTimeout):
-        open_channels([edge_of(MATRIX, generation=1)], {1}, meeting(store.port, 0.7, Failures()))
-    thread.join(DEADLINE_SECONDS)
+    raised = both_ends(store, edge_of(MATRIX, generation=1), edge_of(MATRIX, generation=2), deadline_seconds=0.7)
+    assert [type(error) for error in raised] == [EdgeTimeout, EdgeTimeout]
 
 
 def test_no_rendezvous() -> None:

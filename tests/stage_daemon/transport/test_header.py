@@ -75,7 +75,7 @@ def test_one_wrong_word_is_refused(position: int, word: int, words: str) -> None
 def test_more_bytes_than_fit_are_refused() -> None:
     encoded = FORMAT.encode(header())
     encoded[DIMS] = 1 << 17
-    with pytest.raises(BadHeader, match="'hidden': 2097152 bytes.*at most 1048576"):
+    with pytest.raises(BadHeader, match=r"'hidden': 2097152 bytes.*at most 1048576"):
         FORMAT.decode(encoded)
 
 
