@@ -65,11 +65,12 @@ def _refuse_custom_functions(what: str) -> Iterator[None]:
         )
 
     # Below Function.apply, which a module may have taken hold of before: `double = Doubling.apply`.
-    _SingleLevelFunction.apply = classmethod(refuse)  # type: ignore[assignment, method-assign]
+    below: Any = _SingleLevelFunction
+    below.apply = classmethod(refuse)
     try:
         yield
     finally:
-        del _SingleLevelFunction.apply
+        del below.apply
 
 
 def _first_line(error: Exception) -> str:
