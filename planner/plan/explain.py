@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.partition.describe import describe_bytes, describe_seconds
 from planner.plan.plan import Plan, Stage, StageEdge
 
 
@@ -25,20 +26,21 @@ def _headline(plan: Plan) -> Iterator[str]:
     if plan.symbol_values:
         yield f"planned for {', '.join(f'{symbol} = {found}' for symbol, found in plan.symbol_values)}"
     yield (
-        f"a result every {show_seconds(plan.bottleneck_seconds)} ({_busiest_device(plan)} is the bottleneck), "
-        f"a lone batch takes {show_seconds(plan.latency_seconds)}"
+        f"a result every {describe_seconds(plan.bottleneck_seconds)} ({_busiest_device(plan)} is the bottleneck), "
+        f"a lone batch takes {describe_seconds(plan.latency_seconds)}"
     )
     if plan.lower_bound_seconds:
         gap = max(plan.bottleneck_seconds / plan.lower_bound_seconds - 1, 0.0)
-        yield f"no cut that the mode allows gives less than {show_seconds(plan.lower_bound_seconds)}: gap {gap:.1%}"
+        yield f"no cut that the mode allows gives less than {describe_seconds(plan.lower_bound_seconds)}: gap {gap:.1%}"
 
 
 def _stage(plan: Plan, stage: Stage) -> Iterator[str]:
     yield f"stage {stage.index} on {', '.join(stage.device_ids)}: {_count(stage.num_nodes, 'node')}"
     yield f"  ends because: {stage.reason}"
+    compute, communication = stage.compute_seconds, stage.communication_seconds
     yield (
-        f"  load {show_seconds(stage.compute_seconds + stage.communication_seconds)}: "
-        f"compute {show_seconds(stage.compute_seconds)}, communication {show_seconds(stage.communication_seconds)}"
+        f"  load {describe_seconds(compute + communication)}: "
+        f"compute {describe_seconds(compute)}, communication {describe_seconds(communication)}"
     )
     yield f"  memory {_memory(plan, stage)}"
     consumed = sum(entry.consumed for entry in stage.liveness)
@@ -52,8 +54,8 @@ def _stage(plan: Plan, stage: Stage) -> Iterator[str]:
 def _memory(plan: Plan, stage: Stage) -> str:
     memory = stage.memory
     parts = (
-        f"{show_bytes(memory.peak_bytes)} (states {show_bytes(memory.state_bytes)}, "
-        f"activations {show_bytes(memory.activation_bytes)}, buffers {show_bytes(memory.buffer_bytes)})"
+        f"{describe_bytes(memory.peak_bytes)}: states {describe_bytes(memory.state_bytes)}, "
+        f"activations {describe_bytes(memory.activation_bytes)}, buffers {describe_bytes(memory.buffer_bytes)}"
     )
     of_devices = []
     for device in plan.inventory.devices:
@@ -69,7 +71,7 @@ def _edge(plan: Plan, edge: StageEdge) -> str:
     if len(edge.value_ids) > len(shown):
         shown.append("…")
     return (
-        f"sends {_count(len(edge.value_ids), 'value')}, {show_bytes(edge.size_bytes)}, "
+        f"sends {_count(len(edge.value_ids), 'value')}, {describe_bytes(edge.size_bytes)}, "
         f"to stage {edge.target_stage}: {', '.join(shown)}"
     )
 
@@ -77,7 +79,7 @@ def _edge(plan: Plan, edge: StageEdge) -> str:
 def _ties(plan: Plan) -> Iterator[str]:
     for group in plan.tie_groups:
         members = ", ".join(f"{name} in stage {stage}" for name, stage in group.members)
-        yield f"held by several stages, {show_bytes(group.size_bytes)} each: {members}"
+        yield f"held by several stages, {describe_bytes(group.size_bytes)} each: {members}"
 
 
 def _busiest_device(plan: Plan) -> str:
@@ -90,21 +92,3 @@ def _busiest_device(plan: Plan) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def show_seconds(seconds: float) -> str:
-    """Three digits and a unit that suits: 1.25 ms."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
-
-
-def show_bytes(size_bytes: int) -> str:
-    """Three digits and a binary unit: 1.5 MiB."""
-    size = float(size_bytes)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} TiB"

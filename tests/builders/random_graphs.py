@@ -1,9 +1,10 @@
-"""Random programs with views, in-place writes, tied and mutated states, scalars and branches, and random splits of them."""
+"""Random programs with views, in-place writes, tied and written states, scalars and branches, and splits of them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -37,7 +38,7 @@ CHUNK = Operator(kind=OperatorKind.ATEN, name="aten::chunk", overload="default",
 ADD_IN_PLACE = Operator(
     kind=OperatorKind.ATEN, name="aten::add_", overload="Tensor", mutated_arguments=(0,), aliased_arguments=(0,)
 )
-SIZE = Operator(kind=OperatorKind.PYTHON, name="sym_size")
+SIZE = Operator(kind=OperatorKind.ATEN, name="aten::sym_size", overload="int")
 COND = Operator(kind=OperatorKind.HIGHER_ORDER, name="cond")
 
 BATCH = Symbol(id=1, name="batch", lower=1, upper=64, hint=3)
@@ -58,9 +59,7 @@ class GraphWriter:
         return self._value(Value(id=len(self.values) + 1, kind=ValueKind.TENSOR, dtype=Dtype.FLOAT32, dims=dims))
 
     def scalar(self) -> int:
-        return self._value(
-            Value(id=len(self.values) + 1, kind=ValueKind.SYM_INT, expression=SymbolReference(BATCH.id))
-        )
+        return self._value(Value(id=len(self.values) + 1, kind=ValueKind.SYM_INT, expression=SymbolReference(BATCH.id)))
 
     def _value(self, value: Value) -> int:
         self.values.append(value)
@@ -177,7 +176,9 @@ def _add_cond(writer: GraphWriter, predicate: int, operand: int, tensors: list[i
     for _ in range(2):
         branch = GraphWriter()
         entered = branch.input()
-        writer.subgraphs.append(branch.graph(branch.multiply(entered, entered)))
+        body = branch.graph(branch.multiply(entered, entered))
+        # Its dims speak of the outer program's symbols.
+        writer.subgraphs.append(replace(body, symbols=()))
     references = (SubgraphReference(len(writer.subgraphs) - 2), SubgraphReference(len(writer.subgraphs) - 1))
     output = writer.tensor()
     operands = ArgumentList((ValueReference(operand),))
@@ -185,10 +186,10 @@ def _add_cond(writer: GraphWriter, predicate: int, operand: int, tensors: list[i
     tensors.append(output)
 
 
-def random_stages(graph: Graph, seed: int, num_stages: int) -> tuple[int, ...]:
+def random_stages(graph: Graph, seed: int, num_stages: int, *, may_part_groups: bool = False) -> tuple[int, ...]:
     """A stage for each node: data goes to higher stages only, groups stay whole, the last node is in the last stage.
 
-    Stages need not be contiguous in program order; each has a node.
+    Stages need not be contiguous in program order; each has a node. `may_part_groups` makes splits that are wrong.
     """
     choice = random.Random(seed)
     drift = choice.random()
@@ -196,7 +197,7 @@ def random_stages(graph: Graph, seed: int, num_stages: int) -> tuple[int, ...]:
         min(num_stages - 1, int(choice.gauss(index * num_stages / len(graph.nodes), drift)) % num_stages)
         for index in range(len(graph.nodes))
     ]
-    groups = no_cut_groups(graph)
+    groups = () if may_part_groups else no_cut_groups(graph)
     stages[-1] = num_stages - 1
     while _raise_stages(graph, stages, groups):
         pass

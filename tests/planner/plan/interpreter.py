@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.graph.ir import (
@@ -29,7 +29,11 @@ class Tensor:
     path: tuple[object, ...] = ()
 
     def read(self) -> int:
-        return hash((self.path, self.storage.content))
+        """Step by step, so that a view of a copied view reads as a view of the original."""
+        content = self.storage.content
+        for step in self.path:
+            content = hash((step, content))
+        return content
 
     def copy(self) -> Tensor:
         return Tensor(Storage(self.read()))
@@ -65,7 +69,7 @@ def outputs_of(graph: Graph, environment: Mapping[int, Tensor]) -> list[int]:
 
 
 def random_inputs(graph: Graph, microbatch: int) -> dict[int, Tensor]:
-    ids: Iterable[int] = (value for entry in graph.inputs for value in values_in(entry.content))
+    ids = (value for entry in graph.inputs for value in values_in(entry.content))
     return {value_id: fresh("input", microbatch, value_id) for value_id in ids}
 
 
@@ -81,7 +85,9 @@ def _run_node(graph: Graph, node: Node, environment: dict[int, Tensor]) -> None:
         if node.operator.mutated_arguments:
             environment[value_id] = target
         elif node.operator.aliased_arguments:
-            environment[value_id] = Tensor(target.storage, (*target.path, node.operator.name, position, arguments[1:]))
+            environment[value_id] = Tensor(
+                target.storage, (*target.path, (node.operator.name, position, arguments[1:]))
+            )
         else:
             environment[value_id] = fresh(what, position)
 
@@ -95,5 +101,3 @@ def _content(graph: Graph, argument: Argument, environment: Mapping[int, Tensor]
     if isinstance(argument, ArgumentList):
         return tuple(_content(graph, item, environment) for item in argument.items)
     return argument
-
-

@@ -1,0 +1,136 @@
+"""A split program gives what the whole one gives: by either routing, in the order of the schedule."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.errors import PlanInvariantError
+from planner.graph.check import check_graph
+from planner.graph.ir import Graph, SubgraphReference, ValueKind, ValueReference
+from planner.plan.options import Routing
+from planner.plan.plan import Plan
+from planner.plan.split import stage_graph
+from planner.plan.verify import verify_plan
+from planner.schedule.check import check_schedule
+from planner.schedule.inference import inference_schedule
+from tests.builders.plans import plan_of
+from tests.builders.random_graphs import BATCH, MULTIPLY, SIZE, VIEW, GraphWriter, random_graph, random_stages
+from tests.planner.plan.interpreter import Program, outputs_of, random_inputs
+from tests.planner.plan.lanes import run_lanes
+
+MICROBATCHES = 3
+
+
+def whole_outputs(graph: Graph) -> list[list[int]]:
+    program = Program(graph)
+    return [outputs_of(graph, program.run(random_inputs(graph, number))) for number in range(MICROBATCHES)]
+
+
+def split_outputs(graph: Graph, plan: Plan) -> list[list[int]]:
+    return run_lanes(graph, plan, inference_schedule(plan), MICROBATCHES)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    num_nodes=st.integers(1, 40),
+    num_stages=st.integers(1, 8),
+    routing=st.sampled_from(Routing),
+)
+def test_random_splits_give_what_the_whole_program_gives(
+    seed: int, num_nodes: int, num_stages: int, routing: Routing
+) -> None:
+    graph = random_graph(seed, num_nodes)
+    plan = plan_of(graph, random_stages(graph, seed, num_stages), routing)
+    verify_plan(plan, graph)
+    check_schedule(inference_schedule(plan), plan)
+    for stage in plan.stages:
+        check_graph(stage_graph(graph, plan, stage.index))
+    assert split_outputs(graph, plan) == whole_outputs(graph)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32), num_nodes=st.integers(2, 25), num_stages=st.integers(2, 5))
+def test_a_split_that_gives_other_numbers_is_refused(seed: int, num_nodes: int, num_stages: int) -> None:
+    graph = random_graph(seed, num_nodes)
+    plan = plan_of(graph, random_stages(graph, seed, num_stages, may_part_groups=True))
+    try:
+        verify_plan(plan, graph)
+    except PlanInvariantError as error:
+        assert error.metadata["invariant"] in {"in_place", "mutated_state"}
+    else:
+        assert split_outputs(graph, plan) == whole_outputs(graph)
+
+
+@pytest.mark.parametrize("routing", Routing)
+def test_an_encoder_output_reaches_every_decoder_stage(routing: Routing) -> None:
+    writer = GraphWriter()
+    tokens, targets = writer.input(), writer.input()
+    encoded = writer.multiply(tokens, writer.state())
+    decoded = targets
+    for _ in range(3):
+        decoded = writer.multiply(decoded, encoded, writer.state())
+    graph = writer.graph(decoded, encoded)
+    plan = plan_of(graph, (0, 1, 2, 3), routing)
+    verify_plan(plan, graph)
+
+    tables = [[(entry.value_id, entry.consumed, entry.bypassing) for entry in stage.liveness] for stage in plan.stages]
+    assert tables[0] == [(tokens, True, False), (targets, False, True)]
+    assert tables[1] == [(targets, True, False), (encoded, True, True)]
+    first, second = plan.stages[1].outputs[0], plan.stages[2].outputs[0]
+    assert tables[2] == [(encoded, True, True), (first, True, False)]
+    assert tables[3] == [(encoded, True, True), (second, True, False)]
+    pairs = [(edge.source_stage, edge.target_stage) for edge in plan.edges]
+    direct = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)]
+    assert pairs == (direct if routing is Routing.DIRECT else [(0, 1), (1, 2), (2, 3)])
+    assert split_outputs(graph, plan) == whole_outputs(graph)
+
+
+def test_a_symbolic_int_crosses_as_a_value() -> None:
+    writer = GraphWriter()
+    given_tensor = writer.input()
+    size = writer.scalar()
+    writer.call(SIZE, ValueReference(given_tensor), 0, outputs=[size])
+    product = writer.multiply(given_tensor)
+    shown = writer.tensor()
+    writer.call(VIEW, ValueReference(product), ValueReference(size), outputs=[shown])
+    graph = writer.graph(shown)
+    plan = plan_of(graph, (0, 0, 1))
+    verify_plan(plan, graph)
+    second = stage_graph(graph, plan, 1)
+    kinds = {value.id: value.kind for value in second.values}
+    entered = [entry.content.value_id for entry in second.inputs if isinstance(entry.content, ValueReference)]
+    assert entered == [size, product]
+    assert kinds[size] is ValueKind.SYM_INT
+    assert second.symbols == (BATCH,)
+    assert plan.edges[0].size_bytes == 8 + BATCH.hint * 4 * 4
+
+
+def test_a_stage_keeps_only_its_own_subgraphs_and_numbers_them_anew() -> None:
+    graph = next(g for g in map(lambda seed: random_graph(seed, 12), range(100)) if len(g.subgraphs) >= 4)
+    plan = plan_of(graph, random_stages(graph, 0, 6))
+    for stage in plan.stages:
+        part = stage_graph(graph, plan, stage.index)
+        references = {
+            argument.subgraph_index: whole.subgraph_index
+            for node, index in zip(part.nodes, stage.node_indexes(), strict=True)
+            for argument, whole in zip(node.arguments, graph.nodes[index].arguments, strict=True)
+            if isinstance(argument, SubgraphReference) and isinstance(whole, SubgraphReference)
+        }
+        assert sorted(references) == list(range(len(part.subgraphs)))
+        assert all(part.subgraphs[new] == graph.subgraphs[old] for new, old in references.items())
+
+
+def test_symbols_that_a_stage_does_not_use_are_left_out() -> None:
+    writer = GraphWriter()
+    weight = writer.state()
+    constant = writer.state()
+    writer.call(MULTIPLY, ValueReference(weight), ValueReference(constant), outputs=[0])
+    product = writer.multiply(writer.input())
+    graph = writer.graph(product)
+    plan = plan_of(graph, (0, 1))
+    verify_plan(plan, graph)
+    assert stage_graph(graph, plan, 0).symbols == ()
+    assert stage_graph(graph, plan, 1).symbols == (BATCH,)
