@@ -77,9 +77,13 @@ def _probe_gpu(index: int) -> tuple[str, int]:
         if found is not None:
             return found.group(1), int(found.group(2)) * MEBIBYTE
     raise Unavailable(
-        f"GPU {index} was not found: {'; '.join(answer.strip()[-200:] for answer in answers if answer.strip())}. "
+        f"GPU {index} was not found: {'; '.join(_last_line(answer) for answer in answers)}. "
         "Give the number of a GPU that nvidia-smi lists, or --device cpu"
     )
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["nothing was said"])[-1][-200:]
 
 
 def _run(command: list[str]) -> str:

@@ -1,0 +1,114 @@
+"""kill -9 of a worker, of a daemon, of the planner: what is reported, and that a new deployment works."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import torch
+
+from planner.client import PlannerClient
+from planner.client.local_cluster import LocalCluster
+from planner.client.records import Deployment, DeploymentState, StoredPlan
+from protos.v1 import stage_daemon_pb2_grpc
+from tests.stage_daemon.control.processes import is_gone, wait_for, worker_process_id
+
+Stub = Callable[[str], stage_daemon_pb2_grpc.StageDaemonServiceStub]
+
+
+def assert_runs(client: PlannerClient, deployment: Deployment, module: torch.nn.Module) -> None:
+    with client.pipeline(deployment.id, deadline_seconds=30) as pipeline, torch.no_grad():
+        for size in (1, 5, 2):
+            x = torch.randn(size, 8)
+            assert torch.equal(pipeline(x), module(x))
+
+
+def wait_until_failed(client: PlannerClient, deployment_id: str) -> Deployment:
+    events = list(client.watch(deployment_id))
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    assert events[-1].state is DeploymentState.FAILED
+    failed = client.get_deployment(deployment_id)
+    assert failed.failure == events[-1].failure
+    return failed
+
+
+def test_killed_worker(
+    client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, stub: Stub, cluster: LocalCluster
+) -> None:
+    for stage in (0, 1):
+        deployment = client.deploy(plan.id)
+        workers = [worker_process_id(stub(place.daemon_address), deployment.id) for place in deployment.stages]
+        os.kill(workers[stage], signal.SIGKILL)
+        failure = wait_until_failed(client, deployment.id).failure
+        assert failure is not None
+        assert (failure.reason, failure.stage) == ("WORKER_DIED", stage)
+        assert failure.device_id == plan.stages[stage].device_ids[0]
+        assert f"stage {stage} on {failure.device_id}" in failure.message
+        assert "SIGKILL" in failure.message
+        wait_for(lambda workers=workers: all(map(is_gone, workers)), "the other worker to be let go of")
+    deployment = client.deploy(plan.id)
+    assert_runs(client, deployment, module)
+    assert client.stop(deployment.id).state is DeploymentState.STOPPED
+
+
+def test_killed_daemon(
+    client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, stub: Stub, cluster: LocalCluster
+) -> None:
+    for index in (1, 0):
+        deployment = client.deploy(plan.id)
+        workers = [worker_process_id(stub(place.daemon_address), deployment.id) for place in deployment.stages]
+        device_id = cluster.device_id(index)
+        [stage] = [place.stage for place in deployment.stages if place.device_id == device_id]
+        cluster.daemons[device_id].kill()
+        failure = wait_until_failed(client, deployment.id).failure
+        assert failure is not None
+        assert (failure.stage, failure.device_id) == (stage, device_id)
+        assert failure.reason in ("LEASE_EXPIRED", "DAEMON_UNREACHABLE")
+        assert f"stage {stage} on {device_id}" in failure.message
+        wait_for(lambda workers=workers: all(map(is_gone, workers)), "both workers to end")
+        cluster.start_daemon(index)
+    deployment = client.deploy(plan.id)
+    assert_runs(client, deployment, module)
+    client.stop(deployment.id)
+
+
+def test_daemon_that_came_back_before_its_lease_was_over(
+    client: PlannerClient, plan: StoredPlan, cluster: LocalCluster
+) -> None:
+    deployment = client.deploy(plan.id)
+    device_id = cluster.device_id(0)
+    cluster.daemons[device_id].kill()
+    cluster.start_daemon(0)
+    failure = wait_until_failed(client, deployment.id).failure
+    assert failure is not None
+    assert failure.device_id == device_id
+
+
+def test_planner_that_was_killed_finds_its_deployments_running(
+    client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, cluster: LocalCluster
+) -> None:
+    deployment = client.deploy(plan.id)
+    assert cluster.planner is not None
+    with client.pipeline(deployment.id, deadline_seconds=30) as pipeline, torch.no_grad():
+        cluster.planner.kill()
+        x = torch.randn(3, 8)
+        assert torch.equal(pipeline(x), module(x))
+        cluster.start_planner()
+        assert torch.equal(pipeline(x), module(x))
+    assert client.get_deployment(deployment.id).state is DeploymentState.READY
+    assert_runs(client, deployment, module)
+    assert client.stop(deployment.id).state is DeploymentState.STOPPED
+
+
+def test_daemon_that_is_asked_to_end_stops_its_deployments_in_order(
+    client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, cluster: LocalCluster
+) -> None:
+    deployment = client.deploy(plan.id)
+    assert_runs(client, deployment, module)
+    device_id = cluster.device_id(1)
+    cluster.daemons[device_id].stop(timeout_seconds=25)
+    events = list(client.watch(deployment.id))
+    assert events[-1].state is DeploymentState.STOPPED
+    assert any(f"the daemon of {device_id} is shutting down" in event.message for event in events)
+    cluster.start_daemon(1)

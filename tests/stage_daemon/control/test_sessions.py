@@ -1,0 +1,84 @@
+"""Results reach their own session, in order; a client that is gone or does not read harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stage_daemon.control import sessions as sessions_module
+from stage_daemon.control.sessions import Session, Sessions
+from stage_daemon.errors import Conflict, DaemonError, Released, ResultsNotRead
+
+STOPPED = Released("deployment dep-1 was stopped")
+
+
+async def read_all(session: Session, end: type[DaemonError] = Released) -> list[bytes]:
+    """What comes before the session ends with an error of this type."""
+    found: list[bytes] = []
+    try:
+        async for result in session.results():
+            found.append(result)
+    except end:
+        return found
+    raise AssertionError("the session ended without an error")
+
+
+async def test_each_session_gets_its_own_results_in_order() -> None:
+    sessions = Sessions("dep-1")
+    first, second = sessions.open(1), sessions.open(2)
+    for sequence in range(5):
+        sessions.deliver(1, b"a%d" % sequence)
+        sessions.deliver(2, b"b%d" % sequence)
+    sessions.end_all(STOPPED)
+    assert await read_all(first) == [b"a%d" % sequence for sequence in range(5)]
+    assert await read_all(second) == [b"b%d" % sequence for sequence in range(5)]
+
+
+async def test_a_reader_that_waits_is_woken() -> None:
+    sessions = Sessions("dep-1")
+    reading = asyncio.create_task(read_all(sessions.open(1)))
+    await asyncio.sleep(0)
+    sessions.deliver(1, b"result")
+    await asyncio.sleep(0)
+    sessions.end_all(STOPPED)
+    assert await asyncio.wait_for(reading, 5) == [b"result"]
+
+
+async def test_results_for_a_client_that_left_are_dropped() -> None:
+    sessions = Sessions("dep-1")
+    left = sessions.open(1)
+    sessions.close(left)
+    sessions.deliver(1, b"late")
+    assert not sessions.is_open(1)
+    sessions.open(1)
+    sessions.close(left)
+    assert sessions.is_open(1)
+
+
+async def test_a_client_that_does_not_read_loses_its_session_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "MAX_WAITING_RESULTS", 3)
+    sessions = Sessions("dep-1")
+    slow, other = sessions.open(1), sessions.open(2)
+    for _ in range(4):
+        sessions.deliver(1, b"unread")
+    sessions.deliver(2, b"read")
+    assert await read_all(slow, ResultsNotRead) == [b"unread"] * 3
+    assert await anext(other.results()) == b"read"
+
+
+async def test_one_result_passes_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "MAX_WAITING_BYTES", 2)
+    session = Session(1)
+    assert session.put(b"larger than the bound")
+    assert not session.put(b"x")
+
+
+async def test_a_session_id_is_taken_once_and_not_after_the_end() -> None:
+    sessions = Sessions("dep-1")
+    sessions.open(7)
+    with pytest.raises(Conflict, match="session 7"):
+        sessions.open(7)
+    sessions.end_all(STOPPED)
+    with pytest.raises(Released):
+        sessions.open(8)
