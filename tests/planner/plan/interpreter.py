@@ -1,4 +1,4 @@
-"""Runs graphs on symbols: a tensor is a hash of all that went into it, and storage is shared and written as in torch."""
+"""Runs graphs on symbols: a tensor is a hash of what went into it; storage is shared and written as in torch."""
 
 from __future__ import annotations
 
