@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditional
 from planner.client import PlannerClient, export
 from planner.client.pipeline import Batch, Pipeline
 from planner.client.records import StoredPlan
-from planner.errors import MicrobatchFailed
+from planner.errors import InvalidArgument, MicrobatchFailed
 from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
 
 BATCH = torch.export.Dim("batch", min=1, max=64)
@@ -209,12 +209,17 @@ def test_a_bad_microbatch_fails_alone(client: PlannerClient) -> None:
         pipeline,
     ):
         good = torch.tensor([1, 2, 3])
-        batches = [good, torch.tensor([99]), torch.ones(3), torch.ones((2, 2), dtype=torch.int64), good]
-        results = list(pipeline.run(batches, raise_failures=False))
-    assert [isinstance(result, MicrobatchFailed) for result in results] == [False, True, True, True, False]
+        results = list(pipeline.run([good, torch.tensor([99]), good], raise_failures=False))
+        with pytest.raises(InvalidArgument, match="float32 found, int64 needed"):
+            pipeline(torch.ones(3))
+        with pytest.raises(InvalidArgument, match="input"):
+            pipeline(torch.ones((2, 2), dtype=torch.int64))
+        after = pipeline(good)
+    assert [isinstance(result, MicrobatchFailed) for result in results] == [False, True, False]
     assert results[1].metadata["stage"] == "0"
     with torch.no_grad():
-        assert torch.equal(results[4], embedding(good))
+        assert torch.equal(results[2], embedding(good))
+        assert torch.equal(after, embedding(good))
 
 
 def test_sessions_do_not_mix(client: PlannerClient) -> None:
