@@ -23,6 +23,8 @@ def export(
     """The module's forward as it stands (train or eval), for inputs shaped like the examples.
 
     `dynamic_shapes` is torch.export's. A module on the meta device gives a graph without weights, which can be planned.
+    The program is what runs with autograd on: torch's fused inference kernels for nn.MultiheadAttention and
+    nn.TransformerEncoderLayer, which round differently, are not in it (torch.backends.mha.set_fastpath_enabled).
     Raises UnsupportedModule, saying what to change, for a module that cannot be carried.
     """
     from planner.client.export.translate import translate

@@ -1,0 +1,84 @@
+"""States of every kind of storage come back with the bits, the strides and the sharing that they had."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from planner.client.export import export
+from planner.graph.ir import StateKind
+from tests.builders.case import Batch
+from tests.builders.reload import assert_bitwise_equal, reload, run_module, run_program
+
+
+class Assorted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.transposed = nn.Parameter(torch.randn(8, 4).t())
+        self.empty = nn.Parameter(torch.empty(0, 3))
+        self.scalar = nn.Parameter(torch.tensor(2.0))
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.again = self.frozen
+        halves = torch.randn(8)
+        self.register_buffer("low", halves[:4])
+        self.register_buffer("high", halves[4:], persistent=False)
+        self.register_buffer("eighth", torch.randn(4).to(torch.float8_e4m3fn))
+        self.register_buffer("rotation", torch.randn(4, dtype=torch.complex64))
+        self.register_buffer("wide", torch.randn(1, 4).expand(3, 4))
+        self.unregistered = torch.arange(4.0)
+
+    def forward(self, features: torch.Tensor) -> Any:
+        product = features @ self.transposed @ self.transposed.t() * self.scalar
+        return (
+            product + self.frozen + self.again,
+            self.empty,
+            self.low + self.high,
+            self.wide + self.unregistered,
+            (
+                self.eighth.float(),
+                self.rotation * 2,
+            ),
+        )
+
+
+def test_every_storage_comes_back(tmp_path: Path) -> None:
+    module, batch = Assorted(), Batch(args=(torch.randn(3, 4),))
+
+    exported = export(module, batch.args)
+    program = reload(exported, tmp_path, max_file_bytes=32)
+
+    assert len(list(tmp_path.iterdir())) > 3
+    assert_bitwise_equal(run_program(exported, program, batch), run_module(module, batch))
+
+
+def test_what_is_said_of_each_state() -> None:
+    module = Assorted()
+    states = {state.name: state for state in export(module, (torch.randn(3, 4),)).graph.states}
+
+    assert states["transposed"].requires_grad
+    assert not states["frozen"].requires_grad
+    assert states["low"].persistent
+    assert not states["high"].persistent
+    assert states["unregistered"].kind is StateKind.CONSTANT
+    assert {name for name, state in states.items() if state.tie_group} == {"frozen", "again"}
+    contiguous = module.transposed.detach().contiguous()
+    assert states["transposed"].sha256 == hashlib.sha256(contiguous.numpy().tobytes()).digest()
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+def test_channels_last_weights_and_inputs_keep_their_layout(train: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 3))
+    module = module.to(memory_format=torch.channels_last).train(train)
+    batch = Batch(args=(torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),))
+
+    exported = export(module, batch.args)
+    program = reload(exported, tmp_path)
+
+    assert_bitwise_equal(run_program(exported, program, batch), run_module(module, batch))
