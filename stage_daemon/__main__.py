@@ -17,6 +17,7 @@ from protos.v1 import inventory_pb2, planner_pb2
 from stage_daemon.control.device import LocalDevice, find_device
 from stage_daemon.control.logs import configure_logs
 from stage_daemon.control.registration import Registration
+from stage_daemon.control.rendezvous import import_store
 from stage_daemon.control.server import DaemonServer, parse_endpoint
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.control.worker_process import preload_forkserver
@@ -72,12 +73,14 @@ async def serve(settings: Settings) -> None:
     server = DaemonServer(settings.listen, settings.advertise, supervisor)
     registration = Registration(settings.planner, _introduction(device, str(server.endpoint)), supervisor)
     await server.start()
+    importing = asyncio.create_task(asyncio.to_thread(import_store))
     try:
         await _run_until_signal(registration, supervisor, settings.drain_seconds, str(server.endpoint))
     finally:
         await supervisor.close()
         await server.stop(STOP_GRACE_SECONDS)
         await registration.close()
+        await importing
 
 
 async def _run_until_signal(

@@ -64,8 +64,7 @@ class DaemonClient:
         responses = aiter(call)
         try:
             while True:
-                waiting = asyncio.wait_for(anext(responses, None), self._deadlines.load_idle_seconds)
-                response = await self._checked(waiting, "loading", self._deadlines.load_idle_seconds)
+                response = await self._checked(anext(responses, None), "loading", self._deadlines.load_idle_seconds)
                 if response is None:
                     return
                 yield response
@@ -100,7 +99,9 @@ class DaemonClient:
 
     async def _checked(self, call: Awaitable[Answer], doing: str, seconds: float) -> Answer:
         try:
-            return await call
+            # Calls have deadlines of their own; a stream's next message has this one.
+            async with asyncio.timeout(seconds + 1.0):
+                return await call
         except grpc.aio.AioRpcError as error:
             raise DaemonCallFailed(self._failure(error, doing, seconds)) from error
         except TimeoutError as error:

@@ -17,6 +17,9 @@ from stage_daemon.control.worker_process import WorkerProcess
 from stage_daemon.errors import Cancelled, Conflict, DaemonError, Released, WorkerDied
 from stage_daemon.worker.failures import error_from_failure
 
+# A worker that has not said by then is left out of the status.
+METRICS_SECONDS = 1.0
+
 log = structlog.get_logger(__name__)
 
 
@@ -108,7 +111,8 @@ class HostedDeployment:
         if self._worker is None or self.life.phase not in (Phase.LOADED, Phase.RUNNING):
             return []
         try:
-            return await asyncio.wait_for(self._worker.metrics(), 1.0)
+            async with asyncio.timeout(METRICS_SECONDS):
+                return await self._worker.metrics()
         except (TimeoutError, DaemonError):
             return []
 
@@ -179,7 +183,8 @@ class HostedDeployment:
     async def _drain(self, drain_seconds: float) -> None:
         assert self._worker is not None
         try:
-            await asyncio.wait_for(self._worker.drain(), drain_seconds)
+            async with asyncio.timeout(drain_seconds):
+                await self._worker.drain()
         except TimeoutError:
             log.warning("drain took too long", deployment_id=self.life.deployment_id, drain_seconds=drain_seconds)
         except DaemonError as error:

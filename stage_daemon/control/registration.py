@@ -76,7 +76,8 @@ class Registration:
     async def _pause(self, seconds: float) -> None:
         """Until the next beat is due, or there is news that cannot wait."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._supervisor.changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._supervisor.changed.wait()
 
     async def _beat(self, lease_seconds: float) -> float:
         self._supervisor.changed.clear()

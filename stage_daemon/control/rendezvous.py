@@ -6,6 +6,7 @@ It lives in the supervisor, so that no worker's death takes it along; each gener
 from __future__ import annotations
 
 import asyncio
+import importlib
 import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
 WAIT_SECONDS = 60.0
+
+
+def import_store() -> None:
+    """Takes a second or two, which the first rendezvous need not wait for. Blocks: call it in a thread."""
+    importlib.import_module("torch.distributed")
 
 
 class Rendezvous:
@@ -25,7 +31,7 @@ class Rendezvous:
 
     @classmethod
     async def open(cls, host: str) -> Rendezvous:
-        """Takes a free port. The first call imports torch, in a thread."""
+        """Takes a free port. Imports torch, in a thread, where that was not done yet."""
         return await asyncio.to_thread(cls._open, host)
 
     @classmethod

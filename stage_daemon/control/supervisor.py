@@ -94,7 +94,8 @@ class Supervisor:
     async def wait_until_empty(self, timeout_seconds: float) -> bool:
         """Whether every deployment was let go of in time."""
         try:
-            await asyncio.wait_for(self._empty.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self._empty.wait()
         except TimeoutError:
             return False
         return True
