@@ -18,6 +18,7 @@ from planner.graph.ir import Graph
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
 from stage_daemon.loader.load import StageProgram, load_stage
 from tests.builders.case import Batch, Case
+from tests.builders.corners import CORNERS
 from tests.builders.registry import FAMILIES
 from tests.builders.weight_files import WeightFiles
 
@@ -81,9 +82,19 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 def test_every_family_gives_what_the_eager_module_gives(family: str, mode: str, tmp_path: Path) -> None:
-    case = FAMILIES[family](train=mode == "train")
-    pair = round_trip(case, tmp_path)
-    assert case.other_batches, "a family is tried on sizes that it was not exported with"
+    _assert_runs_alike(FAMILIES[family](train=mode == "train"), tmp_path)
+
+
+@pytest.mark.parametrize("corner", sorted(CORNERS))
+def test_what_is_easily_lost_comes_through(corner: str, mode: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = CORNERS[corner](mode == "train")
+    _assert_runs_alike(case, tmp_path)
+
+
+def _assert_runs_alike(case: Case, folder: Path) -> None:
+    pair = round_trip(case, folder)
+    assert case.other_batches, "a module is tried on batches that it was not exported with"
     with torch.no_grad():
         for number, batch in enumerate((case.example, *case.other_batches, case.example)):
             torch.manual_seed(number)
