@@ -1,0 +1,164 @@
+"""Sessions: order, window, failures and cleaning up, against a daemon that gives back what it gets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
+
+from planner.client.pipeline import Batch
+from planner.errors import InvalidArgument, MicrobatchFailed, Unavailable
+
+
+def batch(number: int, rows: int = 2) -> np.ndarray:
+    return np.full((rows, 3), number, dtype=np.float32)
+
+
+def wait_until(condition: object, seconds: float = 10.0) -> None:
+    ends_at = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < ends_at, "nothing happened in time"
+        time.sleep(0.01)
+
+
+def test_results_come_in_order_in_the_modules_own_structure() -> None:
+    with loopback_pipeline(LoopbackDaemon()) as pipeline:
+        results = list(pipeline.run((batch(number, rows=1 + number % 8) for number in range(50)), window=5))
+    for number, result in enumerate(results):
+        np.testing.assert_array_equal(result["y"], batch(number, rows=1 + number % 8))
+    assert len(results) == 50
+
+
+def test_one_batch_is_a_call() -> None:
+    with loopback_pipeline(LoopbackDaemon()) as pipeline:
+        np.testing.assert_array_equal(pipeline(batch(3))["y"], batch(3))
+        np.testing.assert_array_equal(next(iter(pipeline.run([(batch(4),)])))["y"], batch(4))
+        np.testing.assert_array_equal(next(iter(pipeline.run([Batch((batch(5),))])))["y"], batch(5))
+
+
+def test_no_more_than_the_window_is_in_flight() -> None:
+    daemon = LoopbackDaemon()
+    daemon.gate.clear()
+    asked: list[int] = []
+
+    def batches() -> Iterator[np.ndarray]:
+        for number in range(1, 11):
+            asked.append(number)
+            yield batch(number)
+
+    with loopback_pipeline(daemon) as pipeline:
+        results: list[object] = []
+        reader = threading.Thread(target=lambda: results.extend(pipeline.run(batches(), window=4)))
+        reader.start()
+        wait_until(lambda: len(daemon.received) == 4)
+        time.sleep(0.2)
+        assert daemon.received == [1, 2, 3, 4]
+        assert asked == [1, 2, 3, 4]
+        daemon.gate.set()
+        reader.join(timeout=10)
+        assert not reader.is_alive()
+    assert len(results) == 10
+
+
+def test_results_are_given_before_the_window_is_full() -> None:
+    daemon = LoopbackDaemon()
+    given: list[int] = []
+
+    def batches() -> Iterator[np.ndarray]:
+        yield batch(1)
+        wait_until(lambda: len(daemon.received) == 1)
+        time.sleep(0.2)
+        yield batch(2)
+        given.append(len(results))
+        yield batch(3)
+
+    with loopback_pipeline(daemon) as pipeline:
+        results: list[object] = []
+        for result in pipeline.run(batches(), window=8):
+            results.append(result)
+    assert len(results) == 3
+    assert given[0] >= 1
+
+
+def test_a_failed_microbatch_names_its_stage() -> None:
+    daemon = LoopbackDaemon()
+    daemon.failing = {2}
+    with loopback_pipeline(daemon) as pipeline:
+        results = pipeline.run([batch(1), batch(2), batch(3)])
+        next(results)
+        with pytest.raises(MicrobatchFailed, match="microbatch 2 failed in stage 1 on device b: index out of range") as it:
+            next(results)
+        assert it.value.metadata["stage"] == "1"
+        assert it.value.metadata["reason"] == "STAGE_FAILED"
+        # The deployment goes on.
+        np.testing.assert_array_equal(pipeline(batch(4))["y"], batch(4))
+
+
+def test_failures_can_stand_in_place_of_outputs() -> None:
+    daemon = LoopbackDaemon()
+    daemon.failing = {1, 3}
+    with loopback_pipeline(daemon) as pipeline:
+        results = list(pipeline.run([batch(n) for n in range(4)], raise_failures=False))
+    assert [isinstance(result, MicrobatchFailed) for result in results] == [True, False, True, False]
+
+
+def test_leaving_early_ends_the_session() -> None:
+    daemon = LoopbackDaemon()
+    with loopback_pipeline(daemon) as pipeline:
+        threads = threading.active_count()
+        results = pipeline.run((batch(n) for n in range(1000)), window=4)
+        next(results)
+        results.close()
+        assert daemon.ended_streams.acquire(timeout=10)
+        wait_until(lambda: threading.active_count() <= threads + 8)
+        assert len(daemon.received) < 1000
+
+
+def test_a_batch_that_does_not_fit_is_refused_before_it_is_sent() -> None:
+    daemon = LoopbackDaemon()
+    with loopback_pipeline(daemon) as pipeline:
+        with pytest.raises(InvalidArgument, match="input 'x'.*float64 found, float32 needed"):
+            pipeline(np.zeros((2, 3)))
+        with pytest.raises(InvalidArgument, match=r"dimension 0 \(batch\) is 9, needs at least 1 and at most 8"):
+            pipeline(batch(1, rows=9))
+        with pytest.raises(InvalidArgument, match="dimension 1 is 4, needs 3"):
+            pipeline(np.zeros((2, 4), dtype=np.float32))
+        with pytest.raises(InvalidArgument, match="2 dimensions needed"):
+            pipeline(np.zeros(3, dtype=np.float32))
+        with pytest.raises(InvalidArgument, match="window is 0"):
+            list(pipeline.run([batch(1)], window=0))
+    assert daemon.received == []
+
+
+def test_a_worker_that_dies_ends_the_run() -> None:
+    daemon = LoopbackDaemon()
+    daemon.ends_at = 3
+    with loopback_pipeline(daemon) as pipeline:
+        results = pipeline.run([batch(n) for n in range(1, 6)], window=1)
+        assert len([next(results), next(results)]) == 2
+        with pytest.raises(Unavailable, match="the worker died"):
+            next(results)
+
+
+def test_a_result_that_does_not_come_is_an_error_at_the_deadline() -> None:
+    daemon = LoopbackDaemon()
+    daemon.gate.clear()
+    with (
+        loopback_pipeline(daemon, deadline_seconds=0.3) as pipeline,
+        pytest.raises(Unavailable, match=r"no result of microbatch 1 within 0.3 s"),
+    ):
+        pipeline(batch(1))
+
+
+def test_torch_tensors_in_torch_tensors_out() -> None:
+    import torch
+
+    with loopback_pipeline(LoopbackDaemon()) as pipeline:
+        given = torch.randn(2, 3)
+        found = pipeline(given)["y"]
+        assert torch.equal(found, given)
+        assert isinstance(pipeline(batch(1))["y"], np.ndarray)
