@@ -14,11 +14,13 @@ from planner.graph.ir import Argument, Graph, Node, OperatorKind, SubgraphRefere
 # Composites that may return their first argument, or views of it, although their schema promises new tensors.
 _UNDECLARED_VIEWS = frozenset(
     {
+        "aten::_unsafe_view",
         "aten::align_tensors",
         "aten::atleast_1d",
         "aten::atleast_2d",
         "aten::atleast_3d",
         "aten::broadcast_tensors",
+        "aten::conj_physical",
         "aten::meshgrid",
         "aten::sum_to_size",
         "aten::type_as",
@@ -35,7 +37,9 @@ _REDUCTIONS_OF_LISTS = frozenset({"aten::cartesian_prod", "aten::chain_matmul", 
 _DROPOUTS = frozenset({"aten::alpha_dropout", "aten::dropout", "aten::feature_alpha_dropout", "aten::feature_dropout"})
 
 # (input, weight, bias, running_mean, running_var, training): training writes the running statistics.
-_RUNNING_STATISTICS = frozenset({"aten::batch_norm", "aten::instance_norm"})
+_RUNNING_STATISTICS = frozenset(
+    {"aten::batch_norm", "aten::cudnn_batch_norm", "aten::instance_norm", "aten::native_batch_norm"}
+)
 
 # Return their input only where the dtype stays.
 _CONVERSIONS = frozenset({"aten::to", "aten::type_as"})

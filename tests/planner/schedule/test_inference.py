@@ -1,0 +1,121 @@
+"""Lanes of a forward pass, and schedules that the check must refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from planner.errors import PlanInvariantError
+from planner.plan.options import Routing
+from planner.plan.plan import Plan
+from planner.schedule.check import check_schedule
+from planner.schedule.inference import inference_schedule
+from planner.schedule.schedule import Action, DeviceLanes, Forward, GiveOutput, Receive, Schedule, Send, TakeInput
+from tests.builders.plans import plan_of
+from tests.builders.random_graphs import GraphWriter
+
+
+def triangle(device_of_stage: tuple[int, ...] = (0, 1, 2), routing: Routing = Routing.DIRECT) -> Plan:
+    """Stage 0 feeds 1 and 2, stage 1 feeds 2: edges 0 to 1, 0 to 2, 1 to 2."""
+    writer = GraphWriter()
+    first = writer.multiply(writer.input())
+    second = writer.multiply(first)
+    return plan_of(writer.graph(writer.multiply(first, second)), (0, 1, 2), routing, device_of_stage)
+
+
+def with_lane(schedule: Schedule, stage: int, *actions: Action) -> Schedule:
+    devices = tuple(
+        replace(
+            device,
+            lanes=tuple(replace(lane, actions=actions) if lane.stage_index == stage else lane for lane in device.lanes),
+        )
+        for device in schedule.devices
+    )
+    return Schedule(devices=devices)
+
+
+def test_each_stage_receives_runs_and_sends() -> None:
+    plan = triangle()
+    schedule = inference_schedule(plan)
+    assert [lane.actions for lane in schedule.lanes] == [
+        (TakeInput(), Forward(0), Send(0), Send(1)),
+        (Receive(0), Forward(1), Send(2)),
+        (Receive(1), Receive(2), Forward(2), GiveOutput()),
+    ]
+    check_schedule(schedule, plan)
+
+
+def test_a_lone_stage_takes_and_gives() -> None:
+    writer = GraphWriter()
+    plan = plan_of(writer.graph(writer.multiply(writer.input())), (0,))
+    schedule = inference_schedule(plan)
+    assert [lane.actions for lane in schedule.lanes] == [(TakeInput(), Forward(0), GiveOutput())]
+    check_schedule(schedule, plan)
+
+
+def test_stages_of_one_device_have_a_lane_each() -> None:
+    plan = triangle(device_of_stage=(0, 1, 0))
+    schedule = inference_schedule(plan)
+    lanes = {device.device_id: [lane.stage_index for lane in device.lanes] for device in schedule.devices}
+    assert lanes == {"node0/cpu": [0, 2], "node1/cpu": [1]}
+    check_schedule(schedule, plan)
+
+
+def test_relay_has_neighbour_edges_only() -> None:
+    plan = triangle(routing=Routing.RELAY)
+    schedule = inference_schedule(plan)
+    assert schedule.lanes[2].actions == (Receive(1), Forward(2), GiveOutput())
+    check_schedule(schedule, plan)
+
+
+def test_sending_to_the_far_stage_first_deadlocks_if_it_waits_for_the_near_one() -> None:
+    plan = triangle()
+    schedule = with_lane(inference_schedule(plan), 0, TakeInput(), Forward(0), Send(1), Send(0))
+    check_schedule(schedule, plan)
+    stuck = with_lane(schedule, 2, Receive(2), Receive(1), Forward(2), GiveOutput())
+    with pytest.raises(PlanInvariantError, match=r"stage 0 at Send\(edge_index=1\)"):
+        check_schedule(stuck, plan)
+    # One buffer on each edge is enough to let the sender go on.
+    check_schedule(stuck, plan, capacity=1)
+
+
+def move_to_another_device(schedule: Schedule) -> Schedule:
+    first, second, *others = schedule.devices
+    return Schedule(
+        devices=(
+            DeviceLanes(device_id=first.device_id, lanes=second.lanes),
+            DeviceLanes(device_id=second.device_id, lanes=first.lanes),
+            *others,
+        )
+    )
+
+
+WRONG: dict[str, tuple[str, Callable[[Schedule], Schedule]]] = {
+    "a stage without a lane": ("one_lane_per_stage", lambda found: Schedule(devices=found.devices[1:])),
+    "a lane on another device": ("lane_device", move_to_another_device),
+    "no forward": ("one_forward", lambda found: with_lane(found, 1, Receive(0), Send(2))),
+    "two forwards": ("one_forward", lambda found: with_lane(found, 1, Receive(0), Forward(1), Forward(1), Send(2))),
+    "a receive after the forward": ("matching_actions", lambda found: with_lane(found, 1, Forward(1), Receive(0))),
+    "a receive missing": ("matching_actions", lambda found: with_lane(found, 1, Forward(1), Send(2))),
+    "a send missing": ("matching_actions", lambda found: with_lane(found, 1, Receive(0), Forward(1))),
+    "a send twice": (
+        "matching_actions",
+        lambda found: with_lane(found, 1, Receive(0), Forward(1), Send(2), Send(2)),
+    ),
+    "input taken by another stage": (
+        "matching_actions",
+        lambda found: with_lane(found, 1, TakeInput(), Receive(0), Forward(1), Send(2)),
+    ),
+    "output never given": ("matching_actions", lambda found: with_lane(found, 2, Receive(1), Receive(2), Forward(2))),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_schedule_is_refused(name: str) -> None:
+    invariant, breaks = WRONG[name]
+    plan = triangle()
+    with pytest.raises(PlanInvariantError) as refused:
+        check_schedule(breaks(inference_schedule(plan)), plan)
+    assert refused.value.metadata["invariant"] == invariant

@@ -1,0 +1,93 @@
+"""Plans and options come back from the wire as they went, and what is wrong is named."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.errors import GraphError, OptionsError
+from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+from planner.plan.verify import verify_plan
+from planner.wire.plan import options_from_proto, options_to_proto, plan_from_proto, plan_to_proto
+from protos.v1 import plan_pb2
+from tests.builders.plans import plan_of
+from tests.builders.random_graphs import random_graph, random_stages
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), num_stages=st.integers(1, 5), routing=st.sampled_from(Routing))
+def test_a_plan_comes_back_from_its_bytes(seed: int, num_stages: int, routing: Routing) -> None:
+    graph = random_graph(seed, 20)
+    plan = plan_of(graph, random_stages(graph, seed, num_stages), routing)
+    message = plan_to_proto(plan, plan_id="plan-1", created_at=MOMENT)
+    again = plan_from_proto(plan_pb2.Plan.FromString(message.SerializeToString()))
+    assert again == plan
+    verify_plan(again, graph)
+    assert message.created_at.ToDatetime(UTC) == MOMENT
+    assert message.mode == "balanced"
+    assert [stage.memory.peak_bytes for stage in message.stages] == [stage.memory.peak_bytes for stage in plan.stages]
+
+
+def test_an_absent_lower_bound_is_not_zero() -> None:
+    graph = random_graph(1, 5)
+    plan = plan_of(graph, random_stages(graph, 1, 2))
+    assert plan.lower_bound_seconds is None
+    message = plan_to_proto(plan, plan_id="plan-1", created_at=MOMENT)
+    assert not message.HasField("lower_bound_seconds")
+    message.lower_bound_seconds = 0.0
+    assert plan_from_proto(message).lower_bound_seconds == 0.0
+
+
+def test_what_is_wrong_in_a_plan_is_named() -> None:
+    graph = random_graph(3, 12)
+    message = plan_to_proto(plan_of(graph, random_stages(graph, 3, 3)), plan_id="plan-1", created_at=MOMENT)
+    message.stages[1].liveness[0].kind = 77  # type: ignore[assignment]
+    with pytest.raises(GraphError, match=r"plan\.stages\[1\]: liveness\[0\]: value kind 77") as refused:
+        plan_from_proto(message)
+    assert refused.value.metadata["field"] == "plan.stages[1]"
+
+
+@pytest.mark.parametrize(
+    "mode", [CutMode(module_paths=("encoder.block.11", "encoder")), SizeBasedMode(), BalancedMode(num_stages=4)]
+)
+@pytest.mark.parametrize("routing", Routing)
+def test_options_come_back(mode: Mode, routing: Routing) -> None:
+    options = PlanOptions(
+        mode=mode, routing=routing, microbatches_in_flight=3, symbol_values=(("batch", 8), ("sequence", 128))
+    )
+    message = options_to_proto(options)
+    assert options_from_proto(plan_pb2.PlanOptions.FromString(message.SerializeToString())) == options
+
+
+def test_as_many_stages_as_help_is_a_mode_that_is_set() -> None:
+    options = PlanOptions(mode=BalancedMode())
+    assert options_to_proto(options).WhichOneof("mode") == "balanced"
+    assert options_from_proto(options_to_proto(options)) == options
+
+
+def test_no_routing_means_direct() -> None:
+    assert options_from_proto(plan_pb2.PlanOptions(size_based=plan_pb2.SizeBasedMode())).routing is Routing.DIRECT
+
+
+BALANCED = plan_pb2.BalancedMode()
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (plan_pb2.PlanOptions(), r"options\.mode is not set; choose one of cut, size_based, balanced"),
+        (plan_pb2.PlanOptions(cut=plan_pb2.CutMode()), r"options\.cut\.module_paths is empty"),
+        (plan_pb2.PlanOptions(balanced=BALANCED, routing=9), r"options\.routing is 9"),  # type: ignore[arg-type]
+        (plan_pb2.PlanOptions(balanced=BALANCED, microbatches_in_flight=5000), r"microbatches_in_flight is 5000"),
+        (plan_pb2.PlanOptions(balanced=plan_pb2.BalancedMode(num_stages=2**31)), r"balanced\.num_stages is 2147483648"),
+    ],
+)
+def test_what_is_wrong_in_options_is_named(message: plan_pb2.PlanOptions, says: str) -> None:
+    with pytest.raises(OptionsError, match=says) as refused:
+        options_from_proto(message)
+    assert refused.value.metadata["field"].startswith("options.")
