@@ -27,7 +27,7 @@ class Settings(BaseSettings):
     max_pending_plans: int = Field(1000, ge=1, description="plans that may wait for a worker; more are refused")
     max_blob_bytes: int = Field(256 * GIBIBYTE, gt=0, description="largest blob that may be uploaded")
     max_graph_bytes: int = Field(GIBIBYTE, gt=0, description="largest blob that is read as a graph")
-    max_graph_nodes: int = Field(2_000_000, gt=0, description="a graph with more nodes is refused")
+    max_graph_nodes: int = Field(250_000, gt=0, description="a graph with more nodes is refused")
     max_message_bytes: int = Field(64 * MEBIBYTE, gt=0, description="largest gRPC message, both ways")
     check_timeout_seconds: float = Field(120.0, gt=0, description="a graph that takes longer to check is refused")
     stop_grace_seconds: float = Field(5.0, ge=0, description="how long calls may go on after SIGTERM")

@@ -11,6 +11,7 @@ from planner.graph.check import why_not_deployable
 from planner.graph.ir import Graph, WeightFile
 from planner.plan.options import PlanOptions
 from planner.plan.plan import Plan
+from planner.planning import make_plan
 from planner.store.blobs import BlobStore
 from planner.store.weights import locate_states
 from planner.wire.graph import graph_from_bytes
@@ -67,8 +68,6 @@ def examine_graph(source: GraphSource, weights: tuple[WeightFile, ...]) -> Graph
 
 
 def compute_plan(source: GraphSource, graph_id: str, inventory: Inventory, options: PlanOptions) -> Plan:
-    from planner.planning import make_plan
-
     return make_plan(source.read(), graph_id, inventory, options)
 
 

@@ -14,6 +14,9 @@ def _check_rate(name: str, found: float, *, least: float) -> None:
         raise InventoryError(f"{name} is {found}, needs a finite number of at least {least:g}")
 
 
+MAX_TEXT_CHARACTERS = 256
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """`memory_bytes` is what a plan may fill. A rate of 0 means the kind's own figure."""
@@ -28,6 +31,11 @@ class Device:
     def __post_init__(self) -> None:
         if not self.id:
             raise InventoryError("a device has no id; give each device a unique one")
+        for name, text in (("id", self.id), ("kind", self.kind), ("host", self.host)):
+            if len(text) > MAX_TEXT_CHARACTERS or not text.isprintable():
+                raise InventoryError(
+                    f"device {self.id[:40]!r}: its {name} needs at most {MAX_TEXT_CHARACTERS} printable characters"
+                )
         if self.memory_bytes <= 0:
             raise InventoryError(f"device {self.id!r}: memory_bytes is {self.memory_bytes}, needs more than 0")
         _check_rate(f"device {self.id!r}: flops_per_second", self.flops_per_second, least=0.0)

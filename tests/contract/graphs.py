@@ -24,6 +24,7 @@ from planner.graph.ir import (
     ValueReference,
 )
 from planner.wire.graph import graph_to_bytes
+from protos.v1 import graph_pb2
 
 LINEAR = Operator(kind=OperatorKind.ATEN, name="aten::linear", overload="default")
 RELU = Operator(kind=OperatorKind.ATEN, name="aten::relu", overload="default")
@@ -99,3 +100,11 @@ def _graph(name: str, values: list[Value], nodes: list[Node], states: list[State
         input_tree=INPUT_TREE,
         output_tree=TreeLeaf(),
     )
+
+
+def many_nodes(num_nodes: int) -> bytes:
+    """A graph of a few nodes, and then one node over and over whose result nobody reads: bytes made by repetition."""
+    message = graph_pb2.Graph.FromString(graph_to_bytes(relu_chain(2)))
+    node = graph_pb2.Graph(nodes=[message.nodes[0]])
+    node.nodes[0].outputs[0] = 0
+    return message.SerializeToString() + node.SerializeToString() * num_nodes

@@ -143,8 +143,11 @@ async def _upload_and_cancel(planner: PlannerServiceStub) -> int:
 
     call = planner.UploadBlob(slow(), timeout=WAIT_SECONDS)
     await asyncio.wait_for(sent.wait(), WAIT_SECONDS)
-    while not (held := (await committed(planner, sha256(CONTENT))).committed_bytes):
-        await asyncio.sleep(0.01)
+    held = 0
+    async with asyncio.timeout(WAIT_SECONDS):
+        while held == 0:
+            await asyncio.sleep(0.01)
+            held = (await committed(planner, sha256(CONTENT))).committed_bytes
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

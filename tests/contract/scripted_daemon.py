@@ -1,0 +1,121 @@
+"""A daemon that speaks the protocol and loads nothing: it does what a test tells it to, and keeps what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from protos.v1 import inventory_pb2, planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
+
+GIBIBYTE = 1 << 30
+
+
+class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
+    """`fail_on` names a call that is refused; `hold` one that waits until `resume` is set."""
+
+    def __init__(self, device_id: str, incarnation_id: str = "first") -> None:
+        self.device_id = device_id
+        self.incarnation_id = incarnation_id
+        self.address = ""
+        self.fail_on = ""
+        self.hold = ""
+        self.resume = asyncio.Event()
+        self.asked: list[str] = []
+        self.loads: list[stage_daemon_pb2.LoadStagesRequest] = []
+        self.connects: list[stage_daemon_pb2.ConnectStagesRequest] = []
+        self.releases: list[stage_daemon_pb2.ReleaseDeploymentRequest] = []
+        self.standing: list[planner_pb2.DeploymentOnDaemon] = []
+        self._server = grpc.aio.server()
+
+    async def start(self) -> None:
+        stage_daemon_pb2_grpc.add_StageDaemonServiceServicer_to_server(self, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+    async def register(self, registry: Any, memory_bytes: int = GIBIBYTE) -> planner_pb2.RegisterDaemonResponse:
+        device = inventory_pb2.Device(id=self.device_id, kind="cpu", host="node", memory_bytes=memory_bytes)
+        request = planner_pb2.RegisterDaemonRequest(
+            device=device, address=self.address, torch_version="2.13.0", incarnation_id=self.incarnation_id
+        )
+        return await registry.RegisterDaemon(request, timeout=30)
+
+    async def beat(self, registry: Any, *deployments: planner_pb2.DeploymentOnDaemon) -> planner_pb2.HeartbeatResponse:
+        request = planner_pb2.HeartbeatRequest(
+            device_id=self.device_id, incarnation_id=self.incarnation_id, deployments=deployments
+        )
+        return await registry.Heartbeat(request, timeout=30)
+
+    async def LoadStages(
+        self, request: stage_daemon_pb2.LoadStagesRequest, context: Any
+    ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
+        self.loads.append(request)
+        for module in request.stages:
+            yield stage_daemon_pb2.LoadStagesResponse(stage=module.stage, loaded_bytes=0, total_bytes=100)
+        await self._play("load", context)
+        for module in request.stages:
+            for loaded in range(1, 101):
+                yield stage_daemon_pb2.LoadStagesResponse(stage=module.stage, loaded_bytes=loaded, total_bytes=100)
+
+    async def OpenRendezvous(
+        self, request: stage_daemon_pb2.OpenRendezvousRequest, context: Any
+    ) -> stage_daemon_pb2.OpenRendezvousResponse:
+        await self._play("rendezvous", context)
+        return stage_daemon_pb2.OpenRendezvousResponse(address="store:1")
+
+    async def ConnectStages(
+        self, request: stage_daemon_pb2.ConnectStagesRequest, context: Any
+    ) -> stage_daemon_pb2.ConnectStagesResponse:
+        self.connects.append(request)
+        await self._play("connect", context)
+        return stage_daemon_pb2.ConnectStagesResponse()
+
+    async def ReleaseDeployment(
+        self, request: stage_daemon_pb2.ReleaseDeploymentRequest, context: Any
+    ) -> stage_daemon_pb2.ReleaseDeploymentResponse:
+        self.releases.append(request)
+        await self._play("release", context)
+        return stage_daemon_pb2.ReleaseDeploymentResponse()
+
+    async def GetDaemonStatus(
+        self, request: stage_daemon_pb2.GetDaemonStatusRequest, context: Any
+    ) -> stage_daemon_pb2.GetDaemonStatusResponse:
+        return stage_daemon_pb2.GetDaemonStatusResponse(device_id=self.device_id, deployments=self.standing)
+
+    async def _play(self, call: str, context: Any) -> None:
+        self.asked.append(call)
+        if self.hold == call:
+            await self.resume.wait()
+        if self.fail_on == call:
+            info = error_details_pb2.ErrorInfo(reason="SHAPE_MISMATCH", domain="partition_planner")
+            detail = any_pb2.Any()
+            detail.Pack(info)
+            refusal = status_pb2.Status(
+                code=code_pb2.FAILED_PRECONDITION, message=f"{call} went wrong", details=[detail]
+            )
+            status = rpc_status.to_status(refusal)
+            await context.abort(status.code, status.details, status.trailing_metadata)
+
+
+def standing(
+    deployment_id: str, *, reason: str = "", message: str = "killed", edge: str = ""
+) -> planner_pb2.DeploymentOnDaemon:
+    """RUNNING, or FAILED where there is a reason."""
+    if not reason:
+        return planner_pb2.DeploymentOnDaemon(
+            deployment_id=deployment_id, generation=1, state=planner_pb2.WORKER_STATE_RUNNING
+        )
+    return planner_pb2.DeploymentOnDaemon(
+        deployment_id=deployment_id,
+        generation=1,
+        state=planner_pb2.WORKER_STATE_FAILED,
+        failure=planner_pb2.Failure(reason=reason, message=message, metadata={"edge": edge} if edge else {}),
+    )

@@ -1,0 +1,446 @@
+"""Deployments as the API promises them, on SQLite and on PostgreSQL, with daemons that do what each test needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+from sqlalchemy import text
+
+from planner.api.server import PlannerServer
+from planner.store.database import Database
+from protos.v1 import planner_pb2, planner_pb2_grpc, stage_daemon_pb2
+from tests.contract.calls import balanced, create_graph, refused, upload, wait_plan, weights_message
+from tests.contract.conftest import StartServer, open_channel
+from tests.contract.graphs import chain_bytes, chain_weights
+from tests.contract.scripted_daemon import GIBIBYTE, ScriptedDaemon, standing
+
+FIRST, SECOND = "node/cpu0", "node/cpu1"
+READY, FAILED, STOPPED = (
+    planner_pb2.DEPLOYMENT_STATE_READY,
+    planner_pb2.DEPLOYMENT_STATE_FAILED,
+    planner_pb2.DEPLOYMENT_STATE_STOPPED,
+)
+WAIT = 30.0
+
+
+@dataclass
+class World:
+    """Two daemons, registered, and a plan with one stage on each."""
+
+    planner: Any
+    registry: Any
+    first: ScriptedDaemon
+    second: ScriptedDaemon
+    plan_id: str
+
+    async def deploy(self, request_id: str = "") -> str:
+        request = planner_pb2.DeployRequest(plan_id=self.plan_id, request_id=request_id)
+        return (await self.planner.Deploy(request, timeout=WAIT)).id
+
+    async def deploy_until(self, state: int) -> str:
+        deployment_id = await self.deploy()
+        await self.wait(deployment_id, state)
+        return deployment_id
+
+    async def wait(self, deployment_id: str, state: int) -> list[planner_pb2.DeploymentEvent]:
+        """The events up to the first with the state. Fails if the deployment ends otherwise."""
+        events = []
+        request = planner_pb2.WatchDeploymentRequest(deployment_id=deployment_id)
+        async for event in self.planner.WatchDeployment(request, timeout=WAIT):
+            events.append(event)
+            if event.state == state:
+                return events
+        raise AssertionError(f"ended otherwise: {events}")
+
+    async def get(self, deployment_id: str) -> planner_pb2.Deployment:
+        return await self.planner.GetDeployment(
+            planner_pb2.GetDeploymentRequest(deployment_id=deployment_id), timeout=WAIT
+        )
+
+    async def stop(self, deployment_id: str) -> planner_pb2.Deployment:
+        return await self.planner.StopDeployment(
+            planner_pb2.StopDeploymentRequest(deployment_id=deployment_id), timeout=WAIT
+        )
+
+
+async def make_plan(planner: Any, content: bytes, weights: bytes | None) -> str:
+    graph = await create_graph(planner, content)
+    if weights is not None:
+        await upload(planner, weights)
+        request = planner_pb2.AttachWeightsRequest(graph_id=graph.id, weights=weights_message(weights))
+        await planner.AttachWeights(request, timeout=WAIT)
+    request = planner_pb2.CreatePlanRequest(graph_id=graph.id, options=balanced(2))
+    request.registered.SetInParent()
+    operation = await wait_plan(planner, (await planner.CreatePlan(request, timeout=WAIT)).id)
+    assert operation.state == planner_pb2.OPERATION_STATE_SUCCEEDED, operation
+    return operation.id
+
+
+@pytest.fixture
+async def daemons() -> AsyncIterator[tuple[ScriptedDaemon, ScriptedDaemon]]:
+    pair = ScriptedDaemon(FIRST), ScriptedDaemon(SECOND)
+    for daemon in pair:
+        await daemon.start()
+    yield pair
+    for daemon in pair:
+        await daemon.stop()
+
+
+@pytest.fixture
+def registry(channel: grpc.aio.Channel) -> planner_pb2_grpc.DaemonRegistryServiceStub:
+    return planner_pb2_grpc.DaemonRegistryServiceStub(channel)
+
+
+@pytest.fixture
+async def world(planner: Any, registry: Any, daemons: tuple[ScriptedDaemon, ScriptedDaemon]) -> World:
+    for daemon in daemons:
+        await daemon.register(registry)
+    plan_id = await make_plan(planner, chain_bytes(), chain_weights())
+    plan = await planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=plan_id), timeout=WAIT)
+    assert [tuple(stage.device_ids) for stage in plan.stages] == [(FIRST,), (SECOND,)]
+    return World(planner=planner, registry=registry, first=daemons[0], second=daemons[1], plan_id=plan_id)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_two_phases_then_ready(world: World) -> None:
+    deployment_id = await world.deploy()
+    events = await world.wait(deployment_id, READY)
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    assert world.first.asked == ["load", "rendezvous", "connect"]
+    assert world.second.asked == ["load", "connect"]
+    told = [event.loaded_bytes for event in events if event.total_bytes and event.stage == 1]
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0, 100)
+    assert len(told) < 30
+    ready = await world.get(deployment_id)
+    assert (ready.state, ready.input_address, ready.output_address) == (
+        READY,
+        world.first.address,
+        world.second.address,
+    )
+    [load] = world.second.loads
+    assert [state.name for state in load.stages[0].states] == ["layers.2.weight", "layers.3.weight"]
+    [connect] = world.second.connects
+    assert connect.rendezvous_address == "store:1"
+    assert [(edge.source_stage, edge.target_stage) for edge in connect.edges] == [(0, 1)]
+    kinds = [action.WhichOneof("kind") for action in connect.lanes[0].actions]
+    assert kinds == ["receive_edge", "forward_stage", "give_output"]
+    assert ([value.name for value in connect.inputs], [value.name for value in connect.outputs]) == ([], ["y"])
+    assert [value.name for value in world.first.connects[0].inputs] == ["x"]
+
+
+async def test_the_stage_graphs_are_blobs_that_daemons_can_read(world: World) -> None:
+    await world.deploy_until(READY)
+    module = world.first.loads[0].stages[0]
+    request = planner_pb2.ReadBlobRequest(sha256=module.graph_sha256)
+    content = b"".join([part.chunk async for part in world.planner.ReadBlob(request, timeout=WAIT)])
+    assert len(content) > 0
+
+
+@pytest.mark.parametrize("call", ["load", "connect"])
+async def test_a_failure_anywhere_lets_everyone_go(world: World, call: str) -> None:
+    world.second.fail_on = call
+    deployment_id = await world.deploy_until(FAILED)
+    failure = (await world.get(deployment_id)).failure
+    assert (failure.reason, failure.stage, failure.device_id) == ("SHAPE_MISMATCH", 1, SECOND)
+    assert failure.message == f"stage 1 on {SECOND}: {call} went wrong"
+    await eventually(lambda: bool(world.first.releases and world.second.releases))
+    assert not world.first.releases[0].drain
+    assert ("connect" in world.first.asked) == (call == "connect")
+
+
+async def test_a_daemon_that_cannot_be_reached_fails_the_rollout(world: World) -> None:
+    await world.second.stop()
+    deployment_id = await world.deploy_until(FAILED)
+    failure = (await world.get(deployment_id)).failure
+    assert (failure.reason, failure.stage, failure.device_id) == ("DAEMON_UNREACHABLE", 1, SECOND)
+    assert world.second.address in failure.message
+
+
+async def test_a_graph_without_weights_is_refused(world: World) -> None:
+    world.plan_id = await make_plan(world.planner, chain_bytes(name="bare"), None)
+    with refused("NOT_DEPLOYABLE") as refusal:
+        await world.deploy()
+    assert "weights" in refusal.message
+
+
+async def test_a_plan_for_a_device_that_is_gone_names_it_and_those_that_live(
+    start_server: StartServer, daemons: tuple[ScriptedDaemon, ScriptedDaemon]
+) -> None:
+    server = await start_server(lease_seconds=1.0)
+    async with open_channel(server.address) as channel:
+        world = await join(channel, daemons)
+        await asyncio.sleep(1.1)
+        await world.first.register(world.registry)
+        with refused("DEVICE_GONE") as refusal:
+            await world.deploy()
+    assert f"device {SECOND}, planned for stage 1" in refusal.message
+    assert f"live devices: {FIRST}" in refusal.message
+
+
+async def join(channel: grpc.aio.Channel, daemons: tuple[ScriptedDaemon, ScriptedDaemon]) -> World:
+    planner = planner_pb2_grpc.PlannerServiceStub(channel)
+    registry = planner_pb2_grpc.DaemonRegistryServiceStub(channel)
+    for daemon in daemons:
+        await daemon.register(registry)
+    plan_id = await make_plan(planner, chain_bytes(), chain_weights())
+    return World(planner=planner, registry=registry, first=daemons[0], second=daemons[1], plan_id=plan_id)
+
+
+async def test_memory_is_promised_once(world: World) -> None:
+    plan = await world.planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=world.plan_id), timeout=WAIT)
+    needed = plan.stages[1].memory.peak_bytes
+    await world.second.register(world.registry, memory_bytes=needed * 2 - 1)
+    holder = await world.deploy_until(READY)
+    with refused("DEVICE_FULL") as refusal:
+        await world.deploy()
+    assert holder in refusal.message
+    assert refusal.metadata["device_id"] == SECOND
+    await world.stop(holder)
+    await world.deploy_until(READY)
+    await world.second.register(world.registry, memory_bytes=needed - 1)
+    with refused("DEVICE_FULL") as refusal:
+        await world.deploy()
+    assert "less memory than when the plan was made" in refusal.message
+
+
+async def test_two_deployments_share_devices_that_hold_both(world: World) -> None:
+    first, second = await world.deploy_until(READY), await world.deploy_until(READY)
+    devices = (await world.planner.ListDevices(planner_pb2.ListDevicesRequest(), timeout=WAIT)).devices
+    assert [device.device.id for device in devices] == [FIRST, SECOND]
+    assert all(set(device.deployment_ids) == {first, second} for device in devices)
+
+
+async def test_deploy_is_idempotent(world: World) -> None:
+    once, twice = await asyncio.gather(world.deploy("r1"), world.deploy("r1"))
+    assert once == twice
+    await world.wait(once, READY)
+    assert len(world.first.loads) == 1
+    with refused("REQUEST_ID_REUSED"):
+        request = planner_pb2.DeployRequest(plan_id="plan-other", request_id="r1")
+        await world.planner.Deploy(request, timeout=WAIT)
+
+
+async def test_unknown_ids_are_not_found(world: World) -> None:
+    watch = world.planner.WatchDeployment(planner_pb2.WatchDeploymentRequest(deployment_id="dep-none"), timeout=WAIT)
+    cases: list[Callable[[], Awaitable[object]]] = [
+        lambda: world.get("dep-none"),
+        lambda: world.stop("dep-none"),
+        lambda: anext(aiter(watch)),
+        lambda: world.planner.Deploy(planner_pb2.DeployRequest(plan_id="plan-none"), timeout=WAIT),
+    ]
+    for call in cases:
+        with refused("NOT_FOUND"):
+            await call()
+
+
+async def test_stop_drains_every_daemon_and_is_idempotent(world: World) -> None:
+    deployment_id = await world.deploy_until(READY)
+    assert (await world.stop(deployment_id)).state == STOPPED
+    assert [release.drain for release in (*world.first.releases, *world.second.releases)] == [True, True]
+    assert (await world.stop(deployment_id)).state == STOPPED
+    stopped = await world.get(deployment_id)
+    assert stopped.ended_at.seconds
+    assert (stopped.input_address, stopped.output_address) == ("", "")
+
+
+async def test_stop_while_loading(world: World) -> None:
+    world.second.hold = "load"
+    deployment_id = await world.deploy()
+    await eventually(lambda: "load" in world.second.asked)
+    assert (await world.stop(deployment_id)).state == STOPPED
+    assert not any(release.drain for release in world.second.releases)
+    assert not world.second.connects
+
+
+async def test_a_dead_worker_is_reported_by_the_heartbeat_that_tells_of_it(world: World) -> None:
+    deployment_id = await world.deploy_until(READY)
+    answer = await world.second.beat(world.registry, standing(deployment_id, reason="WORKER_DIED"))
+    assert list(answer.release_deployment_ids) == [deployment_id]
+    failure = (await world.get(deployment_id)).failure
+    assert (failure.reason, failure.stage, failure.device_id) == ("WORKER_DIED", 1, SECOND)
+    assert failure.message == f"stage 1 on {SECOND}: killed"
+    await eventually(lambda: bool(world.first.releases))
+    answer = await world.first.beat(world.registry, standing(deployment_id), standing("dep-unknown"))
+    assert set(answer.release_deployment_ids) == {deployment_id, "dep-unknown"}
+
+
+async def test_the_neighbour_that_noticed_is_not_blamed(world: World) -> None:
+    deployment_id = await world.deploy_until(READY)
+    world.second.standing = [standing(deployment_id, reason="WORKER_DIED")]
+    lost = standing(deployment_id, reason="EDGE_TIMEOUT", message="edge 0 to stage 1 broke", edge="0")
+    await world.first.beat(world.registry, lost)
+    await world.wait(deployment_id, FAILED)
+    failure = (await world.get(deployment_id)).failure
+    assert (failure.reason, failure.stage, failure.device_id) == ("WORKER_DIED", 1, SECOND)
+
+
+async def test_a_witness_is_believed_where_nobody_else_stands_out(world: World) -> None:
+    deployment_id = await world.deploy_until(READY)
+    lost = standing(deployment_id, reason="EDGE_TIMEOUT", message="edge 0 to stage 1 broke", edge="0")
+    await world.first.beat(world.registry, lost)
+    await world.wait(deployment_id, FAILED)
+    failure = (await world.get(deployment_id)).failure
+    assert (failure.reason, failure.stage, failure.metadata["edge"]) == ("EDGE_TIMEOUT", 0, "0")
+
+
+async def test_a_stage_that_its_daemon_lost_fails_the_deployment(world: World) -> None:
+    deployment_id = await world.deploy_until(READY)
+    await world.first.beat(world.registry)
+    assert (await world.get(deployment_id)).state == READY
+    await world.first.beat(world.registry)
+    failure = (await world.get(deployment_id)).failure
+    assert (failure.reason, failure.stage) == ("STAGE_LOST", 0)
+
+
+async def test_a_daemon_that_leaves_stops_its_deployments(world: World) -> None:
+    deployment_id = await world.deploy_until(READY)
+    report = standing(deployment_id)
+    report.state = planner_pb2.WORKER_STATE_DRAINING
+    await world.second.beat(world.registry, report)
+    events = await world.wait(deployment_id, STOPPED)
+    assert any(f"the daemon of {SECOND} is shutting down" in event.message for event in events)
+    assert world.first.releases[0].drain
+
+
+async def test_a_silent_daemon_fails_its_deployments_and_the_next_works(
+    start_server: StartServer, daemons: tuple[ScriptedDaemon, ScriptedDaemon]
+) -> None:
+    server = await start_server(lease_seconds=1.0)
+    async with open_channel(server.address) as channel:
+        world = await join(channel, daemons)
+        deployment_id = await world.deploy_until(READY)
+        beating = asyncio.create_task(beat_forever(world, world.first))
+        await world.wait(deployment_id, FAILED)
+        failure = (await world.get(deployment_id)).failure
+        assert (failure.reason, failure.stage, failure.device_id) == ("LEASE_EXPIRED", 1, SECOND)
+        await eventually(lambda: bool(world.first.releases))
+        await world.second.register(world.registry)
+        await world.deploy_until(READY)
+        beating.cancel()
+
+
+async def beat_forever(world: World, daemon: ScriptedDaemon) -> None:
+    while True:
+        active = planner_pb2.ListDeploymentsRequest(active_only=True)
+        held = (await world.planner.ListDeployments(active, timeout=WAIT)).deployments
+        await daemon.beat(world.registry, *(standing(deployment.id) for deployment in held))
+        await asyncio.sleep(0.2)
+
+
+async def test_a_daemon_that_was_started_anew_does_not_hold_what_the_old_one_held(world: World) -> None:
+    deployment_id = await world.deploy_until(READY)
+    await world.second.register(world.registry)
+    assert (await world.get(deployment_id)).state == READY
+    anew = ScriptedDaemon(SECOND, incarnation_id="second")
+    anew.address = world.second.address
+    await anew.register(world.registry)
+    failure = (await world.get(deployment_id)).failure
+    assert (failure.reason, failure.stage, failure.device_id) == ("DAEMON_RESTARTED", 1, SECOND)
+    with refused("DEVICE_TAKEN") as refusal:
+        await world.second.beat(world.registry)
+    assert "--device-id" in refusal.message
+    with refused("NOT_FOUND"):
+        await ScriptedDaemon("node/cpu9").beat(world.registry)
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "node:", "node:0", "node:x"])
+async def test_a_daemon_without_an_address_is_refused(registry: Any, address: str) -> None:
+    daemon = ScriptedDaemon(FIRST)
+    daemon.address = address
+    with refused("INVALID_ARGUMENT"):
+        await daemon.register(registry)
+
+
+async def test_a_planner_that_starts_again(
+    start_server: StartServer, daemons: tuple[ScriptedDaemon, ScriptedDaemon]
+) -> None:
+    first_server = await start_server(lease_seconds=5.0)
+    async with open_channel(first_server.address) as channel:
+        world = await join(channel, daemons)
+        ready = await world.deploy_until(READY)
+        world.second.hold = "load"
+        loading = await world.deploy()
+        await eventually(lambda: world.second.asked.count("load") == 2)
+    await first_server.stop(0.0)
+    world.second.hold = ""
+    async with open_channel((await start_server(lease_seconds=5.0)).address) as channel:
+        world.planner = planner_pb2_grpc.PlannerServiceStub(channel)
+        world.registry = planner_pb2_grpc.DaemonRegistryServiceStub(channel)
+        await world.wait(loading, FAILED)
+        assert (await world.get(loading)).failure.reason == "PLANNER_RESTARTED"
+        assert (await world.get(ready)).state == READY
+        for daemon in daemons:
+            answer = await daemon.beat(world.registry, standing(ready), standing(loading))
+            assert list(answer.release_deployment_ids) == [loading]
+        assert (await world.stop(ready)).state == STOPPED
+
+
+async def test_watching_from_a_sequence_on_and_after_the_end(world: World) -> None:
+    deployment_id = await world.deploy_until(READY)
+    await world.stop(deployment_id)
+
+    async def watch(after: int) -> list[int]:
+        request = planner_pb2.WatchDeploymentRequest(deployment_id=deployment_id, after_sequence=after)
+        return [event.sequence async for event in world.planner.WatchDeployment(request, timeout=WAIT)]
+
+    whole = await watch(0)
+    assert await watch(3) == whole[3:]
+    assert await watch(whole[-1]) == []
+
+
+async def test_list_filters_and_pages(world: World) -> None:
+    ids = [await world.deploy_until(READY) for _ in range(3)]
+    await world.stop(ids[0])
+
+    async def listed(**options: Any) -> tuple[list[str], str]:
+        answer = await world.planner.ListDeployments(planner_pb2.ListDeploymentsRequest(**options), timeout=WAIT)
+        return [deployment.id for deployment in answer.deployments], answer.next_page_token
+
+    assert (await listed())[0] == ids[::-1]
+    assert (await listed(active_only=True))[0] == ids[:0:-1]
+    assert (await listed(plan_id="plan-other"))[0] == []
+    page, token = await listed(page_size=2)
+    assert (page, await listed(page_size=2, page_token=token)) == (ids[:0:-1], (ids[:1], ""))
+    with refused("INVALID_ARGUMENT"):
+        await listed(page_token=token, active_only=True)
+
+
+async def test_rows_that_a_person_can_query(world: World, server: PlannerServer, settings: Any) -> None:
+    world.second.fail_on = "load"
+    deployment_id = await world.deploy_until(FAILED)
+    database = Database(settings.database)
+    async with database.session() as session:
+        rows = await session.execute(
+            text(
+                "SELECT d.state, d.failure_reason, s.device_id, e.sequence FROM deployments d "
+                "JOIN deployment_stages s ON s.deployment_id = d.id AND s.stage = d.failure_stage "
+                "JOIN deployment_events e ON e.deployment_id = d.id AND e.failure_reason IS NOT NULL WHERE d.id = :id"
+            ),
+            {"id": deployment_id},
+        )
+        [(state, reason, device_id, sequence)] = rows.all()
+        [(count,)] = (await session.execute(text("SELECT count(*) FROM deployment_events"))).all()
+    await database.close()
+    assert (state, reason, device_id, sequence) == ("failed", "SHAPE_MISMATCH", SECOND, count)
+
+
+async def test_a_daemon_with_other_memory_is_what_it_says_last(world: World) -> None:
+    await world.first.register(world.registry, memory_bytes=2 * GIBIBYTE)
+    devices = (await world.planner.ListDevices(planner_pb2.ListDevicesRequest(), timeout=WAIT)).devices
+    assert devices[0].device.memory_bytes == 2 * GIBIBYTE
+
+
+def test_the_scripted_daemon_speaks_every_call_of_the_rollout() -> None:
+    calls = stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].methods_by_name
+    assert {"LoadStages", "OpenRendezvous", "ConnectStages", "ReleaseDeployment", "GetDaemonStatus"} <= set(calls)

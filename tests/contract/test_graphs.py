@@ -1,0 +1,201 @@
+"""Graphs: taken, refused with a reason, given weights, found again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from protos.v1 import graph_pb2, planner_pb2, planner_pb2_grpc
+from protos.v1.planner_pb2_grpc import PlannerServiceStub
+from tests.contract.calls import WAIT_SECONDS, create_graph, refused, upload, weights_message
+from tests.contract.conftest import StartServer, open_channel
+from tests.contract.graphs import chain_bytes, chain_weights, many_nodes, sha256
+
+
+async def create(planner: PlannerServiceStub, **fields: object) -> planner_pb2.GraphRecord:
+    return await planner.CreateGraph(planner_pb2.CreateGraphRequest(**fields), timeout=WAIT_SECONDS)
+
+
+async def get(planner: PlannerServiceStub, graph_id: str) -> planner_pb2.GraphRecord:
+    return await planner.GetGraph(planner_pb2.GetGraphRequest(graph_id=graph_id), timeout=WAIT_SECONDS)
+
+
+async def attach(planner: PlannerServiceStub, graph_id: str, *files: bytes) -> planner_pb2.GraphRecord:
+    request = planner_pb2.AttachWeightsRequest(graph_id=graph_id, weights=weights_message(*files))
+    return await planner.AttachWeights(request, timeout=WAIT_SECONDS)
+
+
+async def test_graph_without_weights(planner: PlannerServiceStub) -> None:
+    content = chain_bytes(num_layers=4, width=8)
+    record = await create_graph(planner, content)
+    assert record.id == sha256(content).hex()
+    assert (record.name, record.size_bytes, record.num_nodes, record.num_states) == ("chain", len(content), 4, 4)
+    assert record.state_bytes == 4 * 8 * 8 * 4
+    assert not record.deployable
+    assert "weights" in record.not_deployable_reason
+    assert not record.HasField("weights")
+    assert await get(planner, record.id) == record
+
+
+async def test_graph_by_prefix(planner: PlannerServiceStub) -> None:
+    record = await create_graph(planner, chain_bytes())
+    assert await get(planner, record.id[:6]) == record
+    with refused("INVALID_ARGUMENT"):
+        await get(planner, record.id[:5])
+    with refused("INVALID_ARGUMENT"):
+        await get(planner, "%%%%%%%%")
+    with refused("NOT_FOUND"):
+        await get(planner, "0" * 64)
+
+
+async def test_graph_with_weights_in_one_call(planner: PlannerServiceStub) -> None:
+    weights = chain_weights()
+    await upload(planner, weights)
+    digest = await upload(planner, chain_bytes())
+    record = await create(planner, sha256=digest, weights=weights_message(weights), name="mine")
+    assert record.deployable
+    assert record.not_deployable_reason == ""
+    assert record.weights == weights_message(weights)
+    assert record.name == "mine"
+
+
+async def test_weights_later_and_others_later_still(planner: PlannerServiceStub) -> None:
+    record = await create_graph(planner, chain_bytes())
+    for fill in (0, 1, 1):
+        weights = chain_weights(fill=fill)
+        await upload(planner, weights)
+        attached = await attach(planner, record.id[:8], weights)
+        assert attached.deployable
+        assert attached.weights == weights_message(weights)
+
+
+async def test_weights_that_do_not_fit(planner: PlannerServiceStub) -> None:
+    record = await create_graph(planner, chain_bytes(num_layers=4, width=8))
+    with refused("NOT_FOUND") as refusal:
+        await attach(planner, record.id, chain_weights())
+    assert "upload" in refusal.message
+    files = {"layers.3.weight": chain_weights(num_layers=3), "layers.0.weight": chain_weights(width=9)}
+    for tensor, weights in files.items():
+        await upload(planner, weights)
+        with pytest.raises(Exception, match=tensor):
+            await attach(planner, record.id, weights)
+    with refused("INVALID_ARGUMENT"):
+        await attach(planner, record.id)
+    assert not (await get(planner, record.id)).deployable
+
+
+@pytest.mark.parametrize("weights", [b"", b"\xff" * 8, chain_weights()[:-1], b"\x02" + bytes(7) + b"[]", bytes(4096)])
+async def test_broken_weights(planner: PlannerServiceStub, weights: bytes) -> None:
+    record = await create_graph(planner, chain_bytes())
+    await upload(planner, weights)
+    with pytest.raises(Exception, match=r"INVALID_ARGUMENT|NOT_FOUND"):
+        await attach(planner, record.id, weights)
+    await create_graph(planner, chain_bytes(num_layers=1))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00garbage", b"\xff" * 1000, chain_bytes()[:-3], b'{"nodes": []}'])
+async def test_bytes_that_are_no_graph(planner: PlannerServiceStub, content: bytes) -> None:
+    digest = await upload(planner, content)
+    with refused("INVALID_GRAPH"):
+        await create(planner, sha256=digest)
+    await create_graph(planner, chain_bytes())
+
+
+async def test_operator_that_is_not_allowed(planner: PlannerServiceStub) -> None:
+    message = graph_pb2.Graph.FromString(chain_bytes())
+    message.operators[0].name = "aten::from_file"
+    digest = await upload(planner, message.SerializeToString())
+    with refused("INVALID_GRAPH") as refusal:
+        await create(planner, sha256=digest)
+    assert "aten::from_file" in refusal.message
+
+
+async def test_graph_that_was_not_uploaded(planner: PlannerServiceStub) -> None:
+    with refused("NOT_FOUND"):
+        await create(planner, sha256=bytes(32))
+    with refused("INVALID_ARGUMENT"):
+        await create(planner, sha256=b"short")
+
+
+async def test_name_that_cannot_be_shown(planner: PlannerServiceStub) -> None:
+    digest = await upload(planner, chain_bytes())
+    for name in ("x" * 201, "a\nb", "a\0b"):
+        with refused("INVALID_ARGUMENT"):
+            await create(planner, sha256=digest, name=name)
+
+
+async def test_request_id(planner: PlannerServiceStub) -> None:
+    digest, other = await upload(planner, chain_bytes()), await upload(planner, chain_bytes(num_layers=2))
+    answers = await asyncio.gather(*(create(planner, sha256=digest, request_id="one") for _ in range(4)))
+    assert all(answer == answers[0] for answer in answers)
+    with refused("REQUEST_ID_REUSED"):
+        await create(planner, sha256=other, request_id="one")
+
+
+async def test_pages_are_stable_under_new_graphs(planner: PlannerServiceStub) -> None:
+    names = [f"g{index}" for index in range(5)]
+    for index, name in enumerate(names):
+        await create_graph(planner, chain_bytes(num_layers=index + 1), name=name)
+    first = await planner.ListGraphs(planner_pb2.ListGraphsRequest(page_size=2), timeout=WAIT_SECONDS)
+    await create_graph(planner, chain_bytes(num_layers=6), name="new")
+    seen, token = [record.name for record in first.graphs], first.next_page_token
+    while token:
+        request = planner_pb2.ListGraphsRequest(page_size=2, page_token=token)
+        page = await planner.ListGraphs(request, timeout=WAIT_SECONDS)
+        seen, token = seen + [record.name for record in page.graphs], page.next_page_token
+    assert seen == names[::-1]
+
+
+async def test_token_of_another_list(planner: PlannerServiceStub) -> None:
+    for index in range(2):
+        await create_graph(planner, chain_bytes(num_layers=index + 1))
+    page = await planner.ListGraphs(planner_pb2.ListGraphsRequest(page_size=1), timeout=WAIT_SECONDS)
+    with refused("INVALID_ARGUMENT"):
+        await planner.ListPlans(planner_pb2.ListPlansRequest(page_token=page.next_page_token), timeout=WAIT_SECONDS)
+    with refused("INVALID_ARGUMENT"):
+        await planner.ListGraphs(planner_pb2.ListGraphsRequest(page_token="nonsense"), timeout=WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_million_nodes_are_refused(planner: PlannerServiceStub) -> None:
+    digest = await upload(planner, many_nodes(1_000_000))
+    with refused("INVALID_GRAPH") as refusal:
+        await create(planner, sha256=digest)
+    assert "1000002 nodes" in refusal.message
+    await create_graph(planner, chain_bytes())
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_other_calls_go_on_beside_a_large_graph(planner: PlannerServiceStub) -> None:
+    digest = await upload(planner, many_nodes(60_000))
+    creation = asyncio.ensure_future(create(planner, sha256=digest))
+    for _ in range(20):
+        await planner.ListGraphs(planner_pb2.ListGraphsRequest(), timeout=WAIT_SECONDS)
+    assert not creation.done()
+    assert (await creation).num_nodes == 60_002
+
+
+async def test_more_nodes_than_the_server_takes(start_server: StartServer) -> None:
+    server = await start_server(max_graph_nodes=1000)
+    async with open_channel(server.address) as channel:
+        planner = planner_pb2_grpc.PlannerServiceStub(channel)
+        digest = await upload(planner, many_nodes(1000))
+        with refused("INVALID_GRAPH") as refusal:
+            await create(planner, sha256=digest)
+        assert "1002" in refusal.message
+
+
+async def test_graph_that_takes_too_long(start_server: StartServer) -> None:
+    server = await start_server(check_timeout_seconds=0.001)
+    async with open_channel(server.address) as channel:
+        planner = planner_pb2_grpc.PlannerServiceStub(channel)
+        digest = await upload(planner, many_nodes(100_000))
+        with refused("TIMEOUT"):
+            await create(planner, sha256=digest)
+        await get_nothing(planner)
+
+
+async def get_nothing(planner: PlannerServiceStub) -> None:
+    with refused("NOT_FOUND"):
+        await get(planner, "0" * 64)
