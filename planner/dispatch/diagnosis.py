@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
 from planner.dispatch.messages import failure_from_proto
@@ -33,7 +34,8 @@ async def _ask(deployment_id: str, client: DaemonClient) -> Failure | None:
         status = await client.status()
     except DaemonCallFailed as error:
         return error.failure
-    return own_failure(deployment_id, status)
+    failure = own_failure(deployment_id, status)
+    return replace(failure, device_id=client.device_id) if failure else None
 
 
 def own_failure(deployment_id: str, status: stage_daemon_pb2.GetDaemonStatusResponse) -> Failure | None:

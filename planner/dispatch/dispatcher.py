@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -270,7 +270,7 @@ class Dispatcher:
         if driver is None or driver.deployment.generation != report.generation:
             return
         if report.failure is not None:
-            await driver.handle(Broken(driver.placed(report.failure)))
+            await driver.handle(Broken(driver.placed(replace(report.failure, device_id=device_id))))
         elif report.leaving and driver.rollout.state is not DeploymentState.DRAINING:
             await driver.handle(StopAsked(f"the daemon of {device_id} is shutting down"))
 

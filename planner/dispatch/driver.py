@@ -178,7 +178,8 @@ class Driver:
             return failure
         where = describe_stages(self.deployment, failure.device_id)
         message = failure.message.removeprefix(f"{failure.device_id}: ")
-        stage = stages[0].stage if failure.stage is None else failure.stage
+        own = [placement.stage for placement in stages]
+        stage = failure.stage if failure.stage in own else own[0]
         if f"stage {stage}" in message and failure.device_id in message:
             return replace(failure, stage=stage)
         return replace(failure, stage=stage, message=f"{where}: {message}")
