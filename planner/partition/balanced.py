@@ -7,9 +7,9 @@ import numpy as np
 from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.describe import describe_bytes, describe_node, describe_seconds
-from planner.partition.evaluate import evaluate
 from planner.partition.infeasible import memory_shortage
-from planner.partition.ordered_plan import Layout, least_bottleneck
+from planner.partition.ordered_pass import evaluate_layout
+from planner.partition.ordered_plan import OrderedPlan, least_bottleneck
 from planner.partition.positions import allowed_positions, crossing_bytes
 from planner.partition.problem import PartitionProblem
 
@@ -44,7 +44,7 @@ def _check_num_stages(problem: PartitionProblem, num_stages: int) -> None:
         )
 
 
-def _fewest_stages(problem: PartitionProblem, layout: Layout) -> Layout:
+def _fewest_stages(problem: PartitionProblem, layout: OrderedPlan) -> OrderedPlan:
     """Joins neighbouring stages while that costs nothing: an idle device is better left out."""
     joined = True
     while joined:
@@ -57,15 +57,15 @@ def _fewest_stages(problem: PartitionProblem, layout: Layout) -> Layout:
     return layout
 
 
-def _without_cut(problem: PartitionProblem, layout: Layout, at: int, keep: int) -> Layout | None:
+def _without_cut(problem: PartitionProblem, layout: OrderedPlan, at: int, keep: int) -> OrderedPlan | None:
     """Without its cut `at`, the joined stage on the device of stage `keep`; None if that costs or does not fit."""
     boundaries = (*layout.boundaries[:at], *layout.boundaries[at + 1 :])
     devices = (*layout.devices[: at - 1], layout.devices[keep], *layout.devices[at + 1 :])
-    found = evaluate(problem, contiguous(problem, boundaries, devices, [""] * len(devices)))
+    found = evaluate_layout(problem, boundaries, devices)
     fits = (np.array(found.device_peak_bytes) <= problem.device_memory_bytes).all()
     if not fits or found.bottleneck_seconds > layout.bottleneck_seconds:
         return None
-    return Layout(
+    return OrderedPlan(
         boundaries=boundaries,
         devices=devices,
         bottleneck_seconds=found.bottleneck_seconds,
@@ -73,8 +73,8 @@ def _without_cut(problem: PartitionProblem, layout: Layout, at: int, keep: int) 
     )
 
 
-def _reasons(problem: PartitionProblem, layout: Layout) -> list[str]:
-    found = evaluate(problem, contiguous(problem, layout.boundaries, layout.devices, [""] * len(layout.devices)))
+def _reasons(problem: PartitionProblem, layout: OrderedPlan) -> list[str]:
+    found = evaluate_layout(problem, layout.boundaries, layout.devices)
     crossing = crossing_bytes(problem)
     reasons = []
     for stage, end in zip(found.stages, layout.boundaries[1:], strict=True):

@@ -7,7 +7,7 @@ programme only bounds it. Here each partial solution carries its true loads, and
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from planner.partition.device_classes import DeviceClasses
 from planner.partition.ordered_search import Solution
 from planner.partition.problem import Integers, PartitionProblem
-from planner.partition.segment_loads import SegmentLoads
+from planner.partition.segment_loads import SegmentLoads, best_seconds_per_byte
 from planner.partition.segments import SegmentRow, Segments
 from planner.partition.state_space import StateSpace
 
@@ -41,14 +41,14 @@ def branch_and_bound(
     loads: SegmentLoads,
     bound: Solution,
     limit: float,
-    max_expansions: int,
+    max_trials: int,
 ) -> Found:
     """`bound` is the dynamic programme's solution under `loads`; `limit` the value in hand. Deterministic."""
-    search = _Search(problem, classes, segments, space, loads, bound, limit, max_expansions)
+    search = _Search(problem, classes, segments, space, loads, bound, limit, max_trials)
     for state in space.starts.tolist():
         search.expand(state, 0, _Partial((0,), (), ()))
     return Found(
-        value=search.value, boundaries=search.boundaries, classes=search.classes, complete=search.expansions_left > 0
+        value=search.value, boundaries=search.boundaries, classes=search.classes, complete=search.trials_left > 0
     )
 
 
@@ -69,14 +69,15 @@ class _Search:
         loads: SegmentLoads,
         bound: Solution,
         limit: float,
-        max_expansions: int,
+        max_trials: int,
     ) -> None:
         self._problem, self._classes, self._segments = problem, classes, segments
         self._space, self._loads, self._bound = space, loads, bound
         self._arrivals = _Arrivals(problem)
+        self._best_out = best_seconds_per_byte(problem, into=False)
         self._steps = [np.flatnonzero(space.source == state) for state in range(space.num_states)]
         self._rows: dict[int, SegmentRow] = {}
-        self.expansions_left = max_expansions
+        self.trials_left = max_trials
         self.value = limit
         self.boundaries: tuple[int, ...] = ()
         self.classes: tuple[int, ...] = ()
@@ -88,29 +89,27 @@ class _Search:
             if state in self._space.final and max(partial.loads) < self._threshold:
                 self.value, self.boundaries, self.classes = max(partial.loads), partial.boundaries, partial.classes
             return
-        if self.expansions_left <= 0:
-            return
-        self.expansions_left -= 1
         for step, end in self._candidates(state, index):
-            if self.expansions_left <= 0:
+            if self.trials_left <= 0:
                 return
+            self.trials_left -= 1
             target = int(self._space.target[step])
             if self._bound.best[target, end] >= self._threshold:
                 continue
             own = self._space.labels[self._space.label[step]][1]
             longer = self._with_stage(partial, int(positions[end]), own)
-            if max(longer.loads) < self._threshold:
+            if self._least_load(longer) < self._threshold:
                 self.expand(target, end, longer)
 
     @property
     def _threshold(self) -> float:
         return self.value * (1 - NEGLIGIBLE)
 
-    def _candidates(self, state: int, index: int) -> list[tuple[int, int]]:
+    def _candidates(self, state: int, index: int) -> Iterator[tuple[int, int]]:
         """(step, index of the end), by their bound."""
         steps = self._steps[state]
         if not steps.size:
-            return []
+            return
         positions = self._bound.positions
         start = int(positions[index])
         if start not in self._rows:
@@ -119,7 +118,8 @@ class _Search:
         bounds = np.maximum(loads[self._space.label[steps]], self._bound.best[self._space.target[steps], index + 1 :])
         chosen, ends = np.nonzero(bounds < self._threshold)
         order = np.argsort(bounds[chosen, ends], kind="stable")
-        return [(int(steps[chosen[at]]), index + 1 + int(ends[at])) for at in order]
+        for at in order:
+            yield int(steps[chosen[at]]), index + 1 + int(ends[at])
 
     def _with_stage(self, partial: _Partial, end: int, own: int) -> _Partial:
         """Adds a stage, and what its edges from the stages before it cost at both ends."""
@@ -134,6 +134,14 @@ class _Search:
             loads[stage] += float(seconds)
         return _Partial((*partial.boundaries, end), (*partial.classes, own), tuple(loads))
 
+    def _least_load(self, partial: _Partial) -> float:
+        """Of the most loaded stage so far, with one more send of whatever a later stage still needs from it."""
+        loads = list(partial.loads)
+        for source, size in self._arrivals.pending_by_stage(partial.boundaries):
+            device = self._classes.representatives[partial.classes[source]]
+            loads[source] += self._classes.best_latency_seconds + size * float(self._best_out[device])
+        return max(loads)
+
 
 class _Arrivals:
     """What a segment is sent, and by which of the segments before it."""
@@ -147,6 +155,19 @@ class _Arrivals:
         order = np.argsort(nodes, kind="stable")
         self._values = values[order]
         self._offsets = np.searchsorted(nodes[order], np.arange(problem.num_nodes + 1))
+
+    def pending_by_stage(self, boundaries: Sequence[int]) -> list[tuple[int, float]]:
+        """(stage, bytes) of what stages behind the last boundary still need from each that has to send it."""
+        end, producer = boundaries[-1], self._problem.value_producer
+        live = np.flatnonzero((producer < end) & (self._last >= end))
+        if end == self._problem.num_nodes or not live.size:
+            return []
+        sizes = self._problem.value_bytes[live].astype(np.float64)
+        if self._problem.relay:
+            return [(len(boundaries) - 2, float(sizes.sum()))]
+        sources = np.maximum(np.searchsorted(boundaries, producer[live], side="right") - 1, 0)
+        sums, counts = np.bincount(sources, weights=sizes), np.bincount(sources)
+        return [(int(source), float(sums[source])) for source in np.flatnonzero(counts)]
 
     def bytes_by_stage(self, boundaries: Sequence[int], end: int) -> dict[int, int]:
         """By sending stage, for the segment from the last boundary to `end`."""

@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from planner.errors import Infeasible
-from planner.partition.assignment import contiguous
 from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
-from planner.partition.evaluate import evaluate
-from planner.partition.ordered_plan import Search, prepare
-from planner.partition.ordered_search import Solution, search
+from planner.partition.ordered_pass import OrderedPass, evaluate_layout, ordered_pass
+from planner.partition.ordered_search import Solution
 from planner.partition.positions import few_positions
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
@@ -20,11 +18,9 @@ _POSITIONS = 400
 
 def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -> Infeasible:
     """Names the stage that lacks the most, in the segments that lack the least; and what would make a plan exist."""
-    shared, found = least_shortage(problem, num_stages)
-    boundaries = found.boundaries
-    left = [list(members) for members in shared.classes.members]
-    devices = [left[index].pop(0) for index in found.classes]
-    stages = evaluate(problem, contiguous(problem, boundaries, devices, [""] * len(devices))).stages
+    shared, found = _least_shortage(problem, num_stages)
+    boundaries, devices = found.boundaries, shared.devices_of(found.classes)
+    stages = evaluate_layout(problem, boundaries, devices).stages
     lacking = [
         stage.peak_bytes - int(problem.device_memory_bytes[device])
         for stage, device in zip(stages, devices, strict=True)
@@ -47,13 +43,9 @@ def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -
     )
 
 
-def least_shortage(problem: PartitionProblem, num_stages: int) -> tuple[Search, Solution]:
-    """The segments and devices whose largest shortage is least; negative if everything fits."""
-    shared = prepare(problem, num_stages)
-    positions = few_positions(problem, _POSITIONS)
-    # The search minimises a largest value, be it bytes; nothing is left out for its seconds.
-    found = search(problem, shared.segments, shared.space, shared.loads.lacking_bytes, shared.step_device, positions)
-    return shared, found
+def _least_shortage(problem: PartitionProblem, num_stages: int) -> tuple[OrderedPass, Solution]:
+    shared = ordered_pass(problem, num_stages)
+    return shared, shared.least_shortage(few_positions(problem, _POSITIONS))
 
 
 def _count(problem: PartitionProblem) -> str:
@@ -63,7 +55,7 @@ def _count(problem: PartitionProblem) -> str:
 
 def _another_device(problem: PartitionProblem, num_stages: int) -> str:
     largest = int(np.argmax(problem.device_memory_bytes))
-    _, found = least_shortage(_with_copy_of(problem, largest), num_stages)
+    _, found = _least_shortage(_with_copy_of(problem, largest), num_stages)
     if not found.boundaries or found.value > 0:
         return ""
     size = describe_bytes(int(problem.device_memory_bytes[largest]))

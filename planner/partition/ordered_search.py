@@ -26,6 +26,7 @@ class Solution:
     value: float
     boundaries: tuple[int, ...]
     classes: tuple[int, ...]
+    steps: tuple[int, ...]
     positions: Integers
     best: Floats
 
@@ -38,12 +39,16 @@ def search(
     step_device: Integers,
     positions: Integers,
     limit: float = np.inf,
+    surcharge: Floats | None = None,
 ) -> Solution:
     """`positions` ascend from 0 to n. `step_device`: a device of each step's class. Only values below `limit` count.
 
+    `surcharge`: seconds by stage number that are added to its load.
+
     O(starts x (row + steps x ends)) where starts and ends are the positions within reach.
     """
-    programme = _Programme(problem, space, step_device, positions, limit)
+    surcharges = np.zeros(space.num_steps) if surcharge is None else surcharge[space.depth[space.source]]
+    programme = _Programme(problem, space, step_device, positions, limit, surcharges)
     for index in range(positions.size - 2, -1, -1):
         programme.visit(index, segments, load)
     return programme.solution()
@@ -91,11 +96,13 @@ class _Programme:
         step_device: Integers,
         positions: Integers,
         limit: float,
+        surcharges: Floats,
     ) -> None:
         self._problem = problem
         self._space = space
         self._positions = positions
         self._limit = limit
+        self._surcharges = surcharges[:, None]
         self._step_device = step_device
         self._best = np.full((space.num_states, positions.size), np.inf)
         self._best[space.final, -1] = 0.0
@@ -116,7 +123,7 @@ class _Programme:
             return
         ends = self._positions[low:high]
         loads = load(segments.row(start, int(ends[-1])), ends)
-        values = np.maximum(loads[space.label[steps]], self._best[target[steps], low:high])
+        values = np.maximum(loads[space.label[steps]] + self._surcharges[steps], self._best[target[steps], low:high])
         chosen = values.argmin(axis=1)
         found = values[np.arange(steps.size), chosen]
         # Written from the worst to the best, so that the best of each state stays; the first step wins a tie.
@@ -144,18 +151,19 @@ class _Programme:
         starts = self._space.starts
         state = int(starts[np.argmin(self._best[starts, 0])])
         value = float(self._best[state, 0])
-        boundaries, classes = [0], []
+        boundaries, steps = [0], list[int]()
         index = 0
         while np.isfinite(value) and index < self._positions.size - 1:
             step = int(self._chosen_step[state, index])
             index = int(self._chosen_end[state, index])
             boundaries.append(int(self._positions[index]))
-            classes.append(self._space.labels[self._space.label[step]][1])
+            steps.append(step)
             state = int(self._space.target[step])
         return Solution(
             value=value,
-            boundaries=tuple(boundaries) if classes else (),
-            classes=tuple(classes),
+            boundaries=tuple(boundaries) if steps else (),
+            classes=tuple(self._space.labels[self._space.label[step]][1] for step in steps),
+            steps=tuple(steps),
             positions=self._positions,
             best=self._best,
         )

@@ -6,6 +6,7 @@ import numpy as np
 
 from planner.partition.device_classes import DeviceClasses
 from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.repeated_sends import RepeatedSends
 from planner.partition.segments import SegmentRow
 from planner.partition.state_space import NOBODY, StateSpace
 
@@ -14,16 +15,23 @@ class SegmentLoads:
     """[labels, ends] seconds, inf where the device's memory does not hold the segment.
 
     Exact where tensors are relayed. Otherwise a lower bound: every crossing value is paid once at each end, over the
-    neighbour's link where it provably goes there, else over the best link that the device has.
+    neighbour's link where it provably goes there, else over the best link that the device has; and as often again as it
+    must be sent if no stage takes longer than `limit`.
     """
 
-    def __init__(self, problem: PartitionProblem, classes: DeviceClasses, space: StateSpace) -> None:
+    def __init__(
+        self, problem: PartitionProblem, classes: DeviceClasses, space: StateSpace, limit: float = np.inf
+    ) -> None:
         self._problem = problem
+        self._repeated = RepeatedSends(problem, limit)
         self._classes = classes
         own = np.array([classes.representatives[label[1]] for label in space.labels], dtype=np.int64)
         self._own = own
         self._memory = problem.device_memory_bytes[own].astype(np.float64)[:, None]
-        best_in, best_out = _best(problem, into=True)[own], _best(problem, into=False)[own]
+        best_in, best_out = (
+            best_seconds_per_byte(problem, into=True)[own],
+            best_seconds_per_byte(problem, into=False)[own],
+        )
         self._far_in, self._far_out = best_in[:, None], best_out[:, None]
         before = [(label[0], label[1]) for label in space.labels]
         after = [(label[1], label[2]) for label in space.labels]
@@ -44,6 +52,8 @@ class SegmentLoads:
         best = self._classes.best_latency_seconds
         seconds += np.where(near_in > 0, self._near_in_latency, best * (received > 0))
         seconds += np.where(near_out > 0, self._near_out_latency, best * (sent > 0))
+        again_bytes, again_edges = self._repeated.of(row.start, ends)
+        seconds += again_bytes * self._far_out + again_edges * best
         fitting: Floats = np.where(row.peak_bytes[at] <= self._memory, seconds, np.inf)
         return fitting
 
@@ -62,7 +72,7 @@ class SegmentLoads:
         return latency, per_byte
 
 
-def _best(problem: PartitionProblem, *, into: bool) -> Floats:
+def best_seconds_per_byte(problem: PartitionProblem, *, into: bool) -> Floats:
     """Each device's least seconds per byte over its links in one direction."""
     per_byte = problem.link_seconds_per_byte.copy()
     if problem.num_devices == 1:

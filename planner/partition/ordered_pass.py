@@ -1,0 +1,142 @@
+"""One pass over the program order, set up: the states, the loads and the segments that it shares with other passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partition.assignment import contiguous
+from planner.partition.device_classes import DeviceClasses, device_classes
+from planner.partition.evaluate import Evaluation, evaluate
+from planner.partition.ordered_search import Solution, search
+from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.segment_loads import SegmentLoads
+from planner.partition.segments import Segments
+from planner.partition.state_space import (
+    NOBODY,
+    StateSpace,
+    build_space,
+    counted_choices,
+    num_counted_states,
+    ordered_choices,
+)
+
+MAX_STATES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Segments of the program order and a device for each; `labels` name their steps' labels in the state space."""
+
+    boundaries: tuple[int, ...]
+    devices: tuple[int, ...]
+    labels: tuple[int, ...]
+    stage_load_seconds: tuple[float, ...]
+
+    @property
+    def bottleneck_seconds(self) -> float:
+        return max(self.stage_load_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OrderedPass:
+    """`complete`: the space holds every choice of devices. Loads hold below the limit that they were made for."""
+
+    problem: PartitionProblem
+    classes: DeviceClasses
+    segments: Segments
+    space: StateSpace
+    loads: SegmentLoads
+    step_device: Integers
+    complete: bool
+
+    def search(self, positions: Integers, limit: float = np.inf, surcharge: Floats | None = None) -> Solution:
+        return search(
+            self.problem,
+            self.segments,
+            self.space,
+            self.loads.seconds,
+            self.step_device,
+            positions,
+            limit,
+            surcharge,
+        )
+
+    def least_shortage(self, positions: Integers) -> Solution:
+        """The segments and devices whose largest shortage of bytes is least; its value is negative if all fit."""
+        return search(self.problem, self.segments, self.space, self.loads.lacking_bytes, self.step_device, positions)
+
+    def devices_of(self, classes: tuple[int, ...]) -> tuple[int, ...]:
+        """Devices of each class in inventory order."""
+        left = [list(members) for members in self.classes.members]
+        return tuple(left[index].pop(0) for index in classes)
+
+    def layout(self, boundaries: tuple[int, ...], classes: tuple[int, ...], labels: tuple[int, ...]) -> Layout | None:
+        """None for no boundaries, which is how a search says that it found nothing."""
+        if not boundaries:
+            return None
+        devices = self.devices_of(classes)
+        return Layout(
+            boundaries=boundaries,
+            devices=devices,
+            labels=labels,
+            stage_load_seconds=tuple(
+                stage.load_seconds for stage in evaluate_layout(self.problem, boundaries, devices).stages
+            ),
+        )
+
+    def layout_of(self, solution: Solution) -> Layout | None:
+        labels = tuple(int(self.space.label[step]) for step in solution.steps)
+        return self.layout(solution.boundaries, solution.classes, labels)
+
+
+def evaluate_layout(problem: PartitionProblem, boundaries: tuple[int, ...], devices: tuple[int, ...]) -> Evaluation:
+    return evaluate(problem, contiguous(problem, boundaries, devices, [""] * len(devices)))
+
+
+def ordered_pass(problem: PartitionProblem, num_stages: int = 0, limit: float = np.inf) -> OrderedPass:
+    """`limit`: a bottleneck that is in hand, below which the loads have to hold."""
+    classes = device_classes(problem)
+    complete = num_counted_states(classes) <= MAX_STATES
+    if complete:
+        start, choices = (0,) * len(classes.members), counted_choices(classes)
+    else:
+        start, choices = (NOBODY, 0), ordered_choices(_orders(problem, classes))
+    space = build_space(
+        start, choices, num_stages=num_stages, max_stages=problem.num_devices, linked=not classes.uniform_links
+    )
+    own = np.array([classes.representatives[label[1]] for label in space.labels], dtype=np.int64)
+    return OrderedPass(
+        problem=problem,
+        classes=classes,
+        segments=Segments(problem),
+        space=space,
+        loads=SegmentLoads(problem, classes, space, limit),
+        step_device=own[space.label],
+        complete=complete,
+    )
+
+
+def _orders(problem: PartitionProblem, classes: DeviceClasses) -> list[list[int]]:
+    """Orders to try where there are too many: as listed, fastest, largest or nearest first, and their reverses."""
+    index_of = {device: index for index, members in enumerate(classes.members) for device in members}
+    speed: Floats = problem.compute_seconds.sum(axis=1)
+    listed = list(range(problem.num_devices))
+    fastest = sorted(listed, key=lambda device: (speed[device], device))
+    largest = sorted(listed, key=lambda device: (-problem.device_memory_bytes[device], device))
+    nearest = _nearest_neighbours(problem)
+    orders = [order[::way] for order in (listed, fastest, largest, nearest) for way in (1, -1)]
+    return [[index_of[device] for device in order] for order in orders]
+
+
+def _nearest_neighbours(problem: PartitionProblem) -> list[int]:
+    """A chain that goes on from each device over its fastest unused link."""
+    order, left = [0], set(range(1, problem.num_devices))
+    while left:
+        here = order[-1]
+        speeds = problem.link_seconds_per_byte[here]
+        nearest = min(left, key=lambda device: (speeds[device], problem.link_latency_seconds[here, device], device))
+        order.append(nearest)
+        left.remove(nearest)
+    return order
