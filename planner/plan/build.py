@@ -59,7 +59,7 @@ def build_plan(
         options=options,
         inventory=inventory,
         stages=stages,
-        edges=stage_edges(residence, sizes, options.routing),
+        edges=stage_edges(residence, sizes, options.routing, num_stages),
         tie_groups=tie_groups(graph, residence.states, sizes),
         bottleneck_seconds=evaluation.bottleneck_seconds,
         latency_seconds=evaluation.latency_seconds,

@@ -9,12 +9,20 @@ from planner.plan.options import Routing
 from planner.plan.plan import StageEdge
 
 
-def stage_edges(residence: Residence, sizes: Mapping[int, int], routing: Routing) -> tuple[StageEdge, ...]:
-    """At most one edge per pair of stages, sorted by pair; its values in table order."""
+def stage_edges(
+    residence: Residence, sizes: Mapping[int, int], routing: Routing, num_stages: int
+) -> tuple[StageEdge, ...]:
+    """At most one edge per pair of stages, sorted by pair; its values in table order.
+
+    A stage that needs no value has an edge of none from the stage before: it tells when a microbatch begins, and whose
+    it is.
+    """
     carried: dict[tuple[int, int], list[int]] = {}
     for crossing in residence.crossings:
         for pair in _hops(crossing, routing):
             carried.setdefault(pair, []).append(crossing.value_id)
+    fed = {target for _, target in carried}
+    carried.update(((stage - 1, stage), []) for stage in range(1, num_stages) if stage not in fed)
     return tuple(
         StageEdge(
             source_stage=source,

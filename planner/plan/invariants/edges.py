@@ -1,4 +1,5 @@
-"""Edges carry exactly what the routing asks for, once and in table order."""
+"""Edges carry exactly what the routing asks for, once and in table order; a stage that needs no value hears from the
+stage before it all the same."""
 
 from __future__ import annotations
 
@@ -12,14 +13,16 @@ from planner.plan.plan import GRAPH_INPUT, Plan
 
 def check_edges(plan: Plan, needs: Sequence[Needs], sizes: Mapping[int, int]) -> None:
     needed = _relayed(needs) if plan.options.routing is Routing.RELAY else _direct(needs)
+    heard = {target for _, target in needed}
+    needed.update(((stage - 1, stage), ()) for stage in range(1, len(needs)) if stage not in heard)
     found = {(edge.source_stage, edge.target_stage): edge for edge in plan.edges}
     for pair in sorted({*needed, *found}):
-        carried = found[pair].value_ids if pair in found else ()
-        if carried != needed.get(pair, ()):
+        carried = found[pair].value_ids if pair in found else None
+        if carried != needed.get(pair):
             raise broken(
                 "edges",
-                f"stage {pair[0]} sends {carried} to stage {pair[1]}, "
-                f"{plan.options.routing.value} routing needs {needed.get(pair, ())}",
+                f"stage {pair[0]} sends {carried or 'nothing'} to stage {pair[1]}, "
+                f"{plan.options.routing.value} routing needs {needed.get(pair, 'no such edge')}",
             )
     for edge in plan.edges:
         size_bytes = sum(sizes[value_id] for value_id in edge.value_ids)

@@ -1,4 +1,4 @@
-"""Communication, bottleneck and latency follow from compute seconds, edges and links."""
+"""Communication, bottleneck and latency follow from compute seconds, edges and links. An edge of no value is free."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def _latency(plan: Plan) -> float:
     """The longest path over the DAG of stages, each edge paid once. Edges are sorted by source."""
     ready = [0.0] * len(plan.stages)
     for edge in plan.edges:
+        if not edge.value_ids:
+            continue
         source = plan.stages[edge.source_stage]
         arrival = ready[source.index] + source.compute_seconds + _transfer_seconds(plan, edge)
         ready[edge.target_stage] = max(ready[edge.target_stage], arrival)
@@ -39,6 +41,8 @@ def _latency(plan: Plan) -> float:
 
 
 def _transfer_seconds(plan: Plan, edge: StageEdge) -> float:
+    if not edge.value_ids:
+        return 0.0
     source = plan.stages[edge.source_stage].device_ids[0]
     target = plan.stages[edge.target_stage].device_ids[0]
     return 0.0 if source == target else plan.inventory.link(source, target).transfer_seconds(edge.size_bytes)

@@ -162,6 +162,20 @@ def test_a_broken_plan_is_refused_by_the_name_of_what_it_breaks(name: str) -> No
     assert refused.value.reason == "PLAN_INVARIANT"
 
 
+@pytest.mark.parametrize("routing", Routing)
+def test_a_stage_that_needs_no_value_hears_of_each_microbatch(routing: Routing) -> None:
+    writer = GraphWriter()
+    first = writer.multiply(writer.input())
+    second = writer.multiply(writer.state())
+    graph = writer.graph(second)
+    plan = plan_of(graph, (0, 1), routing)
+    assert first not in plan.stages[0].outputs
+    assert plan.edges == (StageEdge(source_stage=0, target_stage=1, value_ids=(), size_bytes=0),)
+    verify_plan(plan, graph)
+    with pytest.raises(PlanInvariantError, match="'edges'"):
+        verify_plan(replace(plan, edges=()), graph)
+
+
 def test_a_plan_of_the_other_routing_is_refused() -> None:
     direct = sound_plan()
     relayed = replace(direct, options=replace(direct.options, routing=Routing.RELAY))
