@@ -1,9 +1,9 @@
-"""Export, bytes, the daemon's loader: the rebuilt module gives what the eager one gives, bit for bit."""
+"""Export, bytes, the daemon's loader: what is rebuilt gives what the eager module gives, bit for bit, whole and cut."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,55 +14,104 @@ from torch.utils import _pytree as pytree
 
 from planner.client.export import ExportedModel, export
 from planner.client.pytree import flatten_inputs, unflatten_outputs
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, Input, Output, ValueReference
+from planner.plan.split import stage_graph
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
 from stage_daemon.loader.load import StageProgram, load_stage
 from tests.builders.case import Batch, Case
 from tests.builders.corners import CORNERS
+from tests.builders.cuts import even_cuts
+from tests.builders.plans import plan_of
 from tests.builders.registry import FAMILIES
 from tests.builders.weight_files import WeightFiles
 
 CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTrip:
-    """A module, and what the loader rebuilt of it."""
-
-    module: nn.Module
-    graph: Graph
-    program: StageProgram
-
-    def run(self, batch: Batch) -> Any:
-        leaves = flatten_inputs(self.graph, batch.args, batch.kwargs)
-        return unflatten_outputs(self.graph, self.program.module(*leaves))
+@pytest.fixture(params=["eval", "train"])
+def train(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "train")
 
 
-def round_trip(case: Case, folder: Path) -> RoundTrip:
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_comes_through(family: str, train: bool, tmp_path: Path) -> None:
+    _assert_comes_through(FAMILIES[family](train=train), tmp_path)
+
+
+@pytest.mark.parametrize("corner", sorted(CORNERS))
+def test_what_is_easily_lost_comes_through(corner: str, train: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    _assert_comes_through(CORNERS[corner](train), tmp_path)
+
+
+def _assert_comes_through(case: Case, folder: Path) -> None:
+    """On the example's sizes and on others; the same random numbers are drawn where the same seed is set."""
+    assert case.other_batches, "a module is tried on batches that it was not exported with"
     exported = export(case.module, case.args, dict(case.kwargs), dynamic_shapes=case.dynamic_shapes)
-    return RoundTrip(case.module, exported.graph, _load(exported, folder))
+    splits = _load_splits(exported, folder)
+    with torch.no_grad():
+        for number, batch in enumerate((case.example, *case.other_batches, case.example)):
+            torch.manual_seed(number)
+            expected = case.module(*copy.deepcopy(batch.args), **copy.deepcopy(dict(batch.kwargs)))
+            for programs in splits:
+                torch.manual_seed(number)
+                _assert_same(_run(exported.graph, programs, batch), expected)
+    for programs in splits:
+        _assert_same_states(programs, case.module)
+    whole = splits[0][0].module.states()
+    assert {name for name, _ in case.module.named_parameters()} <= whole.keys()
 
 
-def _load(exported: ExportedModel, folder: Path) -> StageProgram:
-    data = graph_to_bytes(exported.graph)
-    assert graph_from_bytes(data) == exported.graph
+def _load_splits(exported: ExportedModel, folder: Path) -> list[list[StageProgram]]:
+    """The program in one piece, and cut in several."""
+    graph = exported.graph
+    assert graph_from_bytes(graph_to_bytes(graph)) == graph
     files = WeightFiles.of(exported.save_weights(folder))
-    return load_stage(data, files.locations(exported.graph), files.read_range, CPU, lambda loaded, total: None)
+    plan = plan_of(graph, even_cuts(graph))
+    stages = [stage_graph(graph, plan, index) for index in range(len(plan.stages))]
+    return [_load([graph], graph, files), _load(stages, graph, files)]
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def _load(stages: Sequence[Graph], whole: Graph, files: WeightFiles) -> list[StageProgram]:
+    places = {location.name: location for location in files.locations(whole)}
+    return [
+        load_stage(
+            graph_to_bytes(stage),
+            [places[state.name] for state in stage.states],
+            files.read_range,
+            CPU,
+            lambda loaded, total: None,
+        )
+        for stage in stages
+    ]
+
+
+def _run(graph: Graph, programs: Sequence[StageProgram], batch: Batch) -> Any:
+    leaves = flatten_inputs(graph, batch.args, batch.kwargs)
+    environment = dict(zip(_value_ids(graph.inputs), leaves, strict=True))
+    for program in programs:
+        results = program.module(*(environment[value_id] for value_id in program.input_ids))
+        environment.update(zip(program.output_ids, results, strict=True))
+    return unflatten_outputs(graph, [environment[value_id] for value_id in _value_ids(graph.outputs)])
+
+
+def _value_ids(entries: Sequence[Input | Output]) -> Iterator[int]:
+    return (entry.content.value_id for entry in entries if isinstance(entry.content, ValueReference))
+
+
+def _assert_same(found: Any, expected: Any) -> None:
     """Same containers, dtypes, strides and bits; not-a-number equals itself."""
-    found_leaves, found_spec = pytree.tree_flatten(found)
-    expected_leaves, expected_spec = pytree.tree_flatten(expected)
-    assert found_spec == expected_spec
+    found_leaves, found_structure = pytree.tree_flatten(found)
+    expected_leaves, expected_structure = pytree.tree_flatten(expected)
+    assert found_structure == expected_structure
     for ours, theirs in zip(found_leaves, expected_leaves, strict=True):
         if isinstance(theirs, torch.Tensor):
-            assert_same_tensor(ours, theirs)
+            _assert_same_tensor(ours, theirs)
         else:
             assert ours == theirs
 
 
-def assert_same_tensor(found: torch.Tensor, expected: torch.Tensor) -> None:
+def _assert_same_tensor(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
     assert _bits(found) == _bits(expected)
 
@@ -71,45 +120,9 @@ def _bits(tensor: torch.Tensor) -> bytes:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-@pytest.fixture(params=["eval", "train"])
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=sorted(FAMILIES))
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def test_every_family_gives_what_the_eager_module_gives(family: str, mode: str, tmp_path: Path) -> None:
-    _assert_runs_alike(FAMILIES[family](train=mode == "train"), tmp_path)
-
-
-@pytest.mark.parametrize("corner", sorted(CORNERS))
-def test_what_is_easily_lost_comes_through(corner: str, mode: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    case = CORNERS[corner](mode == "train")
-    _assert_runs_alike(case, tmp_path)
-
-
-def _assert_runs_alike(case: Case, folder: Path) -> None:
-    pair = round_trip(case, folder)
-    assert case.other_batches, "a module is tried on batches that it was not exported with"
-    with torch.no_grad():
-        for number, batch in enumerate((case.example, *case.other_batches, case.example)):
-            torch.manual_seed(number)
-            expected = case.module(*copy.deepcopy(batch.args), **copy.deepcopy(dict(batch.kwargs)))
-            torch.manual_seed(number)
-            assert_same(pair.run(batch), expected)
-    _assert_same_states(pair)
-
-
-def _assert_same_states(pair: RoundTrip) -> None:
-    """Batch-norm statistics have moved as in the eager module; everything else is as it was."""
-    states = pair.program.module.states()
-    eager = dict(pair.module.named_parameters(remove_duplicate=False)) | dict(
-        pair.module.named_buffers(remove_duplicate=False)
-    )
-    for name in eager.keys() & states.keys():
-        assert_same_tensor(states[name], eager[name])
-    assert {name for name, _ in pair.module.named_parameters()} <= states.keys()
+def _assert_same_states(programs: Sequence[StageProgram], module: nn.Module) -> None:
+    """Batch-norm statistics and the like have moved as in the eager module; the rest is as it was."""
+    eager = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    loaded = {name: state for program in programs for name, state in program.module.states().items()}
+    for name in eager.keys() & loaded.keys():
+        _assert_same_tensor(loaded[name], eager[name])
