@@ -1,0 +1,76 @@
+"""What every server does whatever is asked of it: health, reflection, errors that nobody foresaw, its schema."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from planner.api.server import PlannerServer
+from planner.errors import Conflict, Unavailable
+from planner.settings import Settings
+from planner.store.database import Database
+from protos.v1 import planner_pb2, planner_pb2_grpc
+from protos.v1.planner_pb2_grpc import PlannerServiceStub
+from tests.contract.calls import WAIT_SECONDS, create_graph, refused
+from tests.contract.conftest import StartServer
+from tests.contract.graphs import chain_bytes
+from tests.planner.store.test_database import schema_differences
+
+SERVICES = ["partition_planner.v1.PlannerService", "partition_planner.v1.DaemonRegistryService"]
+
+
+@pytest.mark.parametrize("service", ["", *SERVICES])
+async def test_health(channel: grpc.aio.Channel, service: str) -> None:
+    stub = health_pb2_grpc.HealthStub(channel)
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=WAIT_SECONDS)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_reflection(channel: grpc.aio.Channel) -> None:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=60)
+    names = [service.name async for answer in call for service in answer.list_services_response.service]
+    assert set(SERVICES) < set(names)
+
+
+async def test_schema_is_the_tables(server: PlannerServer, settings: Settings) -> None:
+    database = Database(settings.database)
+    async with database.session() as session:
+        assert await (await session.connection()).run_sync(schema_differences) == []
+    await database.close()
+
+
+async def test_error_that_nobody_foresaw(
+    server: PlannerServer, planner: PlannerServiceStub, settings: Settings
+) -> None:
+    database = Database(settings.database)
+    async with database.session() as session:
+        await (await session.connection()).exec_driver_sql("DROP TABLE graph_weight_files")
+    await database.close()
+    with refused("INTERNAL") as refusal:
+        await create_graph(planner, chain_bytes())
+    assert refusal.code is grpc.StatusCode.INTERNAL
+    assert refusal.metadata["incident_id"] in refusal.message
+    assert "graph_weight_files" not in refusal.message
+    await planner.ListPlans(planner_pb2.ListPlansRequest(), timeout=WAIT_SECONDS)
+
+
+async def test_message_above_the_limit(start_server: StartServer) -> None:
+    server = await start_server(max_message_bytes=1000)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        planner = planner_pb2_grpc.PlannerServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await planner.GetGraph(planner_pb2.GetGraphRequest(graph_id="a" * 1001), timeout=WAIT_SECONDS)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_two_servers_in_one_folder(server: PlannerServer, start_server: StartServer) -> None:
+    with pytest.raises(Conflict, match="--data-dir"):
+        await start_server()
+
+
+async def test_port_that_is_taken(server: PlannerServer, start_server: StartServer, settings: Settings) -> None:
+    with pytest.raises(Unavailable, match=server.address):
+        await start_server(listen=server.address, data_dir=settings.data_dir / "other")

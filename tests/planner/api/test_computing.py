@@ -1,0 +1,95 @@
+"""Computations in processes of their own: results, errors, deaths, cancelling, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
+from planner.errors import Infeasible
+
+DEADLINE_SECONDS = 60.0
+
+
+def add(left: int, right: int) -> int:
+    return left + right
+
+
+def refuse() -> None:
+    raise Infeasible("no room", stage=3)
+
+
+def stumble() -> None:
+    raise KeyError("unforeseen")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave() -> None:
+    os._exit(3)
+
+
+def say_and_sleep(path: Path) -> None:
+    path.with_suffix(".tmp").write_text(str(os.getpid()))
+    path.with_suffix(".tmp").rename(path)
+    time.sleep(600)
+
+
+def many_bytes() -> bytes:
+    return bytes(50_000_000)
+
+
+async def test_result() -> None:
+    computing = Computing(2)
+    assert await computing.run(DEADLINE_SECONDS, add, 2, 3) == 5
+    assert len(await computing.run(DEADLINE_SECONDS, many_bytes)) == 50_000_000
+
+
+async def test_error_arrives_whole() -> None:
+    with pytest.raises(Infeasible, match="no room") as caught:
+        await Computing(1).run(DEADLINE_SECONDS, refuse)
+    assert caught.value.metadata == {"stage": "3"}
+
+
+async def test_unforeseen_error_brings_its_traceback() -> None:
+    with pytest.raises(ComputationFailed, match="KeyError") as caught:
+        await Computing(1).run(DEADLINE_SECONDS, stumble)
+    assert "in stumble" in caught.value.metadata["details"]
+
+
+@pytest.mark.parametrize(("how", "told"), [(die, "SIGKILL"), (leave, "exit code 3")])
+async def test_process_that_dies(how: object, told: str) -> None:
+    with pytest.raises(WorkerDied, match=told):
+        await Computing(1).run(DEADLINE_SECONDS, how)
+    assert await Computing(1).run(DEADLINE_SECONDS, add, 1, 1) == 2
+
+
+async def test_cancelled_process_is_killed(tmp_path: Path) -> None:
+    computing = Computing(2)
+    path = tmp_path / "process_id"
+    task = asyncio.create_task(computing.run(DEADLINE_SECONDS, say_and_sleep, path))
+    process_id = await asyncio.wait_for(asyncio.to_thread(_read_once_there, path), DEADLINE_SECONDS)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(process_id, 0)
+    assert await computing.run(DEADLINE_SECONDS, add, 1, 2) == 3
+
+
+async def test_deadline(tmp_path: Path) -> None:
+    with pytest.raises(TimedOut, match=r"0\.3 seconds"):
+        await Computing(1).run(0.3, say_and_sleep, tmp_path / "process_id")
+
+
+def _read_once_there(path: Path) -> int:
+    while not path.exists():
+        time.sleep(0.01)
+    return int(path.read_text())

@@ -1,0 +1,118 @@
+"""A plan comes out of its rows equal to what went in, whatever its fields hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
+from planner.graph.ir import Dtype, ValueKind
+from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
+from planner.store.database import Database
+from planner.store.graphs import GraphRecord, add_graph
+from planner.store.inventories import InventoryRecord, add_inventory
+from planner.store.plans import add_plan, get_plan
+
+NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+DIM = Operation(ExpressionOperator.FLOOR_DIVIDE, (Operation(ExpressionOperator.ADD, (SymbolReference(3), -1)), 2))
+INVENTORY = Inventory(
+    devices=(
+        Device(id="b", kind="h200", host="n1", memory_bytes=2**60, flops_per_second=1.1e15),
+        Device(id="a", kind="cpu", host="n2", memory_bytes=1, memory_bytes_per_second=0.1),
+    ),
+    links={("b", "a"): LinkSpeed(bytes_per_second=1e9 / 3, latency_seconds=1e-7)},
+)
+
+
+def live(value_id: int, **changes: object) -> LiveTensor:
+    tensor = LiveTensor(
+        value_id=value_id,
+        name=f"v{value_id}",
+        kind=ValueKind.TENSOR,
+        dtype=Dtype.BFLOAT16,
+        dims=(DIM, 4),
+        size_bytes=2**40,
+        producer_stage=-1,
+        consumed=True,
+        bypassing=False,
+    )
+    return replace(tensor, **changes)
+
+
+def stage(index: int, **changes: object) -> Stage:
+    record = Stage(
+        index=index,
+        node_ranges=((0, 3), (5, 9)),
+        device_ids=("b", "a"),
+        states=("z", "a", "m"),
+        liveness=(live(9), live(2, kind=ValueKind.SYM_INT, dtype=None, dims=(), producer_stage=0, bypassing=True)),
+        outputs=(2**40, 7, 9),
+        compute_seconds=0.1 + 0.2,
+        communication_seconds=1 / 3,
+        flops=1e18 / 7,
+        memory=StageMemory(state_bytes=1, activation_bytes=2**41, buffer_bytes=3),
+        reason="the module “decoder” ends here",
+    )
+    return replace(record, **changes)
+
+
+def plan(mode: Mode) -> Plan:
+    empty = stage(1, node_ranges=(), states=(), liveness=(), outputs=(), device_ids=("a",))
+    return Plan(
+        graph_id="ab" * 32,
+        graph_name="t5",
+        num_nodes=17,
+        options=PlanOptions(
+            mode=mode, routing=Routing.RELAY, microbatches_in_flight=5, symbol_values=(("seq", 128), ("batch", 4))
+        ),
+        inventory=INVENTORY,
+        stages=(stage(0), empty, stage(2)),
+        edges=(
+            StageEdge(source_stage=1, target_stage=2, value_ids=(9, 2), size_bytes=11),
+            StageEdge(source_stage=0, target_stage=2, value_ids=(), size_bytes=0),
+        ),
+        tie_groups=(
+            TieGroup(id=4, members=(("wte", 0), ("head", 2)), size_bytes=8),
+            TieGroup(id=1, members=(), size_bytes=0),
+        ),
+        bottleneck_seconds=0.7,
+        latency_seconds=2.1,
+        lower_bound_seconds=None if isinstance(mode, SizeBasedMode) else 0.69,
+        symbol_values=(("batch", 4),),
+    )
+
+
+@pytest.mark.parametrize(
+    "mode", [CutMode(module_paths=("b", "a.0")), SizeBasedMode(), BalancedMode(), BalancedMode(num_stages=3)]
+)
+async def test_plan_is_the_same_after_its_rows(tmp_path: Path, mode: Mode) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'planner.db'}")
+    await database.migrate()
+    made = plan(mode)
+    async with database.session() as session:
+        await add_graph(session, graph_record(made.graph_id))
+        await add_inventory(session, InventoryRecord(id="inv-1", name="", inventory=INVENTORY, created_at=NOW))
+        await add_plan(session, "plan-1", made, "inv-1", NOW)
+    async with database.session() as session:
+        assert await get_plan(session, "plan-1") == (made, NOW)
+    await database.close()
+
+
+def graph_record(graph_id: str) -> GraphRecord:
+    return GraphRecord(
+        id=graph_id,
+        name="t5",
+        torch_version="2.13.0",
+        size_bytes=1,
+        num_nodes=17,
+        num_states=0,
+        state_bytes=0,
+        weights=(),
+        not_deployable_reason="",
+        created_at=NOW,
+    )
