@@ -20,6 +20,8 @@ from planner.partition.surcharge import surcharged
 # Pairs of a step and an end that one pass may look at: about two seconds.
 MAX_PAIRS = 4e8
 COARSE_POSITIONS = 160
+# Where a program is small, transfers weigh more, and the number of stages matters most.
+FEW_NODES = 2000
 # Branch and bound tries so many longer partial layouts, fewer the larger the program: about a second.
 MAX_TRIAL_NODES = 15_000_000
 
@@ -60,7 +62,7 @@ def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedP
 def _first_layout(problem: PartitionProblem, num_stages: int) -> Layout | None:
     """The best of a coarse search; where tensors go to several stages, of one for each of a few numbers of stages."""
     counts = [num_stages]
-    if not num_stages and not problem.relay:
+    if not num_stages and not problem.relay and problem.num_nodes <= FEW_NODES:
         most = problem.num_devices
         counts += sorted({count for count in (1, 2, 3, 4, most // 2, most - 1) if 0 < count <= most})
     best: Layout | None = None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.compute_reach import LIMIT_MARGIN, furthest_end
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.segments import SegmentRow, Segments
 from planner.partition.state_space import StateSpace
@@ -61,7 +62,7 @@ def reach(
     n = problem.num_nodes
     first, last = np.full(space.num_states, n, dtype=np.int64), np.full(space.num_states, -1, dtype=np.int64)
     last[space.starts] = 0
-    slack = limit * (1 + 1e-9)
+    slack = limit * (1 + LIMIT_MARGIN)
     layers = _layers(space)
     for steps in layers:
         for device in np.unique(step_device[steps]):
@@ -103,7 +104,7 @@ class _Programme:
         self._positions = positions
         self._limit = limit
         self._surcharges = surcharges[:, None]
-        self._step_device = step_device
+        self._furthest_end = furthest_end(problem, limit)[positions]
         self._best = np.full((space.num_states, positions.size), np.inf)
         self._best[space.final, -1] = 0.0
         self._chosen_step = np.full((space.num_states, positions.size), -1, dtype=np.int32)
@@ -118,7 +119,7 @@ class _Programme:
         steps = np.flatnonzero(active)
         if not steps.size:
             return
-        low, high = self._window(index, start, steps)
+        low, high = self._window(index, steps)
         if low >= high:
             return
         ends = self._positions[low:high]
@@ -134,17 +135,12 @@ class _Programme:
         self._chosen_step[states, index] = steps[order]
         self._chosen_end[states, index] = low + chosen[order]
 
-    def _window(self, index: int, start: int, steps: Integers) -> tuple[int, int]:
+    def _window(self, index: int, steps: Integers) -> tuple[int, int]:
         """Indexes of the ends that some active step may have."""
         targets = self._space.target[steps]
-        furthest = int(self._last[targets].max())
-        for_devices = 0
-        for device in np.unique(self._step_device[steps]):
-            before = self._problem.compute_before[device]
-            end = int(np.searchsorted(before, before[start] + self._limit * (1 + 1e-9), side="right")) - 1
-            for_devices = max(for_devices, end)
+        furthest = min(int(self._last[targets].max()), int(self._furthest_end[index]))
         low = int(np.searchsorted(self._positions, int(self._first[targets].min())))
-        high = int(np.searchsorted(self._positions, min(furthest, for_devices), side="right"))
+        high = int(np.searchsorted(self._positions, furthest, side="right"))
         return max(low, index + 1), high
 
     def solution(self) -> Solution:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.partition.compute_reach import furthest_end
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
 # Leaving some out keeps the bound valid.
@@ -24,7 +25,7 @@ class RepeatedSends:
         self._edges: Floats = np.zeros((1, n + 1))
         if problem.relay or not np.isfinite(limit):
             return
-        counts = _fewest_stages(problem, _furthest_end(problem, limit))
+        counts = _fewest_stages(problem, furthest_end(problem, limit))
         if not counts:
             return
         dearest = sorted(counts, key=lambda value: (-counts[value].max() * problem.value_bytes[value], value))
@@ -42,16 +43,7 @@ class RepeatedSends:
         return self._bytes[made, ends], self._edges[made, ends]
 
 
-def _furthest_end(problem: PartitionProblem, limit: float) -> Integers:
-    """By position: how far a stage that starts there can reach on the device that gets furthest."""
-    furthest = np.zeros(problem.num_nodes + 1, dtype=np.int64)
-    for before in np.unique(problem.compute_before, axis=0):
-        ends = np.searchsorted(before, before + limit * (1 + 1e-9), side="right") - 1
-        furthest = np.maximum(furthest, ends)
-    return furthest
-
-
-def _fewest_stages(problem: PartitionProblem, furthest_end: Integers) -> dict[int, Floats]:
+def _fewest_stages(problem: PartitionProblem, ends: Integers) -> dict[int, Floats]:
     """Value to [n + 1]: the fewest stages that hold its readers from each position on; at least 1, values needing 2."""
     n = problem.num_nodes
     returned = np.flatnonzero(problem.value_returned)
@@ -63,9 +55,9 @@ def _fewest_stages(problem: PartitionProblem, furthest_end: Integers) -> dict[in
     first = np.flatnonzero(np.diff(values, prepend=-1))
     for start, end in zip(first.tolist(), [*first[1:].tolist(), values.size], strict=True):
         readers = nodes[start:end]
-        if end - start == 0 or furthest_end[readers[0]] > readers[-1]:
+        if end - start == 0 or ends[readers[0]] > readers[-1]:
             continue
-        following = np.searchsorted(readers, furthest_end[readers])
+        following = np.searchsorted(readers, ends[readers])
         count = np.zeros(readers.size + 1)
         for index in range(readers.size - 1, -1, -1):
             count[index] = 1 + count[max(int(following[index]), index + 1)]
