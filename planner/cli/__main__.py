@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
 from planner.cli import exit_codes
 from planner.cli.app import app
@@ -11,9 +13,10 @@ from planner.cli.output import say
 from planner.errors import PlannerError
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Ends with SystemExit, always; `arguments` are the command line's if None."""
     try:
-        app(prog_name="planner-cli")
+        app(args=arguments, prog_name="planner-cli")
     except PlannerError as error:
         say(f"error: {error.message}")
         sys.exit(exit_codes.exit_code_of(error))
@@ -24,6 +27,7 @@ def main() -> None:
             raise
         say(f"unexpected {type(error).__name__}: {error} (PLANNER_DEBUG=1 shows where)")
         sys.exit(exit_codes.UNEXPECTED)
+    sys.exit(exit_codes.OK)
 
 
 if __name__ == "__main__":

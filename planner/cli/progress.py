@@ -65,8 +65,13 @@ def batch_bar(num_batches: int) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def spinner(description: str) -> Iterator[None]:
+    """Only where it can be seen turning."""
+    console = messages()
+    if not console.is_terminal:
+        yield
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=messages(), transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         progress.add_task(description, total=None)
         yield
 

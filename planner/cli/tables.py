@@ -128,14 +128,13 @@ def deployments_table(deployments: Iterable[Deployment]) -> Table:
     return table
 
 
-def deployment_table(deployment: Deployment) -> Table:
+def deployment_table(deployment: Deployment) -> RenderableType:
     title = f"{deployment.id}: {deployment.state.value}, {deployment.plan_id}, generation {deployment.generation}"
-    caption = Text(deployment.failure.message, style="red") if deployment.failure else None
-    table = _table("stage", "device", "daemon", title=title)
-    table.caption = caption
+    failure = [Text(deployment.failure.message, style="red")] if deployment.failure else []
+    table = _table("stage", "device", "daemon")
     for placement in deployment.stages:
         table.add_row(str(placement.stage), placement.device_id, placement.daemon_address)
-    return table
+    return Group(Text(title, style="bold"), *failure, table)
 
 
 def _table(*headings: str, title: str | None = None, caption: str | None = None) -> Table:

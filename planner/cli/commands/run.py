@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
@@ -119,9 +122,9 @@ def _document(deployment: str, num_batches: int, outputs: Mapping[str, RawTensor
     }
 
 
-def _outputs_table(document: Mapping[str, Any]) -> Table:
+def _outputs_table(document: Mapping[str, Any]) -> RenderableType:
     written = f", written to {document['path']}" if document["path"] else " (--out FILE keeps them)"
-    table = Table("output", "dtype", "dims", title=f"{document['num_batches']} batches{written}", title_justify="left")
+    table = Table("output", "dtype", "dims", box=box.SIMPLE_HEAD)
     for entry in document["outputs"]:
         table.add_row(entry["name"], entry["dtype"], str(entry["dims"]))
-    return table
+    return Group(Text(f"{document['num_batches']} batches{written}", style="bold"), table)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.table import Table
 
 from planner.cli.config import announced
@@ -24,6 +25,8 @@ from planner.client.local_cluster import LocalCluster, ServiceProcess
 from planner.errors import InvalidArgument, Unavailable
 
 POLL_SECONDS = 0.5
+# Ctrl-C should not take as long as a service may.
+DRAIN_SECONDS = 5
 
 
 class DeviceClass(Enum):
@@ -55,7 +58,13 @@ def up(
         folder = data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="partition-planner-")))
         with spinner("starting the planner and its daemons"):
             cluster = stack.enter_context(
-                LocalCluster(data_dir=folder, memory_bytes=memory_bytes, device=device.value, planner_listen=listen)
+                LocalCluster(
+                    data_dir=folder,
+                    memory_bytes=memory_bytes,
+                    device=device.value,
+                    planner_listen=listen,
+                    daemon_arguments=("--drain-seconds", str(DRAIN_SECONDS)),
+                )
             )
         stack.enter_context(announced(cluster.planner_address))
         document = _document(cluster, memory_bytes, folder)
@@ -77,12 +86,12 @@ def _memory_of_each(sizes: list[str], num_daemons: int) -> list[int | None]:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the children too."""
+    """SIGTERM and SIGHUP end the children too; a shell that starts `up` in the background leaves SIGINT ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
@@ -128,7 +137,7 @@ def _document(cluster: LocalCluster, memory_bytes: list[int | None], folder: Pat
 
 
 def _table(document: dict[str, Any]) -> Table:
-    table = Table("service", "address", "process", "memory", title="running", title_justify="left")
+    table = Table("service", "address", "process", "memory", box=box.SIMPLE_HEAD)
     table.add_row("planner", document["server"], str(document["process_id"]), "")
     for daemon in document["daemons"]:
         memory = format_bytes(daemon["memory_bytes"]) if daemon["memory_bytes"] else "its own figure"

@@ -21,7 +21,7 @@ class CuttingProxy:
 
     async def start(self) -> asyncio.Server:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.address = "127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         return server
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
 
 from planner.client.pipeline import Batch
 from planner.errors import InvalidArgument, MicrobatchFailed, Unavailable
+from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
 
 
 def batch(number: int, rows: int = 2) -> np.ndarray:
@@ -90,7 +90,9 @@ def test_a_failed_microbatch_names_its_stage() -> None:
     with loopback_pipeline(daemon) as pipeline:
         results = pipeline.run([batch(1), batch(2), batch(3)])
         next(results)
-        with pytest.raises(MicrobatchFailed, match="microbatch 2 failed in stage 1 on device b: index out of range") as it:
+        with pytest.raises(
+            MicrobatchFailed, match="microbatch 2 failed in stage 1 on device b: index out of range"
+        ) as it:
             next(results)
         assert it.value.metadata["stage"] == "1"
         assert it.value.metadata["reason"] == "STAGE_FAILED"
@@ -121,7 +123,7 @@ def test_leaving_early_ends_the_session() -> None:
 def test_a_batch_that_does_not_fit_is_refused_before_it_is_sent() -> None:
     daemon = LoopbackDaemon()
     with loopback_pipeline(daemon) as pipeline:
-        with pytest.raises(InvalidArgument, match="input 'x'.*float64 found, float32 needed"):
+        with pytest.raises(InvalidArgument, match=r"input 'x'.*float64 found, float32 needed"):
             pipeline(np.zeros((2, 3)))
         with pytest.raises(InvalidArgument, match=r"dimension 0 \(batch\) is 9, needs at least 1 and at most 8"):
             pipeline(batch(1, rows=9))

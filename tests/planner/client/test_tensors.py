@@ -38,7 +38,7 @@ def test_numpy_keeps_every_bit(dtype: Dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.FLOAT8_E4M3FN, Dtype.FLOAT8_E5M2])
 def test_dtypes_that_numpy_lacks_come_out_as_float32(dtype: Dtype) -> None:
-    every = np.arange(256 ** dtype.size_bytes, dtype=f"<u{dtype.size_bytes}")
+    every = np.arange(256**dtype.size_bytes, dtype=f"<u{dtype.size_bytes}")
     raw = RawTensor(dtype=dtype, dims=every.shape, data=every.tobytes())
     wanted = from_raw(raw, TensorKind.TORCH).float().numpy()
     np.testing.assert_array_equal(from_raw(raw, TensorKind.NUMPY), wanted)

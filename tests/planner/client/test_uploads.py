@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.planner.client.cutting_proxy import cutting_proxy
 
 from planner.client import PlannerClient
 from planner.client.connection import Connection
 from planner.client.records import UploadProgress
 from planner.client.uploads import blob_of_bytes, blob_of_file, upload_blob
 from planner.errors import Corrupt, Unavailable
+from tests.planner.client.cutting_proxy import cutting_proxy
 
 MEBIBYTE = 1 << 20
 
