@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from planner.api.computing import Computing
+from planner.api.metrics import CallMetrics
 from planner.api.plan_runner import PlanRunner
 from planner.api.registry_service import DaemonRegistryService
 from planner.api.service import PlannerService
@@ -45,7 +46,12 @@ class PlannerServer:
     async def start(cls, settings: Settings) -> PlannerServer:
         """Migrates, recovers and listens. Raises planner.errors where the database, folder or port cannot be had."""
         async with AsyncExitStack() as resources:
-            server = grpc.aio.server(interceptors=[StatusInterceptor()], options=_options(settings))
+            metrics = CallMetrics()
+            server = grpc.aio.server(interceptors=[StatusInterceptor(metrics)], options=_options(settings))
+            if settings.metrics_listen:
+                metrics_address, stop = metrics.serve(settings.metrics_listen)
+                resources.callback(stop)
+                log.info("serving metrics", address=metrics_address)
             await _add_services(server, settings, resources)
             address = _listen(server, settings.listen)
             await server.start()

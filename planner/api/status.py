@@ -18,6 +18,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from planner import errors
+from planner.api.metrics import CallMetrics
 
 DOMAIN = "partition_planner"
 # ErrorInfo travels in a header: a long value would make the whole answer unreadable.
@@ -55,7 +56,10 @@ def status_of(error: errors.PlannerError) -> status_pb2.Status:
 
 
 class StatusInterceptor(grpc.aio.ServerInterceptor):
-    """Covers unary and streaming calls alike."""
+    """Covers unary and streaming calls alike, and counts each with its outcome."""
+
+    def __init__(self, metrics: CallMetrics) -> None:
+        self._metrics = metrics
 
     async def intercept_service(
         self,
@@ -67,47 +71,50 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
             return handler
         method = handler_call_details.method
         if handler.unary_unary:
-            return handler._replace(unary_unary=_one_answer(handler.unary_unary, method))
+            return handler._replace(unary_unary=self._one_answer(handler.unary_unary, method))
         if handler.stream_unary:
-            return handler._replace(stream_unary=_one_answer(handler.stream_unary, method))
+            return handler._replace(stream_unary=self._one_answer(handler.stream_unary, method))
         if handler.unary_stream:
-            return handler._replace(unary_stream=_many_answers(handler.unary_stream, method))
-        return handler._replace(stream_stream=_many_answers(handler.stream_stream, method))
+            return handler._replace(unary_stream=self._many_answers(handler.unary_stream, method))
+        return handler._replace(stream_stream=self._many_answers(handler.stream_stream, method))
+
+    def _one_answer(self, call: Callable[..., Any], method: str) -> Callable[..., Any]:
+        if not inspect.iscoroutinefunction(call):
+            return call  # a synchronous servicer (health, reflection) answers for itself
+
+        async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            with self._metrics.observe(method) as fails:
+                try:
+                    return await call(request, context)
+                except Exception as error:
+                    await _abort(error, method, context, fails)
+
+        return answer
+
+    def _many_answers(self, call: Callable[..., Any], method: str) -> Callable[..., Any]:
+        if not inspect.isasyncgenfunction(call):
+            return self._one_answer(call, method)
+
+        async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            with self._metrics.observe(method) as fails:
+                try:
+                    async for item in call(request, context):
+                        yield item
+                except Exception as error:
+                    await _abort(error, method, context, fails)
+
+        return answers
 
 
-def _one_answer(call: Callable[..., Any], method: str) -> Callable[..., Any]:
-    if not inspect.iscoroutinefunction(call):
-        return call  # a synchronous servicer (health, reflection) answers for itself
-
-    async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            return await call(request, context)
-        except Exception as error:
-            await _abort(error, method, context)
-
-    return answer
-
-
-def _many_answers(call: Callable[..., Any], method: str) -> Callable[..., Any]:
-    if not inspect.isasyncgenfunction(call):
-        return _one_answer(call, method)
-
-    async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        try:
-            async for item in call(request, context):
-                yield item
-        except Exception as error:
-            await _abort(error, method, context)
-
-    return answers
-
-
-async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _abort(
+    error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any], fails: Callable[[str], None]
+) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
     known = error if isinstance(error, errors.PlannerError) else _incident(error, method)
     if known is error:
         log.info("refused", method=method, reason=known.reason, message=known.message)
+    fails(known.reason)
     status = rpc_status.to_status(status_of(known))
     await context.abort(status.code, status.details, status.trailing_metadata)
 

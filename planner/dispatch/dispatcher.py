@@ -183,7 +183,7 @@ class Dispatcher:
         return deployment_id
 
     async def _admit(self, session: AsyncSession, plan_id: str, now: datetime) -> tuple[Deployment, Plan, GraphRecord]:
-        plan, _ = await get_plan(session, plan_id)
+        plan, _ = await get_plan(session, plan_id, keep=True)
         graph = await get_graph(session, plan.graph_id)
         if graph.not_deployable_reason:
             raise NotDeployable(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import delete, exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -48,9 +49,12 @@ async def add_plan(session: AsyncSession, plan_id: str, plan: Plan, inventory_id
     await session.flush()
 
 
-async def get_plan(session: AsyncSession, plan_id: str) -> tuple[Plan, datetime]:
-    """The plan exactly as it was added, and when. Raises NotFound."""
-    row = await _row(session, plan_id)
+async def get_plan(session: AsyncSession, plan_id: str, *, keep: bool = False) -> tuple[Plan, datetime]:
+    """The plan exactly as it was added, and when. Raises NotFound.
+
+    With `keep`, nobody can delete it before the transaction ends.
+    """
+    row = await _row(session, plan_id, lock={"read": True, "key_share": True} if keep else None)
     inventory = (await get_inventory(session, row.inventory_id)).inventory
     return await read_plan(session, row, inventory), row.created_at
 
@@ -74,7 +78,7 @@ async def list_plans(
 
 async def delete_plan(session: AsyncSession, plan_id: str) -> None:
     """Raises NotFound, and Conflict while a deployment of it has not ended."""
-    row = await _row(session, plan_id, for_update=True)
+    row = await _row(session, plan_id, lock=True)
     ended = [state.value for state in DeploymentState if state.ended]
     query = select(DeploymentRow.id).where(DeploymentRow.plan_id == plan_id, DeploymentRow.state.not_in(ended))
     active = (await session.scalars(query.limit(1))).first()
@@ -83,8 +87,8 @@ async def delete_plan(session: AsyncSession, plan_id: str) -> None:
     await session.execute(delete(PlanRow).where(PlanRow.id == row.id))
 
 
-async def _row(session: AsyncSession, plan_id: str, for_update: bool = False) -> PlanRow:
-    row = await session.get(PlanRow, plan_id, with_for_update=for_update or None)
+async def _row(session: AsyncSession, plan_id: str, lock: bool | dict[str, Any] | None = None) -> PlanRow:
+    row = await session.get(PlanRow, plan_id, with_for_update=lock)
     if row is None:
         raise NotFound(f"no plan has the id {plan_id[:80]!r}; ListPlans knows them all", plan_id=plan_id[:80])
     return row
