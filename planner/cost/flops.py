@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
 from planner.cost.shapes import Shape
 from planner.graph.ir import Argument, ArgumentList, Node, OperatorKind, ValueReference, values_in
@@ -49,12 +50,16 @@ def _product_at(left: int, right: int) -> Formula:
 
     def formula(node: Node, shapes: Shapes) -> int:
         first, second = _dims(node, left, shapes), _dims(node, right, shapes)
-        rows = math.prod(first[:-1])
+        rows = first[-2] if len(first) > 1 else 1
         columns = second[-1] if len(second) > 1 else 1
-        batch = math.prod(second[:-2]) // math.prod(first[:-2]) if math.prod(first[:-2]) else 0
-        return 2 * rows * columns * first[-1] * max(1, batch)
+        return 2 * math.prod(_broadcast(first[:-2], second[:-2])) * rows * columns * first[-1]
 
     return formula
+
+
+def _broadcast(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    longest = zip_longest(reversed(first), reversed(second), fillvalue=1)
+    return [max(one, other) if min(one, other) else 0 for one, other in longest]
 
 
 def _linear(node: Node, shapes: Shapes) -> int:
