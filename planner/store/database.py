@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -48,6 +49,19 @@ class Database:
         await asyncio.shield(self._engine.dispose())
 
 
+class _Connection(sqlite3.Connection):
+    """Lets go of its lock when it is closed.
+
+    Where a caller is cancelled while rows are being read, SQLite keeps a closed connection, its transaction and so the
+    write lock until the last cursor is collected.
+    """
+
+    def close(self) -> None:
+        if self.in_transaction:
+            self.rollback()
+        super().close()
+
+
 def parse_url(text: str) -> URL:
     """Adds the asynchronous driver where the URL names only the database."""
     try:
@@ -67,7 +81,7 @@ def _engine(url: URL) -> AsyncEngine:
         return create_async_engine(url, pool_pre_ping=True)
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_async_engine(url, connect_args={"timeout": BUSY_SECONDS})
+    engine = create_async_engine(url, connect_args={"timeout": BUSY_SECONDS, "factory": _Connection})
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_immediate)
     return engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,28 @@ async def _insert_and_raise(database: Database) -> None:
     async with database.session() as session:
         await session.execute(text("INSERT INTO t VALUES (1)"))
         raise RuntimeError
+
+
+async def test_a_caller_that_is_cancelled_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.store.database.BUSY_SECONDS", 2.0)
+    database = Database(f"sqlite:///{tmp_path / 'planner.db'}")
+    await database.migrate()
+
+    async def read() -> None:
+        async with database.session() as session:
+            for _ in range(3):
+                await session.execute(text("SELECT count(*) FROM deployments"))
+
+    for steps in range(60):
+        readers = [asyncio.create_task(read()) for _ in range(3)]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for reader in readers:
+            reader.cancel()
+        ends = await asyncio.gather(*readers, return_exceptions=True)
+        await read()
+        del ends
+    await database.close()
 
 
 @pytest.mark.parametrize("url", ["", "mysql://host/name", "nonsense"])
