@@ -1,0 +1,93 @@
+"""Which plans may be deployed now."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from planner.cost.inventory import Device, Inventory
+from planner.dispatch.admission import admit
+from planner.errors import Conflict, DeviceFull, DeviceGone
+from planner.plan.options import BalancedMode, PlanOptions
+from planner.plan.plan import Plan, Stage, StageMemory
+from planner.store.deployment_records import Daemon
+
+
+def stage(index: int, *device_ids: str, peak_bytes: int = 60) -> Stage:
+    return Stage(
+        index=index,
+        node_ranges=((index, index + 1),),
+        device_ids=device_ids,
+        states=(),
+        liveness=(),
+        outputs=(),
+        compute_seconds=0.0,
+        communication_seconds=0.0,
+        flops=0.0,
+        memory=StageMemory(state_bytes=peak_bytes, activation_bytes=0, buffer_bytes=0),
+        reason="",
+    )
+
+
+def plan(*stages: Stage) -> Plan:
+    return Plan(
+        graph_id="00",
+        graph_name="g",
+        num_nodes=len(stages),
+        options=PlanOptions(mode=BalancedMode()),
+        inventory=Inventory(devices=(Device(id="a", kind="cpu", host="node", memory_bytes=100),)),
+        stages=stages,
+        edges=(),
+        tie_groups=(),
+        bottleneck_seconds=0.0,
+        latency_seconds=0.0,
+        lower_bound_seconds=None,
+        symbol_values=(),
+    )
+
+
+def daemon(device_id: str, memory_bytes: int = 100) -> Daemon:
+    return Daemon(
+        device=Device(id=device_id, kind="cpu", host="node", memory_bytes=memory_bytes),
+        address=f"{device_id}:1",
+        incarnation_id=f"incarnation of {device_id}",
+        torch_version="2.13.0",
+        lease_expires_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def test_each_stage_goes_to_the_daemon_that_stands_for_its_device() -> None:
+    placements = admit(plan(stage(0, "b"), stage(1, "a")), [daemon("a"), daemon("b")], {"c": {"dep-9": 10**9}})
+    assert [(p.stage, p.device_id, p.daemon_address, p.incarnation_id) for p in placements] == [
+        (0, "b", "b:1", "incarnation of b"),
+        (1, "a", "a:1", "incarnation of a"),
+    ]
+
+
+def test_a_device_that_is_gone_is_named_with_those_that_live() -> None:
+    with pytest.raises(DeviceGone, match=r"device z, planned for stage 1, .* live devices: a, b\.") as caught:
+        admit(plan(stage(0, "a"), stage(1, "z")), [daemon("b"), daemon("a")], {})
+    assert caught.value.metadata["device_id"] == "z"
+    with pytest.raises(DeviceGone, match="live devices: none"):
+        admit(plan(stage(0, "a")), [], {})
+
+
+def test_stages_of_one_device_count_together() -> None:
+    two = plan(stage(0, "a"), stage(1, "a"))
+    assert len(admit(two, [daemon("a", 120)], {})) == 2
+    with pytest.raises(DeviceFull, match="120 bytes") as caught:
+        admit(two, [daemon("a", 119)], {})
+    assert caught.value.metadata["needed_bytes"] == "120"
+
+
+def test_what_others_were_promised_is_left_to_them() -> None:
+    promised = {"a": {"dep-1": 30, "dep-2": 10}}
+    assert admit(plan(stage(0, "a")), [daemon("a")], promised)
+    with pytest.raises(DeviceFull, match="promised to dep-1, dep-2; the plan needs"):
+        admit(plan(stage(0, "a", peak_bytes=61)), [daemon("a")], promised)
+
+
+def test_a_replicated_stage_is_refused() -> None:
+    with pytest.raises(Conflict, match="stage 0 is planned for the devices a, b"):
+        admit(plan(stage(0, "a", "b")), [daemon("a"), daemon("b")], {})
