@@ -10,6 +10,8 @@ import typer
 from typer.main import get_command
 
 PROGRAM = "planner-cli"
+# What the framework reads: which script to print, or, from within that script, what to complete.
+_VARIABLE = "_PLANNER_CLI_COMPLETE"
 
 
 class Shell(Enum):
@@ -18,11 +20,12 @@ class Shell(Enum):
     FISH = "fish"
 
 
-def completion(
-    context: typer.Context, shell: Annotated[Shell, typer.Argument(help="Which shell the script is for.")]
-) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(help="Which shell the script is for.")]) -> None:
     """Print a completion script: `source <(planner-cli completion bash)`."""
     from planner.cli.app import app
 
-    os.environ["_PLANNER_CLI_COMPLETE"] = f"source_{shell.value}"
-    get_command(app).main([], prog_name=PROGRAM)
+    os.environ[_VARIABLE] = f"source_{shell.value}"
+    try:
+        get_command(app).main([], prog_name=PROGRAM)
+    finally:
+        del os.environ[_VARIABLE]

@@ -1,0 +1,68 @@
+"""Which server the command line talks to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.cli import exit_codes
+from planner.cli.config import DEFAULT_SERVER, announced, find_server, local_server_path
+from planner.errors import InvalidArgument
+from tests.planner.cli.conftest import RunCli
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "folder" / "config.yaml"
+    path.parent.mkdir()
+    monkeypatch.setenv("PLANNER_CONFIG", str(path))
+    return path
+
+
+def test_the_first_of_option_config_and_local_server_counts(config: Path) -> None:
+    assert find_server(None) == DEFAULT_SERVER
+    with announced("127.0.0.1:7"):
+        assert find_server(None) == "127.0.0.1:7"
+        config.write_text("server: planner:50051\n")
+        assert find_server(None) == "planner:50051"
+        assert find_server("named:1") == "named:1"
+    assert not local_server_path().exists()
+
+
+def test_a_local_server_that_died_is_not_asked(config: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    local_server_path().write_text(f"server: 127.0.0.1:7\nprocess_id: {ended.pid}\n")
+    assert find_server(None) == DEFAULT_SERVER
+
+
+def test_another_local_server_stays_announced(config: Path) -> None:
+    with announced("127.0.0.1:7"):
+        local_server_path().write_text(f"server: 127.0.0.1:8\nprocess_id: {os.getppid()}\n")
+    assert find_server(None) == "127.0.0.1:8"
+
+
+@pytest.mark.parametrize("text", ["sever: x", "server: 3", "- server", "server: [", "server:\n  x"])
+def test_a_config_that_cannot_be_is_refused(config: Path, text: str) -> None:
+    config.write_text(text)
+    if text == "server:\n  x":
+        assert find_server(None) == "x"
+        return
+    with pytest.raises(InvalidArgument, match=r"config\.yaml"):
+        find_server(None)
+
+
+def test_the_environment_and_the_option_name_a_server(
+    cli: RunCli, tmp_path: Path, server_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text("server: 127.0.0.1:1\n")
+    refused = cli("device", "list")
+    assert refused.status == exit_codes.UNAVAILABLE
+    assert "127.0.0.1:1" in refused.stderr
+    assert cli("device", "list", "--server", server_address).status == 0
+    monkeypatch.setenv("PLANNER_SERVER", server_address)
+    assert cli("device", "list").status == 0

@@ -1,0 +1,86 @@
+"""Factories named on the command line, and what they may return."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.cli import exit_codes
+from planner.cli.factory import export_from_factory
+from planner.errors import InvalidArgument
+from tests.planner.cli.conftest import RunCli
+
+MODULE = """
+import torch
+
+class Double(torch.nn.Module):
+    def forward(self, x, y=None):
+        return x + (x if y is None else y)
+
+x = torch.ones(2, 3)
+shapes = {"x": {0: torch.export.Dim("rows", min=1, max=9)}}
+
+def plain(): return Double(), (x,)
+def alone(): return Double(), x
+def keywords(): return Double(), {"x": x, "y": x}
+def both(): return Double(), (x,), {"y": x}
+def dynamic(): return Double(), (x,), {}, shapes
+def dynamic_keywords(): return Double(), {"x": x}, shapes
+def nothing(): return Double()
+def strange(): return Double(), (x,), 3
+def broken(): raise RuntimeError("no disk")
+value = 3
+"""
+
+
+@pytest.fixture
+def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"factories_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("factory", "inputs", "num_symbols"),
+    [
+        ("plain", ["x"], 0),
+        ("alone", ["x"], 0),
+        ("keywords", ["x", "y"], 0),
+        ("both", ["x", "y"], 0),
+        ("dynamic", ["x"], 1),
+        ("dynamic_keywords", ["x"], 1),
+    ],
+)
+def test_what_a_factory_may_return(factories: str, factory: str, inputs: list[str], num_symbols: int) -> None:
+    graph = export_from_factory(f"{factories}:{factory}", "named").graph
+    assert [entry.name for entry in graph.inputs] == inputs
+    assert len(graph.symbols) == num_symbols
+    assert graph.name == "named"
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("nothing", "returned Double, needs"),
+        ("strange", "returned 3 items, needs"),
+        ("broken", "raised RuntimeError: no disk"),
+        ("value", "no callable 'value'"),
+        ("missing", "no callable 'missing'"),
+    ],
+)
+def test_what_is_no_factory_is_refused(factories: str, factory: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        export_from_factory(f"{factories}:{factory}", None)
+
+
+def test_exported_to_a_folder_and_submitted_from_it(cli: RunCli, factories: str, tmp_path: Path) -> None:
+    exported = cli("export", f"{factories}:dynamic", tmp_path / "double.ppgraph", "-o", "json").document()
+    assert exported["files"][0]["name"] == "graph.pb"
+    graph = cli("submit", tmp_path / "double.ppgraph", "--name", "double", "-o", "json").document()
+    assert graph["num_nodes"] == exported["num_nodes"] > 0
+    assert cli("export", tmp_path / "double.ppgraph", tmp_path / "again").status == exit_codes.INVALID_INPUT
+    # The same module straight away is the same graph.
+    assert cli("submit", f"{factories}:dynamic", "--name", "dynamic", "-o", "json").document()["num_nodes"] > 0
