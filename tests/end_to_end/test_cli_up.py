@@ -1,0 +1,179 @@
+"""The command line alone, as a newcomer uses it: up, submit, plan, deploy, run, stop; at the end no process is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from planner.cli import exit_codes
+
+START_SECONDS = 120
+STOP_SECONDS = 90
+COMMAND_SECONDS = 120
+MODULE = """
+import torch
+
+class Tower(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = torch.nn.Embedding(10, 8)
+        self.lower = torch.nn.Linear(8, 32)
+        self.upper = torch.nn.Linear(32, 4)
+
+    def forward(self, x, index):
+        hidden = torch.relu(self.lower(x + self.embed(index)))
+        return {"scores": self.upper(hidden), "norm": hidden.norm(dim=-1)}
+
+def build():
+    rows = torch.export.Dim("rows", min=1, max=64)
+    example = {"x": torch.randn(3, 8), "index": torch.tensor([1, 2, 3])}
+    return Tower().eval(), example, {"x": {0: rows}, "index": {0: rows}}
+"""
+
+
+class CommandLine:
+    """Each call is a process of its own, in one folder and with one config."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "towers.py").write_text(MODULE)
+        self.folder = folder
+        self.announced = folder / "local-server.yaml"
+        self.environment = {key: value for key, value in os.environ.items() if key != "PLANNER_SERVER"}
+        self.environment |= {"PLANNER_CONFIG": str(folder / "config.yaml"), "OMP_NUM_THREADS": "1"}
+
+    def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self._command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+
+    def document(self, *arguments: object) -> Any:
+        finished = self(*arguments, "-o", "json")
+        assert finished.returncode == 0, finished.stderr
+        return json.loads(finished.stdout)
+
+    @contextmanager
+    def up(self, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+        with (self.folder / "up.log").open("wb") as log:
+            process = subprocess.Popen(
+                self._command("up", *arguments), cwd=self.folder, env=self.environment, stdout=log, stderr=log
+            )
+        try:
+            wait_until(lambda: self.announced.exists() or process.poll() is not None, START_SECONDS)
+            assert process.poll() is None, (self.folder / "up.log").read_text()
+            yield process
+        finally:
+            process.terminate()
+            process.wait(STOP_SECONDS)
+
+    def running(self) -> list[str]:
+        """Commands of all processes that were started, directly or not, with this config."""
+        marker = f"PLANNER_CONFIG={self.folder / 'config.yaml'}".encode()
+        return [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit() and _has(entry, marker)]
+
+    def _command(self, *arguments: object) -> list[str]:
+        return [sys.executable, "-m", "planner.cli", *map(str, arguments)]
+
+
+def _has(process: Path, marker: bytes) -> bool:
+    try:
+        return marker in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def wait_until(condition: Any, seconds: float) -> None:
+    ends_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends_at, "it did not happen in time"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def command_line(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
+
+
+def test_from_up_to_stop(command_line: CommandLine) -> None:
+    folder = command_line.folder
+    with command_line.up("--daemons", 2, "--device", "cpu", "--memory", "256MiB", "--memory", "512MiB") as process:
+        devices = command_line.document("device", "list")
+        assert sorted(entry["device"]["memory_bytes"] for entry in devices) == [256 << 20, 512 << 20]
+        graph = command_line.document("submit", "towers:build", "--name", "tower")
+        assert graph["deployable"]
+        plan = command_line.document("plan", "create", "--graph", "tower", "--cut", "lower")
+        assert len(plan["stages"]) == 2
+        deployment = command_line.document("deploy", plan["id"])
+        assert deployment["state"] == "ready"
+
+        x = np.random.default_rng(0).standard_normal((11, 8)).astype(np.float32)
+        np.savez(folder / "in.npz", x=x, index=np.arange(11) % 10)
+        ran = command_line.document("run", deployment["id"], "in.npz", "--out", "out.npz", "--batch-size", "4")
+        assert ran["num_batches"] == 3
+        assert_same_as_unsplit(folder, "out.npz", batch_size=4)
+
+        np.savez(folder / "bad.npz", x=x, index=np.full(11, 99))
+        failed = command_line("run", deployment["id"], "bad.npz")
+        assert failed.returncode == exit_codes.DEPLOYMENT_FAILED
+        assert "stage 0" in failed.stderr
+        np.savez(folder / "odd.npz", x=x)
+        assert command_line("run", deployment["id"], "odd.npz").returncode == exit_codes.INVALID_INPUT
+        # Neither harmed the deployment.
+        assert command_line("run", deployment["id"], "in.npz", "--out", "again.safetensors").returncode == 0
+        assert command_line("plan", "delete", plan["id"]).returncode == exit_codes.CONFLICT
+
+        assert command_line.document("stop", deployment["id"])["state"] == "stopped"
+        watched = command_line("deployment", "watch", deployment["id"], "-o", "json")
+        events = [json.loads(line) for line in watched.stdout.splitlines()]
+        assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+        assert [events[0]["state"], events[-1]["state"]] == ["loading", "stopped"]
+        assert command_line("run", deployment["id"], "in.npz").returncode == exit_codes.CONFLICT
+
+        # As a terminal's Ctrl-C would, but to the parent alone: it ends the others.
+        process.send_signal(signal.SIGINT)
+        assert process.wait(STOP_SECONDS) == exit_codes.INTERRUPTED
+        assert not command_line.announced.exists()
+    wait_until(lambda: command_line.running() == [], STOP_SECONDS)
+
+
+def test_nothing_outlives_a_killed_up(command_line: CommandLine) -> None:
+    with command_line.up("--daemons", 1, "--data-dir", "data") as process:
+        server = yaml.safe_load(command_line.announced.read_text())["server"]
+        assert len(command_line.running()) > 2
+        process.kill()
+        wait_until(lambda: command_line.running() == [], STOP_SECONDS)
+    refused = command_line("device", "list")
+    assert refused.returncode == exit_codes.UNAVAILABLE
+    # What it announced is not believed any more.
+    assert server not in refused.stderr
+
+
+def assert_same_as_unsplit(folder: Path, name: str, batch_size: int) -> None:
+    namespace: dict[str, Any] = {}
+    exec(compile(MODULE, "towers", "exec"), namespace)  # noqa: S102
+    module = namespace["build"]()[0]
+    given, found = np.load(folder / "in.npz"), np.load(folder / name)
+    x, index = torch.from_numpy(given["x"]), torch.from_numpy(given["index"])
+    with torch.no_grad():
+        parts = [module(*batch) for batch in zip(x.split(batch_size), index.split(batch_size), strict=True)]
+    for key in ("scores", "norm"):
+        np.testing.assert_array_equal(found[key], torch.cat([part[key] for part in parts]).numpy())
