@@ -21,7 +21,7 @@ from stage_daemon.worker.failures import error_from_failure
 from stage_daemon.worker.frames import HEAD, Frame, FrameKind
 
 _CONTEXT = get_context("forkserver")
-_PRELOADED = ["torch", "torch.distributed", "stage_daemon.worker.preload"]
+_PRELOADED = ["stage_daemon.worker.preload"]
 _READ_BUFFER_BYTES = 1 << 22
 
 
@@ -116,9 +116,9 @@ class WorkerProcess:
         The worker runs only a few results ahead of this iterator. One consumer at a time.
         """
         while (frame := await self._outputs.get()) is not None:
-            yield frame.session_id, frame.sequence, frame.body
             with contextlib.suppress(DaemonError):
                 await self._write(Frame(kind=FrameKind.OUTPUT_TAKEN))
+            yield frame.session_id, frame.sequence, frame.body
         self._outputs.put_nowait(None)
 
     async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:

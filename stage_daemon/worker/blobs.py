@@ -12,7 +12,6 @@ from stage_daemon.errors import NotFound, StateMismatch, Unavailable
 
 # Chunks are of at most 1 MiB, and a little goes to the message around them.
 _MAX_MESSAGE_BYTES = 64 << 20
-_CONNECT_SECONDS = 20.0
 
 
 class BlobReader:
@@ -42,13 +41,8 @@ class BlobReader:
         """Chunks in order; a length of 0 means to the end. Raises NotFound or Unavailable."""
         request = planner_pb2.ReadBlobRequest(sha256=sha256, offset_bytes=offset_bytes, length_bytes=length_bytes)
         try:
-            grpc.channel_ready_future(self._channel).result(_CONNECT_SECONDS)
             for response in self._planner.ReadBlob(request):
                 yield response.chunk
-        except grpc.FutureTimeoutError:
-            raise Unavailable(
-                f"no planner at {self._address} within {_CONNECT_SECONDS:g} s to read blobs from"
-            ) from None
         except grpc.RpcError as error:
             message = f"blob {sha256.hex()} from {self._address}: {error.details()}"
             raise (NotFound if error.code() is grpc.StatusCode.NOT_FOUND else Unavailable)(message) from None

@@ -14,6 +14,7 @@ def run(connection: socket.socket, deployment_id: str, generation: int, device: 
     die_with_parent()
     # The supervisor decides when a worker ends; a terminal's Ctrl-C is for the supervisor.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not at the top: the supervisor imports this module too, and has no use for torch.
     from stage_daemon.worker.worker import Worker
 
     Worker(
