@@ -44,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(settings: Settings) -> int:
     import asyncio
+    import os
+
+    # Workers never use gRPC, and its fork handlers complain at each start of one.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
     from sqlalchemy.exc import DBAPIError
 

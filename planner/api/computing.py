@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -47,6 +48,8 @@ class Computing:
     def __init__(self, num_workers: int) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
+        # Now, so that it loads while the server starts: the first call then finds it ready.
+        forkserver.ensure_running()
         self._turns = asyncio.Semaphore(num_workers)
 
     def turn(self) -> asyncio.Semaphore:

@@ -33,7 +33,6 @@ from tests.contract.calls import (
 from tests.contract.conftest import StartServer, open_channel
 from tests.contract.graphs import chain_bytes, many_nodes
 
-
 # What is about processes and not about rows.
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
