@@ -8,6 +8,7 @@ import contextlib
 import importlib.metadata
 import signal
 import sys
+import threading
 import uuid
 from collections.abc import Sequence
 
@@ -73,14 +74,14 @@ async def serve(settings: Settings) -> None:
     server = DaemonServer(settings.listen, settings.advertise, supervisor)
     registration = Registration(settings.planner, _introduction(device, str(server.endpoint)), supervisor)
     await server.start()
-    importing = asyncio.create_task(asyncio.to_thread(import_store))
+    # A daemon thread: one that is asked to end at once need not wait for the import.
+    threading.Thread(target=import_store, name="import-torch", daemon=True).start()
     try:
         await _run_until_signal(registration, supervisor, settings.drain_seconds, str(server.endpoint))
     finally:
         await supervisor.close()
         await server.stop(STOP_GRACE_SECONDS)
         await registration.close()
-        await importing
 
 
 async def _run_until_signal(
