@@ -19,6 +19,8 @@ from planner.plan.verify import verify_plan
 
 DEFAULT_MICROBATCHES_IN_FLIGHT = 2
 MAX_MICROBATCHES_IN_FLIGHT = 1 << 16
+# Searches keep tables of devices x nodes.
+MAX_DEVICES = 256
 
 
 def make_plan(graph: Graph, graph_id: str, inventory: Inventory, options: PlanOptions) -> Plan:
@@ -27,6 +29,8 @@ def make_plan(graph: Graph, graph_id: str, inventory: Inventory, options: PlanOp
         raise GraphError(f"graph {graph.name!r} has no nodes; there is nothing to plan")
     if not inventory.devices:
         raise InventoryError("the inventory has no devices; register a stage daemon or give devices in the request")
+    if len(inventory.devices) > MAX_DEVICES:
+        raise InventoryError(f"the inventory has {len(inventory.devices)} devices; a plan may use up to {MAX_DEVICES}")
     symbol_values = chosen_symbol_values(graph, options)
     problem = problem_from_graph(
         graph,

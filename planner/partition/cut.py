@@ -89,6 +89,6 @@ def _check_stages_not_empty(problem: PartitionProblem, cuts: Sequence[_Cut]) -> 
         if one.position in (0, problem.num_nodes):
             side = "after" if one.position else "before"
             raise OptionsError(
-                f"mode cut: no node can stand in a stage {side} {one.path!r}; leave this path out",
+                f"mode cut: no node can stand in a stage {side} {one.path!r} ({one.reason}); leave this path out",
                 module_paths=one.path,
             )

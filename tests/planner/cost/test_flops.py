@@ -80,7 +80,7 @@ def test_operator_counts_as_torch_counts(name: str) -> None:
     assert our_flops(graph) == torch_flops(module, args, {})
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "t5", "vit", "resnet50", "unet", "dlrm", "mixture"])
+@pytest.mark.parametrize("family", ["bert", "llama", "t5", "vit", "unet", "dlrm", "mixture"])
 def test_model_counts_as_torch_counts(family: str) -> None:
     case = FAMILIES[family]()
     graph = export(case.module, case.args, dict(case.kwargs), dynamic_shapes=case.dynamic_shapes).graph

@@ -11,7 +11,7 @@ from planner.partition.traffic import traffic
 from tests.planner.partition.problems import problems
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(problems(max_nodes=8, max_devices=3))
 def test_rows_equal_evaluate(problem: PartitionProblem) -> None:
     segments = Segments(problem)

@@ -1,0 +1,79 @@
+"""evaluate, on examples small enough to reckon by hand."""
+
+import pytest
+
+from planner.partition.assignment import contiguous
+from planner.partition.evaluate import Evaluation, evaluate
+from planner.partition.problem import PartitionProblem
+from tests.planner.partition.problems import chain, problem
+
+
+def evaluated(given: PartitionProblem, boundaries: tuple[int, ...], devices: tuple[int, ...]) -> Evaluation:
+    return evaluate(given, contiguous(given, boundaries, devices, [""] * len(devices)))
+
+
+def skipping(*, relay: bool) -> PartitionProblem:
+    """Three nodes; the last reads what the first made."""
+    return problem(
+        compute_seconds=[[1.0, 2.0, 4.0]] * 3,
+        reads=[[0], [1], [1, 2]],
+        value_bytes=[8, 16, 32, 64],
+        returned=(3,),
+        latency=0.5,
+        per_byte=0.125,
+        relay=relay,
+        microbatches_in_flight=3,
+    )
+
+
+def test_direct_sends_go_to_each_reader() -> None:
+    found = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 2))
+    assert [stage.communication_seconds for stage in found.stages] == [2 * 2.5, 2.5 + 4.5, 2.5 + 4.5]
+    assert found.bottleneck_seconds == 4.0 + 7.0
+    assert found.latency_seconds == 1.0 + 2.5 + 2.0 + 4.5 + 4.0
+
+
+def test_relayed_sends_pass_through_every_stage() -> None:
+    found = evaluated(skipping(relay=True), (0, 1, 2, 3), (0, 1, 2))
+    assert [stage.communication_seconds for stage in found.stages] == [2.5, 2.5 + 6.5, 6.5]
+
+
+def test_stages_on_one_device_pay_no_transfer_and_add_up() -> None:
+    found = evaluated(skipping(relay=False), (0, 1, 3), (1, 1))
+    assert found.device_load_seconds == (0.0, 7.0, 0.0)
+    assert found.latency_seconds == 7.0
+    assert found.device_peak_bytes[1] == sum(stage.peak_bytes for stage in found.stages)
+
+
+def test_buffers_hold_what_enters_and_leaves_in_every_microbatch() -> None:
+    found = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 2))
+    assert [stage.buffer_bytes for stage in found.stages] == [3 * (8 + 16), 3 * (16 + 32), 3 * (16 + 32 + 64)]
+
+
+def test_activations_peak_where_most_is_live() -> None:
+    whole = evaluated(skipping(relay=False), (0, 3), (0,)).stages[0]
+    assert whole.activation_bytes == 16 + 32 + 64
+    middle = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 2)).stages[1]
+    assert middle.activation_bytes == 16 + 32
+
+
+def test_a_view_costs_nothing_and_keeps_its_source() -> None:
+    given = problem(
+        compute_seconds=[[1.0] * 4],
+        reads=[[0], [1], [0], [2, 3]],
+        value_bytes=[1, 10, 10, 100, 1000],
+        views={2: 1},
+    )
+    assert evaluated(given, (0, 4), (0,)).stages[0].activation_bytes == 10 + 100 + 1000
+
+
+def test_a_state_counts_once_per_stage_that_uses_it() -> None:
+    given = chain([[1.0] * 4] * 2, states=[(70, (0, 1, 3)), (5, (2,))])
+    found = evaluated(given, (0, 2, 4), (0, 1))
+    assert [stage.state_bytes for stage in found.stages] == [70, 75]
+
+
+def test_flops_and_seconds_sum() -> None:
+    found = evaluated(chain([[1.0, 2.0, 3.0]]), (0, 2, 3), (0, 0))
+    assert [stage.flops for stage in found.stages] == [2.0, 1.0]
+    assert [stage.compute_seconds for stage in found.stages] == pytest.approx([3.0, 3.0])

@@ -1,0 +1,55 @@
+"""Numbers that cannot be planned with are refused before anything is computed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.errors import GraphError, InventoryError, OptionsError
+from planner.partition.registry import ALGORITHMS, Request, partition
+from tests.planner.partition.problems import chain, problem
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_impossible_seconds_name_node_and_device(seconds: float) -> None:
+    with pytest.raises(GraphError, match=r"node 1 \('node1'\) on device 'd0'"):
+        chain([[1.0, seconds, 1.0]])
+
+
+def test_no_nodes() -> None:
+    with pytest.raises(GraphError, match="no nodes"):
+        problem(compute_seconds=[[]], reads=[], value_bytes=[1])
+
+
+def test_no_devices() -> None:
+    with pytest.raises(InventoryError, match="no devices"):
+        replace(
+            chain([[1.0]]),
+            compute_seconds=np.zeros((0, 1)),
+        )
+
+
+def test_negative_bytes() -> None:
+    with pytest.raises(GraphError, match="fewer than 0 bytes"):
+        chain([[1.0]], value_bytes=[-1, 1])
+
+
+def test_bytes_beyond_what_sums_can_hold() -> None:
+    with pytest.raises(GraphError, match="check the dimensions"):
+        chain([[1.0]], value_bytes=[1 << 62, 1])
+
+
+def test_unknown_mode_lists_the_known_ones() -> None:
+    with pytest.raises(OptionsError, match="balanced, cut, size_based"):
+        partition(chain([[1.0]]), Request(mode="best"))
+
+
+@pytest.mark.parametrize("mode", sorted(ALGORITHMS))
+def test_every_mode_gives_stages_in_order(mode: str) -> None:
+    given = chain([[1.0] * 6] * 3, module_paths=["a", "a", "b", "b", "c", "c"])
+    found = partition(given, Request(mode=mode, module_paths=("a", "b")))
+    assert sorted(found.stage_of_node) == list(found.stage_of_node)
+    assert set(found.stage_of_node) == set(range(found.num_stages))
+    assert len(found.reasons) == found.num_stages
+    assert len(set(found.device_of_stage)) == found.num_stages
+    assert found == partition(given, Request(mode=mode, module_paths=("a", "b")))
