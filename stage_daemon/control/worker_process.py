@@ -96,7 +96,10 @@ class WorkerProcess:
         await self._reply(replies)
 
     async def send_input(self, session_id: int, sequence: int, microbatch: bytes) -> None:
-        """Hands over a serialized Microbatch; returns once the first stage has taken it, which is the back-pressure."""
+        """Hands over a serialized Microbatch; returns once the first stage has taken it, which is the back-pressure.
+
+        Raises Conflict once the worker is draining.
+        """
         key = (session_id, sequence)
         if key in self._inputs_taken:
             raise Conflict(f"microbatch {sequence} of session {session_id} is already waiting; send each one once")
@@ -158,14 +161,21 @@ class WorkerProcess:
     def _take(self, frame: Frame) -> None:
         if frame.kind is FrameKind.OUTPUT:
             self._outputs.put_nowait(frame)
-        elif frame.kind is FrameKind.INPUT_TAKEN:
-            taken = self._inputs_taken.get((frame.session_id, frame.sequence))
-            if taken is not None and not taken.done():
-                taken.set_result(None)
+        elif frame.kind in (FrameKind.INPUT_TAKEN, FrameKind.INPUT_REFUSED):
+            self._answer_input(frame)
         elif frame.kind is FrameKind.FAILED:
             self.failure = planner_pb2.Failure.FromString(frame.body)
         elif (replies := self._replies.get(frame.kind)) is not None:
             replies.put_nowait(frame)
+
+    def _answer_input(self, frame: Frame) -> None:
+        taken = self._inputs_taken.get((frame.session_id, frame.sequence))
+        if taken is None or taken.done():
+            return
+        if frame.kind is FrameKind.INPUT_TAKEN:
+            taken.set_result(None)
+        else:
+            taken.set_exception(error_from_failure(planner_pb2.Failure.FromString(frame.body)))
 
     def _expect(self, *kinds: FrameKind) -> asyncio.Queue[Frame | None]:
         replies: asyncio.Queue[Frame | None] = asyncio.Queue()

@@ -148,15 +148,15 @@ def _check_computed(
     unknown = {symbol_id for symbol_id in _symbols_in(dimension) if symbol_id not in bindings}
     known = {symbol_id: size for symbol_id, (size, _) in bindings.items()}
     if not unknown:
-        needed = evaluate(dimension, known)
-        return None if size == needed else f"{where}, needs {needed}"
+        needed = _evaluate_or_none(dimension, known)
+        return None if needed is None or size == needed else f"{where}, needs {needed}"
     if len(unknown) > 1:
         return None
     (symbol_id,) = unknown
     solution = _solve_linear(lambda at: evaluate(dimension, {**known, symbol_id: at}), size)
     if solution is None:
         return None
-    if evaluate(dimension, {**known, symbol_id: solution}) != size:
+    if _evaluate_or_none(dimension, {**known, symbol_id: solution}) != size:
         return f"{where}, which no value of {_name(symbol_id, symbols)} gives"
     return _bind(symbol_id, solution, size, where, bindings, symbols)
 
@@ -182,6 +182,13 @@ def _bind(
             return f"{where}{at_size}, needs {name} to be at most {symbol.upper}"
     bindings[symbol_id] = (value, where)
     return None
+
+
+def _evaluate_or_none(dimension: Dimension, known: Mapping[int, int]) -> int | None:
+    try:
+        return evaluate(dimension, known)
+    except (ZeroDivisionError, ValueError):
+        return None
 
 
 def _solve_linear(function: Callable[[int], int], size: int) -> int | None:

@@ -30,6 +30,7 @@ class FrameKind(IntEnum):
     METRICS_REPLY = 37  # GetDaemonStatusResponse, only its stages
     DRAINED = 38
     FAILED = 39  # Failure
+    INPUT_REFUSED = 40  # Failure
 
 
 # Kind, session id, sequence, length of the body.

@@ -18,7 +18,7 @@ def check_states_fit(stages: Sequence[stage_daemon_pb2.StageModule], device: tor
     available = available_bytes(device)
     taken = 0
     for stage in stages:
-        needed = sum(state.length_bytes for state in stage.states)
+        needed = _state_bytes(stage)
         if available is not None and taken + needed > available:
             raise InsufficientMemory(
                 f"stage {stage.stage}: its tensors need {needed} bytes, {available - taken} are free on {device};"
@@ -28,6 +28,12 @@ def check_states_fit(stages: Sequence[stage_daemon_pb2.StageModule], device: tor
                 available_bytes=available - taken,
             )
         taken += needed
+
+
+def _state_bytes(stage: stage_daemon_pb2.StageModule) -> int:
+    """Tied states lie at one place, and are loaded once."""
+    places = {(state.file_sha256, state.offset_bytes, state.length_bytes) for state in stage.states}
+    return sum(length_bytes for _, _, length_bytes in places)
 
 
 def available_bytes(device: torch.device) -> int | None:

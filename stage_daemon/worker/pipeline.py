@@ -109,9 +109,13 @@ class Pipeline:
 
         self._ingress.submit(Submission(session_id=session_id, sequence=sequence, read=read))
 
+    def take_no_more(self) -> None:
+        """What is submitted from now on is refused; idempotent."""
+        self._ingress.close()
+
     def drain(self) -> None:
         """Returns once the end has passed through all lanes and every result is handed over."""
-        self._ingress.close()
+        self.take_no_more()
         for thread in self._fed_threads:
             thread.join()
         self._channels.pulse.stop()

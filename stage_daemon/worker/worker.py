@@ -15,7 +15,6 @@ from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Submission
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
-from stage_daemon.transport.parcel import MicrobatchFailure
 from stage_daemon.worker import wire
 from stage_daemon.worker.blobs import BlobReader
 from stage_daemon.worker.failures import failure_from_error
@@ -63,6 +62,9 @@ class Worker:
         elif frame.kind is FrameKind.CONNECT:
             self._start(self._connect, frame.body)
         elif frame.kind is FrameKind.DRAIN:
+            if self._pipeline is not None:
+                # Here, so that whatever comes after this frame is refused.
+                self._pipeline.take_no_more()
             self._start(self._drain, frame.body)
 
     def _start(self, work: Callable[[bytes], None], body: bytes) -> None:
@@ -104,14 +106,10 @@ class Worker:
         try:
             self._pipeline.submit(frame.session_id, frame.sequence, frame.body)
         except Conflict as error:
-            self._refuse(frame, error)
-
-    def _refuse(self, frame: Frame, error: Conflict) -> None:
-        """Answers for a microbatch that never got in; on a thread of its own, since results wait for their turn."""
-        failure = MicrobatchFailure(reason=error.reason, message=error.message)
-        result = Result(session_id=frame.session_id, sequence=frame.sequence, failure=failure)
-        self._write(Frame(kind=FrameKind.INPUT_TAKEN, session_id=frame.session_id, sequence=frame.sequence))
-        threading.Thread(target=self._give_result, args=(result,), daemon=True).start()
+            refusal = failure_from_error(error).SerializeToString()
+            self._write(
+                Frame(kind=FrameKind.INPUT_REFUSED, session_id=frame.session_id, sequence=frame.sequence, body=refusal)
+            )
 
     def _tell_taken(self, submission: Submission) -> None:
         self._write(Frame(kind=FrameKind.INPUT_TAKEN, session_id=submission.session_id, sequence=submission.sequence))

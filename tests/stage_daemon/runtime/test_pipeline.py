@@ -12,6 +12,7 @@ import torch
 
 from planner.plan.options import Routing
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
+from stage_daemon.errors import Conflict
 from tests.stage_daemon.runtime.modules import ROWS, SHAPES, STARTS, Dropping, ThreeStages, batch_of, ids, wanted
 from tests.stage_daemon.runtime.workers import WAIT_SECONDS, Preparation, Prepared, running
 
@@ -141,6 +142,10 @@ async def test_draining_lets_everything_in_flight_out(preparation: Preparation, 
         outputs = pipeline.last.outputs()
         await pipeline.send(batches)
         draining = asyncio.gather(*(worker.drain() for worker in pipeline.workers.values()))
+        # One step of the loop starts the draining; nobody takes results yet, so it cannot end.
+        await asyncio.sleep(0)
+        with pytest.raises(Conflict, match="draining"):
+            await pipeline.send([batch_of(2, 3)], session_id=1)
         found = [sequence async for _, sequence, _ in outputs]
         await asyncio.wait_for(draining, WAIT_SECONDS)
         reasons = [await asyncio.wait_for(worker.exited, WAIT_SECONDS) for worker in pipeline.workers.values()]

@@ -48,6 +48,8 @@ HALF = call(DimensionOperator.FLOOR_DIVIDE, LENGTH, 2)
         [((call(DimensionOperator.POWER, LENGTH, 2), LENGTH), (49, 7))],
         [((call(DimensionOperator.MINIMUM, LENGTH, 3), LENGTH), (3, 7))],
         [((call(DimensionOperator.MAXIMUM, LENGTH, BATCH), LENGTH, BATCH), (9, 7, 9))],
+        # Undefined there: nothing to check it against.
+        [((call(DimensionOperator.FLOOR_DIVIDE, LENGTH, call(DimensionOperator.ADD, LENGTH, -7)), LENGTH), (9, 7))],
         # Two unknowns: nothing to check it against.
         [((call(DimensionOperator.MULTIPLY, LENGTH, BATCH),), (35,))],
     ],
