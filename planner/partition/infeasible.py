@@ -19,6 +19,10 @@ _POSITIONS = 400
 def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -> Infeasible:
     """Names the stage that lacks the most, in the segments that lack the least; and what would make a plan exist."""
     shared, found = _least_shortage(problem, num_stages)
+    if not found.boundaries:
+        return Infeasible(
+            f"mode {mode}: no cut into {num_stages} stages was found for {_count(problem)}; ask for fewer"
+        )
     boundaries, devices = found.boundaries, shared.devices_of(found.classes)
     stages = evaluate_layout(problem, boundaries, devices).stages
     lacking = [
@@ -29,7 +33,7 @@ def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -
     device = problem.labels.devices[devices[worst]]
     needed = stages[worst].peak_bytes
     return Infeasible(
-        f"mode {mode}: no cut of the program fits the memory of {_count(problem)}. The closest lacks "
+        f"mode {mode}: no cut of the program fits the memory of {_count(problem)}{_proviso(shared)}. The closest lacks "
         f"{describe_bytes(lacking[worst])}: {describe_stage(problem, boundaries, worst, stages[worst])}, and device "
         f"{device!r} has {describe_bytes(int(problem.device_memory_bytes[devices[worst]]))}. A plan would exist with "
         f"{describe_bytes(lacking[worst])} more on each device"
@@ -51,6 +55,10 @@ def _least_shortage(problem: PartitionProblem, num_stages: int) -> tuple[Ordered
 def _count(problem: PartitionProblem) -> str:
     total = int(problem.device_memory_bytes.sum())
     return f"{problem.num_devices} device{'s' if problem.num_devices > 1 else ''} ({describe_bytes(total)} in all)"
+
+
+def _proviso(shared: OrderedPass) -> str:
+    return "" if shared.complete else ", in the orders of the devices that were tried"
 
 
 def _another_device(problem: PartitionProblem, num_stages: int) -> str:

@@ -49,7 +49,7 @@ class RepeatedSends:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Spread:
-    """A value whose readers no one stage can hold: `num_stages[k]` hold the readers from the k-th on; 0 after the last."""
+    """A value whose readers no one stage can hold: `num_stages[k]` hold those from the k-th on, 0 after the last."""
 
     value: int
     readers: Integers
