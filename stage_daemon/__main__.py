@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import contextlib
 import importlib.metadata
+import os
 import signal
 import sys
 import threading
 import uuid
 from collections.abc import Sequence
+from typing import NoReturn
 
 from pydantic import ValidationError
 
@@ -41,8 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asyncio.run(serve(settings))
     except DaemonError as error:
         print(f"stage-daemon: {error.message}", file=sys.stderr)
-        return 1
-    return 0
+        _exit(1)
+    _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
+    """Ends the process at once: everything is closed, and the interpreter's own end can hang in threads of torch."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def read_settings(arguments: Sequence[str] | None) -> Settings:
