@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 from planner.client.connection import Connection
@@ -10,7 +11,7 @@ from planner.client.messages import deployment_event_from_proto, deployment_from
 from planner.client.pipeline import Pipeline
 from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure
 from planner.client.request_ids import new_request_id
-from planner.client.status import error_from_failure
+from planner.client.status import error_from_failure, place_of
 from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
 from protos.v1 import planner_pb2
 
@@ -18,6 +19,8 @@ from protos.v1 import planner_pb2
 MAX_BROKEN_WATCHES = 3
 # The server drains what is in flight before it answers.
 STOP_SECONDS = 120.0
+FAILURE_REPORT_SECONDS = 5.0
+FAILURE_POLL_SECONDS = 0.2
 
 OnEvent = Callable[[DeploymentEvent], None]
 
@@ -94,11 +97,18 @@ class DeploymentCalls(GraphCalls):
         raise _not_ready(self.get_deployment(deployment_id))
 
     def _why_failed(self, deployment_id: str) -> DeploymentFailed | None:
-        try:
-            deployment = self.get_deployment(deployment_id)
-        except PlannerError:
-            return None
-        return _failed(deployment) if deployment.state is DeploymentState.FAILED else None
+        """A client sees a broken stream before the planner has heard why: it is given time to."""
+        ends_at = time.monotonic() + FAILURE_REPORT_SECONDS
+        while True:
+            try:
+                deployment = self.get_deployment(deployment_id)
+            except PlannerError:
+                return None
+            if deployment.state is DeploymentState.FAILED:
+                return _failed(deployment)
+            if deployment.state.has_ended or time.monotonic() > ends_at:
+                return None
+            time.sleep(FAILURE_POLL_SECONDS)
 
 
 def _not_ready(deployment: Deployment) -> PlannerError:
@@ -114,8 +124,6 @@ def _not_ready(deployment: Deployment) -> PlannerError:
 def _failed(deployment: Deployment) -> DeploymentFailed:
     failure = deployment.failure or Failure(reason="UNKNOWN", message=f"deployment {deployment.id} failed")
     error = error_from_failure(failure, otherwise=DeploymentFailed)
-    where = "" if failure.stage is None else f" in stage {failure.stage}"
-    on = f" on device {failure.device_id}" if failure.device_id else ""
-    failed = DeploymentFailed(f"deployment {deployment.id} failed{where}{on}: {error.message}")
+    failed = DeploymentFailed(f"deployment {deployment.id} failed{place_of(failure)}: {error.message}")
     failed.metadata = {**error.metadata, "deployment_id": deployment.id}
     return failed

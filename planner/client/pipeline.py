@@ -13,8 +13,9 @@ from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, decode, kind_of_batch
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.session import Session
+from planner.client.status import place_of
 from planner.client.tensors import TensorKind
-from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, PlannerError
+from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, PlannerError, ResourceExhausted
 from planner.graph.ir import Graph
 from protos.v1 import planner_pb2, stage_daemon_pb2
 
@@ -84,7 +85,7 @@ class Pipeline:
         try:
             with self._session() as session:
                 yield from self._stream(session, microbatches, window)
-        except (InvalidArgument, MicrobatchFailed):
+        except (InvalidArgument, ResourceExhausted, MicrobatchFailed):
             raise
         except PlannerError as error:
             raise self._why_failed() or error from None
@@ -138,9 +139,7 @@ def _result(response: stage_daemon_pb2.ReceiveOutputsResponse, kind: TensorKind)
 
 def _failed(sequence: int, message: planner_pb2.Failure) -> MicrobatchFailed:
     failure = failure_from_proto(message)
-    where = "" if failure.stage is None else f" in stage {failure.stage}"
-    on = f" on device {failure.device_id}" if failure.device_id else ""
-    error = MicrobatchFailed(f"microbatch {sequence} failed{where}{on}: {failure.message}")
+    error = MicrobatchFailed(f"microbatch {sequence} failed{place_of(failure)}: {failure.message}")
     stage = {} if failure.stage is None else {"stage": str(failure.stage)}
     error.metadata = {
         **failure.metadata,

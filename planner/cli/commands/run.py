@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich import box
 from rich.console import Group, RenderableType
@@ -19,7 +20,7 @@ from planner.cli.tensor_files import as_raw, check_writable, join_rows, read_ten
 from planner.client.microbatches import carried
 from planner.client.tensors import RawTensor
 from planner.errors import InvalidArgument, MicrobatchFailed
-from planner.graph.ir import Graph, Value, ValueKind
+from planner.graph.ir import Dtype, Graph, Value, ValueKind
 
 
 def run(
@@ -92,20 +93,28 @@ def _batches(graph: Graph, leaves: Sequence[object], batch_size: int) -> list[li
 
 
 def _batch_dimension(graph: Graph, leaves: Sequence[object]) -> list[bool]:
-    """Which leaves are cut: those whose first dimension may change; if none may, every tensor with a dimension."""
-    values = [value for _, value in _carried_values(graph)]
-    dynamic = [bool(value.dims) and not isinstance(value.dims[0], int) for value in values]
-    return dynamic if any(dynamic) else [isinstance(leaf, RawTensor) and bool(leaf.dims) for leaf in leaves]
+    """Which leaves are cut: those that begin with the first dynamic first dimension; if there is none, every tensor."""
+    firsts = [value.dims[0] if value.dims else None for _, value in _carried_values(graph)]
+    dynamic = next((first for first in firsts if first is not None and not isinstance(first, int)), None)
+    if dynamic is not None:
+        return [first == dynamic for first in firsts]
+    return [isinstance(leaf, RawTensor) and bool(leaf.dims) for leaf in leaves]
 
 
 def _join(graph: Graph, results: Sequence[Sequence[object]]) -> dict[str, RawTensor]:
-    outputs = {}
-    for index, (name, value_id) in enumerate(carried(graph.outputs)):
-        value = graph.values_by_id()[value_id]
-        parts = [result[index] for result in results]
-        if value.dtype is not None:
-            outputs[name] = join_rows(name, [as_raw(name, part, value.dtype) for part in parts])
-    return outputs
+    values = graph.values_by_id()
+    return {
+        name: _join_output(name, values[value_id].dtype, [result[index] for result in results])
+        for index, (name, value_id) in enumerate(carried(graph.outputs))
+    }
+
+
+def _join_output(name: str, dtype: Dtype | None, parts: Sequence[object]) -> RawTensor:
+    """A number becomes a tensor of one number per batch."""
+    if dtype is not None:
+        return join_rows(name, [as_raw(name, part, dtype) for part in parts])
+    numbers = np.asarray(parts)
+    return as_raw(name, numbers, Dtype(numbers.dtype.name))
 
 
 def _carried_values(graph: Graph) -> list[tuple[str, Value]]:

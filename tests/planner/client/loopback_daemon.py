@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 
 import grpc
 
 from planner.client.pipeline import Pipeline
+from planner.errors import DeploymentFailed
 from planner.graph.expression import SymbolReference
 from planner.graph.ir import (
     Dtype,
@@ -104,7 +105,12 @@ def serving(daemon: LoopbackDaemon) -> Iterator[str]:
 
 
 @contextmanager
-def loopback_pipeline(daemon: LoopbackDaemon, *, deadline_seconds: float = 30.0) -> Iterator[Pipeline]:
+def loopback_pipeline(
+    daemon: LoopbackDaemon,
+    *,
+    deadline_seconds: float = 30.0,
+    why_failed: Callable[[], DeploymentFailed | None] = lambda: None,
+) -> Iterator[Pipeline]:
     with (
         serving(daemon) as address,
         Pipeline(
@@ -113,7 +119,7 @@ def loopback_pipeline(daemon: LoopbackDaemon, *, deadline_seconds: float = 30.0)
             input_address=address,
             output_address=address,
             deadline_seconds=deadline_seconds,
-            why_failed=lambda: None,
+            why_failed=why_failed,
         ) as pipeline,
     ):
         yield pipeline

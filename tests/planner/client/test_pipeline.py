@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from planner.client.pipeline import Batch
-from planner.errors import InvalidArgument, MicrobatchFailed, Unavailable
+from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, Unavailable
 from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
 
 
@@ -144,6 +144,15 @@ def test_a_worker_that_dies_ends_the_run() -> None:
         assert len([next(results), next(results)]) == 2
         with pytest.raises(Unavailable, match="the worker died"):
             next(results)
+
+
+def test_what_the_planner_knows_of_a_failure_is_raised() -> None:
+    daemon = LoopbackDaemon()
+    daemon.ends_at = 1
+    reason = DeploymentFailed("deployment dep-1 failed: stage 1 on b: the worker was killed")
+    with loopback_pipeline(daemon, why_failed=lambda: reason) as pipeline, pytest.raises(DeploymentFailed) as raised:
+        pipeline(batch(1))
+    assert raised.value is reason
 
 
 def test_a_result_that_does_not_come_is_an_error_at_the_deadline() -> None:
