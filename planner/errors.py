@@ -19,7 +19,8 @@ PlannerError
 ├── MicrobatchFailed         one batch failed in a stage; the deployment goes on
 └── Cancelled
 
-Each has a stable `reason`, which travels to clients as google.rpc.ErrorInfo, and `metadata`: the facts behind the message.
+Each has a stable `reason`, which travels to clients as google.rpc.ErrorInfo, and `metadata`: the facts behind the
+message.
 """
 
 from __future__ import annotations

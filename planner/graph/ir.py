@@ -170,7 +170,7 @@ class SubgraphReference:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """"cpu", "cuda" or "meta": the daemon puts its own device in its place."""
+    """A device without a number ("cpu", "cuda", "meta"): the daemon puts its own in its place."""
 
     name: str
 
