@@ -16,7 +16,6 @@ class DeviceClasses:
     members: tuple[tuple[int, ...], ...]
     latency_seconds: Floats
     seconds_per_byte: Floats
-    best_latency_seconds: float
     uniform_links: bool
 
     @property
@@ -44,7 +43,6 @@ def device_classes(problem: PartitionProblem) -> DeviceClasses:
         members=tuple(tuple(found) for found in members),
         latency_seconds=_between(problem.link_latency_seconds, members),
         seconds_per_byte=_between(problem.link_seconds_per_byte, members),
-        best_latency_seconds=float(latencies.min()) if latencies.size else 0.0,
         uniform_links=bool(latencies.size == 0 or (np.ptp(latencies) == 0 and np.ptp(per_byte) == 0)),
     )
 

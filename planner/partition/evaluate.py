@@ -6,7 +6,8 @@
   value that enters (read here, or bypassing to a later stage) lives from the stage's start likewise. Views are free
   and keep what they show alive; so does a view of a value that entered.
 - buffer: microbatches in flight x (bytes that enter + bytes made here that a later stage or the caller needs).
-- load: compute, and the transfer time of each edge to or from another device. A device's load sums its stages'.
+- load: compute, and each distinct tensor that enters from or leaves to another device, once (see communication). A
+  device's load sums its stages'.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.assignment import Assignment
+from planner.partition.communication import communication_seconds
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.traffic import Traffic, traffic
 
@@ -53,9 +55,9 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
     """Linear in reads + stages x values. Says nothing of whether memory suffices."""
     stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
     flow = traffic(problem, stage_of_node, assignment.num_stages)
-    communication = _communication(problem, assignment, flow)
+    communication = communication_seconds(problem, flow.crossings, assignment.device_of_stage)
     stages = tuple(
-        _stage(problem, assignment, stage_of_node, flow, stage, communication[stage])
+        _stage(problem, assignment, stage_of_node, flow, stage, float(communication[stage]))
         for stage in range(assignment.num_stages)
     )
     loads = [0.0] * problem.num_devices
@@ -70,16 +72,6 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
         bottleneck_seconds=max(loads),
         latency_seconds=_latency(problem, assignment, flow, stages),
     )
-
-
-def _communication(problem: PartitionProblem, assignment: Assignment, flow: Traffic) -> list[float]:
-    seconds = [0.0] * assignment.num_stages
-    for (source, target), size in flow.edges.items():
-        ends = assignment.device_of_stage[source], assignment.device_of_stage[target]
-        spent = problem.transfer_seconds(*ends, size)
-        seconds[source] += spent
-        seconds[target] += spent
-    return seconds
 
 
 def _latency(

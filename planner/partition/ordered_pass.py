@@ -27,21 +27,16 @@ MAX_STATES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Segments of the program order and a device for each; `labels` name their steps' labels in the state space."""
+    """Segments of the program order and a device for each, with their true bottleneck."""
 
     boundaries: tuple[int, ...]
     devices: tuple[int, ...]
-    labels: tuple[int, ...]
-    stage_load_seconds: tuple[float, ...]
-
-    @property
-    def bottleneck_seconds(self) -> float:
-        return max(self.stage_load_seconds)
+    bottleneck_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderedPass:
-    """`complete`: the space holds every choice of devices. Loads hold below the limit that they were made for."""
+    """`complete`: the space holds every choice of devices. `exact`: so do the loads, rather than bound them."""
 
     problem: PartitionProblem
     classes: DeviceClasses
@@ -51,17 +46,12 @@ class OrderedPass:
     step_device: Integers
     complete: bool
 
-    def search(self, positions: Integers, limit: float = np.inf, surcharge: Floats | None = None) -> Solution:
-        return search(
-            self.problem,
-            self.segments,
-            self.space,
-            self.loads.seconds,
-            self.step_device,
-            positions,
-            limit,
-            surcharge,
-        )
+    @property
+    def exact(self) -> bool:
+        return self.complete and (self.problem.relay or self.classes.uniform_links)
+
+    def search(self, positions: Integers, limit: float = np.inf) -> Solution:
+        return search(self.problem, self.segments, self.space, self.loads.seconds, self.step_device, positions, limit)
 
     def least_shortage(self, positions: Integers) -> Solution:
         """The segments and devices whose largest shortage of bytes is least; its value is negative if all fit."""
@@ -72,31 +62,20 @@ class OrderedPass:
         left = [list(members) for members in self.classes.members]
         return tuple(left[index].pop(0) for index in classes)
 
-    def layout(self, boundaries: tuple[int, ...], classes: tuple[int, ...], labels: tuple[int, ...]) -> Layout | None:
+    def layout(self, boundaries: tuple[int, ...], classes: tuple[int, ...]) -> Layout | None:
         """None for no boundaries, which is how a search says that it found nothing."""
         if not boundaries:
             return None
         devices = self.devices_of(classes)
-        return Layout(
-            boundaries=boundaries,
-            devices=devices,
-            labels=labels,
-            stage_load_seconds=tuple(
-                stage.load_seconds for stage in evaluate_layout(self.problem, boundaries, devices).stages
-            ),
-        )
-
-    def layout_of(self, solution: Solution) -> Layout | None:
-        labels = tuple(int(self.space.label[step]) for step in solution.steps)
-        return self.layout(solution.boundaries, solution.classes, labels)
+        found = evaluate_layout(self.problem, boundaries, devices)
+        return Layout(boundaries=boundaries, devices=devices, bottleneck_seconds=found.bottleneck_seconds)
 
 
 def evaluate_layout(problem: PartitionProblem, boundaries: tuple[int, ...], devices: tuple[int, ...]) -> Evaluation:
     return evaluate(problem, contiguous(problem, boundaries, devices, [""] * len(devices)))
 
 
-def ordered_pass(problem: PartitionProblem, num_stages: int = 0, limit: float = np.inf) -> OrderedPass:
-    """`limit`: a bottleneck that is in hand, below which the loads have to hold."""
+def ordered_pass(problem: PartitionProblem, num_stages: int = 0) -> OrderedPass:
     classes = device_classes(problem)
     complete = num_counted_states(classes) <= MAX_STATES
     if complete:
@@ -112,7 +91,7 @@ def ordered_pass(problem: PartitionProblem, num_stages: int = 0, limit: float = 
         classes=classes,
         segments=Segments(problem),
         space=space,
-        loads=SegmentLoads(problem, classes, space, limit),
+        loads=SegmentLoads(problem, classes, space),
         step_device=own[space.label],
         complete=complete,
     )

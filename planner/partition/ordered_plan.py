@@ -1,7 +1,11 @@
 """The least bottleneck over contiguous segments of the program order: which cuts, and which device takes which segment.
 
-Coarse first, for a value to beat; then over every allowed position, leaving out what cannot beat it; then, where
-tensors go straight to several readers, branch and bound on the true loads. Exact where device choices are few enough.
+This is the dynamic programme of Tarnawski et al. (NeurIPS 2020) over one linear order, with a choice of devices. Coarse
+first, for a value to beat; then over every allowed position, leaving out what cannot beat it. Exact with relayed
+tensors or equal links, where a segment's load follows from its ends and its neighbours' devices, as long as devices
+differ in few ways (memory that cannot bind is no difference) and positions are affordable. Direct routing over unequal
+links is searched with bounds on the loads, then by branch and bound on the true ones: its answer may leave a gap to
+`lower_bound_seconds`.
 """
 
 from __future__ import annotations
@@ -10,20 +14,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.binding_memory import without_idle_memory
 from planner.partition.exact_search import NEGLIGIBLE, branch_and_bound
 from planner.partition.ordered_pass import Layout, OrderedPass, ordered_pass
 from planner.partition.ordered_search import Solution, reach
 from planner.partition.positions import allowed_positions, few_positions
 from planner.partition.problem import Integers, PartitionProblem
-from planner.partition.surcharge import surcharged
 
 # Pairs of a step and an end that one pass may look at: about two seconds.
 MAX_PAIRS = 4e8
 COARSE_POSITIONS = 160
-# Where a program is small, transfers weigh more, and the number of stages matters most.
-FEW_NODES = 2000
-# Branch and bound tries so many longer partial layouts, fewer the larger the program: about a second.
-MAX_TRIAL_NODES = 15_000_000
+# Branch and bound looks at so many reads, over all the layouts that it tries: about a second.
+MAX_TRIED_READS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +40,18 @@ class OrderedPlan:
 
 def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedPlan | None:
     """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory."""
-    in_hand = _first_layout(problem, num_stages)
-    limit = in_hand.bottleneck_seconds if in_hand else np.inf
-    shared = ordered_pass(problem, num_stages, _just_above(limit))
+    problem = without_idle_memory(problem)
+    in_hand = _coarse_layout(ordered_pass(problem, num_stages))
+    limit = _just_above(in_hand.bottleneck_seconds) if in_hand else np.inf
+    shared = ordered_pass(without_idle_memory(problem, limit), num_stages)
     positions = _affordable_positions(shared, limit)
-    fine = shared.search(positions, _just_above(limit))
-    in_hand = _better(in_hand, shared.layout_of(fine))
+    fine = shared.search(positions, limit)
+    in_hand = _better(in_hand, shared.layout(fine.boundaries, fine.classes))
     if in_hand is None:
         return None
     every_position = positions.size == allowed_positions(problem).size
     proven = min(fine.value, in_hand.bottleneck_seconds) if every_position and shared.complete else 0.0
-    if in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
+    if not shared.exact and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
         in_hand, proven = _refined(shared, fine, in_hand, proven)
     bound = max(proven, _cheap_bound(shared, in_hand.bottleneck_seconds))
     return OrderedPlan(
@@ -59,43 +62,16 @@ def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedP
     )
 
 
-def _first_layout(problem: PartitionProblem, num_stages: int) -> Layout | None:
-    """The best of a coarse search; where tensors go to several stages, of one for each of a few numbers of stages."""
-    counts = [num_stages]
-    if not num_stages and not problem.relay and problem.num_nodes <= FEW_NODES:
-        most = problem.num_devices
-        counts += sorted({count for count in (1, 2, 3, 4, most // 2, most - 1) if 0 < count <= most})
-    best: Layout | None = None
-    for count in counts:
-        shared = ordered_pass(problem, count, best.bottleneck_seconds if best else np.inf)
-        few = few_positions(problem, COARSE_POSITIONS if count == num_stages else COARSE_POSITIONS // 2)
-        found = shared.layout_of(shared.search(few))
-        if found is not None and not problem.relay:
-            found = surcharged(shared, few, found, np.inf, 3)
-        best = _better(best, found)
-    return best
+def _coarse_layout(shared: OrderedPass) -> Layout | None:
+    found = shared.search(few_positions(shared.problem, COARSE_POSITIONS))
+    return shared.layout(found.boundaries, found.classes)
 
 
 def _refined(shared: OrderedPass, fine: Solution, in_hand: Layout, proven: float) -> tuple[Layout, float]:
     """A better layout if there is one in reach, and the best proven bound."""
-    found = shared.layout_of(fine)
-    if found is not None:
-        in_hand = (
-            _better(in_hand, surcharged(shared, fine.positions, found, _just_above(in_hand.bottleneck_seconds), 2))
-            or in_hand
-        )
-    trials = MAX_TRIAL_NODES // (shared.problem.num_nodes + 1000)
-    searched = branch_and_bound(
-        shared.problem,
-        shared.classes,
-        shared.segments,
-        shared.space,
-        shared.loads,
-        fine,
-        in_hand.bottleneck_seconds,
-        trials,
-    )
-    best = _better(in_hand, shared.layout(searched.boundaries, searched.classes, ())) or in_hand
+    trials = MAX_TRIED_READS // (shared.problem.read_value.size + 1000)
+    searched = branch_and_bound(shared, fine, in_hand.bottleneck_seconds, trials)
+    best = _better(in_hand, shared.layout(searched.boundaries, searched.classes)) or in_hand
     return best, best.bottleneck_seconds if searched.complete and proven else proven
 
 

@@ -40,16 +40,12 @@ def search(
     step_device: Integers,
     positions: Integers,
     limit: float = np.inf,
-    surcharge: Floats | None = None,
 ) -> Solution:
     """`positions` ascend from 0 to n. `step_device`: a device of each step's class. Only values below `limit` count.
 
-    `surcharge`: seconds by stage number that are added to its load.
-
     O(starts x (row + steps x ends)) where starts and ends are the positions within reach.
     """
-    surcharges = np.zeros(space.num_steps) if surcharge is None else surcharge[space.depth[space.source]]
-    programme = _Programme(problem, space, step_device, positions, limit, surcharges)
+    programme = _Programme(problem, space, step_device, positions, limit)
     for index in range(positions.size - 2, -1, -1):
         programme.visit(index, segments, load)
     return programme.solution()
@@ -97,13 +93,11 @@ class _Programme:
         step_device: Integers,
         positions: Integers,
         limit: float,
-        surcharges: Floats,
     ) -> None:
         self._problem = problem
         self._space = space
         self._positions = positions
         self._limit = limit
-        self._surcharges = surcharges[:, None]
         self._furthest_end = furthest_end(problem, limit)[positions]
         self._best = np.full((space.num_states, positions.size), np.inf)
         self._best[space.final, -1] = 0.0
@@ -124,7 +118,7 @@ class _Programme:
             return
         ends = self._positions[low:high]
         loads = load(segments.row(start, int(ends[-1])), ends)
-        values = np.maximum(loads[space.label[steps]] + self._surcharges[steps], self._best[target[steps], low:high])
+        values = np.maximum(loads[space.label[steps]], self._best[target[steps], low:high])
         chosen = values.argmin(axis=1)
         found = values[np.arange(steps.size), chosen]
         # Written from the worst to the best, so that the best of each state stays; the first step wins a tie.

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.errors import Infeasible
 from planner.partition.assignment import contiguous
+from planner.partition.communication import UNKNOWN, communication_seconds
 from planner.partition.describe import describe_bytes, describe_stage, smaller_batch_hint
 from planner.partition.evaluate import StageEvaluation, evaluate
 from planner.partition.problem import Booleans, Floats, PartitionProblem
-from planner.partition.traffic import traffic
+from planner.partition.traffic import Crossings, traffic
 
-MAX_EXPANSIONS = 20_000
+MAX_EXPANSIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,27 +29,26 @@ class Placement:
 
 def place(problem: PartitionProblem, boundaries: Sequence[int]) -> Placement:
     """Exact where links are equal, or within MAX_EXPANSIONS steps. Raises Infeasible where memory does not suffice."""
-    stages, edges = _stages(problem, boundaries)
+    stages, crossings = _stages(problem, boundaries)
     fits = _fits(problem, boundaries, stages)
-    loads = _least_loads(problem, boundaries, edges)
+    compute = np.diff(problem.compute_before[:, np.asarray(boundaries)], axis=1).T
+    loads = compute + _least_communication(problem, crossings, len(stages))
     bound, devices = _bottleneck_matching(np.where(fits, loads, np.inf))
     assignment = contiguous(problem, boundaries, devices, [""] * len(devices))
     value = evaluate(problem, assignment).bottleneck_seconds
     if value <= bound * (1 + 1e-12):
         return Placement(devices=devices, bottleneck_seconds=value, lower_bound_seconds=value)
-    search = _Search(problem, edges, loads, fits, value, devices)
-    search.expand((), [0.0] * len(devices))
+    search = _Search(problem, crossings, compute, loads, fits, value, devices)
+    search.expand(())
     proven = search.value if search.expansions_left > 0 else bound
     return Placement(devices=search.devices, bottleneck_seconds=search.value, lower_bound_seconds=proven)
 
 
-def _stages(
-    problem: PartitionProblem, boundaries: Sequence[int]
-) -> tuple[tuple[StageEvaluation, ...], Mapping[tuple[int, int], int]]:
+def _stages(problem: PartitionProblem, boundaries: Sequence[int]) -> tuple[tuple[StageEvaluation, ...], Crossings]:
     count = len(boundaries) - 1
     assignment = contiguous(problem, boundaries, [0] * count, [""] * count)
     stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
-    return evaluate(problem, assignment).stages, traffic(problem, stage_of_node, count).edges
+    return evaluate(problem, assignment).stages, traffic(problem, stage_of_node, count).crossings
 
 
 def _fits(problem: PartitionProblem, boundaries: Sequence[int], stages: Sequence[StageEvaluation]) -> Booleans:
@@ -80,17 +80,17 @@ def _fits(problem: PartitionProblem, boundaries: Sequence[int], stages: Sequence
     return needed[:, None] <= memory[None, :]
 
 
-def _least_loads(problem: PartitionProblem, boundaries: Sequence[int], edges: Mapping[tuple[int, int], int]) -> Floats:
-    """[stages, devices]: compute, and every edge over the best link of the device: exact where links are equal."""
-    loads = np.diff(problem.compute_before[:, np.asarray(boundaries)], axis=1).T.copy()
-    if problem.num_devices == 1:
-        return loads
-    apart = np.where(np.eye(problem.num_devices, dtype=np.bool_), np.inf, 0.0)
-    for (source, target), size in edges.items():
-        seconds = problem.link_latency_seconds + size * problem.link_seconds_per_byte + apart
-        loads[source] += seconds.min(axis=1)
-        loads[target] += seconds.min(axis=0)
-    return loads
+def _least_communication(problem: PartitionProblem, crossings: Crossings, num_stages: int) -> Floats:
+    """[stages, devices]: every tensor over the best link of the device: exact where links are equal."""
+    entering = np.bincount(crossings.targets, problem.value_bytes[crossings.values], num_stages)
+    sends = np.unique(crossings.values * num_stages + crossings.sources)
+    leaving = np.bincount(sends % num_stages, problem.value_bytes[sends // num_stages], num_stages)
+    receives = np.bincount(crossings.targets, minlength=num_stages) > 0
+    sent = np.bincount(crossings.sources, minlength=num_stages) > 0
+    latency, per_byte = problem.best_latency_seconds, problem.best_seconds_per_byte
+    seconds: Floats = np.outer(receives, latency[UNKNOWN, :-1]) + np.outer(entering, per_byte[UNKNOWN, :-1])
+    seconds += np.outer(sent, latency[:-1, UNKNOWN]) + np.outer(leaving, per_byte[:-1, UNKNOWN])
+    return seconds
 
 
 def _bottleneck_matching(loads: Floats) -> tuple[float, tuple[int, ...]]:
@@ -129,51 +129,46 @@ def _match(possible: Booleans) -> tuple[int, ...] | None:
 
 
 class _Search:
-    """Depth-first over stages in order, with the true load of every edge whose ends are placed."""
+    """Depth-first over stages in order, with the best link for every tensor of which one end is not placed yet."""
 
     def __init__(
         self,
         problem: PartitionProblem,
-        edges: Mapping[tuple[int, int], int],
+        crossings: Crossings,
+        compute: Floats,
         loads: Floats,
         fits: Booleans,
         value: float,
         devices: tuple[int, ...],
     ) -> None:
-        self._problem, self._edges, self._loads, self._fits = problem, edges, loads, fits
+        self._problem, self._crossings = problem, crossings
+        self._compute, self._loads, self._fits = compute, loads, fits
         self.value, self.devices = value, devices
         self.expansions_left = MAX_EXPANSIONS
 
-    def expand(self, placed: tuple[int, ...], extra: list[float]) -> None:
-        """`extra`: seconds by stage beyond its least load on its device, from edges that are placed."""
+    def expand(self, placed: tuple[int, ...]) -> None:
         stage = len(placed)
-        if stage == self._loads.shape[0]:
-            value = max(self._loads[at, device] + extra[at] for at, device in enumerate(placed))
-            if value < self.value:
-                self.value, self.devices = float(value), placed
-            return
         for device in np.argsort(self._loads[stage], kind="stable").tolist():
             if device in placed or not self._fits[stage, device]:
                 continue
             if self.expansions_left <= 0:
                 return
             self.expansions_left -= 1
-            longer, more = (*placed, device), self._with_edges(placed, device, extra)
-            worst = max(self._loads[at, on] + more[at] for at, on in enumerate(longer))
-            if worst < self.value * (1 - 1e-12) and self._rest_can_be_placed(longer):
-                self.expand(longer, more)
-
-    def _with_edges(self, placed: tuple[int, ...], device: int, extra: list[float]) -> list[float]:
-        problem, stage, more = self._problem, len(placed), list(extra)
-        apart = np.where(np.eye(problem.num_devices, dtype=np.bool_), np.inf, 0.0)
-        for source, other in enumerate(placed):
-            size = self._edges.get((source, stage))
-            if size is None:
+            longer = (*placed, device)
+            worst = self._least_load(longer)
+            if worst >= self.value * (1 - 1e-12):
                 continue
-            seconds = problem.link_latency_seconds + size * problem.link_seconds_per_byte + apart
-            more[source] += float(seconds[other, device] - seconds[other].min())
-            more[stage] += float(seconds[other, device] - seconds[:, device].min())
-        return more
+            if len(longer) == self._loads.shape[0]:
+                self.value, self.devices = worst, longer
+            elif self._rest_can_be_placed(longer):
+                self.expand(longer)
+
+    def _least_load(self, placed: tuple[int, ...]) -> float:
+        """Of the most loaded stage that is placed; exact once all are."""
+        devices = np.full(self._loads.shape[0], UNKNOWN, dtype=np.int64)
+        devices[: len(placed)] = placed
+        communication = communication_seconds(self._problem, self._crossings, devices)[: len(placed)]
+        return float((self._compute[np.arange(len(placed)), list(placed)] + communication).max())
 
     def _rest_can_be_placed(self, placed: tuple[int, ...]) -> bool:
         possible = self._fits[len(placed) :] & (self._loads[len(placed) :] < self.value)

@@ -121,6 +121,16 @@ class PartitionProblem:
         np.cumsum(self.compute_seconds, axis=1, out=before[:, 1:])
         return before
 
+    @cached_property
+    def best_latency_seconds(self) -> Floats:
+        """[d + 1, d + 1]: the links; index -1 is a device that is not known, over the best link that there could be."""
+        return _with_unknown(self.link_latency_seconds)
+
+    @cached_property
+    def best_seconds_per_byte(self) -> Floats:
+        """[d + 1, d + 1], as the latency."""
+        return _with_unknown(self.link_seconds_per_byte)
+
     def transfer_seconds(self, source: int, target: int, size_bytes: int) -> float:
         """0 on one device."""
         if source == target:
@@ -128,3 +138,13 @@ class PartitionProblem:
         return float(
             self.link_latency_seconds[source, target] + size_bytes * self.link_seconds_per_byte[source, target]
         )
+
+
+def _with_unknown(links: Floats) -> Floats:
+    size = links.shape[0]
+    wider = np.zeros((size + 1, size + 1))
+    wider[:size, :size] = links
+    if size > 1:
+        others = np.where(np.eye(size, dtype=np.bool_), np.inf, links)
+        wider[-1, :size], wider[:size, -1] = others.min(axis=0), others.min(axis=1)
+    return wider

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SegmentRow:
     """Bytes of segments [start, start + 1 + k), k along each array.
 
-    `received_bytes` and `sent_bytes` count each crossing value once, however many stages there are at the other end:
-    exact where tensors are relayed, a lower bound otherwise.
+    `received_bytes` and `sent_bytes` count each crossing value once, however many stages there are at the other end.
+    `receives` and `sends`: whether any value crosses, even of 0 bytes.
     """
 
     start: int
@@ -28,6 +28,8 @@ class SegmentRow:
     buffer_bytes: Floats
     received_bytes: Floats
     sent_bytes: Floats
+    receives: Booleans
+    sends: Booleans
 
     @property
     def peak_bytes(self) -> Floats:
@@ -43,6 +45,8 @@ class Segments:
         self._last = problem.value_last_read
         self._root_last = problem.root_last_access[problem.value_root]
         self._bytes = problem.value_bytes.astype(np.float64)
+        self._ones = np.ones(problem.num_values)
+        self._some_are_empty = bool((problem.value_bytes == 0).any())
         self._made = _sorted_by(problem.value_producer, n)
         self._roots = _sorted_by(problem.root_producer, n)
         # The caller reads what the graph returns from the last stage, so its read stands with the last node.
@@ -54,17 +58,22 @@ class Segments:
     def row(self, start: int, furthest_end: int) -> SegmentRow:
         problem, width = self._problem, furthest_end - start
         entering = np.flatnonzero((problem.value_producer < start) & (self._last >= start))
-        entering_bytes = float(self._bytes[entering].sum())
         made = self._made.between(start, furthest_end)
         leaving = _sums(self._bytes, made, problem.value_producer, self._last, start, width)
-        sent, received = self._crossing(start, width, entering, leaving)
+        sent, received = self._crossing(self._bytes, start, width, entering, leaving)
+        num_sent, num_received = sent, received
+        if self._some_are_empty:
+            num_leaving = _sums(self._ones, made, problem.value_producer, self._last, start, width)
+            num_sent, num_received = self._crossing(self._ones, start, width, entering, num_leaving)
         return SegmentRow(
             start=start,
             state_bytes=self._uses.sums(problem.state_bytes.astype(np.float64), start, width),
             activation_bytes=self._activation(start, width, entering),
-            buffer_bytes=problem.microbatches_in_flight * (entering_bytes + leaving),
+            buffer_bytes=problem.microbatches_in_flight * (float(self._bytes[entering].sum()) + leaving),
             received_bytes=received,
             sent_bytes=sent,
+            receives=num_received > 0,
+            sends=num_sent > 0,
         )
 
     def _activation(self, start: int, width: int, entering: Integers) -> Floats:
@@ -78,23 +87,26 @@ class Segments:
         _add(change, np.minimum(self._root_last[entering] + 1 - start, width), -self._bytes[entering])
         return np.maximum.accumulate(np.cumsum(change[:-1]))
 
-    def _crossing(self, start: int, width: int, entering: Integers, leaving: Floats) -> tuple[Floats, Floats]:
+    def _crossing(
+        self, sizes: Floats, start: int, width: int, entering: Integers, leaving: Floats
+    ) -> tuple[Floats, Floats]:
+        """(sent, received), counting each value as its size."""
         problem, n = self._problem, self._problem.num_nodes
         sent = leaving.copy()
         passing = entering if problem.relay or start == 0 else entering[:0]
         if passing.size:
             # What enters and is still needed goes on: every stage relays, stage 0 hands on the graph's inputs.
             change = np.zeros(width + 1)
-            change[0] = self._bytes[passing].sum()
-            _add(change, np.minimum(self._last[passing] - start, width), -self._bytes[passing])
+            change[0] = sizes[passing].sum()
+            _add(change, np.minimum(self._last[passing] - start, width), -sizes[passing])
             sent += np.cumsum(change[:-1])
         if start + width == n:
             sent[-1] = 0.0
         if start == 0:
             return sent, np.zeros(width)
         if problem.relay:
-            return sent, np.full(width, float(self._bytes[entering].sum()))
-        return sent, self._reads.sums(self._bytes, start, width, problem.value_producer)
+            return sent, np.full(width, float(sizes[entering].sum()))
+        return sent, self._reads.sums(sizes, start, width, problem.value_producer)
 
 
 class _SortedItems:

@@ -1,4 +1,4 @@
-"""What crosses between stages: which values each is given, and the bytes of each edge of their DAG.
+"""What crosses between stages: which values each is given, and the values and bytes of each edge of their DAG.
 
 Direct: a producer sends to each stage that reads the value. Relay: a value passes through every stage up to its last
 reader. Either way stage 0 takes the graph's inputs and the last stage returns its outputs.
@@ -15,11 +15,21 @@ from planner.partition.problem import Integers, PartitionProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Crossings:
+    """Distinct (value, the stage that sends it, the stage that it is sent to). A stage is sent a value by one other."""
+
+    values: Integers
+    sources: Integers
+    targets: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
     """By value: the stage that makes it (-1: an input), the last that needs it (-1: none). `edges`: bytes by pair."""
 
     made_in: Integers
     last_needed_in: Integers
+    crossings: Crossings
     edges: Mapping[tuple[int, int], int]
 
 
@@ -28,41 +38,39 @@ def traffic(problem: PartitionProblem, stage_of_node: Integers, num_stages: int)
     last_needed_in = np.full(problem.num_values, -1, dtype=np.int64)
     np.maximum.at(last_needed_in, problem.read_value, stage_of_node[problem.read_node])
     last_needed_in[problem.value_returned] = num_stages - 1
-    edges = (
-        _relayed(problem, made_in, last_needed_in, num_stages)
-        if problem.relay
-        else _direct(problem, made_in, stage_of_node, num_stages)
+    crossings = (
+        _relayed(made_in, last_needed_in) if problem.relay else _direct(problem, made_in, stage_of_node, num_stages)
     )
-    return Traffic(made_in=made_in, last_needed_in=last_needed_in, edges=edges)
+    return Traffic(
+        made_in=made_in,
+        last_needed_in=last_needed_in,
+        crossings=crossings,
+        edges=_edges(problem, crossings, num_stages),
+    )
 
 
-def _relayed(
-    problem: PartitionProblem, made_in: Integers, last_needed_in: Integers, num_stages: int
-) -> dict[tuple[int, int], int]:
-    edges: dict[tuple[int, int], int] = {}
-    for stage in range(num_stages - 1):
-        crossing = (made_in <= stage) & (last_needed_in > stage)
-        if crossing.any():
-            edges[stage, stage + 1] = int(problem.value_bytes[crossing].sum())
-    return edges
+def _relayed(made_in: Integers, last_needed_in: Integers) -> Crossings:
+    first = np.maximum(made_in, 0)
+    hops = np.maximum(last_needed_in - first, 0)
+    values = np.repeat(np.arange(made_in.size), hops)
+    sources = first[values] + np.arange(values.size) - np.repeat(np.cumsum(hops) - hops, hops)
+    return Crossings(values=values, sources=sources, targets=sources + 1)
 
 
-def _direct(
-    problem: PartitionProblem, made_in: Integers, stage_of_node: Integers, num_stages: int
-) -> dict[tuple[int, int], int]:
+def _direct(problem: PartitionProblem, made_in: Integers, stage_of_node: Integers, num_stages: int) -> Crossings:
     returned = np.flatnonzero(problem.value_returned)
     values = np.concatenate([problem.read_value, returned])
     readers = np.concatenate([stage_of_node[problem.read_node], np.full(returned.size, num_stages - 1)])
-    pairs = np.unique(np.stack([values, readers]), axis=1)
-    values, readers = pairs[0], pairs[1]
+    pairs = np.unique(values * num_stages + readers)
+    values, readers = pairs // num_stages, pairs % num_stages
     sources = np.maximum(made_in[values], 0)
     crossing = sources != readers
-    edges: dict[tuple[int, int], int] = {}
-    for source, reader, size in zip(
-        sources[crossing].tolist(),
-        readers[crossing].tolist(),
-        problem.value_bytes[values[crossing]].tolist(),
-        strict=True,
-    ):
-        edges[source, reader] = edges.get((source, reader), 0) + size
-    return dict(sorted(edges.items()))
+    return Crossings(values=values[crossing], sources=sources[crossing], targets=readers[crossing])
+
+
+def _edges(problem: PartitionProblem, crossings: Crossings, num_stages: int) -> dict[tuple[int, int], int]:
+    pairs, edge_of_crossing = np.unique(crossings.sources * num_stages + crossings.targets, return_inverse=True)
+    sizes = np.zeros(pairs.size, dtype=np.int64)
+    np.add.at(sizes, edge_of_crossing, problem.value_bytes[crossings.values])
+    ends = zip((pairs // num_stages).tolist(), (pairs % num_stages).tolist(), strict=True)
+    return dict(zip(ends, sizes.tolist(), strict=True))

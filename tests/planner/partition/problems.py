@@ -94,7 +94,14 @@ def chain(seconds: list[list[float]], **more: object) -> PartitionProblem:
 
 
 @st.composite
-def problems(draw: st.DrawFn, max_nodes: int = 7, max_devices: int = 3) -> PartitionProblem:
+def problems(
+    draw: st.DrawFn,
+    max_nodes: int = 7,
+    max_devices: int = 3,
+    equal_links: bool | None = None,
+    relay: bool | None = None,
+) -> PartitionProblem:
+    """None: either."""
     n = draw(st.integers(1, max_nodes))
     devices = draw(st.integers(1, max_devices))
     num_inputs = draw(st.integers(0, 2))
@@ -110,7 +117,7 @@ def problems(draw: st.DrawFn, max_nodes: int = 7, max_devices: int = 3) -> Parti
             views[num_inputs + k] = draw(st.sampled_from(reads[k]))
     speeds = [draw(st.sampled_from([1.0, 1.0, 2.0, 0.5])) for _ in range(devices)]
     seconds = [draw(few) for _ in range(n)]
-    uniform = draw(st.booleans())
+    uniform = draw(st.booleans()) if equal_links is None else equal_links
     matrix = [[draw(st.sampled_from([0.0, 0.1, 0.5])) for _ in range(devices)] for _ in range(devices)]
     states = draw(
         st.lists(st.tuples(sizes, st.sets(st.integers(0, n - 1), min_size=1, max_size=3).map(tuple)), max_size=4)
@@ -132,7 +139,7 @@ def problems(draw: st.DrawFn, max_nodes: int = 7, max_devices: int = 3) -> Parti
         latency=0.25 if uniform else matrix,
         per_byte=0.0625 if uniform else [[one / 4 for one in row] for row in matrix],
         groups=groups,
-        relay=draw(st.booleans()),
+        relay=draw(st.booleans()) if relay is None else relay,
         microbatches_in_flight=draw(st.integers(1, 2)),
     )
 

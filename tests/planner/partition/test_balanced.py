@@ -6,11 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible, OptionsError
+from planner.partition import ordered_plan
 from planner.partition.assignment import Assignment
 from planner.partition.balanced import balanced
 from planner.partition.evaluate import evaluate
+from planner.partition.ordered_pass import ordered_pass
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import all_contiguous, chain, problems
+from tests.planner.partition.problems import problem as problem_of
 
 
 def fits(problem: PartitionProblem, assignment: Assignment) -> bool:
@@ -22,9 +25,41 @@ def least(problem: PartitionProblem, num_stages: int) -> float | None:
     return min((evaluate(problem, one).bottleneck_seconds for one in feasible), default=None)
 
 
-@settings(max_examples=150, deadline=None)
-@given(problem=problems(max_nodes=7, max_devices=3), num_stages=st.integers(0, 3))
-def test_is_the_best_of_all(problem: PartitionProblem, num_stages: int) -> None:
+@settings(max_examples=250, deadline=None)
+@pytest.mark.parametrize("relay", [False, True])
+@given(data=st.data(), num_stages=st.integers(0, 3))
+def test_is_the_best_of_all_over_equal_links(relay: bool, data: st.DataObject, num_stages: int) -> None:
+    problem = data.draw(problems(max_nodes=7, max_devices=3, equal_links=True, relay=relay))
+    check_against_all(problem, num_stages)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=4, equal_links=True))
+def test_is_the_best_of_all_on_four_devices(problem: PartitionProblem) -> None:
+    check_against_all(problem, 0)
+
+
+@settings(max_examples=250, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=3, equal_links=False), num_stages=st.integers(0, 3))
+def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, num_stages: int) -> None:
+    check_against_all(problem, num_stages)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=3, equal_links=False, relay=False))
+def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> None:
+    expected = least(problem, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordered_plan, "MAX_TRIED_READS", 0)
+        if expected is None:
+            return
+        found = balanced(problem)
+    assert found.lower_bound_seconds <= expected + 1e-9
+    assert evaluate(problem, found).bottleneck_seconds >= expected - 1e-9
+
+
+def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
+    """The bottleneck is the optimum and so is the bound."""
     expected = least(problem, num_stages)
     if expected is None:
         with pytest.raises((Infeasible, OptionsError)):
@@ -39,12 +74,29 @@ def test_is_the_best_of_all(problem: PartitionProblem, num_stages: int) -> None:
     assert found.lower_bound_seconds <= evaluation.bottleneck_seconds
 
 
-@settings(max_examples=30, deadline=None)
-@given(problem=problems(max_nodes=6, max_devices=4))
-def test_is_the_best_of_all_on_four_devices(problem: PartitionProblem) -> None:
-    expected = least(problem, 0)
-    if expected is not None:
-        assert evaluate(problem, balanced(problem)).bottleneck_seconds == pytest.approx(expected, abs=1e-9)
+def test_a_tensor_that_many_stages_read_is_sent_once() -> None:
+    """Each node reads the first one's tensor: cutting everywhere costs its sender no more than cutting once."""
+    spread = problem_of(
+        compute_seconds=[[4.0] * 5] * 5,
+        reads=[[0], [1], [1, 2], [1, 3], [1, 4]],
+        value_bytes=[0, 8, 0, 0, 0, 0],
+        per_byte=0.125,
+    )
+    found = balanced(spread)
+    assert found.num_stages == 5
+    assert evaluate(spread, found).bottleneck_seconds == 5.0 == found.lower_bound_seconds
+
+
+def test_memory_that_cannot_bind_tells_no_devices_apart() -> None:
+    seconds = [1.0 + (5 * node % 7) for node in range(48)]
+    states = [(100, (node,)) for node in range(48)]
+    memory = [4000 + 7 * device for device in range(16)]
+    problem = chain([seconds] * 16, latency=0.25, states=states, memory_bytes=memory)
+    equal = chain([seconds] * 16, latency=0.25, states=states)
+    assert ordered_pass(problem).complete is False
+    found, value = balanced(problem), evaluate(equal, balanced(equal)).bottleneck_seconds
+    assert evaluate(problem, found).bottleneck_seconds == value
+    assert found.lower_bound_seconds == pytest.approx(value)
 
 
 def test_faster_device_takes_more() -> None:

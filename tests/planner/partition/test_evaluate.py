@@ -1,5 +1,8 @@
 """evaluate, on examples small enough to reckon by hand."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from planner.partition.assignment import contiguous
@@ -26,16 +29,38 @@ def skipping(*, relay: bool) -> PartitionProblem:
     )
 
 
-def test_direct_sends_go_to_each_reader() -> None:
+def test_direct_sends_are_paid_once_whatever_the_fan_out() -> None:
     found = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 2))
-    assert [stage.communication_seconds for stage in found.stages] == [2 * 2.5, 2.5 + 4.5, 2.5 + 4.5]
-    assert found.bottleneck_seconds == 4.0 + 7.0
+    assert [stage.communication_seconds for stage in found.stages] == [2.5, 2.5 + 4.5, 0.5 + 2.0 + 4.0]
+    assert found.bottleneck_seconds == 4.0 + 6.5
     assert found.latency_seconds == 1.0 + 2.5 + 2.0 + 4.5 + 4.0
 
 
 def test_relayed_sends_pass_through_every_stage() -> None:
     found = evaluated(skipping(relay=True), (0, 1, 2, 3), (0, 1, 2))
     assert [stage.communication_seconds for stage in found.stages] == [2.5, 2.5 + 6.5, 6.5]
+
+
+def test_the_slowest_copy_and_the_largest_latency_count() -> None:
+    latency = [[0.0, 0.5, 0.25], [0.0, 0.0, 2.0], [0.0, 0.0, 0.0]]
+    per_byte = [[0.0, 0.125, 0.5], [0.0, 0.0, 0.25], [0.0, 0.0, 0.0]]
+    given = replace(
+        skipping(relay=False), link_latency_seconds=np.array(latency), link_seconds_per_byte=np.array(per_byte)
+    )
+    found = evaluated(given, (0, 1, 2, 3), (0, 1, 2))
+    out, first_in, second_out = 0.5 + 16 * 0.5, 0.5 + 16 * 0.125, 2.0 + 32 * 0.25
+    last_in = 2.0 + 16 * 0.5 + 32 * 0.25
+    assert [stage.communication_seconds for stage in found.stages] == [out, first_in + second_out, last_in]
+
+
+def test_a_copy_for_the_same_device_is_free() -> None:
+    found = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 0))
+    assert [stage.communication_seconds for stage in found.stages] == [2.5, 2.5 + 4.5, 4.5]
+
+
+def test_an_empty_tensor_pays_its_latency() -> None:
+    given = chain([[1.0] * 2] * 2, value_bytes=[0] * 3, latency=0.5)
+    assert [stage.communication_seconds for stage in evaluated(given, (0, 1, 2), (0, 1)).stages] == [0.5, 0.5]
 
 
 def test_stages_on_one_device_pay_no_transfer_and_add_up() -> None:
