@@ -22,24 +22,26 @@ from planner.client.records import (
 from planner.cost.inventory import Device, Inventory
 from planner.plan.plan import Plan, Stage
 
-BAR_CELLS = 12
+BAR_CELLS = 6
 # Enough of a graph's id to name it.
 ID_CHARACTERS = 12
 
 
-def plan_table(plan: Plan) -> Table:
-    """One row per stage, with a bar of how full its device is; the plan's figures in the caption."""
-    table = _table(title=_plan_title(plan), caption=_plan_caption(plan))
-    for heading in ("stage", "device", "nodes", "modules", "compute", "transfer", "memory", "", "in", "bypass"):
-        table.add_column(
-            heading,
-            justify="left" if heading in ("device", "modules", "") else "right",
-            no_wrap=heading != "modules",
-        )
+def plan_table(plan: Plan) -> RenderableType:
+    """One row per stage, with how full its device is; below, what each stage holds, and the plan's figures.
+
+    Fits 80 columns for devices with short names.
+    """
+    table = _table(title=_plan_title(plan))
+    table.add_column("stage", justify="right", no_wrap=True)
+    table.add_column("device", no_wrap=True)
+    for heading in ("nodes", "compute", "transfer", "memory", "full"):
+        table.add_column(heading, justify="right", no_wrap=True)
     devices = {device.id: device for device in plan.inventory.devices}
     for stage in plan.stages:
         table.add_row(*_stage_cells(stage, devices))
-    return table
+    stages = [Text(_stage_line(stage)) for stage in plan.stages]
+    return Group(table, *stages, Text(_plan_caption(plan)))
 
 
 def memory_bar(used_bytes: int, total_bytes: int) -> Text:
@@ -129,12 +131,12 @@ def deployments_table(deployments: Iterable[Deployment]) -> Table:
 
 
 def deployment_table(deployment: Deployment) -> RenderableType:
-    title = f"{deployment.id}: {deployment.state.value}, {deployment.plan_id}, generation {deployment.generation}"
+    title = f"{deployment.id}: {deployment.state.value} ({deployment.plan_id}, generation {deployment.generation})"
     failure = [Text(deployment.failure.message, style="red")] if deployment.failure else []
     table = _table("stage", "device", "daemon")
     for placement in deployment.stages:
         table.add_row(str(placement.stage), placement.device_id, placement.daemon_address)
-    return Group(Text(title, style="bold"), *failure, table)
+    return Group(Text(title, style="bold", no_wrap=True), *failure, table)
 
 
 def _table(*headings: str, title: str | None = None, caption: str | None = None) -> Table:
@@ -143,6 +145,7 @@ def _table(*headings: str, title: str | None = None, caption: str | None = None)
         title=title,
         caption=caption,
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
         title_justify="left",
         caption_justify="left",
         title_style="bold",
@@ -171,27 +174,24 @@ def _stage_cells(stage: Stage, devices: dict[str, Device]) -> tuple[RenderableTy
     peak_bytes = stage.memory.peak_bytes
     held = [devices[device_id].memory_bytes for device_id in stage.device_ids if device_id in devices]
     device_bytes = min(held, default=0)
-    bypassing = [entry.size_bytes for entry in stage.liveness if entry.bypassing and not entry.consumed]
     return (
         str(stage.index),
         ", ".join(stage.device_ids),
         f"{stage.num_nodes:,}",
-        Text(_module_range(stage)),
         format_seconds(stage.compute_seconds),
         format_seconds(stage.communication_seconds),
         f"{format_bytes(peak_bytes)} / {format_bytes(device_bytes)}",
         memory_bar(peak_bytes, device_bytes),
-        format_bytes(sum(entry.size_bytes for entry in stage.liveness if entry.consumed)),
-        f"{format_bytes(sum(bypassing))} ({len(bypassing)})" if bypassing else "-",
     )
 
 
-def _module_range(stage: Stage) -> str:
-    """From its first to its last state's module; a stage without states has none to name."""
-    modules = list(dict.fromkeys(state.rpartition(".")[0] for state in stage.states))
-    if not modules:
-        return "-"
-    return modules[0] if len(modules) == 1 else f"{modules[0]} → {modules[-1]}"
+def _stage_line(stage: Stage) -> str:
+    """ "stage 1: encoder.layer.3 → pooler; takes 78.1 KiB, passes on 2 KiB" """
+    modules = list(dict.fromkeys(path for path in (stage.first_module, stage.last_module) if path))
+    taken = sum(entry.size_bytes for entry in stage.liveness if entry.consumed)
+    passing = [entry.size_bytes for entry in stage.liveness if entry.bypassing and not entry.consumed]
+    bypass = f", passes on {format_bytes(sum(passing))} (unread: {len(passing)})" if passing else ""
+    return f"stage {stage.index}: {' → '.join(modules) or 'no module'}; takes {format_bytes(taken)}{bypass}"
 
 
 def _links_table(inventory: Inventory) -> Table:

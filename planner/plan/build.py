@@ -32,6 +32,7 @@ def build_plan(
     residence = find_residence(graph, assignment.stage_of_node, num_stages)
     tables = liveness_tables(residence, values, sizes, num_stages)
     ranges = node_ranges(assignment.stage_of_node, num_stages)
+    modules = [_end_modules(graph, stage_ranges) for stage_ranges in ranges]
     stages = tuple(
         Stage(
             index=index,
@@ -49,6 +50,8 @@ def build_plan(
                 buffer_bytes=costs.buffer_bytes,
             ),
             reason=assignment.reasons[index],
+            first_module=modules[index][0],
+            last_module=modules[index][1],
         )
         for index, costs in enumerate(evaluation.stages)
     )
@@ -78,3 +81,10 @@ def node_ranges(stage_of_node: Sequence[int], num_stages: int) -> tuple[tuple[tu
             ranges[stage].append((start, end))
             start = end
     return tuple(tuple(found) for found in ranges)
+
+
+def _end_modules(graph: Graph, ranges: Sequence[tuple[int, int]]) -> tuple[str, str]:
+    """Modules of the first and the last node that belong to one."""
+    paths = [graph.nodes[index].module_path for start, end in ranges for index in range(start, end)]
+    named = [path for path in paths if path]
+    return (named[0], named[-1]) if named else ("", "")

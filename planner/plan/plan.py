@@ -49,7 +49,10 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """`node_ranges` are half-open index ranges into Graph.nodes, ascending and disjoint."""
+    """`node_ranges` are half-open index ranges into Graph.nodes, ascending and disjoint.
+
+    `first_module` and `last_module` are where its program begins and ends; empty where it runs outside of every module.
+    """
 
     index: int
     node_ranges: tuple[tuple[int, int], ...]
@@ -62,6 +65,8 @@ class Stage:
     flops: float
     memory: StageMemory
     reason: str
+    first_module: str = ""
+    last_module: str = ""
 
     def node_indexes(self) -> tuple[int, ...]:
         return tuple(index for start, end in self.node_ranges for index in range(start, end))

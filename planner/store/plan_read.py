@@ -91,6 +91,8 @@ async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:
                 state_bytes=row.state_bytes, activation_bytes=row.activation_bytes, buffer_bytes=row.buffer_bytes
             ),
             reason=row.reason,
+            first_module=row.first_module,
+            last_module=row.last_module,
         )
         for row in await _rows(session, PlanStageRow, plan_id)
     )

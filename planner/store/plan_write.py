@@ -74,6 +74,8 @@ def _stage_rows(plan_id: str, stage: Stage) -> Iterator[Row]:
         buffer_bytes=stage.memory.buffer_bytes,
         peak_bytes=stage.memory.peak_bytes,
         reason=stage.reason,
+        first_module=stage.first_module,
+        last_module=stage.last_module,
     )
     for position, (first, end) in enumerate(stage.node_ranges):
         yield PlanStageNodeRangeRow(**at, position=position, first_node=first, end_node=end)

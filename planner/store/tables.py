@@ -177,6 +177,8 @@ class PlanStageRow(Row):
     buffer_bytes: Mapped[int]
     peak_bytes: Mapped[int]
     reason: Mapped[str]
+    first_module: Mapped[str]
+    last_module: Mapped[str]
 
 
 class PlanStageNodeRangeRow(Row):

@@ -85,6 +85,8 @@ def _stage_to_proto(stage: Stage) -> plan_pb2.Stage:
         memory=_memory_to_proto(stage.memory),
         num_nodes=stage.num_nodes,
         reason=stage.reason,
+        first_module=stage.first_module,
+        last_module=stage.last_module,
         flops=stage.flops,
     )
 
@@ -106,6 +108,8 @@ def _stage_from_proto(message: plan_pb2.Stage) -> Stage:
             buffer_bytes=message.memory.buffer_bytes,
         ),
         reason=message.reason,
+        first_module=message.first_module,
+        last_module=message.last_module,
     )
 
 

@@ -255,6 +255,8 @@ class Stage(google.protobuf.message.Message):
     NUM_NODES_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     FLOPS_FIELD_NUMBER: builtins.int
+    FIRST_MODULE_FIELD_NUMBER: builtins.int
+    LAST_MODULE_FIELD_NUMBER: builtins.int
     index: builtins.int
     compute_seconds: builtins.float
     """Forward compute on its device."""
@@ -264,6 +266,9 @@ class Stage(google.protobuf.message.Message):
     reason: builtins.str
     """Why the stage ends where it does, in a sentence."""
     flops: builtins.float
+    first_module: builtins.str
+    """Modules that its first and last node belong to; empty where none of its nodes belongs to one."""
+    last_module: builtins.str
     @property
     def node_ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeRange]:
         """Indexes into Graph.nodes, ascending, as half-open ranges."""
@@ -301,9 +306,11 @@ class Stage(google.protobuf.message.Message):
         num_nodes: builtins.int = ...,
         reason: builtins.str = ...,
         flops: builtins.float = ...,
+        first_module: builtins.str = ...,
+        last_module: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["memory", b"memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "device_ids", b"device_ids", "flops", b"flops", "index", b"index", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "states", b"states"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "device_ids", b"device_ids", "first_module", b"first_module", "flops", b"flops", "index", b"index", "last_module", b"last_module", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "states", b"states"]) -> None: ...
 
 Global___Stage: typing_extensions.TypeAlias = Stage
 
@@ -409,7 +416,7 @@ class StageEdge(google.protobuf.message.Message):
     size_bytes: builtins.int
     @property
     def values(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """In the order that they are sent."""
+        """In the order that they are sent. Empty where a stage that needs no value only learns of each microbatch."""
 
     def __init__(
         self,

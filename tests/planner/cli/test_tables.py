@@ -33,7 +33,7 @@ def test_a_plan_as_a_table() -> None:
 
 
 def test_memory_bars() -> None:
-    assert memory_bar(0, 100).plain == "░" * 12 + "   0%"
-    assert memory_bar(50, 100).plain == "█" * 6 + "░" * 6 + "  50%"
-    assert memory_bar(300, 100).plain == "█" * 12 + " 300%"
+    assert memory_bar(0, 100).plain == "░" * 6 + "   0%"
+    assert memory_bar(50, 100).plain == "█" * 3 + "░" * 3 + "  50%"
+    assert memory_bar(300, 100).plain == "█" * 6 + " 300%"
     assert memory_bar(1, 0).plain.startswith("░")

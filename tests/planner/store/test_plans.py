@@ -57,6 +57,8 @@ def stage(index: int, **changes: object) -> Stage:
         flops=1e18 / 7,
         memory=StageMemory(state_bytes=1, activation_bytes=2**41, buffer_bytes=3),
         reason="the module “decoder” ends here",
+        first_module="encoder",
+        last_module="decoder",
     )
     return replace(record, **changes)
 

@@ -301,6 +301,8 @@ def upgrade() -> None:
         sa.Column("buffer_bytes", sa.BigInteger(), nullable=False),
         sa.Column("peak_bytes", sa.BigInteger(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("first_module", sa.Text(), nullable=False),
+        sa.Column("last_module", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["plan_id"], ["plans.id"], name=op.f("fk_plan_stages_plan_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("plan_id", "stage", name=op.f("pk_plan_stages")),
     )
