@@ -146,6 +146,7 @@ def _table(*headings: str, title: str | None = None, caption: str | None = None)
         caption=caption,
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
         title_justify="left",
         caption_justify="left",
         title_style="bold",
