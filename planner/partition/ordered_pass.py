@@ -36,7 +36,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderedPass:
-    """`complete`: the space holds every choice of devices. `exact`: so do the loads, rather than bound them."""
+    """`complete`: the space holds every choice of devices. `exact_loads`: rather than bounds on them."""
 
     problem: PartitionProblem
     classes: DeviceClasses
@@ -47,8 +47,8 @@ class OrderedPass:
     complete: bool
 
     @property
-    def exact(self) -> bool:
-        return self.complete and (self.problem.relay or self.classes.uniform_links)
+    def exact_loads(self) -> bool:
+        return self.problem.relay or self.classes.uniform_links
 
     def search(self, positions: Integers, limit: float = np.inf) -> Solution:
         return search(self.problem, self.segments, self.space, self.loads.seconds, self.step_device, positions, limit)

@@ -5,7 +5,8 @@ first, for a value to beat; then over every allowed position, leaving out what c
 tensors or equal links, where a segment's load follows from its ends and its neighbours' devices, as long as devices
 differ in few ways (memory that cannot bind is no difference) and positions are affordable. Direct routing over unequal
 links is searched with bounds on the loads, then by branch and bound on the true ones: its answer may leave a gap to
-`lower_bound_seconds`.
+`lower_bound_seconds`. So may devices that are too many to tell apart: some orders of them are tried, and all orders of
+them with memory in tiers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from planner.partition.binding_memory import without_idle_memory
 from planner.partition.exact_search import NEGLIGIBLE, branch_and_bound
+from planner.partition.memory_tiers import in_memory_tiers
 from planner.partition.ordered_pass import Layout, OrderedPass, ordered_pass
 from planner.partition.ordered_search import Solution, reach
 from planner.partition.positions import allowed_positions, few_positions
@@ -24,6 +26,8 @@ from planner.partition.problem import Integers, PartitionProblem
 # Pairs of a step and an end that one pass may look at: about two seconds.
 MAX_PAIRS = 4e8
 COARSE_POSITIONS = 160
+# Where devices differ in too many ways to tell all apart: numbers of states to try, in turn.
+MAX_TIERED_STATES = (1024, 128, 32)
 # Branch and bound looks at so many reads, over all the layouts that it tries: about a second.
 MAX_TRIED_READS = 4_000_000
 
@@ -42,17 +46,18 @@ def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedP
     """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory."""
     problem = without_idle_memory(problem)
     in_hand = _coarse_layout(ordered_pass(problem, num_stages))
-    limit = _just_above(in_hand.bottleneck_seconds) if in_hand else np.inf
-    shared = ordered_pass(without_idle_memory(problem, limit), num_stages)
-    positions = _affordable_positions(shared, limit)
-    fine = shared.search(positions, limit)
+    problem = without_idle_memory(problem, _limit(in_hand))
+    shared = ordered_pass(problem, num_stages)
+    fine, proven = _search(shared, _limit(in_hand))
     in_hand = _better(in_hand, shared.layout(fine.boundaries, fine.classes))
+    if not proven:
+        in_hand = _better(in_hand, _tiered_layout(problem, num_stages, _limit(in_hand)))
     if in_hand is None:
         return None
-    every_position = positions.size == allowed_positions(problem).size
-    proven = min(fine.value, in_hand.bottleneck_seconds) if every_position and shared.complete else 0.0
-    if not shared.exact and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
+    if not shared.exact_loads and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
         in_hand, proven = _refined(shared, fine, in_hand, proven)
+    if not proven:
+        proven = _tiered_bound(problem, num_stages, _limit(in_hand))
     bound = max(proven, _cheap_bound(shared, in_hand.bottleneck_seconds))
     return OrderedPlan(
         boundaries=in_hand.boundaries,
@@ -60,6 +65,46 @@ def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedP
         bottleneck_seconds=in_hand.bottleneck_seconds,
         lower_bound_seconds=min(bound, in_hand.bottleneck_seconds),
     )
+
+
+def _limit(in_hand: Layout | None) -> float:
+    """Just above the value in hand, so that rounding leaves nothing out."""
+    return in_hand.bottleneck_seconds * (1 + 1e-9) if in_hand else np.inf
+
+
+def _search(shared: OrderedPass, limit: float) -> tuple[Solution, float]:
+    """The pass's solution below the limit, and what nothing undercuts: 0 if not everything was searched."""
+    positions = _affordable_positions(shared, limit)
+    found = shared.search(positions, limit)
+    every_position = positions.size == allowed_positions(shared.problem).size
+    return found, min(found.value, limit) if every_position and shared.complete else 0.0
+
+
+def _tiered_layout(problem: PartitionProblem, num_stages: int, limit: float) -> Layout | None:
+    """The best with memory rounded down: more tiers over few positions, then fewer over all."""
+    best: Layout | None = None
+    for max_states in MAX_TIERED_STATES:
+        tiered = in_memory_tiers(problem, max_states, round_up=False)
+        if tiered is None:
+            break
+        shared = ordered_pass(tiered, num_stages)
+        found, proven = _search(shared, min(limit, _limit(best)))
+        best = _better(best, shared.layout(found.boundaries, found.classes))
+        if proven:
+            break
+    return best
+
+
+def _tiered_bound(problem: PartitionProblem, num_stages: int, limit: float) -> float:
+    """A bound from memory rounded up, in as many tiers as all positions are affordable with."""
+    for max_states in MAX_TIERED_STATES:
+        tiered = in_memory_tiers(problem, max_states, round_up=True)
+        if tiered is None:
+            break
+        shared = ordered_pass(tiered, num_stages)
+        if _affordable_positions(shared, limit).size == allowed_positions(problem).size:
+            return _search(shared, limit)[1]
+    return 0.0
 
 
 def _coarse_layout(shared: OrderedPass) -> Layout | None:
@@ -73,10 +118,6 @@ def _refined(shared: OrderedPass, fine: Solution, in_hand: Layout, proven: float
     searched = branch_and_bound(shared, fine, in_hand.bottleneck_seconds, trials)
     best = _better(in_hand, shared.layout(searched.boundaries, searched.classes)) or in_hand
     return best, best.bottleneck_seconds if searched.complete and proven else proven
-
-
-def _just_above(limit: float) -> float:
-    return limit * (1 + 1e-9)
 
 
 def _affordable_positions(shared: OrderedPass, limit: float) -> Integers:

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible, OptionsError
-from planner.partition import ordered_plan
+from planner.partition import ordered_pass, ordered_plan
 from planner.partition.assignment import Assignment
 from planner.partition.balanced import balanced
 from planner.partition.evaluate import evaluate
-from planner.partition.ordered_pass import ordered_pass
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import all_contiguous, chain, problems
 from tests.planner.partition.problems import problem as problem_of
@@ -23,6 +22,22 @@ def fits(problem: PartitionProblem, assignment: Assignment) -> bool:
 def least(problem: PartitionProblem, num_stages: int) -> float | None:
     feasible = (one for one in all_contiguous(problem, num_stages) if fits(problem, one))
     return min((evaluate(problem, one).bottleneck_seconds for one in feasible), default=None)
+
+
+def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
+    """The bottleneck is the optimum and so is the bound."""
+    expected = least(problem, num_stages)
+    if expected is None:
+        with pytest.raises((Infeasible, OptionsError)):
+            balanced(problem, num_stages)
+        return
+    found = balanced(problem, num_stages)
+    evaluation = evaluate(problem, found)
+    assert fits(problem, found)
+    assert not num_stages or found.num_stages == num_stages
+    assert evaluation.bottleneck_seconds == pytest.approx(expected, abs=1e-9)
+    assert found.lower_bound_seconds == pytest.approx(expected, abs=1e-9)
+    assert found.lower_bound_seconds <= evaluation.bottleneck_seconds
 
 
 @settings(max_examples=250, deadline=None)
@@ -48,30 +63,44 @@ def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, 
 @settings(max_examples=80, deadline=None)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False, relay=False))
 def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> None:
-    expected = least(problem, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered_plan, "MAX_TRIED_READS", 0)
-        if expected is None:
-            return
+        check_bounds(problem)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=4), tiered_states=st.sampled_from([(8, 4), (4,), (2,)]))
+def test_bounds_hold_where_devices_are_too_many_to_tell_apart(
+    problem: PartitionProblem, tiered_states: tuple[int, ...]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordered_pass, "MAX_STATES", 1)
+        patch.setattr(ordered_plan, "MAX_TIERED_STATES", tiered_states)
+        check_bounds(problem)
+
+
+def check_bounds(problem: PartitionProblem) -> None:
+    """A plan that is found fits, and the optimum is between the bound and its bottleneck."""
+    expected = least(problem, 0)
+    try:
         found = balanced(problem)
+    except Infeasible:
+        return
+    assert expected is not None
+    assert fits(problem, found)
     assert found.lower_bound_seconds <= expected + 1e-9
     assert evaluate(problem, found).bottleneck_seconds >= expected - 1e-9
 
 
-def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
-    """The bottleneck is the optimum and so is the bound."""
-    expected = least(problem, num_stages)
-    if expected is None:
-        with pytest.raises((Infeasible, OptionsError)):
-            balanced(problem, num_stages)
-        return
-    found = balanced(problem, num_stages)
-    evaluation = evaluate(problem, found)
-    assert fits(problem, found)
-    assert not num_stages or found.num_stages == num_stages
-    assert evaluation.bottleneck_seconds == pytest.approx(expected, abs=1e-9)
-    assert found.lower_bound_seconds == pytest.approx(expected, abs=1e-9)
-    assert found.lower_bound_seconds <= evaluation.bottleneck_seconds
+def test_tiers_prove_what_orders_of_many_unequal_devices_cannot() -> None:
+    """Seven devices hold three nodes, thirteen of as many sizes hold two; 47 nodes fill them all."""
+    states = [(100, (node,)) for node in range(47)]
+    memory = [310] * 7 + [210 + 3 * device for device in range(13)]
+    problem = chain([[1.0] * 47] * 20, states=states, memory_bytes=memory, value_bytes=[0] * 48)
+    assert ordered_pass.ordered_pass(problem).complete is False
+    found = balanced(problem)
+    assert evaluate(problem, found).bottleneck_seconds == 3.0
+    assert found.lower_bound_seconds == pytest.approx(3.0)
 
 
 def test_a_tensor_that_many_stages_read_is_sent_once() -> None:
@@ -93,7 +122,7 @@ def test_memory_that_cannot_bind_tells_no_devices_apart() -> None:
     memory = [4000 + 7 * device for device in range(16)]
     problem = chain([seconds] * 16, latency=0.25, states=states, memory_bytes=memory)
     equal = chain([seconds] * 16, latency=0.25, states=states)
-    assert ordered_pass(problem).complete is False
+    assert ordered_pass.ordered_pass(problem).complete is False
     found, value = balanced(problem), evaluate(equal, balanced(equal)).bottleneck_seconds
     assert evaluate(problem, found).bottleneck_seconds == value
     assert found.lower_bound_seconds == pytest.approx(value)

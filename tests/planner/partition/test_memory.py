@@ -1,0 +1,48 @@
+"""Memory that cannot matter, and memory in tiers: neither may change what fits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.partition.binding_memory import without_idle_memory
+from planner.partition.device_classes import device_classes
+from planner.partition.evaluate import evaluate
+from planner.partition.memory_tiers import in_memory_tiers
+from planner.partition.problem import PartitionProblem
+from planner.partition.state_space import num_counted_states
+from tests.planner.partition.problems import all_contiguous, chain, problems
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=3), limit=st.sampled_from([2.0, 5.0, 10.0, np.inf]))
+def test_what_fits_below_the_limit_is_the_same(problem: PartitionProblem, limit: float) -> None:
+    capped = without_idle_memory(problem, limit).device_memory_bytes
+    for assignment in all_contiguous(problem):
+        found = evaluate(problem, assignment)
+        if found.bottleneck_seconds <= limit:
+            needed = np.array(found.device_peak_bytes)
+            assert (needed <= capped).all() == (needed <= problem.device_memory_bytes).all()
+
+
+def test_a_limit_on_seconds_bounds_the_bytes() -> None:
+    states = [(100, (node,)) for node in range(8)]
+    problem = chain([[1.0] * 8] * 3, states=states, memory_bytes=[900, 500, 250], value_bytes=[0] * 9)
+    assert without_idle_memory(problem).device_memory_bytes.tolist() == [800, 500, 250]
+    assert without_idle_memory(problem, 4.0).device_memory_bytes.tolist() == [400, 400, 250]
+
+
+@pytest.mark.parametrize("round_up", [False, True])
+def test_tiers_round_one_way_within_the_states_allowed(round_up: bool) -> None:
+    problem = chain([[1.0] * 4] * 5 + [[2.0] * 4] * 4, memory_bytes=[10, 50, 30, 20, 40, 7, 9, 8, 6])
+    tiered = in_memory_tiers(problem, 200, round_up=round_up)
+    assert tiered is not None
+    expected = [30, 50, 30, 30, 50, 7, 9, 9, 7] if round_up else [10, 40, 10, 10, 40, 6, 8, 8, 6]
+    assert tiered.device_memory_bytes.tolist() == expected
+    assert num_counted_states(device_classes(tiered)) <= 200
+
+
+def test_no_tiers_where_devices_differ_in_all_else() -> None:
+    problem = chain([[1.0 + device] * 4 for device in range(6)])
+    assert in_memory_tiers(problem, 63, round_up=True) is None
+    assert in_memory_tiers(problem, 64, round_up=True) is not None
