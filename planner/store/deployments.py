@@ -51,7 +51,7 @@ async def get_deployment(session: AsyncSession, deployment_id: str) -> Deploymen
     found = await _read(session, select(DeploymentRow).where(DeploymentRow.id == deployment_id))
     if not found:
         raise NotFound(
-            f"no deployment has the id {deployment_id[:80]!r}; ListDeployments knows them all",
+            f"no deployment has the id {deployment_id[:80]!r}; list the deployments to see which there are",
             deployment_id=deployment_id[:80],
         )
     return found[0]

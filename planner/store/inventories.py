@@ -69,7 +69,7 @@ async def add_inventory(session: AsyncSession, record: InventoryRecord) -> None:
 async def get_inventory(session: AsyncSession, inventory_id: str) -> InventoryRecord:
     row = await session.get(InventoryRow, inventory_id)
     if row is None:
-        raise NotFound(f"no inventory has the id {inventory_id[:80]!r}; ListInventories knows them all")
+        raise NotFound(f"no inventory has the id {inventory_id[:80]!r}; list the inventories to see which there are")
     return (await _records(session, [row]))[0]
 
 

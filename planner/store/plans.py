@@ -90,7 +90,9 @@ async def delete_plan(session: AsyncSession, plan_id: str) -> None:
 async def _row(session: AsyncSession, plan_id: str, lock: bool | dict[str, Any] | None = None) -> PlanRow:
     row = await session.get(PlanRow, plan_id, with_for_update=lock)
     if row is None:
-        raise NotFound(f"no plan has the id {plan_id[:80]!r}; ListPlans knows them all", plan_id=plan_id[:80])
+        raise NotFound(
+            f"no plan has the id {plan_id[:80]!r}; list the plans to see which there are", plan_id=plan_id[:80]
+        )
     return row
 
 
