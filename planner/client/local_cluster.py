@@ -5,7 +5,6 @@ Everything listens on free loopback ports and ends with the parent, however the 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import selectors
@@ -22,7 +21,10 @@ from planner.errors import Unavailable
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 _ADDRESS = re.compile(r"(\S+:\d+)\s*$")
-_PR_SET_PDEATHSIG = 1
+# Asks the kernel (prctl 1 is PR_SET_PDEATHSIG) for SIGTERM when the parent dies, then becomes the service. A program of its
+# own, not a preexec_fn: what gRPC does around a fork would hang or crash the child of a process that uses gRPC.
+_BECOME = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
+_END_WITH_PARENT = (sys.executable, "-ISc", _BECOME) if sys.platform == "linux" else ()
 
 
 class ServiceProcess:
@@ -33,13 +35,12 @@ class ServiceProcess:
         self.log_path = log_path
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command,
+                [*_END_WITH_PARENT, *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 env={**os.environ, **(environment or {})},
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
         self.address = ""
 
@@ -179,7 +180,3 @@ class LocalCluster:
     def _launch(self, command: Sequence[str], name: str) -> ServiceProcess:
         self._data_dir.mkdir(parents=True, exist_ok=True)
         return ServiceProcess(command, self._data_dir / f"{name}.log", self._environment)
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

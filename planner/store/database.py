@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from alembic import command
@@ -14,12 +14,15 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
-from planner.errors import InvalidArgument
+from planner.errors import InvalidArgument, Unavailable
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 BUSY_SECONDS = 30.0
+# How long transactions that are under way when the database is closed may take to end.
+CLOSE_SECONDS = 10.0
+POLL_SECONDS = 0.01
 
 
 class Database:
@@ -29,9 +32,12 @@ class Database:
         self.url = parse_url(url)
         self._engine = _engine(self.url)
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
+        self._closing = False
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
+        if self._closing:
+            raise Unavailable("the server is stopping; ask again when it is back")
         try:
             async with self._sessions.begin() as session:
                 yield session
@@ -46,7 +52,20 @@ class Database:
             await connection.run_sync(_upgrade)
 
     async def close(self) -> None:
+        """Refuses new transactions, lets those under way end, then lets go of the connections.
+
+        A cancelled call still rolls back; were its connection closed under it, that would never end.
+        """
+        self._closing = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while self._num_in_use():  # noqa: ASYNC110  a pool tells nobody of what comes back
+                    await asyncio.sleep(POLL_SECONDS)
         await asyncio.shield(self._engine.dispose())
+
+    def _num_in_use(self) -> int:
+        pool = self._engine.pool
+        return pool.checkedout() if isinstance(pool, QueuePool) else 0
 
 
 class _Connection(sqlite3.Connection):

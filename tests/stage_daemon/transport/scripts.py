@@ -94,7 +94,7 @@ def send_nothing(channel: SendChannel) -> None:
 
 
 def send_late(channel: SendChannel) -> None:
-    threading.Event().wait(2.5)
+    threading.Event().wait(4.5)
     channel.send(data(1, torch.ones(1, 1)))
 
 

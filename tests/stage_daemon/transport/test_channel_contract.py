@@ -29,7 +29,7 @@ from tests.stage_daemon.transport.edges import (
     tensor,
 )
 
-SHORT_SECONDS = 1.5
+SHORT_SECONDS = 3.0
 MATRIX = tensor(1, "hidden", torch.float32, "b", "s")
 ROWS = tensor(2, "rows", torch.int64, "b")
 
