@@ -28,6 +28,8 @@ from stage_daemon.errors import DaemonError
 from stage_daemon.settings import Settings
 
 STOP_GRACE_SECONDS = 2.0
+# A planner that is just coming back is waited for this long, so that it can stop deployments in order.
+RECONNECT_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,7 +109,7 @@ async def _run_until_signal(
         if running.done():
             await running
         supervisor.leave()
-        if registration.connected:
+        if await registration.is_connected(min(drain_seconds, RECONNECT_SECONDS)):
             await supervisor.wait_until_empty(drain_seconds)
     finally:
         for task in (running, announcing, ending):

@@ -21,8 +21,8 @@ from planner.errors import Unavailable
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 _ADDRESS = re.compile(r"(\S+:\d+)\s*$")
-# Asks the kernel (prctl 1 is PR_SET_PDEATHSIG) for SIGTERM when the parent dies, then becomes the service. A program of its
-# own, not a preexec_fn: what gRPC does around a fork would hang or crash the child of a process that uses gRPC.
+# Asks the kernel (prctl 1 is PR_SET_PDEATHSIG) for SIGTERM when the parent dies, then becomes the service. A program of
+# its own, not a preexec_fn: what gRPC does around a fork would hang or crash the child of a process that uses gRPC.
 _BECOME = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 _END_WITH_PARENT = (sys.executable, "-ISc", _BECOME) if sys.platform == "linux" else ()
 

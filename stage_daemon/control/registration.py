@@ -26,13 +26,13 @@ log = structlog.get_logger(__name__)
 
 
 class Registration:
-    """`connected` says whether the planner answered last time."""
+    """`registered` is set for good once the planner has taken this daemon."""
 
     def __init__(
         self, planner_address: str, request: planner_pb2.RegisterDaemonRequest, supervisor: Supervisor
     ) -> None:
         self.registered = asyncio.Event()
-        self.connected = False
+        self._connected = asyncio.Event()
         self._request = request
         self._supervisor = supervisor
         self._releases: set[asyncio.Task[None]] = set()
@@ -53,20 +53,29 @@ class Registration:
                     await self._pause(lease_seconds / BEATS_PER_LEASE)
                     lease_seconds = await self._beat(lease_seconds)
             except grpc.aio.AioRpcError as error:
-                self.connected = False
+                self._connected.clear()
                 _raise_if_fatal(error)
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     if failures == 0:
                         log.warning("planner is not answering", code=error.code().name, message=error.details())
-                    await asyncio.sleep(_back_off_seconds(failures))
+                    # News cuts the wait short: a daemon that is asked to end has one more try to say so.
+                    self._supervisor.changed.clear()
+                    await self._pause(_back_off_seconds(failures))
                     failures += 1
+
+    async def is_connected(self, within_seconds: float) -> bool:
+        """Whether the planner answered last time, or does in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_seconds):
+                await self._connected.wait()
+        return self._connected.is_set()
 
     async def close(self) -> None:
         await self._channel.close(None)
 
     async def _register(self) -> float:
         answer = await self._stub.RegisterDaemon(self._request, timeout=CALL_SECONDS)
-        self.connected = True
+        self._connected.set()
         self._supervisor.changed.set()
         if not self.registered.is_set():
             log.info("registered", device_id=self._request.device.id, lease_seconds=answer.lease_seconds)
