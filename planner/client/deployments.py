@@ -124,6 +124,7 @@ def _not_ready(deployment: Deployment) -> PlannerError:
 def _failed(deployment: Deployment) -> DeploymentFailed:
     failure = deployment.failure or Failure(reason="UNKNOWN", message=f"deployment {deployment.id} failed")
     error = error_from_failure(failure, otherwise=DeploymentFailed)
-    failed = DeploymentFailed(f"deployment {deployment.id} failed{place_of(failure)}: {error.message}")
+    what = error.message.removeprefix(f"stage {failure.stage} on {failure.device_id}: ")
+    failed = DeploymentFailed(f"deployment {deployment.id} failed{place_of(failure)}: {what}")
     failed.metadata = {**error.metadata, "deployment_id": deployment.id}
     return failed
