@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=80)
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     options = parser.parse_args()
-    module = _llama(options.layers)
+    module = llama(options.layers)
     ids = torch.zeros(2, 128, dtype=torch.int64, device="meta")
     shape = {0: Dim("batch", min=1, max=1024), 1: Dim("sequence", min=2, max=4096)}
     before_bytes = _peak_bytes()
@@ -55,7 +55,7 @@ def main() -> None:
         pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
 
 
-def _llama(layers: int) -> LlamaForCausalLM:
+def llama(layers: int) -> LlamaForCausalLM:
     config = LlamaConfig(
         num_hidden_layers=layers,
         hidden_size=8192,
