@@ -9,7 +9,7 @@ SERVICES := protos/v1/planner.proto protos/v1/stage_daemon.proto
 .PHONY: demo test check lint types imports protos protos-check deploy-check clean
 
 demo: $(VENV)/demo.stamp
-	$(BIN)/python examples/embed_sentences.py
+	$(BIN)/python -m examples.embed_sentences
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest
