@@ -24,7 +24,7 @@ from planner.client.local_cluster import LocalCluster
 from planner.plan.options import BalancedMode, PlanOptions
 
 # Neither holds the encoder (87 MiB of weights): one must take the word embeddings (45 MiB), the other the rest.
-DAEMON_MEMORY_BYTES = (80 * 2**20, 112 * 2**20)
+DAEMON_MEMORY_BYTES = (72 * 2**20, 80 * 2**20)
 # Sums depend on how many threads share them: as many here as in the daemons.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 BATCH_SIZES = (1, 7, 2, 12, 5)
