@@ -82,4 +82,5 @@ def event_text(event: DeploymentEvent) -> str:
     loaded = f" {event.loaded_bytes}/{event.total_bytes} bytes" if event.total_bytes else ""
     message = event.message or (event.failure.message if event.failure else "")
     message = message.removeprefix(f"stage {event.stage} on {event.device_id}: ")
-    return f"{event.state.value}{where}{on}{loaded}{': ' if message else ''}{message}"
+    said = f": {message}" if message and message != event.state.value else ""
+    return f"{event.state.value}{where}{on}{loaded}{said}"

@@ -136,4 +136,6 @@ def _outputs_table(document: Mapping[str, Any]) -> RenderableType:
     table = Table("output", "dtype", "dims", box=box.SIMPLE_HEAD)
     for entry in document["outputs"]:
         table.add_row(entry["name"], entry["dtype"], str(entry["dims"]))
-    return Group(Text(f"{document['num_batches']} batches{written}", style="bold"), table)
+    num_batches = document["num_batches"]
+    count = "1 batch" if num_batches == 1 else f"{num_batches} batches"
+    return Group(Text(f"{count}{written}", style="bold"), table)
