@@ -36,7 +36,8 @@ class Registration:
         self._request = request
         self._supervisor = supervisor
         self._releases: set[asyncio.Task[None]] = set()
-        options = [("grpc.max_reconnect_backoff_ms", 1000), ("grpc.initial_reconnect_backoff_ms", 100)]
+        self._most_back_off_seconds = MOST_BACK_OFF_SECONDS
+        options = [("grpc.max_reconnect_backoff_ms", 300), ("grpc.initial_reconnect_backoff_ms", 100)]
         self._channel = grpc.aio.insecure_channel(planner_address, options=options)
         self._stub: planner_pb2_grpc.DaemonRegistryServiceAsyncStub = planner_pb2_grpc.DaemonRegistryServiceStub(
             self._channel
@@ -50,6 +51,8 @@ class Registration:
                 lease_seconds = await self._register()
                 failures = 0
                 while True:
+                    # A planner that comes back gives a lease of grace: tries must not lie further apart.
+                    self._most_back_off_seconds = min(MOST_BACK_OFF_SECONDS, lease_seconds / BEATS_PER_LEASE)
                     await self._pause(lease_seconds / BEATS_PER_LEASE)
                     lease_seconds = await self._beat(lease_seconds)
             except grpc.aio.AioRpcError as error:
@@ -60,7 +63,7 @@ class Registration:
                         log.warning("planner is not answering", code=error.code().name, message=error.details())
                     # News cuts the wait short: a daemon that is asked to end has one more try to say so.
                     self._supervisor.changed.clear()
-                    await self._pause(_back_off_seconds(failures))
+                    await self._pause(_back_off_seconds(failures, self._most_back_off_seconds))
                     failures += 1
 
     async def is_connected(self, within_seconds: float) -> bool:
@@ -111,7 +114,7 @@ def _raise_if_fatal(error: grpc.aio.AioRpcError) -> None:
             raise Conflict(f"the planner refuses this daemon: {error.details()}") from error
 
 
-def _back_off_seconds(failures: int) -> float:
+def _back_off_seconds(failures: int, most_seconds: float) -> float:
     """Doubles, and differs from daemon to daemon, so that a planner that is back is not overrun."""
-    longest = min(MOST_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2 ** min(failures, 10))
+    longest = min(most_seconds, FIRST_BACK_OFF_SECONDS * 2 ** min(failures, 10))
     return random.uniform(longest / 2, longest)

@@ -14,7 +14,7 @@ from planner.client.records import Deployment, StoredPlan
 from planner.plan.options import CutMode
 from protos.v1 import stage_daemon_pb2_grpc
 
-LEASE_SECONDS = 2.0
+LEASE_SECONDS = 4.0
 MEBIBYTE = 2**20
 
 
