@@ -14,22 +14,7 @@ import safetensors
 from planner.client.tensors import RawTensor, TensorKind, from_raw, to_raw
 from planner.errors import InvalidArgument
 from planner.graph.ir import Dtype
-
-_DTYPE_OF_SAFETENSORS = {
-    "F64": Dtype.FLOAT64,
-    "F32": Dtype.FLOAT32,
-    "F16": Dtype.FLOAT16,
-    "BF16": Dtype.BFLOAT16,
-    "F8_E4M3": Dtype.FLOAT8_E4M3FN,
-    "F8_E5M2": Dtype.FLOAT8_E5M2,
-    "I64": Dtype.INT64,
-    "I32": Dtype.INT32,
-    "I16": Dtype.INT16,
-    "I8": Dtype.INT8,
-    "U8": Dtype.UINT8,
-    "BOOL": Dtype.BOOL,
-    "C64": Dtype.COMPLEX64,
-}
+from planner.graph.safetensors_dtypes import SAFETENSORS_DTYPES
 
 
 def check_writable(path: Path) -> None:
@@ -64,7 +49,7 @@ def write_tensors(path: Path, tensors: Mapping[str, RawTensor]) -> None:
 
 def _safetensors(tensors: Mapping[str, RawTensor]) -> bytes:
     """The format is its header's length, a JSON header, and the tensors' bytes one after another."""
-    names = {dtype: name for name, dtype in _DTYPE_OF_SAFETENSORS.items()}
+    names = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
     header, offset = {}, 0
     for name, raw in tensors.items():
         if raw.dtype not in names:
@@ -113,7 +98,7 @@ def as_raw(name: str, leaf: object, dtype: Dtype) -> RawTensor:
 
 
 def _raw(name: str, entry: Mapping[str, Any]) -> RawTensor:
-    dtype = _DTYPE_OF_SAFETENSORS.get(entry["dtype"])
+    dtype = SAFETENSORS_DTYPES.get(entry["dtype"])
     if dtype is None:
         raise InvalidArgument(f"tensor {name!r}: dtype {entry['dtype']} cannot be sent")
     return RawTensor(dtype=dtype, dims=tuple(entry["shape"]), data=bytes(entry["data"]))

@@ -63,6 +63,15 @@ class Connection:
         finally:
             call.cancel()
 
+    def pages(self, method: Callable[..., Any], request: Any) -> Iterator[Any]:
+        """Each page of a list, as it is asked for."""
+        while True:
+            page = self.call(method, request)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
     def close(self) -> None:
         self._channel.close()
 

@@ -41,16 +41,9 @@ class DeploymentCalls(GraphCalls):
         return deployment_from_proto(self._connection.call(self._connection.stub.GetDeployment, request))
 
     def list_deployments(self, *, plan_id: str = "", active_only: bool = False) -> Iterator[Deployment]:
-        page_token = ""
-        while True:
-            request = planner_pb2.ListDeploymentsRequest(
-                plan_id=plan_id, active_only=active_only, page_token=page_token
-            )
-            page = self._connection.call(self._connection.stub.ListDeployments, request)
+        request = planner_pb2.ListDeploymentsRequest(plan_id=plan_id, active_only=active_only)
+        for page in self._connection.pages(self._connection.stub.ListDeployments, request):
             yield from map(deployment_from_proto, page.deployments)
-            page_token = page.next_page_token
-            if not page_token:
-                return
 
     def watch(self, deployment_id: str, after_sequence: int = 0) -> Iterator[DeploymentEvent]:
         """The events so far, then each new one, until the deployment has ended. A lost connection is taken up again."""

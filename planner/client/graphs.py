@@ -53,14 +53,9 @@ class GraphCalls:
         return graph_record_from_proto(self._connection.call(self._connection.stub.GetGraph, request))
 
     def list_graphs(self) -> Iterator[GraphRecord]:
-        page_token = ""
-        while True:
-            request = planner_pb2.ListGraphsRequest(page_token=page_token)
-            page = self._connection.call(self._connection.stub.ListGraphs, request)
+        request = planner_pb2.ListGraphsRequest()
+        for page in self._connection.pages(self._connection.stub.ListGraphs, request):
             yield from map(graph_record_from_proto, page.graphs)
-            page_token = page.next_page_token
-            if not page_token:
-                return
 
     def read_graph(self, graph_id: str) -> Graph:
         """The graph itself, as it was submitted."""

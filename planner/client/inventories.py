@@ -32,11 +32,6 @@ class InventoryCalls:
         return inventory_record_from_proto(self._connection.call(self._connection.stub.GetInventory, request))
 
     def list_inventories(self) -> Iterator[InventoryRecord]:
-        page_token = ""
-        while True:
-            request = planner_pb2.ListInventoriesRequest(page_token=page_token)
-            page = self._connection.call(self._connection.stub.ListInventories, request)
+        request = planner_pb2.ListInventoriesRequest()
+        for page in self._connection.pages(self._connection.stub.ListInventories, request):
             yield from map(inventory_record_from_proto, page.inventories)
-            page_token = page.next_page_token
-            if not page_token:
-                return

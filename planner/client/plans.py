@@ -152,16 +152,9 @@ class PlanCalls:
         self, *, graph_id: str = "", mode: str = "", device_id: str = "", page_size: int = 0
     ) -> Iterator[PlanSummary]:
         """Page by page, as they are asked for. Empty filters let everything through."""
-        page_token = ""
-        while True:
-            request = planner_pb2.ListPlansRequest(
-                graph_id=graph_id, mode=mode, device_id=device_id, page_size=page_size, page_token=page_token
-            )
-            page = self._connection.call(self._connection.stub.ListPlans, request)
+        request = planner_pb2.ListPlansRequest(graph_id=graph_id, mode=mode, device_id=device_id, page_size=page_size)
+        for page in self._connection.pages(self._connection.stub.ListPlans, request):
             yield from map(plan_summary_from_proto, page.plans)
-            page_token = page.next_page_token
-            if not page_token:
-                return
 
     def delete_plan(self, plan_id: str) -> None:
         self._connection.call(self._connection.stub.DeletePlan, planner_pb2.DeletePlanRequest(plan_id=plan_id))

@@ -14,6 +14,7 @@ from typing import Any
 from planner.errors import InvalidArgument, NotFound
 from planner.graph.expression import evaluate
 from planner.graph.ir import Dtype, Graph, State, WeightFile
+from planner.graph.safetensors_dtypes import SAFETENSORS_DTYPES
 
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000
@@ -22,22 +23,6 @@ MAX_RANK = 64
 
 # (sha256, offset_bytes, length_bytes) to chunks: BlobStore.read_range.
 ReadRange = Callable[[bytes, int, int], Iterable[bytes]]
-
-_DTYPES = {
-    "F64": Dtype.FLOAT64,
-    "F32": Dtype.FLOAT32,
-    "F16": Dtype.FLOAT16,
-    "BF16": Dtype.BFLOAT16,
-    "F8_E4M3": Dtype.FLOAT8_E4M3FN,
-    "F8_E5M2": Dtype.FLOAT8_E5M2,
-    "I64": Dtype.INT64,
-    "I32": Dtype.INT32,
-    "I16": Dtype.INT16,
-    "I8": Dtype.INT8,
-    "U8": Dtype.UINT8,
-    "BOOL": Dtype.BOOL,
-    "C64": Dtype.COMPLEX64,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +124,11 @@ def _location(name: str, entry: Any, file: WeightFile, start: int, at: str) -> T
     at = f"{at}: tensor {name[:200]!r}"
     if not isinstance(entry, dict):
         raise InvalidArgument(f"{at}: its header entry is not an object")
-    dtype = _DTYPES.get(str(entry.get("dtype")))
+    dtype = SAFETENSORS_DTYPES.get(str(entry.get("dtype")))
     if dtype is None:
-        raise InvalidArgument(f"{at}: dtype {str(entry.get('dtype'))[:40]!r}, needs one of {', '.join(_DTYPES)}")
+        raise InvalidArgument(
+            f"{at}: dtype {str(entry.get('dtype'))[:40]!r}, needs one of {', '.join(SAFETENSORS_DTYPES)}"
+        )
     dims = _integers(entry.get("shape"), MAX_DIM, f"{at}: shape")
     offsets = _integers(entry.get("data_offsets"), file.size_bytes - start, f"{at}: data_offsets")
     if len(dims) > MAX_RANK or len(offsets) != 2 or offsets[0] > offsets[1]:
