@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from planner.graph.ir import Graph, Input, Output, Value, ValueReference, WeightFile
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
+from planner.schedule.check import check_schedule
 from planner.schedule.inference import inference_schedule
 from planner.schedule.schedule import Action, Forward, GiveOutput, Lane, Receive, Send, TakeInput
 from planner.store.blobs import BlobStore
@@ -72,7 +73,9 @@ def connect_requests(
     edges = [_edge_to_proto(plan, index, device_of, values) for index in range(len(plan.edges))]
     symbols = graph_to_proto(Graph(torch_version="", name="", symbols=graph.symbols)).symbols
     requests = {}
-    for device in inference_schedule(plan).devices:
+    schedule = inference_schedule(plan)
+    check_schedule(schedule, plan)
+    for device in schedule.devices:
         own = {lane.stage_index for lane in device.lanes}
         request = stage_daemon_pb2.ConnectStagesRequest(
             deployment_id=deployment.id,

@@ -35,10 +35,6 @@ class StateSpace:
     label: Integers
     labels: tuple[tuple[int, int, int], ...]
 
-    @property
-    def num_steps(self) -> int:
-        return int(self.source.size)
-
 
 def counted_choices(classes: DeviceClasses) -> Choices:
     """Any class that has a device left. A key is how many of each class are used."""
