@@ -1,0 +1,5 @@
+"""Placing a DAG of costed nodes on devices of a few classes: the additive model of Tarnawski et al. (NeurIPS 2020).
+
+Here a device's load and memory are sums over its nodes and the tensors at its border, whatever the links. That is what
+profiled cost graphs state, and a relaxation of a PartitionProblem; exact and portfolio search both work on it.
+"""

@@ -1,0 +1,33 @@
+"""What a placement costs: each device's load and bytes, re-derived from the problem alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.partition.placement.problem import PlacementProblem
+from planner.partition.problem import Floats, Integers
+
+
+def device_loads(problem: PlacementProblem, device_of_node: Sequence[int] | Integers) -> Floats:
+    """[devices] seconds: compute, and each tensor that leaves or enters once. Forward and backward add up."""
+    devices = np.asarray(device_of_node, dtype=np.int64)
+    classes = problem.class_of_device[devices]
+    loads = np.bincount(devices, problem.seconds[classes, np.arange(devices.size)], problem.num_devices)
+    source = devices[problem.tensor_producer[problem.read_tensor]]
+    target = devices[problem.read_node]
+    apart = source != target
+    sent = np.unique(problem.read_tensor[apart])
+    makers = devices[problem.tensor_producer[sent]]
+    np.add.at(loads, makers, problem.transfer_seconds[problem.class_of_device[makers], sent])
+    taken = np.unique(problem.read_tensor[apart] * problem.num_devices + target[apart])
+    tensors, takers = taken // problem.num_devices, taken % problem.num_devices
+    np.add.at(loads, takers, problem.transfer_seconds[problem.class_of_device[takers], tensors])
+    return loads
+
+
+def device_bytes(problem: PlacementProblem, device_of_node: Sequence[int] | Integers) -> Floats:
+    """[devices] bytes that each holds."""
+    devices = np.asarray(device_of_node, dtype=np.int64)
+    return np.bincount(devices, problem.node_bytes, problem.num_devices)
