@@ -14,7 +14,8 @@ def device_loads(problem: PlacementProblem, device_of_node: Sequence[int] | Inte
     """[devices] seconds: compute, and each tensor that leaves or enters once. Forward and backward add up."""
     devices = np.asarray(device_of_node, dtype=np.int64)
     classes = problem.class_of_device[devices]
-    loads = np.bincount(devices, problem.seconds[classes, np.arange(devices.size)], problem.num_devices)
+    loads = np.zeros(problem.num_devices)
+    np.add.at(loads, devices, problem.seconds[classes, np.arange(devices.size)])
     source = devices[problem.tensor_producer[problem.read_tensor]]
     target = devices[problem.read_node]
     apart = source != target
@@ -30,4 +31,6 @@ def device_loads(problem: PlacementProblem, device_of_node: Sequence[int] | Inte
 def device_bytes(problem: PlacementProblem, device_of_node: Sequence[int] | Integers) -> Floats:
     """[devices] bytes that each holds."""
     devices = np.asarray(device_of_node, dtype=np.int64)
-    return np.bincount(devices, problem.node_bytes, problem.num_devices)
+    held = np.zeros(problem.num_devices)
+    np.add.at(held, devices, problem.node_bytes)
+    return held

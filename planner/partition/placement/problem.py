@@ -11,7 +11,7 @@ import numpy as np
 from planner.errors import GraphError, InventoryError
 from planner.partition.problem import Booleans, Floats, Integers
 
-# Asked now and then by every search: whether to end with what is in hand. Without a clock, budgets are counted in steps.
+# Asked now and then by a search: whether to end with what is in hand. Without a clock, budgets are counted in steps.
 OutOfTime = Callable[[], bool]
 
 
