@@ -1,0 +1,140 @@
+"""The free problem without what cannot matter: colocated nodes as one cell, tensors as hyperedges (nets) over cells.
+
+A tensor is paid for by every device that touches it, unless one device holds all of it: who produces it does not matter.
+So tensors over the same cells are one net, and what a device pays for a net depends on how many of its cells are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.partition.placement.problem import PlacementProblem
+from planner.partition.problem import Floats, Integers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Netlist:
+    """Arrays by device class [k], cell [i], net [t], pin [p] and device [d]; a net has two cells or more.
+
+    - `seconds` [k, i]: inf where the cell cannot run. `held_bytes` [i]. `cell_of_node` [n].
+    - `net_begin` [t + 1] into `net_cell` [p]: the distinct cells of a net. `net_seconds` [k, t].
+    - `class_of_device` [d], `device_bytes` [d].
+    """
+
+    seconds: Floats
+    held_bytes: Floats
+    cell_of_node: Integers
+    net_begin: Integers
+    net_cell: Integers
+    net_seconds: Floats
+    class_of_device: Integers
+    device_bytes: Floats
+
+    @property
+    def num_cells(self) -> int:
+        return int(self.held_bytes.size)
+
+    @property
+    def num_nets(self) -> int:
+        return int(self.net_begin.size - 1)
+
+    @property
+    def num_devices(self) -> int:
+        return int(self.class_of_device.size)
+
+    @cached_property
+    def net_of_pin(self) -> Integers:
+        return np.repeat(np.arange(self.num_nets), np.diff(self.net_begin))
+
+    @cached_property
+    def cell_begin(self) -> Integers:
+        """[i + 1] into `cell_net`."""
+        return _begins(np.bincount(self.net_cell, minlength=self.num_cells))
+
+    @cached_property
+    def cell_net(self) -> Integers:
+        """[p] the nets of each cell."""
+        return self.net_of_pin[np.argsort(self.net_cell, kind="stable")]
+
+
+def netlist_of(problem: PlacementProblem) -> Netlist:
+    """One cell for each colocation group. O((nodes + reads) log reads)."""
+    classes = problem.class_of_device
+    whole = Netlist(
+        seconds=problem.seconds,
+        held_bytes=problem.node_bytes,
+        cell_of_node=np.arange(problem.num_nodes),
+        net_begin=_begins(np.bincount(problem.read_tensor, minlength=problem.num_tensors) + 1),
+        net_cell=_pins(problem),
+        net_seconds=problem.transfer_seconds,
+        class_of_device=classes,
+        device_bytes=problem.class_bytes[classes].astype(np.float64),
+    )
+    return merged(whole, problem.colocation)
+
+
+def merged(netlist: Netlist, cell_of_cell: Integers) -> Netlist:
+    """Cells of one number become one; numbers run from 0 without gaps. Nets in normal form: each set of cells once.
+
+    A cell numbered -1 leaves its nets, and is for the caller to place: no cell of the result stands for it.
+    """
+    num_cells = int(cell_of_cell.max(initial=-1)) + 1
+    kept = cell_of_cell >= 0
+    seconds = np.zeros((netlist.seconds.shape[0], num_cells))
+    for row, found in zip(seconds, netlist.seconds, strict=True):
+        np.add.at(row, cell_of_cell[kept], found[kept])
+    pin_cell, pin_net = cell_of_cell[netlist.net_cell], netlist.net_of_pin
+    begin, pins, net_seconds = _normal(
+        pin_net[pin_cell >= 0], pin_cell[pin_cell >= 0], netlist.net_seconds, num_cells
+    )
+    return Netlist(
+        seconds=seconds,
+        held_bytes=np.bincount(cell_of_cell[kept], weights=netlist.held_bytes[kept], minlength=num_cells),
+        cell_of_node=cell_of_cell[netlist.cell_of_node],
+        net_begin=begin,
+        net_cell=pins,
+        net_seconds=net_seconds,
+        class_of_device=netlist.class_of_device,
+        device_bytes=netlist.device_bytes,
+    )
+
+
+def _pins(problem: PlacementProblem) -> Integers:
+    """Producer and readers, tensor by tensor."""
+    tensor = np.concatenate([np.arange(problem.num_tensors), problem.read_tensor])
+    node = np.concatenate([problem.tensor_producer, problem.read_node])
+    pins: Integers = node[np.argsort(tensor, kind="stable")]
+    return pins
+
+
+def _normal(
+    pin_net: Integers, pin_cell: Integers, net_seconds: Floats, num_cells: int
+) -> tuple[Integers, Integers, Floats]:
+    """No free nets, no lone cells, each set of cells once with the sum of the costs."""
+    keys = np.unique(pin_net * num_cells + pin_cell)
+    pin_net, pin_cell = keys // max(num_cells, 1), keys % max(num_cells, 1)
+    size = np.bincount(pin_net, minlength=net_seconds.shape[1])
+    kept = (size >= 2) & (net_seconds.max(axis=0, initial=0.0) > 0)
+    pin_cell, size = pin_cell[kept[pin_net]], size[kept]
+    first = _first_alike(_begins(size), pin_cell)
+    distinct, merged_into = np.unique(first, return_inverse=True)
+    summed = np.zeros((net_seconds.shape[0], distinct.size))
+    for row, found in zip(summed, net_seconds[:, kept], strict=True):
+        np.add.at(row, merged_into, found)
+    chosen = np.zeros(first.size, dtype=bool)
+    chosen[distinct] = True
+    return _begins(size[chosen]), pin_cell[np.repeat(chosen, size)], summed
+
+
+def _first_alike(begin: Integers, pin_cell: Integers) -> Integers:
+    """[t] the first net over the same cells."""
+    seen: dict[bytes, int] = {}
+    found = (pin_cell[begin[net] : begin[net + 1]].tobytes() for net in range(begin.size - 1))
+    return np.array([seen.setdefault(key, net) for net, key in enumerate(found)], dtype=np.int64)
+
+
+def _begins(counts: Integers) -> Integers:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
