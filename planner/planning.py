@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 
 from planner.cost.inventory import Inventory
@@ -11,9 +12,10 @@ from planner.errors import GraphError, InventoryError, OptionsError
 from planner.graph.ir import Graph
 from planner.partition.evaluate import evaluate
 from planner.partition.from_graph import problem_from_graph
-from planner.partition.registry import Request, partition
+from planner.partition.registry import partition
+from planner.partition.request import Request
 from planner.plan.build import build_plan
-from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing
+from planner.plan.options import AotBasedMode, BalancedMode, CutMode, OptimalMode, PlanOptions, Routing
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
 
@@ -39,7 +41,7 @@ def make_plan(graph: Graph, graph_id: str, inventory: Inventory, options: PlanOp
         relay=options.routing is Routing.RELAY,
         microbatches_in_flight=_microbatches_in_flight(options),
     )
-    assignment = partition(problem, _request(options.mode))
+    assignment = partition(problem, _request(options, inventory))
     evaluation = evaluate(problem, assignment)
     plan = build_plan(graph, graph_id, inventory, options, symbol_values, assignment, evaluation)
     verify_plan(plan, graph)
@@ -79,9 +81,34 @@ def _microbatches_in_flight(options: PlanOptions) -> int:
     return asked or DEFAULT_MICROBATCHES_IN_FLIGHT
 
 
-def _request(mode: Mode) -> Request:
+def _request(options: PlanOptions, inventory: Inventory) -> Request:
+    mode = options.mode
+    request = Request(mode=mode.name, objective=options.objective, saturate_host=options.saturate_host)
     if isinstance(mode, CutMode):
-        return Request(mode=mode.name, module_paths=mode.module_paths)
+        return replace(request, module_paths=mode.module_paths)
     if isinstance(mode, BalancedMode):
-        return Request(mode=mode.name, num_stages=mode.num_stages)
-    return Request(mode=mode.name)
+        return replace(request, num_stages=mode.num_stages)
+    if isinstance(mode, AotBasedMode):
+        devices = _device_indexes(mode.device_of_partition, inventory)
+        return replace(request, partition_of_node=mode.partition_of_node, device_of_partition=devices)
+    if isinstance(mode, OptimalMode):
+        return replace(
+            request,
+            num_stages=mode.num_stages,
+            free=mode.free,
+            replicate=mode.replicate,
+            recompute=mode.recompute,
+            effort=mode.effort,
+        )
+    return request
+
+
+def _device_indexes(device_ids: Sequence[str], inventory: Inventory) -> tuple[int, ...]:
+    index = {device.id: position for position, device in enumerate(inventory.devices)}
+    unknown = next((device_id for device_id in device_ids if device_id not in index), None)
+    if unknown is not None:
+        raise OptionsError(
+            f"device {unknown!r} is not in the inventory, which has {', '.join(map(repr, list(index)[:10]))}",
+            device=unknown,
+        )
+    return tuple(index[device_id] for device_id in device_ids)

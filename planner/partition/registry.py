@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from planner.errors import OptionsError
 from planner.partition.assignment import Assignment
 from planner.partition.balanced import balanced
 from planner.partition.cut import cut
 from planner.partition.problem import PartitionProblem
+from planner.partition.request import Request
 from planner.partition.size_based import size_based
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What a mode may be told. `num_stages` 0 leaves it to the mode."""
-
-    mode: str
-    num_stages: int = 0
-    module_paths: tuple[str, ...] = ()
-
 
 Algorithm = Callable[[PartitionProblem, Request], Assignment]
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from planner.errors import OptionsError
+from planner.partition.objective import Objective, Training
+
+MAX_EFFORT = 1000.0
 
 
 class Routing(Enum):
@@ -16,11 +21,32 @@ class Routing(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptimalMode:
+    """The least objective that can be found, exact where that can be afforded, and a proven bound.
+
+    `num_stages` 0 means as many as help. `free`: a device may hold several stages, from anywhere in the program.
+    `replicate`: idle devices may run copies of a stage. `recompute`: a stage may run cheap nodes that read no
+    parameter again, rather than receive what they make. `effort` scales the steps that a search may take.
+    """
+
+    name: ClassVar[str] = "optimal"
+    num_stages: int = 0
+    free: bool = False
+    replicate: bool = False
+    recompute: bool = False
+    effort: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.effort) or not 0 < self.effort <= MAX_EFFORT:
+            raise OptionsError(f"mode optimal: effort is {self.effort}, needs more than 0 and at most {MAX_EFFORT:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutMode:
     """A stage ends after each named module has run for the last time (Slapo's cut_pipeline_stage)."""
 
+    name: ClassVar[str] = "cut"
     module_paths: tuple[str, ...]
-    name: str = "cut"
 
     def __post_init__(self) -> None:
         if not self.module_paths:
@@ -28,29 +54,103 @@ class CutMode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeBasedMode:
-    name: str = "size_based"
+class BalancedMode:
+    """Exact over the program order. `num_stages` 0 means as many as help."""
+
+    name: ClassVar[str] = "balanced"
+    num_stages: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BalancedMode:
-    """`num_stages` 0 means as many as help."""
+class SingleMode:
+    """Everything on the first of the largest devices."""
 
-    num_stages: int = 0
-    name: str = "balanced"
+    name: ClassVar[str] = "single"
 
 
-Mode = CutMode | SizeBasedMode | BalancedMode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeBasedMode:
+    """First fit by bytes, in program order."""
+
+    name: ClassVar[str] = "size_based"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseNnMode:
+    """Embeddings spread over the devices, all the rest beside each."""
+
+    name: ClassVar[str] = "sparse_nn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostAwareMode:
+    """Merges partitions pairwise while that shortens a lone batch's latency."""
+
+    name: ClassVar[str] = "cost_aware"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KlBasedMode:
+    """Moves single nodes between the partitions of size_based while that shortens a lone batch's latency."""
+
+    name: ClassVar[str] = "kl_based"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AotBasedMode:
+    """As given: each node's partition, by node index, and each partition's device id."""
+
+    name: ClassVar[str] = "aot_based"
+    partition_of_node: tuple[int, ...]
+    device_of_partition: tuple[str, ...]
+
+
+Mode = (
+    OptimalMode
+    | CutMode
+    | BalancedMode
+    | SingleMode
+    | SizeBasedMode
+    | SparseNnMode
+    | CostAwareMode
+    | KlBasedMode
+    | AotBasedMode
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeBucket:
+    """Values of dynamic dimensions that a share of the batches has. Weights are relative."""
+
+    symbol_values: tuple[tuple[str, int], ...]
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.weight) or not 0 < self.weight <= 1e9:
+            raise OptionsError(f"shape bucket: weight is {self.weight}, needs more than 0 and at most 1e9")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
     """`microbatches_in_flight` is the depth of each edge's ring of receive buffers; 0 means 2.
 
-    `symbol_values` gives dynamic dimensions, by symbol name, the values to plan for; others take their hint.
+    `symbol_values` gives dynamic dimensions, by symbol name, the values to plan for; others take their hint. With
+    `buckets`, seconds are the weighted mean over them and bytes the largest of any. `fixed` puts a module's nodes on a
+    device (module path, device id); `together` names modules that have to share a stage. `training` None: inference.
+    `saturate_host` gives stages copies on idle devices.
     """
 
-    mode: Mode
+    mode: Mode = OptimalMode()
+    objective: Objective = Objective.THROUGHPUT
     routing: Routing = Routing.DIRECT
     microbatches_in_flight: int = 0
     symbol_values: tuple[tuple[str, int], ...] = ()
+    buckets: tuple[ShapeBucket, ...] = ()
+    training: Training | None = None
+    fixed: tuple[tuple[str, str], ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
+    saturate_host: bool = False
+
+    def __post_init__(self) -> None:
+        if self.objective is Objective.STEP_TIME and self.training is None:
+            raise OptionsError("objective step_time needs a training schedule and a number of microbatches")

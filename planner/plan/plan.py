@@ -36,15 +36,22 @@ class LiveTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Peak bytes of a stage: `buffer_bytes` counts every microbatch in flight."""
+    """Peak bytes of a stage on each of its devices: `buffer_bytes` counts every microbatch in flight.
+
+    In training, `saved_bytes` is what every microbatch in flight keeps for its backward pass.
+    """
 
     state_bytes: int
     activation_bytes: int
     buffer_bytes: int
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+    saved_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
-        return self.state_bytes + self.activation_bytes + self.buffer_bytes
+        held = self.state_bytes + self.gradient_bytes + self.optimizer_bytes
+        return held + self.activation_bytes + self.buffer_bytes + self.saved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,8 @@ class Stage:
     """`node_ranges` are half-open index ranges into Graph.nodes, ascending and disjoint.
 
     `first_module` and `last_module` are where its program begins and ends; empty where it runs outside of every module.
+    `recomputed_ranges` are nodes of earlier stages that it runs again rather than receive what they make. With several
+    devices, each takes its share of the microbatches: `compute_seconds` is of one microbatch on the slowest of them.
     """
 
     index: int
@@ -67,6 +76,8 @@ class Stage:
     reason: str
     first_module: str = ""
     last_module: str = ""
+    backward_seconds: float = 0.0
+    recomputed_ranges: tuple[tuple[int, int], ...] = ()
 
     def node_indexes(self) -> tuple[int, ...]:
         return tuple(index for start, end in self.node_ranges for index in range(start, end))
@@ -97,7 +108,10 @@ class TieGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`bottleneck_seconds` is the time between results in a steady stream; `latency_seconds` a lone batch's."""
+    """`bottleneck_seconds` is the time between results in a steady stream; `latency_seconds` a lone batch's.
+
+    `step_seconds` is a training step's, None in inference. `lower_bound_seconds` is of the objective asked for.
+    """
 
     graph_id: str
     graph_name: str
@@ -111,3 +125,4 @@ class Plan:
     latency_seconds: float
     lower_bound_seconds: float | None
     symbol_values: tuple[tuple[str, int], ...]
+    step_seconds: float | None = None

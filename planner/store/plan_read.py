@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.inventory import Inventory
 from planner.graph.ir import Dtype, ValueKind
-from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+from planner.plan.options_document import options_from_document
 from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
 from planner.store.expressions import expression_from_json
 from planner.store.tables import (
@@ -37,7 +37,7 @@ async def read_plan(session: AsyncSession, row: PlanRow, inventory: Inventory) -
         graph_id=row.graph_id,
         graph_name=row.graph_name,
         num_nodes=row.num_nodes,
-        options=_options(row),
+        options=options_from_document(row.options),
         inventory=inventory,
         stages=await _stages(session, row.id),
         edges=await _edges(session, row.id),
@@ -46,24 +46,8 @@ async def read_plan(session: AsyncSession, row: PlanRow, inventory: Inventory) -
         latency_seconds=row.latency_seconds,
         lower_bound_seconds=row.lower_bound_seconds,
         symbol_values=_pairs(row.symbol_values),
+        step_seconds=row.step_seconds,
     )
-
-
-def _options(row: PlanRow) -> PlanOptions:
-    return PlanOptions(
-        mode=_mode(row),
-        routing=Routing(row.routing),
-        microbatches_in_flight=row.microbatches_in_flight,
-        symbol_values=_pairs(row.asked_symbol_values),
-    )
-
-
-def _mode(row: PlanRow) -> Mode:
-    if row.module_paths is not None:
-        return CutMode(module_paths=tuple(row.module_paths))
-    if row.num_stages_asked is not None:
-        return BalancedMode(num_stages=row.num_stages_asked)
-    return SizeBasedMode()
 
 
 def _pairs(content: list[Any]) -> tuple[tuple[str, int], ...]:
@@ -71,7 +55,7 @@ def _pairs(content: list[Any]) -> tuple[tuple[str, int], ...]:
 
 
 async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:
-    ranges = await _grouped(session, PlanStageNodeRangeRow, plan_id, lambda row: (row.first_node, row.end_node))
+    ranges = await _grouped(session, PlanStageNodeRangeRow, plan_id, lambda row: row)
     devices = await _grouped(session, PlanStageDeviceRow, plan_id, lambda row: row.device_id)
     states = await _grouped(session, PlanStageStateRow, plan_id, lambda row: row.name)
     outputs = await _grouped(session, PlanStageOutputRow, plan_id, lambda row: row.value_id)
@@ -79,7 +63,7 @@ async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:
     return tuple(
         Stage(
             index=row.stage,
-            node_ranges=tuple(ranges.get(row.stage, ())),
+            node_ranges=_ranges(ranges.get(row.stage, ()), recomputed=False),
             device_ids=tuple(devices.get(row.stage, ())),
             states=tuple(states.get(row.stage, ())),
             liveness=tuple(liveness.get(row.stage, ())),
@@ -88,14 +72,25 @@ async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:
             communication_seconds=row.communication_seconds,
             flops=row.flops,
             memory=StageMemory(
-                state_bytes=row.state_bytes, activation_bytes=row.activation_bytes, buffer_bytes=row.buffer_bytes
+                state_bytes=row.state_bytes,
+                activation_bytes=row.activation_bytes,
+                buffer_bytes=row.buffer_bytes,
+                gradient_bytes=row.gradient_bytes,
+                optimizer_bytes=row.optimizer_bytes,
+                saved_bytes=row.saved_bytes,
             ),
             reason=row.reason,
             first_module=row.first_module,
             last_module=row.last_module,
+            backward_seconds=row.backward_seconds,
+            recomputed_ranges=_ranges(ranges.get(row.stage, ()), recomputed=True),
         )
         for row in await _rows(session, PlanStageRow, plan_id)
     )
+
+
+def _ranges(rows: Sequence[PlanStageNodeRangeRow], *, recomputed: bool) -> tuple[tuple[int, int], ...]:
+    return tuple((row.first_node, row.end_node) for row in rows if row.recomputed is recomputed)
 
 
 def _live_tensor(row: PlanLivenessRow) -> LiveTensor:

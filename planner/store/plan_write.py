@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
-from planner.plan.options import BalancedMode, CutMode
+from planner.plan.options_document import options_document
 from planner.plan.plan import Plan, Stage
 from planner.store.expressions import expression_to_json
 from planner.store.tables import (
@@ -26,7 +26,6 @@ from planner.store.tables import (
 
 
 def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Iterator[Row]:
-    mode = plan.options.mode
     yield PlanRow(
         id=plan_id,
         graph_id=plan.graph_id,
@@ -34,15 +33,13 @@ def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Ite
         graph_name=plan.graph_name,
         num_nodes=plan.num_nodes,
         num_stages=len(plan.stages),
-        mode=mode.name,
-        module_paths=list(mode.module_paths) if isinstance(mode, CutMode) else None,
-        num_stages_asked=mode.num_stages if isinstance(mode, BalancedMode) else None,
-        routing=plan.options.routing.value,
-        microbatches_in_flight=plan.options.microbatches_in_flight,
-        asked_symbol_values=[list(pair) for pair in plan.options.symbol_values],
+        mode=plan.options.mode.name,
+        objective=plan.options.objective.value,
+        options=options_document(plan.options),
         symbol_values=[list(pair) for pair in plan.symbol_values],
         bottleneck_seconds=plan.bottleneck_seconds,
         latency_seconds=plan.latency_seconds,
+        step_seconds=plan.step_seconds,
         lower_bound_seconds=plan.lower_bound_seconds,
         peak_bytes=_peak_bytes(plan),
         created_at=now,
@@ -68,17 +65,23 @@ def _stage_rows(plan_id: str, stage: Stage) -> Iterator[Row]:
         num_nodes=stage.num_nodes,
         compute_seconds=stage.compute_seconds,
         communication_seconds=stage.communication_seconds,
+        backward_seconds=stage.backward_seconds,
         flops=stage.flops,
         state_bytes=stage.memory.state_bytes,
         activation_bytes=stage.memory.activation_bytes,
         buffer_bytes=stage.memory.buffer_bytes,
+        gradient_bytes=stage.memory.gradient_bytes,
+        optimizer_bytes=stage.memory.optimizer_bytes,
+        saved_bytes=stage.memory.saved_bytes,
         peak_bytes=stage.memory.peak_bytes,
         reason=stage.reason,
         first_module=stage.first_module,
         last_module=stage.last_module,
     )
-    for position, (first, end) in enumerate(stage.node_ranges):
-        yield PlanStageNodeRangeRow(**at, position=position, first_node=first, end_node=end)
+    ranges = [(first, end, False) for first, end in stage.node_ranges]
+    ranges += [(first, end, True) for first, end in stage.recomputed_ranges]
+    for position, (first, end, recomputed) in enumerate(ranges):
+        yield PlanStageNodeRangeRow(**at, position=position, first_node=first, end_node=end, recomputed=recomputed)
     for position, device_id in enumerate(stage.device_ids):
         yield PlanStageDeviceRow(**at, position=position, device_id=device_id)
     for position, name in enumerate(stage.states):

@@ -141,7 +141,7 @@ class PlanOperationRow(FailureColumns, Row):
 
 
 class PlanRow(Row):
-    """`module_paths` and `num_stages_asked` are the mode's own options, null in other modes."""
+    """`options` holds all that was asked for, as planner.plan.options_document gives it."""
 
     __tablename__ = "plans"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -151,14 +151,12 @@ class PlanRow(Row):
     num_nodes: Mapped[int]
     num_stages: Mapped[int]
     mode: Mapped[str] = mapped_column(index=True)
-    module_paths: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
-    num_stages_asked: Mapped[int | None]
-    routing: Mapped[str]
-    microbatches_in_flight: Mapped[int]
-    asked_symbol_values: Mapped[list[Any]]
+    objective: Mapped[str]
+    options: Mapped[dict[str, Any]]
     symbol_values: Mapped[list[Any]]
     bottleneck_seconds: Mapped[float]
     latency_seconds: Mapped[float]
+    step_seconds: Mapped[float | None]
     lower_bound_seconds: Mapped[float | None]
     peak_bytes: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(index=True)
@@ -171,10 +169,14 @@ class PlanStageRow(Row):
     num_nodes: Mapped[int]
     compute_seconds: Mapped[float]
     communication_seconds: Mapped[float]
+    backward_seconds: Mapped[float]
     flops: Mapped[float]
     state_bytes: Mapped[int]
     activation_bytes: Mapped[int]
     buffer_bytes: Mapped[int]
+    gradient_bytes: Mapped[int]
+    optimizer_bytes: Mapped[int]
+    saved_bytes: Mapped[int]
     peak_bytes: Mapped[int]
     reason: Mapped[str]
     first_module: Mapped[str]
@@ -182,7 +184,7 @@ class PlanStageRow(Row):
 
 
 class PlanStageNodeRangeRow(Row):
-    """Nodes `first_node` to `end_node` - 1 of the graph."""
+    """Nodes `first_node` to `end_node` - 1 of the graph; `recomputed` if they are another stage's, run again here."""
 
     __tablename__ = "plan_stage_node_ranges"
     plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), primary_key=True)
@@ -190,6 +192,7 @@ class PlanStageNodeRangeRow(Row):
     position: Mapped[int] = mapped_column(primary_key=True)
     first_node: Mapped[int]
     end_node: Mapped[int]
+    recomputed: Mapped[bool]
 
 
 class PlanStageDeviceRow(Row):

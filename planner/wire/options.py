@@ -2,89 +2,203 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TypeVar
 
 from planner.errors import OptionsError
-from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.plan.options import (
+    AotBasedMode,
+    BalancedMode,
+    CostAwareMode,
+    CutMode,
+    KlBasedMode,
+    Mode,
+    OptimalMode,
+    PlanOptions,
+    Routing,
+    ShapeBucket,
+    SingleMode,
+    SizeBasedMode,
+    SparseNnMode,
+)
 from protos.v1 import plan_pb2
 
-MAX_MODULE_PATHS = 100_000
+MAX_ENTRIES = 100_000
 MAX_STAGES = 100_000
+MAX_BUCKETS = 64
 MAX_MICROBATCHES_IN_FLIGHT = 1024
 
-_ROUTING_NUMBERS: Mapping[Routing, plan_pb2.Routing.ValueType] = {
-    Routing.DIRECT: plan_pb2.ROUTING_DIRECT,
-    Routing.RELAY: plan_pb2.ROUTING_RELAY,
+Choice = TypeVar("Choice", bound=Enum)
+
+_ROUTINGS: Mapping[int, Routing] = {
+    plan_pb2.ROUTING_UNSPECIFIED: Routing.DIRECT,
+    plan_pb2.ROUTING_DIRECT: Routing.DIRECT,
+    plan_pb2.ROUTING_RELAY: Routing.RELAY,
 }
-_ROUTINGS: Mapping[int, Routing] = {number: routing for routing, number in _ROUTING_NUMBERS.items()}
+_OBJECTIVES: Mapping[int, Objective] = {
+    plan_pb2.OBJECTIVE_UNSPECIFIED: Objective.THROUGHPUT,
+    plan_pb2.OBJECTIVE_THROUGHPUT: Objective.THROUGHPUT,
+    plan_pb2.OBJECTIVE_LATENCY: Objective.LATENCY,
+    plan_pb2.OBJECTIVE_STEP_TIME: Objective.STEP_TIME,
+    plan_pb2.OBJECTIVE_MEMORY: Objective.MEMORY,
+}
+_SCHEDULES: Mapping[int, PipelineSchedule] = {
+    plan_pb2.PIPELINE_SCHEDULE_UNSPECIFIED: PipelineSchedule.ONE_F_ONE_B,
+    plan_pb2.PIPELINE_SCHEDULE_GPIPE: PipelineSchedule.GPIPE,
+    plan_pb2.PIPELINE_SCHEDULE_ONE_F_ONE_B: PipelineSchedule.ONE_F_ONE_B,
+    plan_pb2.PIPELINE_SCHEDULE_INTERLEAVED: PipelineSchedule.INTERLEAVED,
+    plan_pb2.PIPELINE_SCHEDULE_ZERO_BUBBLE: PipelineSchedule.ZERO_BUBBLE,
+}
+# The last number of a choice is the one that names it.
+_ROUTING_NUMBERS = {choice: number for number, choice in _ROUTINGS.items()}
+_OBJECTIVE_NUMBERS = {choice: number for number, choice in _OBJECTIVES.items()}
+_SCHEDULE_NUMBERS = {choice: number for number, choice in _SCHEDULES.items()}
 
 
 def options_to_proto(options: PlanOptions) -> plan_pb2.PlanOptions:
     message = plan_pb2.PlanOptions(
-        routing=_ROUTING_NUMBERS[options.routing],
+        routing=_ROUTING_NUMBERS[options.routing],  # type: ignore[arg-type]
         microbatches_in_flight=options.microbatches_in_flight,
         symbol_values=dict(options.symbol_values),
+        objective=_OBJECTIVE_NUMBERS[options.objective],  # type: ignore[arg-type]
+        buckets=[
+            plan_pb2.ShapeBucket(symbol_values=dict(bucket.symbol_values), weight=bucket.weight)
+            for bucket in options.buckets
+        ],
+        training=_training_to_proto(options.training) if options.training else None,
+        fixed=[plan_pb2.FixedModule(module_path=path, device_id=device) for path, device in options.fixed],
+        together=[plan_pb2.ModuleGroup(module_paths=paths) for paths in options.together],
+        saturate_host=options.saturate_host,
     )
-    mode = options.mode
-    if isinstance(mode, CutMode):
-        message.cut.module_paths.extend(mode.module_paths)
-    elif isinstance(mode, SizeBasedMode):
-        message.size_based.SetInParent()
-    else:
-        message.balanced.num_stages = mode.num_stages
-        message.balanced.SetInParent()
+    _mode_to_proto(options.mode, message)
     return message
 
 
 def options_from_proto(message: plan_pb2.PlanOptions) -> PlanOptions:
-    """Raises OptionsError, naming the field. No routing means DIRECT."""
-    if message.microbatches_in_flight > MAX_MICROBATCHES_IN_FLIGHT:
-        raise OptionsError(
-            f"options.microbatches_in_flight is {message.microbatches_in_flight}, "
-            f"needs 0 to {MAX_MICROBATCHES_IN_FLIGHT}; 0 means 2",
-            field="options.microbatches_in_flight",
-        )
+    """Raises OptionsError, naming the field. No mode means optimal, no routing DIRECT, no objective throughput."""
+    in_flight = message.microbatches_in_flight
+    _check("microbatches_in_flight", in_flight, MAX_MICROBATCHES_IN_FLIGHT, "; 0 means 2")
+    _check_length("buckets", len(message.buckets), MAX_BUCKETS)
+    _check_length("fixed", len(message.fixed), MAX_ENTRIES)
+    _check_length("together", sum(len(group.module_paths) for group in message.together), MAX_ENTRIES)
     return PlanOptions(
         mode=_mode(message),
-        routing=_routing(message.routing),
-        microbatches_in_flight=message.microbatches_in_flight,
-        symbol_values=tuple(sorted(message.symbol_values.items())),
+        objective=_choice("objective", message.objective, _OBJECTIVES),
+        routing=_choice("routing", message.routing, _ROUTINGS),
+        microbatches_in_flight=in_flight,
+        symbol_values=_symbol_values(message.symbol_values),
+        buckets=tuple(
+            ShapeBucket(symbol_values=_symbol_values(bucket.symbol_values), weight=bucket.weight or 1.0)
+            for bucket in message.buckets
+        ),
+        training=_training(message.training) if message.HasField("training") else None,
+        fixed=tuple((entry.module_path, entry.device_id) for entry in message.fixed),
+        together=tuple(tuple(group.module_paths) for group in message.together),
+        saturate_host=message.saturate_host,
     )
+
+
+def _mode_to_proto(mode: Mode, message: plan_pb2.PlanOptions) -> None:
+    if isinstance(mode, OptimalMode):
+        message.optimal.CopyFrom(
+            plan_pb2.OptimalMode(
+                num_stages=mode.num_stages,
+                free=mode.free,
+                replicate=mode.replicate,
+                recompute=mode.recompute,
+                effort=mode.effort,
+            )
+        )
+    elif isinstance(mode, CutMode):
+        message.cut.module_paths.extend(mode.module_paths)
+    elif isinstance(mode, BalancedMode):
+        message.balanced.CopyFrom(plan_pb2.BalancedMode(num_stages=mode.num_stages))
+    elif isinstance(mode, AotBasedMode):
+        message.aot_based.CopyFrom(
+            plan_pb2.AotBasedMode(
+                partition_of_node=mode.partition_of_node, device_of_partition=mode.device_of_partition
+            )
+        )
+    else:
+        getattr(message, mode.name).SetInParent()
+
+
+_PLAIN_MODES: Mapping[str, Callable[[], Mode]] = {
+    mode.name: mode for mode in (SingleMode, SizeBasedMode, SparseNnMode, CostAwareMode, KlBasedMode)
+}
 
 
 def _mode(message: plan_pb2.PlanOptions) -> Mode:
     found = message.WhichOneof("mode")
     if found is None:
-        raise OptionsError("options.mode is not set; choose one of cut, size_based, balanced", field="options.mode")
+        return OptimalMode()
+    if found in _PLAIN_MODES:
+        return _PLAIN_MODES[found]()
     if found == "cut":
-        return _cut(message.cut)
-    if found == "size_based":
-        return SizeBasedMode()
-    if message.balanced.num_stages > MAX_STAGES:
-        raise OptionsError(
-            f"options.balanced.num_stages is {message.balanced.num_stages}, needs 0 to {MAX_STAGES}",
-            field="options.balanced.num_stages",
+        _check_length("cut.module_paths", len(message.cut.module_paths), MAX_ENTRIES)
+        return CutMode(module_paths=tuple(message.cut.module_paths))
+    if found == "aot_based":
+        _check_length("aot_based.device_of_partition", len(message.aot_based.device_of_partition), MAX_ENTRIES)
+        return AotBasedMode(
+            partition_of_node=tuple(message.aot_based.partition_of_node),
+            device_of_partition=tuple(message.aot_based.device_of_partition),
         )
-    return BalancedMode(num_stages=message.balanced.num_stages)
+    if found == "balanced":
+        _check("balanced.num_stages", message.balanced.num_stages, MAX_STAGES)
+        return BalancedMode(num_stages=message.balanced.num_stages)
+    asked = message.optimal
+    _check("optimal.num_stages", asked.num_stages, MAX_STAGES)
+    return OptimalMode(
+        num_stages=asked.num_stages,
+        free=asked.free,
+        replicate=asked.replicate,
+        recompute=asked.recompute,
+        effort=asked.effort or 1.0,
+    )
 
 
-def _cut(message: plan_pb2.CutMode) -> CutMode:
-    field = "options.cut.module_paths"
-    if not message.module_paths:
-        raise OptionsError(f"{field} is empty; name at least one module to cut after", field=field)
-    if len(message.module_paths) > MAX_MODULE_PATHS:
-        raise OptionsError(
-            f"{field} has {len(message.module_paths)} entries, at most {MAX_MODULE_PATHS} are read", field=field
-        )
-    return CutMode(module_paths=tuple(message.module_paths))
+def _training_to_proto(training: Training) -> plan_pb2.Training:
+    return plan_pb2.Training(
+        schedule=_SCHEDULE_NUMBERS[training.schedule],  # type: ignore[arg-type]
+        microbatches=training.microbatches,
+        optimizer_bytes_per_parameter=training.optimizer_bytes_per_parameter,
+        backward_ratio=training.backward_ratio,
+    )
 
 
-def _routing(number: int) -> Routing:
-    if number == plan_pb2.ROUTING_UNSPECIFIED:
-        return Routing.DIRECT
-    try:
-        return _ROUTINGS[number]
-    except KeyError:
-        raise OptionsError(
-            f"options.routing is {number}, needs ROUTING_DIRECT or ROUTING_RELAY", field="options.routing"
-        ) from None
+def _training(message: plan_pb2.Training) -> Training:
+    usual = Training()
+    given = message.HasField
+    return Training(
+        schedule=_choice("training.schedule", message.schedule, _SCHEDULES),
+        microbatches=message.microbatches or usual.microbatches,
+        optimizer_bytes_per_parameter=(
+            message.optimizer_bytes_per_parameter
+            if given("optimizer_bytes_per_parameter")
+            else usual.optimizer_bytes_per_parameter
+        ),
+        backward_ratio=message.backward_ratio if given("backward_ratio") else usual.backward_ratio,
+    )
+
+
+def _symbol_values(found: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(found.items()))
+
+
+def _choice(field: str, number: int, choices: Mapping[int, Choice]) -> Choice:
+    if number not in choices:
+        known = ", ".join(str(known) for known in sorted(choices))
+        raise OptionsError(f"options.{field} is {number}, needs one of {known}", field=f"options.{field}")
+    return choices[number]
+
+
+def _check(field: str, found: int, most: int, remark: str = "") -> None:
+    if found > most:
+        raise OptionsError(f"options.{field} is {found}, needs 0 to {most}{remark}", field=f"options.{field}")
+
+
+def _check_length(field: str, found: int, most: int) -> None:
+    if found > most:
+        raise OptionsError(f"options.{field} has {found} entries, at most {most} are read", field=f"options.{field}")

@@ -38,6 +38,7 @@ def plan_to_proto(plan: Plan, *, plan_id: str, created_at: datetime) -> plan_pb2
         latency_seconds=plan.latency_seconds,
         lower_bound_seconds=plan.lower_bound_seconds,
         symbol_values=dict(plan.symbol_values),
+        step_seconds=plan.step_seconds,
     )
     message.created_at.FromDatetime(created_at)
     return message
@@ -58,6 +59,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
         latency_seconds=message.latency_seconds,
         lower_bound_seconds=message.lower_bound_seconds if message.HasField("lower_bound_seconds") else None,
         symbol_values=tuple(sorted(message.symbol_values.items())),
+        step_seconds=message.step_seconds if message.HasField("step_seconds") else None,
     )
 
 
@@ -88,6 +90,8 @@ def _stage_to_proto(stage: Stage) -> plan_pb2.Stage:
         first_module=stage.first_module,
         last_module=stage.last_module,
         flops=stage.flops,
+        backward_seconds=stage.backward_seconds,
+        recomputed_ranges=[plan_pb2.NodeRange(start=start, end=end) for start, end in stage.recomputed_ranges],
     )
 
 
@@ -106,10 +110,15 @@ def _stage_from_proto(message: plan_pb2.Stage) -> Stage:
             state_bytes=message.memory.state_bytes,
             activation_bytes=message.memory.activation_bytes,
             buffer_bytes=message.memory.buffer_bytes,
+            gradient_bytes=message.memory.gradient_bytes,
+            optimizer_bytes=message.memory.optimizer_bytes,
+            saved_bytes=message.memory.saved_bytes,
         ),
         reason=message.reason,
         first_module=message.first_module,
         last_module=message.last_module,
+        backward_seconds=message.backward_seconds,
+        recomputed_ranges=tuple((found.start, found.end) for found in message.recomputed_ranges),
     )
 
 
@@ -118,6 +127,9 @@ def _memory_to_proto(memory: StageMemory) -> plan_pb2.StageMemory:
         state_bytes=memory.state_bytes,
         activation_bytes=memory.activation_bytes,
         buffer_bytes=memory.buffer_bytes,
+        gradient_bytes=memory.gradient_bytes,
+        optimizer_bytes=memory.optimizer_bytes,
+        saved_bytes=memory.saved_bytes,
         peak_bytes=memory.peak_bytes,
     )
 

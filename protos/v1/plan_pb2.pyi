@@ -22,6 +22,56 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _Objective:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ObjectiveEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Objective.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    OBJECTIVE_UNSPECIFIED: _Objective.ValueType  # 0
+    OBJECTIVE_THROUGHPUT: _Objective.ValueType  # 1
+    """The most loaded device's seconds: the time between results."""
+    OBJECTIVE_LATENCY: _Objective.ValueType  # 2
+    """A lone batch's seconds."""
+    OBJECTIVE_STEP_TIME: _Objective.ValueType  # 3
+    """A training step's seconds, for its schedule and microbatches."""
+    OBJECTIVE_MEMORY: _Objective.ValueType  # 4
+    """The fullest device's share of its bytes."""
+
+class Objective(_Objective, metaclass=_ObjectiveEnumTypeWrapper): ...
+
+OBJECTIVE_UNSPECIFIED: Objective.ValueType  # 0
+OBJECTIVE_THROUGHPUT: Objective.ValueType  # 1
+"""The most loaded device's seconds: the time between results."""
+OBJECTIVE_LATENCY: Objective.ValueType  # 2
+"""A lone batch's seconds."""
+OBJECTIVE_STEP_TIME: Objective.ValueType  # 3
+"""A training step's seconds, for its schedule and microbatches."""
+OBJECTIVE_MEMORY: Objective.ValueType  # 4
+"""The fullest device's share of its bytes."""
+Global___Objective: typing_extensions.TypeAlias = Objective
+
+class _PipelineSchedule:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PipelineScheduleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PipelineSchedule.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    PIPELINE_SCHEDULE_UNSPECIFIED: _PipelineSchedule.ValueType  # 0
+    PIPELINE_SCHEDULE_GPIPE: _PipelineSchedule.ValueType  # 1
+    PIPELINE_SCHEDULE_ONE_F_ONE_B: _PipelineSchedule.ValueType  # 2
+    PIPELINE_SCHEDULE_INTERLEAVED: _PipelineSchedule.ValueType  # 3
+    PIPELINE_SCHEDULE_ZERO_BUBBLE: _PipelineSchedule.ValueType  # 4
+
+class PipelineSchedule(_PipelineSchedule, metaclass=_PipelineScheduleEnumTypeWrapper): ...
+
+PIPELINE_SCHEDULE_UNSPECIFIED: PipelineSchedule.ValueType  # 0
+PIPELINE_SCHEDULE_GPIPE: PipelineSchedule.ValueType  # 1
+PIPELINE_SCHEDULE_ONE_F_ONE_B: PipelineSchedule.ValueType  # 2
+PIPELINE_SCHEDULE_INTERLEAVED: PipelineSchedule.ValueType  # 3
+PIPELINE_SCHEDULE_ZERO_BUBBLE: PipelineSchedule.ValueType  # 4
+Global___PipelineSchedule: typing_extensions.TypeAlias = PipelineSchedule
+
 class _Routing:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -45,7 +95,7 @@ Global___Routing: typing_extensions.TypeAlias = Routing
 
 @typing.final
 class PlanOptions(google.protobuf.message.Message):
-    """How to cut."""
+    """How to cut. No mode means optimal."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -68,12 +118,28 @@ class PlanOptions(google.protobuf.message.Message):
     CUT_FIELD_NUMBER: builtins.int
     SIZE_BASED_FIELD_NUMBER: builtins.int
     BALANCED_FIELD_NUMBER: builtins.int
+    OPTIMAL_FIELD_NUMBER: builtins.int
+    SINGLE_FIELD_NUMBER: builtins.int
+    SPARSE_NN_FIELD_NUMBER: builtins.int
+    COST_AWARE_FIELD_NUMBER: builtins.int
+    KL_BASED_FIELD_NUMBER: builtins.int
+    AOT_BASED_FIELD_NUMBER: builtins.int
     ROUTING_FIELD_NUMBER: builtins.int
     MICROBATCHES_IN_FLIGHT_FIELD_NUMBER: builtins.int
     SYMBOL_VALUES_FIELD_NUMBER: builtins.int
+    OBJECTIVE_FIELD_NUMBER: builtins.int
+    BUCKETS_FIELD_NUMBER: builtins.int
+    TRAINING_FIELD_NUMBER: builtins.int
+    FIXED_FIELD_NUMBER: builtins.int
+    TOGETHER_FIELD_NUMBER: builtins.int
+    SATURATE_HOST_FIELD_NUMBER: builtins.int
     routing: Global___Routing.ValueType
     microbatches_in_flight: builtins.int
     """Microbatches that each edge may hold at once (its ring of receive buffers); 0 means 2."""
+    objective: Global___Objective.ValueType
+    """Unspecified means throughput."""
+    saturate_host: builtins.bool
+    """Give every stage copies on idle devices while they suffice."""
     @property
     def cut(self) -> Global___CutMode: ...
     @property
@@ -81,8 +147,34 @@ class PlanOptions(google.protobuf.message.Message):
     @property
     def balanced(self) -> Global___BalancedMode: ...
     @property
+    def optimal(self) -> Global___OptimalMode: ...
+    @property
+    def single(self) -> Global___SingleMode: ...
+    @property
+    def sparse_nn(self) -> Global___SparseNnMode: ...
+    @property
+    def cost_aware(self) -> Global___CostAwareMode: ...
+    @property
+    def kl_based(self) -> Global___KlBasedMode: ...
+    @property
+    def aot_based(self) -> Global___AotBasedMode: ...
+    @property
     def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Values of dynamic dimensions to plan for, by symbol name. Others take their hint."""
+
+    @property
+    def buckets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ShapeBucket]:
+        """Plan for several shapes at once: seconds are the weighted mean, bytes the largest of any."""
+
+    @property
+    def training(self) -> Global___Training:
+        """Absent: inference."""
+
+    @property
+    def fixed(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FixedModule]: ...
+    @property
+    def together(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ModuleGroup]:
+        """Modules that have to share a stage."""
 
     def __init__(
         self,
@@ -90,15 +182,238 @@ class PlanOptions(google.protobuf.message.Message):
         cut: Global___CutMode | None = ...,
         size_based: Global___SizeBasedMode | None = ...,
         balanced: Global___BalancedMode | None = ...,
+        optimal: Global___OptimalMode | None = ...,
+        single: Global___SingleMode | None = ...,
+        sparse_nn: Global___SparseNnMode | None = ...,
+        cost_aware: Global___CostAwareMode | None = ...,
+        kl_based: Global___KlBasedMode | None = ...,
+        aot_based: Global___AotBasedMode | None = ...,
         routing: Global___Routing.ValueType = ...,
         microbatches_in_flight: builtins.int = ...,
         symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        objective: Global___Objective.ValueType = ...,
+        buckets: collections.abc.Iterable[Global___ShapeBucket] | None = ...,
+        training: Global___Training | None = ...,
+        fixed: collections.abc.Iterable[Global___FixedModule] | None = ...,
+        together: collections.abc.Iterable[Global___ModuleGroup] | None = ...,
+        saturate_host: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["balanced", b"balanced", "cut", b"cut", "mode", b"mode", "size_based", b"size_based"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["balanced", b"balanced", "cut", b"cut", "microbatches_in_flight", b"microbatches_in_flight", "mode", b"mode", "routing", b"routing", "size_based", b"size_based", "symbol_values", b"symbol_values"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["mode", b"mode"]) -> typing.Literal["cut", "size_based", "balanced"] | None: ...
+    def HasField(self, field_name: typing.Literal["aot_based", b"aot_based", "balanced", b"balanced", "cost_aware", b"cost_aware", "cut", b"cut", "kl_based", b"kl_based", "mode", b"mode", "optimal", b"optimal", "single", b"single", "size_based", b"size_based", "sparse_nn", b"sparse_nn", "training", b"training"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["aot_based", b"aot_based", "balanced", b"balanced", "buckets", b"buckets", "cost_aware", b"cost_aware", "cut", b"cut", "fixed", b"fixed", "kl_based", b"kl_based", "microbatches_in_flight", b"microbatches_in_flight", "mode", b"mode", "objective", b"objective", "optimal", b"optimal", "routing", b"routing", "saturate_host", b"saturate_host", "single", b"single", "size_based", b"size_based", "sparse_nn", b"sparse_nn", "symbol_values", b"symbol_values", "together", b"together", "training", b"training"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["mode", b"mode"]) -> typing.Literal["cut", "size_based", "balanced", "optimal", "single", "sparse_nn", "cost_aware", "kl_based", "aot_based"] | None: ...
 
 Global___PlanOptions: typing_extensions.TypeAlias = PlanOptions
+
+@typing.final
+class Training(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SCHEDULE_FIELD_NUMBER: builtins.int
+    MICROBATCHES_FIELD_NUMBER: builtins.int
+    OPTIMIZER_BYTES_PER_PARAMETER_FIELD_NUMBER: builtins.int
+    BACKWARD_RATIO_FIELD_NUMBER: builtins.int
+    schedule: Global___PipelineSchedule.ValueType
+    """Unspecified means 1F1B."""
+    microbatches: builtins.int
+    """0 means 8."""
+    optimizer_bytes_per_parameter: builtins.float
+    """The optimizer's own state for each trained element. Absent: 8 (Adam)."""
+    backward_ratio: builtins.float
+    """A backward pass's seconds over its forward pass's. Absent: 2."""
+    def __init__(
+        self,
+        *,
+        schedule: Global___PipelineSchedule.ValueType = ...,
+        microbatches: builtins.int = ...,
+        optimizer_bytes_per_parameter: builtins.float | None = ...,
+        backward_ratio: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_backward_ratio", b"_backward_ratio", "_optimizer_bytes_per_parameter", b"_optimizer_bytes_per_parameter", "backward_ratio", b"backward_ratio", "optimizer_bytes_per_parameter", b"optimizer_bytes_per_parameter"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_backward_ratio", b"_backward_ratio", "_optimizer_bytes_per_parameter", b"_optimizer_bytes_per_parameter", "backward_ratio", b"backward_ratio", "microbatches", b"microbatches", "optimizer_bytes_per_parameter", b"optimizer_bytes_per_parameter", "schedule", b"schedule"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_backward_ratio", b"_backward_ratio"]) -> typing.Literal["backward_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_optimizer_bytes_per_parameter", b"_optimizer_bytes_per_parameter"]) -> typing.Literal["optimizer_bytes_per_parameter"] | None: ...
+
+Global___Training: typing_extensions.TypeAlias = Training
+
+@typing.final
+class ShapeBucket(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class SymbolValuesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    SYMBOL_VALUES_FIELD_NUMBER: builtins.int
+    WEIGHT_FIELD_NUMBER: builtins.int
+    weight: builtins.float
+    """Relative to the other buckets'; 0 means 1."""
+    @property
+    def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        weight: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["symbol_values", b"symbol_values", "weight", b"weight"]) -> None: ...
+
+Global___ShapeBucket: typing_extensions.TypeAlias = ShapeBucket
+
+@typing.final
+class FixedModule(google.protobuf.message.Message):
+    """Puts a module's nodes on a device."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODULE_PATH_FIELD_NUMBER: builtins.int
+    DEVICE_ID_FIELD_NUMBER: builtins.int
+    module_path: builtins.str
+    device_id: builtins.str
+    def __init__(
+        self,
+        *,
+        module_path: builtins.str = ...,
+        device_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_id", b"device_id", "module_path", b"module_path"]) -> None: ...
+
+Global___FixedModule: typing_extensions.TypeAlias = FixedModule
+
+@typing.final
+class ModuleGroup(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODULE_PATHS_FIELD_NUMBER: builtins.int
+    @property
+    def module_paths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        module_paths: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["module_paths", b"module_paths"]) -> None: ...
+
+Global___ModuleGroup: typing_extensions.TypeAlias = ModuleGroup
+
+@typing.final
+class OptimalMode(google.protobuf.message.Message):
+    """The least objective that can be found, with a proven bound; exact where that can be afforded."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUM_STAGES_FIELD_NUMBER: builtins.int
+    FREE_FIELD_NUMBER: builtins.int
+    REPLICATE_FIELD_NUMBER: builtins.int
+    RECOMPUTE_FIELD_NUMBER: builtins.int
+    EFFORT_FIELD_NUMBER: builtins.int
+    num_stages: builtins.int
+    """0 means as many as help."""
+    free: builtins.bool
+    """A device may hold several stages, from anywhere in the program."""
+    replicate: builtins.bool
+    """Idle devices may run copies of a stage."""
+    recompute: builtins.bool
+    """A stage may run cheap nodes that read no parameter again rather than receive what they make."""
+    effort: builtins.float
+    """Scales the steps that a search may take; 0 means 1."""
+    def __init__(
+        self,
+        *,
+        num_stages: builtins.int = ...,
+        free: builtins.bool = ...,
+        replicate: builtins.bool = ...,
+        recompute: builtins.bool = ...,
+        effort: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["effort", b"effort", "free", b"free", "num_stages", b"num_stages", "recompute", b"recompute", "replicate", b"replicate"]) -> None: ...
+
+Global___OptimalMode: typing_extensions.TypeAlias = OptimalMode
+
+@typing.final
+class SingleMode(google.protobuf.message.Message):
+    """Everything on the first of the largest devices."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___SingleMode: typing_extensions.TypeAlias = SingleMode
+
+@typing.final
+class SparseNnMode(google.protobuf.message.Message):
+    """Embeddings spread over the devices, all the rest beside each."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___SparseNnMode: typing_extensions.TypeAlias = SparseNnMode
+
+@typing.final
+class CostAwareMode(google.protobuf.message.Message):
+    """Merges partitions pairwise while that shortens a lone batch's latency."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___CostAwareMode: typing_extensions.TypeAlias = CostAwareMode
+
+@typing.final
+class KlBasedMode(google.protobuf.message.Message):
+    """Moves single nodes between the partitions of size_based while that shortens a lone batch's latency."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___KlBasedMode: typing_extensions.TypeAlias = KlBasedMode
+
+@typing.final
+class AotBasedMode(google.protobuf.message.Message):
+    """As given."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITION_OF_NODE_FIELD_NUMBER: builtins.int
+    DEVICE_OF_PARTITION_FIELD_NUMBER: builtins.int
+    @property
+    def partition_of_node(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """By node index."""
+
+    @property
+    def device_of_partition(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        partition_of_node: collections.abc.Iterable[builtins.int] | None = ...,
+        device_of_partition: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_of_partition", b"device_of_partition", "partition_of_node", b"partition_of_node"]) -> None: ...
+
+Global___AotBasedMode: typing_extensions.TypeAlias = AotBasedMode
 
 @typing.final
 class CutMode(google.protobuf.message.Message):
@@ -185,6 +500,7 @@ class Plan(google.protobuf.message.Message):
     SYMBOL_VALUES_FIELD_NUMBER: builtins.int
     GRAPH_NAME_FIELD_NUMBER: builtins.int
     NUM_NODES_FIELD_NUMBER: builtins.int
+    STEP_SECONDS_FIELD_NUMBER: builtins.int
     id: builtins.str
     graph_id: builtins.str
     mode: builtins.str
@@ -193,9 +509,11 @@ class Plan(google.protobuf.message.Message):
     latency_seconds: builtins.float
     """Seconds from a lone batch's input to its output."""
     lower_bound_seconds: builtins.float
-    """Proven lower bound on bottleneck_seconds over the choices that the mode allows. Absent where the mode proves none."""
+    """Proven lower bound on the objective over the choices that the mode allows. Absent where the mode proves none."""
     graph_name: builtins.str
     num_nodes: builtins.int
+    step_seconds: builtins.float
+    """A training step's seconds; absent in inference."""
     @property
     def options(self) -> Global___PlanOptions: ...
     @property
@@ -232,10 +550,14 @@ class Plan(google.protobuf.message.Message):
         symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         graph_name: builtins.str = ...,
         num_nodes: builtins.int = ...,
+        step_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "created_at", b"created_at", "inventory", b"inventory", "lower_bound_seconds", b"lower_bound_seconds", "options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "bottleneck_seconds", b"bottleneck_seconds", "created_at", b"created_at", "edges", b"edges", "graph_id", b"graph_id", "graph_name", b"graph_name", "id", b"id", "inventory", b"inventory", "latency_seconds", b"latency_seconds", "lower_bound_seconds", b"lower_bound_seconds", "mode", b"mode", "num_nodes", b"num_nodes", "options", b"options", "stages", b"stages", "symbol_values", b"symbol_values", "tie_groups", b"tie_groups"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "_step_seconds", b"_step_seconds", "created_at", b"created_at", "inventory", b"inventory", "lower_bound_seconds", b"lower_bound_seconds", "options", b"options", "step_seconds", b"step_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "_step_seconds", b"_step_seconds", "bottleneck_seconds", b"bottleneck_seconds", "created_at", b"created_at", "edges", b"edges", "graph_id", b"graph_id", "graph_name", b"graph_name", "id", b"id", "inventory", b"inventory", "latency_seconds", b"latency_seconds", "lower_bound_seconds", b"lower_bound_seconds", "mode", b"mode", "num_nodes", b"num_nodes", "options", b"options", "stages", b"stages", "step_seconds", b"step_seconds", "symbol_values", b"symbol_values", "tie_groups", b"tie_groups"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds"]) -> typing.Literal["lower_bound_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_step_seconds", b"_step_seconds"]) -> typing.Literal["step_seconds"] | None: ...
 
 Global___Plan: typing_extensions.TypeAlias = Plan
 
@@ -257,6 +579,8 @@ class Stage(google.protobuf.message.Message):
     FLOPS_FIELD_NUMBER: builtins.int
     FIRST_MODULE_FIELD_NUMBER: builtins.int
     LAST_MODULE_FIELD_NUMBER: builtins.int
+    BACKWARD_SECONDS_FIELD_NUMBER: builtins.int
+    RECOMPUTED_RANGES_FIELD_NUMBER: builtins.int
     index: builtins.int
     compute_seconds: builtins.float
     """Forward compute on its device."""
@@ -269,6 +593,8 @@ class Stage(google.protobuf.message.Message):
     first_module: builtins.str
     """Modules that its first and last node belong to; empty where none of its nodes belongs to one."""
     last_module: builtins.str
+    backward_seconds: builtins.float
+    """Of one microbatch; 0 in inference."""
     @property
     def node_ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeRange]:
         """Indexes into Graph.nodes, ascending, as half-open ranges."""
@@ -291,6 +617,10 @@ class Stage(google.protobuf.message.Message):
 
     @property
     def memory(self) -> Global___StageMemory: ...
+    @property
+    def recomputed_ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeRange]:
+        """Nodes of earlier stages that it runs again rather than receive what they make."""
+
     def __init__(
         self,
         *,
@@ -308,9 +638,11 @@ class Stage(google.protobuf.message.Message):
         flops: builtins.float = ...,
         first_module: builtins.str = ...,
         last_module: builtins.str = ...,
+        backward_seconds: builtins.float = ...,
+        recomputed_ranges: collections.abc.Iterable[Global___NodeRange] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["memory", b"memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "device_ids", b"device_ids", "first_module", b"first_module", "flops", b"flops", "index", b"index", "last_module", b"last_module", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "states", b"states"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backward_seconds", b"backward_seconds", "communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "device_ids", b"device_ids", "first_module", b"first_module", "flops", b"flops", "index", b"index", "last_module", b"last_module", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "recomputed_ranges", b"recomputed_ranges", "states", b"states"]) -> None: ...
 
 Global___Stage: typing_extensions.TypeAlias = Stage
 
@@ -340,13 +672,20 @@ class StageMemory(google.protobuf.message.Message):
     ACTIVATION_BYTES_FIELD_NUMBER: builtins.int
     BUFFER_BYTES_FIELD_NUMBER: builtins.int
     PEAK_BYTES_FIELD_NUMBER: builtins.int
+    GRADIENT_BYTES_FIELD_NUMBER: builtins.int
+    OPTIMIZER_BYTES_FIELD_NUMBER: builtins.int
+    SAVED_BYTES_FIELD_NUMBER: builtins.int
     state_bytes: builtins.int
     activation_bytes: builtins.int
     """Peak of live activations inside one microbatch."""
     buffer_bytes: builtins.int
     """Received and not yet consumed, and sent and not yet taken, over all microbatches in flight."""
     peak_bytes: builtins.int
-    """Their sum."""
+    """The sum of all the others."""
+    gradient_bytes: builtins.int
+    optimizer_bytes: builtins.int
+    saved_bytes: builtins.int
+    """What every microbatch in flight keeps for its backward pass."""
     def __init__(
         self,
         *,
@@ -354,8 +693,11 @@ class StageMemory(google.protobuf.message.Message):
         activation_bytes: builtins.int = ...,
         buffer_bytes: builtins.int = ...,
         peak_bytes: builtins.int = ...,
+        gradient_bytes: builtins.int = ...,
+        optimizer_bytes: builtins.int = ...,
+        saved_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["activation_bytes", b"activation_bytes", "buffer_bytes", b"buffer_bytes", "peak_bytes", b"peak_bytes", "state_bytes", b"state_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["activation_bytes", b"activation_bytes", "buffer_bytes", b"buffer_bytes", "gradient_bytes", b"gradient_bytes", "optimizer_bytes", b"optimizer_bytes", "peak_bytes", b"peak_bytes", "saved_bytes", b"saved_bytes", "state_bytes", b"state_bytes"]) -> None: ...
 
 Global___StageMemory: typing_extensions.TypeAlias = StageMemory
 

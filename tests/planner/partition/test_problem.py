@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from planner.errors import GraphError, InventoryError, OptionsError
-from planner.partition.registry import ALGORITHMS, Request, partition
+from planner.partition.registry import ALGORITHMS, partition
+from planner.partition.request import Request
 from tests.planner.partition.problems import chain, problem
 
 

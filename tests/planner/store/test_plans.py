@@ -11,12 +11,13 @@ import pytest
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
 from planner.graph.ir import Dtype, ValueKind
-from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+from planner.plan.options import Mode, SizeBasedMode
 from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
 from planner.store.database import Database
 from planner.store.graphs import GraphRecord, add_graph
 from planner.store.inventories import InventoryRecord, add_inventory
 from planner.store.plans import add_plan, get_plan
+from tests.builders.options import MODES, full_options
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 DIM = Operation(ExpressionOperator.FLOOR_DIVIDE, (Operation(ExpressionOperator.ADD, (SymbolReference(3), -1)), 2))
@@ -55,10 +56,19 @@ def stage(index: int, **changes: object) -> Stage:
         compute_seconds=0.1 + 0.2,
         communication_seconds=1 / 3,
         flops=1e18 / 7,
-        memory=StageMemory(state_bytes=1, activation_bytes=2**41, buffer_bytes=3),
+        memory=StageMemory(
+            state_bytes=1,
+            activation_bytes=2**41,
+            buffer_bytes=3,
+            gradient_bytes=2**42,
+            optimizer_bytes=5,
+            saved_bytes=2**43,
+        ),
         reason="the module “decoder” ends here",
         first_module="encoder",
         last_module="decoder",
+        backward_seconds=2 / 7,
+        recomputed_ranges=((3, 4), (12, 14)),
     )
     return replace(record, **changes)
 
@@ -69,9 +79,7 @@ def plan(mode: Mode) -> Plan:
         graph_id="ab" * 32,
         graph_name="t5",
         num_nodes=17,
-        options=PlanOptions(
-            mode=mode, routing=Routing.RELAY, microbatches_in_flight=5, symbol_values=(("seq", 128), ("batch", 4))
-        ),
+        options=full_options(mode),
         inventory=INVENTORY,
         stages=(stage(0), empty, stage(2)),
         edges=(
@@ -86,12 +94,11 @@ def plan(mode: Mode) -> Plan:
         latency_seconds=2.1,
         lower_bound_seconds=None if isinstance(mode, SizeBasedMode) else 0.69,
         symbol_values=(("batch", 4),),
+        step_seconds=1 / 9,
     )
 
 
-@pytest.mark.parametrize(
-    "mode", [CutMode(module_paths=("b", "a.0")), SizeBasedMode(), BalancedMode(), BalancedMode(num_stages=3)]
-)
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 async def test_plan_is_the_same_after_its_rows(tmp_path: Path, mode: Mode) -> None:
     database = Database(f"sqlite:///{tmp_path / 'planner.db'}")
     await database.migrate()

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import GraphError, OptionsError
-from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+from planner.plan.options import BalancedMode, Mode, PlanOptions, Routing
 from planner.plan.verify import verify_plan
 from planner.wire.plan import options_from_proto, options_to_proto, plan_from_proto, plan_to_proto
 from protos.v1 import plan_pb2
+from tests.builders.options import MODES, full_options
 from tests.builders.plans import plan_of
 from tests.builders.random_graphs import random_graph, random_stages
 
@@ -52,16 +53,16 @@ def test_what_is_wrong_in_a_plan_is_named() -> None:
     assert refused.value.metadata["field"] == "plan.stages[1]"
 
 
-@pytest.mark.parametrize(
-    "mode", [CutMode(module_paths=("encoder.block.11", "encoder")), SizeBasedMode(), BalancedMode(num_stages=4)]
-)
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("routing", Routing)
 def test_options_come_back(mode: Mode, routing: Routing) -> None:
-    options = PlanOptions(
-        mode=mode, routing=routing, microbatches_in_flight=3, symbol_values=(("batch", 8), ("sequence", 128))
-    )
+    options = full_options(mode, routing)
     message = options_to_proto(options)
     assert options_from_proto(plan_pb2.PlanOptions.FromString(message.SerializeToString())) == options
+
+
+def test_nothing_set_means_the_best_plan_for_throughput() -> None:
+    assert options_from_proto(plan_pb2.PlanOptions()) == PlanOptions(mode=OptimalMode())
 
 
 def test_as_many_stages_as_help_is_a_mode_that_is_set() -> None:
@@ -80,9 +81,9 @@ BALANCED = plan_pb2.BalancedMode()
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (plan_pb2.PlanOptions(), r"options\.mode is not set; choose one of cut, size_based, balanced"),
         (plan_pb2.PlanOptions(cut=plan_pb2.CutMode()), r"options\.cut\.module_paths is empty"),
         (plan_pb2.PlanOptions(balanced=BALANCED, routing=9), r"options\.routing is 9"),  # type: ignore[arg-type]
+        (plan_pb2.PlanOptions(objective=9), r"options\.objective is 9"),  # type: ignore[arg-type]
         (plan_pb2.PlanOptions(balanced=BALANCED, microbatches_in_flight=5000), r"microbatches_in_flight is 5000"),
         (plan_pb2.PlanOptions(balanced=plan_pb2.BalancedMode(num_stages=2**31)), r"balanced\.num_stages is 2147483648"),
     ],

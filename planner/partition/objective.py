@@ -1,0 +1,55 @@
+"""What a partition is good for: the quantity to make least, and what a training step is made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from planner.errors import OptionsError
+
+MAX_MICROBATCHES = 1 << 16
+
+
+class Objective(Enum):
+    """Throughput: the most loaded device's seconds. Latency: a lone batch's. Step time: a whole training step's, for
+    its schedule and microbatches. Memory: the fullest device's share of its bytes."""
+
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+    STEP_TIME = "step_time"
+    MEMORY = "memory"
+
+
+class PipelineSchedule(Enum):
+    """The order of a training step's forward and backward passes.
+
+    GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019; interleaved: 2021. Zero bubble: ZB-H1 of Qi et al. 2023.
+    """
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved_1f1b"
+    ZERO_BUBBLE = "zero_bubble"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A step runs `microbatches` forward and backward under a schedule, then the optimizer once.
+
+    `optimizer_bytes_per_parameter` counts an optimizer's own state and copies for each trained element (Adam: 8, with a
+    float32 master copy 12). A backward pass takes `backward_ratio` times its forward pass.
+    """
+
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    microbatches: int = 8
+    optimizer_bytes_per_parameter: float = 8.0
+    backward_ratio: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.microbatches <= MAX_MICROBATCHES:
+            raise OptionsError(f"training: {self.microbatches} microbatches, needs 1 to {MAX_MICROBATCHES}")
+        for name in ("optimizer_bytes_per_parameter", "backward_ratio"):
+            found = getattr(self, name)
+            if not math.isfinite(found) or not 0 <= found <= 1024:
+                raise OptionsError(f"training: {name} is {found}, needs 0 to 1024")

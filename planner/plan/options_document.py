@@ -1,0 +1,75 @@
+"""Options as plain lists, numbers and strings, for a database column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.plan.options import (
+    AotBasedMode,
+    BalancedMode,
+    CostAwareMode,
+    CutMode,
+    KlBasedMode,
+    Mode,
+    OptimalMode,
+    PlanOptions,
+    Routing,
+    ShapeBucket,
+    SingleMode,
+    SizeBasedMode,
+    SparseNnMode,
+)
+
+MODES: Mapping[str, type[Mode]] = {
+    mode.name: mode
+    for mode in (
+        OptimalMode,
+        CutMode,
+        BalancedMode,
+        SingleMode,
+        SizeBasedMode,
+        SparseNnMode,
+        CostAwareMode,
+        KlBasedMode,
+        AotBasedMode,
+    )
+}
+
+
+def options_document(options: PlanOptions) -> dict[str, Any]:
+    document = asdict(options)
+    document["mode"] = {"name": options.mode.name, **document["mode"]}
+    document["objective"] = options.objective.value
+    document["routing"] = options.routing.value
+    if options.training is not None:
+        document["training"]["schedule"] = options.training.schedule.value
+    return document
+
+
+def options_from_document(document: Mapping[str, Any]) -> PlanOptions:
+    """The inverse, equal to what was given."""
+    fields = {
+        name: _tuples(content) for name, content in document.items() if name not in ("mode", "training", "buckets")
+    }
+    mode = {name: _tuples(content) for name, content in document["mode"].items()}
+    training = document["training"]
+    return PlanOptions(
+        **{
+            **fields,
+            "mode": MODES[mode.pop("name")](**mode),
+            "objective": Objective(document["objective"]),
+            "routing": Routing(document["routing"]),
+            "training": training and Training(**{**training, "schedule": PipelineSchedule(training["schedule"])}),
+            "buckets": tuple(
+                ShapeBucket(symbol_values=_tuples(bucket["symbol_values"]), weight=bucket["weight"])
+                for bucket in document["buckets"]
+            ),
+        }
+    )
+
+
+def _tuples(content: Any) -> Any:
+    return tuple(map(_tuples, content)) if isinstance(content, (list, tuple)) else content
