@@ -13,17 +13,27 @@ from planner.partition.problem import PartitionProblem
 class Assignment:
     """Stages are numbered from 0 without gaps; edges go to higher stages only. One reason per stage: why it ends there.
 
-    `lower_bound_seconds` bounds the bottleneck of every assignment that the mode allows; None if nothing is proven.
+    `lower_bound_seconds` bounds the objective of every assignment that the mode allows; None if nothing is proven.
+    `replicas` [stages]: further devices that run copies of the stage, each taking its share of the microbatches; empty
+    where no stage has any. `recomputed` [stages]: nodes of earlier stages that it runs again, ascending; likewise.
     """
 
     stage_of_node: tuple[int, ...]
     device_of_stage: tuple[int, ...]
     reasons: tuple[str, ...]
     lower_bound_seconds: float | None = None
+    replicas: tuple[tuple[int, ...], ...] = ()
+    recomputed: tuple[tuple[int, ...], ...] = ()
 
     @property
     def num_stages(self) -> int:
         return len(self.device_of_stage)
+
+    @property
+    def devices_of_stage(self) -> tuple[tuple[int, ...], ...]:
+        """[stages] every device that runs the stage, its first one first."""
+        copies = self.replicas or ((),) * self.num_stages
+        return tuple((first, *others) for first, others in zip(self.device_of_stage, copies, strict=True))
 
 
 def contiguous(

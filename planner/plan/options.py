@@ -50,7 +50,10 @@ class CutMode:
 
     def __post_init__(self) -> None:
         if not self.module_paths:
-            raise OptionsError("mode cut: no module paths; name at least one module to cut after")
+            raise OptionsError(
+                "options.cut.module_paths is empty; name at least one module to cut after",
+                field="options.cut.module_paths",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import GraphError, OptionsError
-from planner.plan.options import BalancedMode, Mode, PlanOptions, Routing
+from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions, Routing
 from planner.plan.verify import verify_plan
 from planner.wire.plan import options_from_proto, options_to_proto, plan_from_proto, plan_to_proto
 from protos.v1 import plan_pb2
