@@ -39,7 +39,7 @@ def no_cut_groups(graph: Graph) -> tuple[tuple[int, ...], ...]:
     access, since a later stage would have its own, unwritten copy; and the last node, so that the last stage has it,
     if the graph returns it: a state must not be on its way while the next microbatch writes it.
     """
-    groups = _DisjointSets()
+    groups = DisjointSets()
     returned = {value for output in graph.outputs for value in values_in(output.content)}
     for storage in written_storages(graph):
         together = storage.accesses if storage.has_copies else storage.accesses_to_last_write
@@ -81,7 +81,7 @@ def written_storages(graph: Graph) -> tuple[WrittenStorage, ...]:
     return tuple(storages.values())
 
 
-def _record_accesses(graph: Graph, sharing: _DisjointSets, storages: Mapping[int, WrittenStorage]) -> None:
+def _record_accesses(graph: Graph, sharing: DisjointSets, storages: Mapping[int, WrittenStorage]) -> None:
     for index, node in enumerate(graph.nodes):
         touched = (*values_read(node), *(value for value in node.outputs if value))
         for representative in {sharing.find(value) for value in touched}:
@@ -91,8 +91,8 @@ def _record_accesses(graph: Graph, sharing: _DisjointSets, storages: Mapping[int
             storages[sharing.find(value)].last_write = index
 
 
-def _may_share(graph: Graph) -> _DisjointSets:
-    sharing = _DisjointSets()
+def _may_share(graph: Graph) -> DisjointSets:
+    sharing = DisjointSets()
     values = graph.values_by_id()
     for first, other in _tied_states(graph):
         sharing.join(first, other)
@@ -110,7 +110,7 @@ def _tied_states(graph: Graph) -> Iterator[tuple[int, int]]:
             yield first, state.value_id
 
 
-class _DisjointSets:
+class DisjointSets:
     """Union-find over ints; the least member stands for its set. Nearly linear."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from planner.graph.ir import Argument, Graph, Node, OperatorKind, SubgraphReference, Value, ValueKind, values_in
 
 # Composites that may return their first argument, or views of it, although their schema promises new tensors.
-_UNDECLARED_VIEWS = frozenset(
+UNDECLARED_VIEWS = frozenset(
     {
         "aten::_unsafe_view",
         "aten::align_tensors",
@@ -90,7 +90,7 @@ def _sources(graph: Graph, node: Node) -> tuple[int, ...]:
         operands = _all_values(node)
         return operands if len(operands) == 1 else ()
     positions = node.operator.aliased_arguments
-    if name in _UNDECLARED_VIEWS or _is_in_place(node) or (name in _DROPOUTS and _drops_nothing(node)):
+    if name in UNDECLARED_VIEWS or _is_in_place(node) or (name in _DROPOUTS and _drops_nothing(node)):
         positions = tuple(dict.fromkeys((*positions, 0)))
     return _values_at(node, positions)
 
