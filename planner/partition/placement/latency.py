@@ -4,43 +4,40 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.errors import Infeasible
-from planner.partition.placement.pass_blocks import PassBlocks, pass_blocks
-from planner.partition.placement.pass_chain import ChainSpace, arc_seconds
+from planner.partition.placement.pass_blocks import pass_blocks
+from planner.partition.placement.pass_borders import PassBorders
+from planner.partition.placement.pass_chain import ChainSpace
 from planner.partition.placement.pass_flow import FlowGame
+from planner.partition.placement.pass_game import Incumbent, play
 from planner.partition.placement.pass_graph import pass_graph
 from planner.partition.placement.pass_ideals import pass_ideals
-from planner.partition.placement.pass_mix import cheapest_chain, worth_keeping
-from planner.partition.placement.pass_placement import place_runs, placed_seconds
-from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
+from planner.partition.placement.pass_labels import search_labels
+from planner.partition.placement.pass_mix import cheapest_chain
+from planner.partition.placement.pass_states import counted, uncounted
+import time
 
-def best_latency(problem, *, contiguous=False, effort=1, out_of_time=never, log=None):
+def best_latency(problem, *, contiguous=False, effort=1, out_of_time=None, log=None):
     graph = pass_graph(problem)
     ideals = pass_ideals(graph, 200_000)
     blocks = pass_blocks(graph, ideals, 100_000_000)
-    space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks)
-    game = FlowGame(graph)
-    best, value, lower = None, np.inf, 0.0
-    flow=None
-    center=None
-    for iteration in range(300):
-        if flow is None:
-            top, flow = game.best()
-            top=np.inf
-        mixed = cheapest_chain(space, game.source, game.target, flow)
-        if mixed.seconds > lower:
-            lower = mixed.seconds; center = flow
-        devices = place_runs(graph, mixed.runs, contiguous=contiguous)
-        secs = None if devices is None else placed_seconds(problem, devices)
-        if secs is not None and secs < value: value, best = secs, devices
-        game.add(arc_seconds(graph, mixed.runs, game.source, game.target))
-        top, lp = game.best()
-        flow = 0.5*lp+0.5*center
-        keep = worth_keeping(space, mixed, value*(1+1e-9))
-        if keep.sum() < .8*keep.size:
-            ends=np.concatenate([[0],np.cumsum(keep)])
-            space = ChainSpace(graph=graph, ideals=ideals, blocks=PassBlocks(begin=ends[blocks.begin],before=blocks.before[keep],serial_class=blocks.serial_class[keep],seconds=blocks.seconds[keep]))
-            blocks=space.blocks
-        if log: log(iteration, mixed.seconds, 'lower',lower,'top',top,'value',value,secs,'nblk',sum(len(r.units)>1 for r in mixed.runs),blocks.before.size)
-        if top-lower<1e-6 or value-lower<1e-7: break
-    return best,value,lower
+    inc = Incumbent(graph=graph, contiguous=contiguous)
+    lowers=[]
+    for states in (uncounted(graph), counted(graph,1000)):
+        game = FlowGame(graph)
+        space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks, states=states)
+        res = play(space, game, inc, 300, lambda: False)
+        if log: log('game', res.lower_bound, inc.seconds, res.space.blocks.before.size, len(res.mixes))
+        lower=min(res.lower_bound, inc.seconds)
+        if lower < inc.to_beat:
+            flows=[f for f,_ in res.mixes[-6:]]
+            mixes=[cheapest_chain(res.space, game.source, game.target, f) for f in flows]
+            borders=PassBorders(graph, ideals, game.source, game.target, flows)
+            t=time.process_time()
+            for m in (10, 1000):
+                l=search_labels(res.space, borders, mixes, inc, m, lambda: False)
+                if log: log('labels', m, l, inc.seconds, time.process_time()-t)
+                lower=max(l,lower)
+                if lower>=inc.to_beat: break
+        lowers.append(lower)
+        if lower>=inc.to_beat: break
+    return inc.devices, inc.seconds, lowers[0], lowers[-1]

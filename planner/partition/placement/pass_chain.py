@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.partition.placement.pass_blocks import PassBlocks
 from planner.partition.placement.pass_graph import PassGraph
 from planner.partition.placement.pass_ideals import PassIdeals
-from planner.partition.problem import Floats, Integers
+from planner.partition.placement.pass_states import DeviceStates
+from planner.partition.problem import Booleans, Floats, Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +29,25 @@ class ChainSpace:
     graph: PassGraph
     ideals: PassIdeals
     blocks: PassBlocks
+    states: DeviceStates
 
-    def runs(self, ways: Integers, unit_class: Integers) -> tuple[Run, ...]:
-        """Follows `ways` [i] back from the full ideal: a block, or -1 minus a step on the class `unit_class` [u]."""
+    def with_blocks(self, kept: Booleans) -> ChainSpace:
+        """Without the other blocks."""
+        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kept, dtype=np.int64)])
+        blocks = PassBlocks(
+            begin=ends[self.blocks.begin],
+            before=self.blocks.before[kept],
+            serial_class=self.blocks.serial_class[kept],
+            seconds=self.blocks.seconds[kept],
+        )
+        return replace(self, blocks=blocks)
+
+    def runs(self, ways: Integers, came: Integers, state: int, unit_class: Integers) -> tuple[Run, ...]:
+        """Follows `ways` [i, s] back from the full ideal: a block, or -1 minus a step on the class `unit_class` [u]."""
         found: list[Run] = []
         ideal = self.ideals.num_ideals - 1
         while ideal:
-            way = int(ways[ideal])
+            way, state = int(ways[ideal, state]), int(came[ideal, state])
             if way < 0:
                 unit = int(self.ideals.step_unit[-1 - way])
                 found.append(Run(units=(unit,), device_class=int(unit_class[unit]), seconds=0.0))

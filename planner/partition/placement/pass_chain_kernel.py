@@ -34,37 +34,64 @@ def weigh_blocks(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def chain_forward(
-    begin: Array, before: Array, weighed: Array, step_begin: Array, step_from: Array, step_weighed: Array,
-) -> tuple[Array, Array]:  # fmt: skip
-    """([i] least cost to reach, [i] the way: a block's index, or -1 minus a step's)."""
-    count = begin.size - 1
-    cost, way = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
-    cost[0] = 0.0
+    begin: Array, before: Array, classes: Array, weighed: Array, step_begin: Array, step_from: Array,
+    step_weighed: Array, following: Array,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """([i, s] least cost to reach; the way: a block's index, or -1 minus a step's; the state before)."""
+    count, states = begin.size - 1, following.shape[1]
+    cost = np.full((count, states), np.inf)
+    way, came = np.zeros((count, states), dtype=np.int64), np.zeros((count, states), dtype=np.int64)
+    cost[0, 0] = 0.0
     for after in range(1, count):
         for step in range(step_begin[after], step_begin[after + 1]):
-            reached = cost[step_from[step]] + step_weighed[step]
-            if reached < cost[after]:
-                cost[after], way[after] = reached, -1 - step
+            for state in range(states):
+                reached = cost[step_from[step], state] + step_weighed[step]
+                if reached < cost[after, state]:
+                    cost[after, state], way[after, state], came[after, state] = reached, -1 - step, state
         for block in range(begin[after], begin[after + 1]):
-            reached = cost[before[block]] + weighed[block]
-            if reached < cost[after]:
-                cost[after], way[after] = reached, block
-    return cost, way
+            for state in range(states):
+                then = following[classes[block], state]
+                if then >= 0:
+                    reached = cost[before[block], state] + weighed[block]
+                    if reached < cost[after, then]:
+                        cost[after, then], way[after, then], came[after, then] = reached, block, state
+    return cost, way, came
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def chain_backward(
-    begin: Array, before: Array, weighed: Array, step_begin: Array, step_from: Array, step_weighed: Array,
+    begin: Array, before: Array, classes: Array, weighed: Array, step_begin: Array, step_from: Array,
+    step_weighed: Array, following: Array,
 ) -> Array:  # fmt: skip
-    """[i] least cost from there to the end."""
-    count = begin.size - 1
-    cost = np.full(count, np.inf)
+    """[i, s] least cost from there to the end."""
+    count, states = begin.size - 1, following.shape[1]
+    cost = np.full((count, states), np.inf)
     cost[count - 1] = 0.0
     for after in range(count - 1, 0, -1):
         for step in range(step_begin[after], step_begin[after + 1]):
             first = step_from[step]
-            cost[first] = min(cost[first], cost[after] + step_weighed[step])
+            for state in range(states):
+                cost[first, state] = min(cost[first, state], cost[after, state] + step_weighed[step])
         for block in range(begin[after], begin[after + 1]):
             first = before[block]
-            cost[first] = min(cost[first], cost[after] + weighed[block])
+            for state in range(states):
+                then = following[classes[block], state]
+                if then >= 0:
+                    cost[first, state] = min(cost[first, state], cost[after, then] + weighed[block])
+    return cost
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def cost_through(
+    begin: Array, before: Array, classes: Array, weighed: Array, following: Array, ahead: Array, behind: Array,
+) -> Array:  # fmt: skip
+    """[b] the least cost of a chain with that block."""
+    cost = np.full(before.size, np.inf)
+    for after in range(begin.size - 1):
+        for block in range(begin[after], begin[after + 1]):
+            for state in range(following.shape[1]):
+                then = following[classes[block], state]
+                if then >= 0:
+                    through = ahead[before[block], state] + weighed[block] + behind[after, then]
+                    cost[block] = min(cost[block], through)
     return cost

@@ -7,43 +7,43 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.placement.pass_chain import ChainSpace, Run
-from planner.partition.problem import Booleans, Floats, Integers
+from planner.partition.problem import Floats, Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MixedChain:
-    """`seconds`, of the mix, is a lower bound on the latency of every chain. `weighed` [b] and `ahead`, `behind` [i]."""
+    """`seconds`, of the mix, is a lower bound on the latency of every chain; inf if there is none.
+
+    `through` [b] bounds the latency of chains with that block, `behind` [i, s] what is left from there on.
+    """
 
     seconds: float
     runs: tuple[Run, ...]
-    weighed: Floats
-    ahead: Floats
+    through: Floats
     behind: Floats
 
 
 def cheapest_chain(space: ChainSpace, source: Integers, target: Integers, flow: Floats) -> MixedChain:
-    """`flow` [e] on arcs from `source` to `target` nodes, -1 outside. O(blocks * border)."""
-    from planner.partition.placement.pass_chain_kernel import chain_backward, chain_forward, weigh_blocks
+    """`flow` [e] on arcs from `source` to `target` nodes, -1 outside. O(blocks * (border + states))."""
+    from planner.partition.placement.pass_chain_kernel import chain_backward, chain_forward, cost_through, weigh_blocks
 
-    graph, ideals, blocks = space.graph, space.ideals, space.blocks
+    ideals, blocks, following = space.ideals, space.blocks, space.states.following
     around, begin, units, beside = _around(space, source, target, flow)
     weighed = weigh_blocks(blocks.begin, blocks.before, blocks.seconds, ideals.inside, around, begin, units, beside)
     unit_seconds, unit_class = _alone(space, target, flow)
     step_weighed = unit_seconds[ideals.step_unit]
+    listed = (blocks.begin, blocks.before, blocks.serial_class, weighed)
     steps = (ideals.step_begin, ideals.step_from, step_weighed)
-    ahead, ways = chain_forward(blocks.begin, blocks.before, weighed, *steps)
-    behind = chain_backward(blocks.begin, blocks.before, weighed, *steps)
-    runs = space.runs(ways, unit_class) if np.isfinite(ahead[-1]) else ()
-    assert graph.num_units or not runs
-    return MixedChain(seconds=float(ahead[-1]), runs=runs, weighed=weighed, ahead=ahead, behind=behind)
-
-
-def worth_keeping(space: ChainSpace, mixed: MixedChain, at_most: float) -> Booleans:
-    """[b] whether some chain through the block costs no more against this mix."""
-    after = np.repeat(np.arange(space.ideals.num_ideals), np.diff(space.blocks.begin))
-    through = mixed.ahead[space.blocks.before] + mixed.weighed + mixed.behind[after]
-    kept: Booleans = through <= at_most
-    return kept
+    ahead, ways, came = chain_forward(*listed, *steps, following)
+    behind = chain_backward(*listed, *steps, following)
+    last = int(ahead[-1].argmin())
+    found = float(ahead[-1, last])
+    return MixedChain(
+        seconds=found,
+        runs=space.runs(ways, came, last, unit_class) if np.isfinite(found) else (),
+        through=cost_through(*listed, following, ahead, behind),
+        behind=behind,
+    )
 
 
 def _alone(space: ChainSpace, target: Integers, flow: Floats) -> tuple[Floats, Integers]:
