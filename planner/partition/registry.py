@@ -8,6 +8,7 @@ from planner.errors import OptionsError
 from planner.partition.assignment import Assignment
 from planner.partition.balanced import balanced
 from planner.partition.cut import cut
+from planner.partition.optimal import optimal
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 from planner.partition.size_based import size_based
@@ -17,6 +18,7 @@ Algorithm = Callable[[PartitionProblem, Request], Assignment]
 ALGORITHMS: Mapping[str, Algorithm] = {
     "balanced": lambda problem, request: balanced(problem, request.num_stages),
     "cut": lambda problem, request: cut(problem, request.module_paths),
+    "optimal": optimal,
     "size_based": lambda problem, request: size_based(problem),
 }
 
