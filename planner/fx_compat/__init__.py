@@ -1,0 +1,14 @@
+"""torch.fx's and Slapo's ways to split a model, by the same names and signatures, on this planner's terms.
+
+Existing code changes one import:
+
+    from torch.fx.passes.split_module import split_module      ->  from planner.fx_compat import split_module
+    from slapo.pipeline import analyze_pipeline_module, ...    ->  from planner.fx_compat import analyze_pipeline_module
+
+The meaning is theirs except where theirs gives wrong numbers or refuses what can be done; each module's docstring says
+where. Importing this package loads torch, which nothing else in the planner does but the client's export.
+"""
+
+from planner.fx_compat.split_module import split_module
+
+__all__ = ["split_module"]
