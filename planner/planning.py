@@ -10,11 +10,16 @@ from planner.cost.inventory import Inventory
 from planner.cost.roofline import node_costs
 from planner.errors import GraphError, InventoryError, OptionsError
 from planner.graph.ir import Graph
+from planner.partition.describe import describe_node
 from planner.partition.evaluate import evaluate
 from planner.partition.from_graph import problem_from_graph
+from planner.partition.next_best import NextBestCut, next_best_cuts
+from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
+from planner.plan.assignment import assignment_of
 from planner.plan.build import build_plan
+from planner.plan.explain import CutAlternative, explain
 from planner.plan.options import AotBasedMode, BalancedMode, CutMode, OptimalMode, PlanOptions, Routing
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
@@ -34,18 +39,35 @@ def make_plan(graph: Graph, graph_id: str, inventory: Inventory, options: PlanOp
     if len(inventory.devices) > MAX_DEVICES:
         raise InventoryError(f"the inventory has {len(inventory.devices)} devices; a plan may use up to {MAX_DEVICES}")
     symbol_values = chosen_symbol_values(graph, options)
-    problem = problem_from_graph(
-        graph,
-        node_costs(graph, inventory.devices, symbol_values),
-        inventory,
-        relay=options.routing is Routing.RELAY,
-        microbatches_in_flight=_microbatches_in_flight(options),
-    )
+    problem = partition_problem(graph, inventory, options)
     assignment = partition(problem, _request(options, inventory))
     evaluation = evaluate(problem, assignment)
     plan = build_plan(graph, graph_id, inventory, options, symbol_values, assignment, evaluation)
     verify_plan(plan, graph)
     return plan
+
+
+def partition_problem(graph: Graph, inventory: Inventory, options: PlanOptions) -> PartitionProblem:
+    """The question in numbers, as every mode sees it."""
+    return problem_from_graph(
+        graph,
+        node_costs(graph, inventory.devices, chosen_symbol_values(graph, options)),
+        inventory,
+        relay=options.routing is Routing.RELAY,
+        microbatches_in_flight=_microbatches_in_flight(options),
+    )
+
+
+def explain_plan(graph: Graph, plan: Plan) -> tuple[str, ...]:
+    """Lines to print: `planner.plan.explain` with what each cut's next best place would cost."""
+    problem = partition_problem(graph, plan.inventory, plan.options)
+    found = next_best_cuts(problem, assignment_of(plan), lambda evaluation: evaluation.bottleneck_seconds)
+    return explain(plan, [_alternative(problem, cut) for cut in found])
+
+
+def _alternative(problem: PartitionProblem, cut: NextBestCut) -> CutAlternative:
+    last = "" if cut.position is None else describe_node(problem, cut.position - 1)
+    return CutAlternative(cut_index=cut.cut_index, after=last, seconds=cut.value)
 
 
 def chosen_symbol_values(graph: Graph, options: PlanOptions) -> dict[int, int]:

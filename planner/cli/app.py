@@ -8,6 +8,7 @@ from planner.cli import exit_codes
 from planner.cli.commands import deployment, device, graph, inventory, plan
 from planner.cli.commands.completion import completion
 from planner.cli.commands.run import run
+from planner.cli.commands.solve import solve
 from planner.cli.commands.submit import export, submit
 from planner.cli.commands.up import up
 
@@ -42,4 +43,5 @@ app.add_typer(deployment.app, name="deployment")
 app.command("run")(run)
 app.command("stop")(deployment.stop)
 app.command("up")(up)
+app.command("solve")(solve)
 app.command("completion")(completion)

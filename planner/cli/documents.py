@@ -11,6 +11,7 @@ from typing import Any
 
 from planner.cost.inventory import Inventory
 from planner.graph.expression import Expression, Operation, SymbolReference
+from planner.plan.options import Mode
 from planner.plan.plan import Plan, Stage, StageMemory
 
 
@@ -66,6 +67,8 @@ def expression_text(expression: Expression) -> str:
 
 def _record(value: Any) -> dict[str, Any]:
     document = {field.name: to_document(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mode):
+        document = {"name": value.name, **document}
     if isinstance(value, StageMemory):
         document["peak_bytes"] = value.peak_bytes
     if isinstance(value, Stage):

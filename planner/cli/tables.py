@@ -32,7 +32,7 @@ def plan_table(plan: Plan) -> RenderableType:
 
     Fits 80 columns for devices with short names.
     """
-    table = _table(title=_plan_title(plan))
+    table = plain_table(title=_plan_title(plan))
     table.add_column("stage", justify="right", no_wrap=True)
     table.add_column("device", no_wrap=True)
     for heading in ("nodes", "compute", "transfer", "memory", "full"):
@@ -54,7 +54,7 @@ def memory_bar(used_bytes: int, total_bytes: int) -> Text:
 
 
 def graphs_table(graphs: Iterable[GraphRecord]) -> Table:
-    table = _table("id", "name", "nodes", "tensors", "weights", "deployable", "created")
+    table = plain_table("id", "name", "nodes", "tensors", "weights", "deployable", "created")
     for graph in graphs:
         deployable = "yes" if graph.deployable else f"no: {graph.not_deployable_reason}"
         table.add_row(
@@ -70,7 +70,7 @@ def graphs_table(graphs: Iterable[GraphRecord]) -> Table:
 
 
 def plans_table(plans: Iterable[PlanSummary]) -> Table:
-    table = _table("id", "graph", "mode", "stages", "bottleneck", "peak", "created")
+    table = plain_table("id", "graph", "mode", "stages", "bottleneck", "peak", "created")
     for plan in plans:
         table.add_row(
             plan.id,
@@ -85,7 +85,7 @@ def plans_table(plans: Iterable[PlanSummary]) -> Table:
 
 
 def devices_table(devices: Iterable[RegisteredDevice]) -> Table:
-    table = _table("device", "kind", "host", "memory", "daemon", "torch", "deployments")
+    table = plain_table("device", "kind", "host", "memory", "daemon", "torch", "deployments")
     for registered in devices:
         device = registered.device
         table.add_row(
@@ -101,7 +101,7 @@ def devices_table(devices: Iterable[RegisteredDevice]) -> Table:
 
 
 def inventories_table(inventories: Iterable[InventoryRecord]) -> Table:
-    table = _table("id", "name", "devices", "memory", "created")
+    table = plain_table("id", "name", "devices", "memory", "created")
     for record in inventories:
         devices = record.inventory.devices
         memory = format_bytes(sum(device.memory_bytes for device in devices))
@@ -110,14 +110,14 @@ def inventories_table(inventories: Iterable[InventoryRecord]) -> Table:
 
 
 def inventory_table(record: InventoryRecord) -> RenderableType:
-    devices = _table("device", "kind", "host", "memory", title=f"{record.id} {record.name}".strip())
+    devices = plain_table("device", "kind", "host", "memory", title=f"{record.id} {record.name}".strip())
     for device in record.inventory.devices:
         devices.add_row(device.id, device.kind, device.host, format_bytes(device.memory_bytes))
     return Group(devices, _links_table(record.inventory))
 
 
 def deployments_table(deployments: Iterable[Deployment]) -> Table:
-    table = _table("id", "plan", "state", "stages", "created", "failure")
+    table = plain_table("id", "plan", "state", "stages", "created", "failure")
     for deployment in deployments:
         table.add_row(
             deployment.id,
@@ -133,13 +133,13 @@ def deployments_table(deployments: Iterable[Deployment]) -> Table:
 def deployment_table(deployment: Deployment) -> RenderableType:
     title = f"{deployment.id}: {deployment.state.value} ({deployment.plan_id}, generation {deployment.generation})"
     failure = [Text(deployment.failure.message, style="red")] if deployment.failure else []
-    table = _table("stage", "device", "daemon")
+    table = plain_table("stage", "device", "daemon")
     for placement in deployment.stages:
         table.add_row(str(placement.stage), placement.device_id, placement.daemon_address)
     return Group(Text(title, style="bold", no_wrap=True), *failure, table)
 
 
-def _table(*headings: str, title: str | None = None, caption: str | None = None) -> Table:
+def plain_table(*headings: str, title: str | None = None, caption: str | None = None) -> Table:
     return Table(
         *headings,
         title=title,
@@ -198,7 +198,7 @@ def _stage_line(stage: Stage) -> str:
 def _links_table(inventory: Inventory) -> Table:
     default = inventory.default_link
     caption = f"others: {format_bytes(int(default.bytes_per_second))}/s, {format_seconds(default.latency_seconds)}"
-    table = _table("from", "to", "speed", "latency", caption=caption)
+    table = plain_table("from", "to", "speed", "latency", caption=caption)
     for (source, target), speed in sorted(inventory.links.items(), key=lambda item: item[0]):
         table.add_row(
             source, target, f"{format_bytes(int(speed.bytes_per_second))}/s", format_seconds(speed.latency_seconds)

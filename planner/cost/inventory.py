@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from planner.errors import InventoryError
@@ -75,6 +75,19 @@ class Inventory:
             unknown = [end for end in pair if end not in known]
             if unknown:
                 raise InventoryError(f"link {pair[0]!r} to {pair[1]!r}: no device is called {unknown[0]!r}")
+
+    def without(self, device_ids: Iterable[str]) -> Inventory:
+        """Without some devices and their links. Raises InventoryError for a device that it does not have."""
+        left_out = set(device_ids)
+        unknown = sorted(left_out - {device.id for device in self.devices})
+        if unknown:
+            known = ", ".join(repr(device.id) for device in self.devices[:10])
+            raise InventoryError(f"no device is called {unknown[0]!r}; there are {known}")
+        return Inventory(
+            devices=tuple(device for device in self.devices if device.id not in left_out),
+            links={pair: speed for pair, speed in self.links.items() if not left_out.intersection(pair)},
+            default_link=self.default_link,
+        )
 
     def link(self, source_id: str, target_id: str) -> LinkSpeed:
         return self.links.get((source_id, target_id), self.default_link)

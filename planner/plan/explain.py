@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from planner.partition.describe import describe_bytes, describe_seconds
 from planner.plan.plan import Plan, Stage, StageEdge
 
 
-def explain(plan: Plan) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutAlternative:
+    """The next best place for a cut: `after` a node, with that bottleneck. No node: no other place fits memory."""
+
+    cut_index: int
+    after: str
+    seconds: float
+
+
+def explain(plan: Plan, alternatives: Sequence[CutAlternative] = ()) -> tuple[str, ...]:
     """Lines to print: the plan, each stage with the edges that leave it, states held twice."""
+    next_best = {alternative.cut_index: alternative for alternative in alternatives}
     return (
         *_headline(plan),
-        *(line for stage in plan.stages for line in _stage(plan, stage)),
+        *(line for stage in plan.stages for line in _stage(plan, stage, next_best)),
         *_ties(plan),
     )
 
@@ -34,9 +45,11 @@ def _headline(plan: Plan) -> Iterator[str]:
         yield f"no cut that the mode allows gives less than {describe_seconds(plan.lower_bound_seconds)}: gap {gap:.1%}"
 
 
-def _stage(plan: Plan, stage: Stage) -> Iterator[str]:
+def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) -> Iterator[str]:
     yield f"stage {stage.index} on {', '.join(stage.device_ids)}: {_count(stage.num_nodes, 'node')}"
     yield f"  ends because: {stage.reason}"
+    if stage.index in next_best:
+        yield f"  {_next_best(plan, next_best[stage.index])}"
     compute, communication = stage.compute_seconds, stage.communication_seconds
     yield (
         f"  load {describe_seconds(compute + communication)}: "
@@ -49,6 +62,14 @@ def _stage(plan: Plan, stage: Stage) -> Iterator[str]:
     for edge in plan.edges:
         if edge.source_stage == stage.index:
             yield f"  {_edge(plan, edge)}"
+
+
+def _next_best(plan: Plan, alternative: CutAlternative) -> str:
+    if not alternative.after:
+        return "no other place for this cut fits memory, with the other cuts where they are"
+    change = alternative.seconds / plan.bottleneck_seconds - 1 if plan.bottleneck_seconds else 0.0
+    cost = f"a result every {describe_seconds(alternative.seconds)} ({change:+.1%})"
+    return f"next best, with the other cuts where they are: after {alternative.after}, {cost}"
 
 
 def _memory(plan: Plan, stage: Stage) -> str:

@@ -1,0 +1,86 @@
+"""`plan create`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli import plan_options as given
+from planner.cli.commands.plan.group import app
+from planner.cli.graph_names import find_graph
+from planner.cli.inventory_file import read_inventory
+from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.output import OutputFormat, emit
+from planner.cli.progress import spinner
+from planner.cli.tables import plan_table
+from planner.partition.objective import Objective
+from planner.plan.options import Routing
+
+
+@app.command("create")
+def create_plan(
+    graph: Annotated[str, typer.Option("--graph", help="Graph id, a prefix of it, or its name.")],
+    mode: given.ModeOption = None,
+    objective: given.ObjectiveOption = Objective.THROUGHPUT,
+    cut: given.CutOption = None,
+    stages: given.StagesOption = 0,
+    free: given.FreeOption = False,
+    replicate: given.ReplicateOption = False,
+    recompute: given.RecomputeOption = False,
+    effort: given.EffortOption = 1.0,
+    assignment: given.AssignmentOption = None,
+    schedule: given.ScheduleOption = None,
+    microbatches: given.MicrobatchesOption = 8,
+    optimizer_bytes: given.OptimizerBytesOption = 8.0,
+    backward_ratio: given.BackwardRatioOption = 2.0,
+    routing: given.RoutingOption = Routing.DIRECT,
+    device: Annotated[
+        list[str] | None, typer.Option("--device", metavar="ID", help="A registered device to use; repeat. Else all.")
+    ] = None,
+    inventory: Annotated[
+        str | None, typer.Option("--inventory", metavar="FILE|ID", help="Plan over these devices instead.")
+    ] = None,
+    in_flight: given.InFlightOption = 0,
+    symbol: given.SymbolOption = None,
+    bucket: given.BucketOption = None,
+    fix: given.FixOption = None,
+    together: given.TogetherOption = None,
+    saturate_host: given.SaturateOption = False,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Compute a plan and store it. Without --inventory, over the registered devices."""
+    flags = given.ModeFlags(
+        name=mode,
+        cuts=cut or (),
+        stages=stages,
+        free=free,
+        replicate=replicate,
+        recompute=recompute,
+        effort=effort,
+        assignment=assignment,
+    )
+    options = given.plan_options(
+        flags.mode(),
+        objective=objective,
+        training=given.training_of(schedule, microbatches, optimizer_bytes, backward_ratio),
+        routing=routing,
+        in_flight=in_flight,
+        symbols=symbol or (),
+        buckets=bucket or (),
+        fixed=fix or (),
+        together=together or (),
+        saturate_host=saturate_host,
+    )
+    file = Path(inventory) if inventory and Path(inventory).exists() else None
+    with connect(server) as client, spinner("planning"):
+        plan = client.create_plan(
+            find_graph(client, graph).id,
+            options,
+            inventory=read_inventory(file) if file else None,
+            inventory_id=None if file else inventory,
+            device_ids=device or (),
+        )
+    emit(plan, output, lambda: plan_table(plan))

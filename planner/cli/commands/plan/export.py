@@ -1,0 +1,86 @@
+"""`plan export`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from planner.cli.commands.plan.group import PlanArgument, app
+from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.output import OutputFormat, emit
+from planner.errors import OptionsError
+from planner.graph.ir import Graph
+from planner.plan.exports.device_map import device_map
+from planner.plan.exports.megatron import megatron_layout
+from planner.plan.exports.torch_pipelining import split_spec, torchtitan_parts
+from planner.plan.exports.vllm import vllm_layer_partition
+from planner.plan.plan import Plan
+
+
+class ExportFormat(Enum):
+    VLLM = "vllm"
+    TORCH_PIPELINING = "torch-pipelining"
+    TORCHTITAN = "torchtitan"
+    MEGATRON = "megatron"
+    DEVICE_MAP = "device-map"
+
+
+@app.command("export")
+def export(
+    plan: PlanArgument,
+    format_: Annotated[ExportFormat, typer.Option("--format", help="Whose words to write the cuts in.")],
+    nearest: Annotated[
+        bool, typer.Option("--nearest", help="vllm, megatron: a layer that is cut goes where most of it runs.")
+    ] = False,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="DEVICE=NAME", help="device-map: what to call a device; else 0, 1, … Repeat."),
+    ] = None,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """A plan's cuts for another system: an environment variable, a flag, or JSON."""
+    if nearest and format_ not in (ExportFormat.VLLM, ExportFormat.MEGATRON):
+        raise OptionsError(f"--nearest with --format {format_.value}: only vllm and megatron count layers")
+    names = dict(map(_device_name, name or []))
+    with connect(server) as client:
+        found = client.get_plan(plan)
+        content = _EXPORTS[format_](client.read_graph(found.graph_id), found, nearest, names)
+    emit({"format": format_.value, "content": content}, output, lambda: Text(_line(format_, content)))
+
+
+def _vllm(graph: Graph, plan: Plan, nearest: bool, _: Mapping[str, int | str]) -> str:
+    return vllm_layer_partition(graph, plan, nearest=nearest)
+
+
+def _megatron(graph: Graph, plan: Plan, nearest: bool, _: Mapping[str, int | str]) -> str:
+    return megatron_layout(graph, plan, nearest=nearest)
+
+
+_EXPORTS: Mapping[ExportFormat, Callable[[Graph, Plan, bool, Mapping[str, int | str]], Any]] = {
+    ExportFormat.VLLM: _vllm,
+    ExportFormat.TORCH_PIPELINING: lambda graph, plan, *_: split_spec(graph, plan),
+    ExportFormat.TORCHTITAN: lambda graph, plan, *_: torchtitan_parts(graph, plan),
+    ExportFormat.MEGATRON: _megatron,
+    ExportFormat.DEVICE_MAP: lambda graph, plan, _, names: device_map(graph, plan, names),
+}
+
+
+def _line(format_: ExportFormat, content: Any) -> str:
+    if format_ is ExportFormat.VLLM:
+        return f"VLLM_PP_LAYER_PARTITION={content}"
+    if format_ is ExportFormat.MEGATRON:
+        return f'--pipeline-model-parallel-layout "{content}"'
+    return json.dumps(content, indent=2)
+
+
+def _device_name(text: str) -> tuple[str, int | str]:
+    device, _, name = text.partition("=")
+    if not device or not name:
+        raise OptionsError(f"--name {text!r} is no DEVICE=NAME, such as node1/gpu0=0")
+    return device, int(name) if name.isdecimal() else name

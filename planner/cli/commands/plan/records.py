@@ -1,0 +1,49 @@
+"""`plan get`, `list` and `delete`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from planner.cli.commands.plan.group import PlanArgument, app
+from planner.cli.graph_names import find_graph
+from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.output import OutputFormat, emit, say
+from planner.cli.plan_options import ModeName
+from planner.cli.tables import plan_table, plans_table
+
+
+@app.command("get")
+def get_plan(plan: PlanArgument, server: ServerOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """One plan."""
+    with connect(server) as client:
+        found = client.get_plan(plan)
+    emit(found, output, lambda: plan_table(found))
+
+
+@app.command("list")
+def list_plans(
+    graph: Annotated[str | None, typer.Option("--graph", help="Only plans of this graph.")] = None,
+    mode: Annotated[ModeName | None, typer.Option("--mode", help="Only plans made this way.")] = None,
+    device: Annotated[str, typer.Option("--device", help="Only plans that use this device.")] = "",
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """All plans, or those that pass the filters."""
+    with connect(server) as client:
+        graph_id = find_graph(client, graph).id if graph else ""
+        plans = list(client.list_plans(graph_id=graph_id, mode=mode.value if mode else "", device_id=device))
+    emit(plans, output, lambda: plans_table(plans))
+
+
+@app.command("delete")
+def delete_plan(plan: PlanArgument, server: ServerOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Delete a plan that no deployment needs any more."""
+    with connect(server) as client:
+        client.delete_plan(plan)
+    if output is OutputFormat.TABLE:
+        say(f"deleted {plan}")
+    else:
+        emit({"id": plan, "deleted": True}, output, Text)

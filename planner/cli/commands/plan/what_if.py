@@ -1,0 +1,66 @@
+"""`plan what-if`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+
+from planner.cli import plan_options as given
+from planner.cli.commands.plan.group import PlanArgument, app
+from planner.cli.inventory_file import read_inventory
+from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.output import OutputFormat, emit
+from planner.cli.progress import spinner
+from planner.cli.study_tables import diff_table
+from planner.cli.tables import plan_table
+from planner.partition.objective import Objective
+from planner.plan.options import Routing
+
+
+@app.command("what-if")
+def what_if(
+    plan: PlanArgument,
+    inventory: Annotated[
+        str | None, typer.Option("--inventory", metavar="FILE|ID", help="Other devices than the plan's.")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", metavar="DEVICE", help="Leave a device of the plan's out; repeat.")
+    ] = None,
+    symbol: given.SymbolOption = None,
+    mode: given.ModeOption = None,
+    objective: Annotated[Objective | None, typer.Option("--objective", help="Another thing to make least.")] = None,
+    routing: Annotated[Routing | None, typer.Option("--routing", help="Another way for tensors to travel.")] = None,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """What the plan would be with other devices, another batch or another goal. Nothing is stored."""
+    from planner.plan.diff import diff_plans
+    from planner.planning import make_plan
+
+    with connect(server) as client, spinner("planning"):
+        before = client.get_plan(plan)
+        graph = client.read_graph(before.graph_id)
+        devices = before.inventory
+        if inventory is not None:
+            file = Path(inventory)
+            devices = read_inventory(file) if file.exists() else client.get_inventory(inventory).inventory
+        options = before.options
+        changed = dict(options.symbol_values) | dict(map(given.symbol_value, symbol or []))
+        options = replace(
+            options,
+            mode=given.ModeFlags(name=mode).mode() if mode else options.mode,
+            objective=objective or options.objective,
+            routing=routing or options.routing,
+            symbol_values=tuple(sorted(changed.items())),
+        )
+        after = make_plan(graph, before.graph_id, devices.without(without or ()), options)
+        found = diff_plans(graph, before, after)
+    emit(
+        {"plan": after, "diff": found},
+        output,
+        lambda: Group(plan_table(after), diff_table(before.id, "what if", found)),
+    )

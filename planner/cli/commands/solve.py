@@ -1,0 +1,136 @@
+"""`solve`: a profiled cost graph from a file, without a server."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from planner.cli.instance_file import Instance, parse_instance, read_document
+from planner.cli.options import OutputOption
+from planner.cli.output import OutputFormat, emit
+from planner.cli.progress import spinner
+from planner.errors import InvalidArgument, PlannerError
+from planner.partition.objective import Objective
+from planner.partition.placement.cost_graph import is_cost_graph, placement_document, read_cost_graph
+
+# A plan's searches count steps, not seconds: so many are what they usually take.
+USUAL_SECONDS = 30.0
+
+
+class SolveObjective(Enum):
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """`gap` is how far the value may be above the optimum, as a share of the value."""
+
+    instance: str
+    objective: str
+    contiguous: bool
+    value: float
+    lower_bound: float
+    gap: float
+    proven: bool
+    seconds: float
+    assignment: str
+
+
+def solve(
+    instance: Annotated[Path, typer.Argument(help="A cost graph, JSON or YAML.", exists=True, dir_okay=False)],
+    objective: Annotated[
+        SolveObjective, typer.Option("--objective", help="Least maximum load, or one pass's time.")
+    ] = SolveObjective.THROUGHPUT,
+    contiguous: Annotated[
+        bool, typer.Option("--contiguous", help="Devices can be put in an order that every edge follows.")
+    ] = False,
+    time_limit: Annotated[float, typer.Option("--time-limit", metavar="S", min=0.1, help="Seconds to search.")] = 60.0,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write {node: device}; else not written.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Place a profiled cost graph on its devices. Needs no server and no torch."""
+    started = time.monotonic()
+    document = read_document(instance)
+    goal = Objective(objective.value)
+    try:
+        with spinner(f"solving {instance.name}"):
+            found = (_solve_cost_graph if is_cost_graph(document) else _solve_instance)(
+                document, goal, contiguous, _clock(started, time_limit), time_limit
+            )
+    except PlannerError as error:
+        raise type(error)(f"{instance}: {error.message}", **error.metadata) from None
+    value, bound, assignment = found
+    if out is not None:
+        _write(out, assignment)
+    gap = max(0.0, 1.0 - bound / value) if value else 0.0
+    solution = Solution(
+        instance=instance.name,
+        objective=objective.value,
+        contiguous=contiguous,
+        value=value,
+        lower_bound=bound,
+        gap=gap,
+        proven=gap <= 1e-9,
+        seconds=time.monotonic() - started,
+        assignment=str(out) if out else "",
+    )
+    emit(solution, output, lambda: Text(_summary(solution)))
+
+
+def _clock(started: float, limit: float) -> Callable[[], bool]:
+    return lambda: time.monotonic() - started > limit
+
+
+def _solve_cost_graph(
+    document: Mapping[str, object], objective: Objective, contiguous: bool, out_of_time: Callable[[], bool], _: float
+) -> tuple[float, float, dict[str, str]]:
+    from planner.partition.placement.solve import solve as solve_placement
+
+    graph = read_cost_graph(document)
+    placement = solve_placement(graph.problem, objective, contiguous=contiguous, out_of_time=out_of_time)
+    return placement.value_seconds, placement.lower_bound_seconds, placement_document(graph, placement)
+
+
+def _solve_instance(
+    document: Any, objective: Objective, contiguous: bool, _: Callable[[], bool], time_limit: float
+) -> tuple[float, float, dict[str, str]]:
+    from planner.plan.options import OptimalMode, PlanOptions
+    from planner.planning import make_plan
+
+    instance = parse_instance(document)
+    mode = OptimalMode(free=not contiguous, effort=min(1000.0, time_limit / USUAL_SECONDS))
+    plan = make_plan(instance.graph, "", instance.inventory, PlanOptions(mode=mode, objective=objective))
+    value = plan.latency_seconds if objective is Objective.LATENCY else plan.bottleneck_seconds
+    return value, plan.lower_bound_seconds or 0.0, _devices(instance, plan.stages)
+
+
+def _devices(instance: Instance, stages: Any) -> dict[str, str]:
+    return {
+        instance.node_ids[index]: stage.device_ids[0]
+        for stage in stages
+        for start, end in stage.node_ranges
+        for index in range(start, end)
+    }
+
+
+def _write(path: Path, assignment: Mapping[str, str]) -> None:
+    try:
+        path.write_text(json.dumps(assignment, indent=1) + "\n")
+    except OSError as error:
+        raise InvalidArgument(f"--out {path}: {error.strerror}") from None
+
+
+def _summary(solution: Solution) -> str:
+    proof = "proven optimal" if solution.proven else f"gap {solution.gap:.2%}"
+    return f"value {solution.value:.6f}, lower bound {solution.lower_bound:.6f} ({proof}), {solution.seconds:.1f} s" + (
+        f"; written to {solution.assignment}" if solution.assignment else ""
+    )

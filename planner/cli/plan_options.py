@@ -1,0 +1,252 @@
+"""What `plan create` and `plan what-if` take on the command line, and the PlanOptions that it means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.errors import OptionsError
+from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.plan.options import (
+    AotBasedMode,
+    BalancedMode,
+    CostAwareMode,
+    CutMode,
+    KlBasedMode,
+    Mode,
+    OptimalMode,
+    PlanOptions,
+    Routing,
+    ShapeBucket,
+    SingleMode,
+    SizeBasedMode,
+    SparseNnMode,
+)
+
+
+class ModeName(Enum):
+    OPTIMAL = "optimal"
+    BALANCED = "balanced"
+    CUT = "cut"
+    SINGLE = "single"
+    SIZE_BASED = "size_based"
+    SPARSE_NN = "sparse_nn"
+    COST_AWARE = "cost_aware"
+    KL_BASED = "kl_based"
+    AOT_BASED = "aot_based"
+
+
+_PLAIN: Mapping[ModeName, Callable[[], Mode]] = {
+    ModeName.SINGLE: SingleMode,
+    ModeName.SIZE_BASED: SizeBasedMode,
+    ModeName.SPARSE_NN: SparseNnMode,
+    ModeName.COST_AWARE: CostAwareMode,
+    ModeName.KL_BASED: KlBasedMode,
+}
+
+ModeOption = Annotated[
+    ModeName | None, typer.Option("--mode", help="How to choose the cuts; `cut` where --cut is given, else `optimal`.")
+]
+CutOption = Annotated[
+    list[str] | None, typer.Option("--cut", metavar="PATH", help="Cut after this module; repeat for more cuts.")
+]
+StagesOption = Annotated[
+    int, typer.Option("--stages", min=0, help="optimal, balanced: how many; 0 means as many as help.")
+]
+FreeOption = Annotated[
+    bool, typer.Option("--free", help="optimal: a device may hold several stages, from anywhere in the program.")
+]
+ReplicateOption = Annotated[bool, typer.Option("--replicate", help="optimal: idle devices may run copies of a stage.")]
+RecomputeOption = Annotated[
+    bool, typer.Option("--recompute", help="optimal: stages may compute cheap inputs again rather than receive them.")
+]
+EffortOption = Annotated[float, typer.Option("--effort", help="optimal: scales the steps that a search may take.")]
+AssignmentOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--assignment",
+        metavar="FILE",
+        help='aot_based: JSON with "partition_of_node", a number for each node, and "device_of_partition", device ids.',
+    ),
+]
+ObjectiveOption = Annotated[Objective, typer.Option("--objective", help="What to make least.")]
+ScheduleOption = Annotated[
+    PipelineSchedule | None, typer.Option("--schedule", help="Plan for training under this schedule.")
+]
+MicrobatchesOption = Annotated[int, typer.Option("--microbatches", min=1, help="Training: microbatches per step.")]
+OptimizerBytesOption = Annotated[
+    float, typer.Option("--optimizer-bytes", help="Training: bytes of optimizer state per trained parameter.")
+]
+BackwardRatioOption = Annotated[
+    float, typer.Option("--backward-ratio", help="Training: a backward pass's time over its forward pass's.")
+]
+RoutingOption = Annotated[Routing, typer.Option("--routing", help="Straight to each consumer, or hop by hop.")]
+InFlightOption = Annotated[int, typer.Option("--in-flight", min=0, help="Microbatches per edge; 0 means 2.")]
+SymbolOption = Annotated[
+    list[str] | None, typer.Option("--symbol", metavar="NAME=VALUE", help="Plan for this size of a dimension.")
+]
+BucketOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bucket", metavar="NAME=VALUE,…[:WEIGHT]", help="Plan for several shapes at once; repeat for each shape."
+    ),
+]
+FixOption = Annotated[
+    list[str] | None, typer.Option("--fix", metavar="MODULE=DEVICE", help="Put a module on a device; repeat.")
+]
+TogetherOption = Annotated[
+    list[str] | None, typer.Option("--together", metavar="MODULE,MODULE", help="Modules that share a stage; repeat.")
+]
+SaturateOption = Annotated[
+    bool, typer.Option("--saturate-host", help="Give every stage copies on idle devices while they suffice.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeFlags:
+    """The flags that belong to a mode. Each is refused with a mode that does not take it."""
+
+    name: ModeName | None
+    cuts: Sequence[str] = ()
+    stages: int = 0
+    free: bool = False
+    replicate: bool = False
+    recompute: bool = False
+    effort: float = 1.0
+    assignment: Path | None = None
+
+    def mode(self) -> Mode:
+        name = self.name or self._usual()
+        self._refuse(name)
+        if name is ModeName.CUT:
+            return CutMode(module_paths=tuple(self.cuts))
+        if name is ModeName.BALANCED:
+            return BalancedMode(num_stages=self.stages)
+        if name is ModeName.AOT_BASED:
+            return read_assignment(self.assignment)
+        if name is ModeName.OPTIMAL:
+            return OptimalMode(
+                num_stages=self.stages,
+                free=self.free,
+                replicate=self.replicate,
+                recompute=self.recompute,
+                effort=self.effort,
+            )
+        return _PLAIN[name]()
+
+    def _usual(self) -> ModeName:
+        if self.cuts:
+            return ModeName.CUT
+        return ModeName.AOT_BASED if self.assignment else ModeName.OPTIMAL
+
+    def _refuse(self, name: ModeName) -> None:
+        only = {
+            "--cut": (self.cuts, (ModeName.CUT,)),
+            "--stages": (self.stages, (ModeName.OPTIMAL, ModeName.BALANCED)),
+            "--free": (self.free, (ModeName.OPTIMAL,)),
+            "--replicate": (self.replicate, (ModeName.OPTIMAL,)),
+            "--recompute": (self.recompute, (ModeName.OPTIMAL,)),
+            "--effort": (self.effort != 1.0, (ModeName.OPTIMAL,)),
+            "--assignment": (self.assignment, (ModeName.AOT_BASED,)),
+        }
+        for flag, (given, modes) in only.items():
+            if given and name not in modes:
+                takers = " or ".join(mode.value for mode in modes)
+                raise OptionsError(f"{flag} with --mode {name.value}: only --mode {takers} takes it")
+
+
+def training_of(
+    schedule: PipelineSchedule | None, microbatches: int, optimizer_bytes: float, backward_ratio: float
+) -> Training | None:
+    if schedule is None:
+        return None
+    return Training(
+        schedule=schedule,
+        microbatches=microbatches,
+        optimizer_bytes_per_parameter=optimizer_bytes,
+        backward_ratio=backward_ratio,
+    )
+
+
+def read_assignment(path: Path | None) -> AotBasedMode:
+    """Raises OptionsError that names the file and what is wrong in it."""
+    if path is None:
+        raise OptionsError("--mode aot_based needs --assignment FILE: each node's partition, each partition's device")
+    try:
+        document = json.loads(path.read_text())
+        partitions, devices = document["partition_of_node"], document["device_of_partition"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionsError(f"{path}: {error!r}; needs JSON with partition_of_node and device_of_partition") from None
+    if not _all(partitions, int) or any(partition < 0 for partition in partitions):
+        raise OptionsError(f"{path}: partition_of_node needs a list of whole numbers from 0, one for each node")
+    if not _all(devices, str):
+        raise OptionsError(f"{path}: device_of_partition needs a list of device ids")
+    return AotBasedMode(partition_of_node=tuple(partitions), device_of_partition=tuple(devices))
+
+
+def symbol_value(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if not name or not value.isdecimal():
+        raise OptionsError(f"--symbol {text!r} is no NAME=VALUE with a whole number, such as batch=8")
+    return name, int(value)
+
+
+def shape_bucket(text: str) -> ShapeBucket:
+    """ "batch=8,seq=128:0.5" """
+    values, _, weight = text.partition(":")
+    try:
+        bucket = ShapeBucket(symbol_values=tuple(sorted(symbol_value(part) for part in values.split(","))))
+        return replace(bucket, weight=float(weight)) if weight else bucket
+    except (OptionsError, ValueError):
+        raise OptionsError(f"--bucket {text!r} is no NAME=VALUE,…[:WEIGHT], such as batch=8,seq=128:0.5") from None
+
+
+def fixed_module(text: str) -> tuple[str, str]:
+    module, _, device = text.partition("=")
+    if not module or not device:
+        raise OptionsError(f"--fix {text!r} is no MODULE=DEVICE, such as embeddings=gpu0")
+    return module, device
+
+
+def modules_together(text: str) -> tuple[str, ...]:
+    modules = tuple(part for part in text.split(",") if part)
+    if len(modules) < 2:
+        raise OptionsError(f"--together {text!r} names {len(modules)} modules, needs two or more with commas between")
+    return modules
+
+
+def plan_options(
+    mode: Mode,
+    *,
+    objective: Objective,
+    training: Training | None,
+    routing: Routing,
+    in_flight: int,
+    symbols: Sequence[str],
+    buckets: Sequence[str],
+    fixed: Sequence[str],
+    together: Sequence[str],
+    saturate_host: bool,
+) -> PlanOptions:
+    return PlanOptions(
+        mode=mode,
+        objective=objective,
+        routing=routing,
+        microbatches_in_flight=in_flight,
+        symbol_values=tuple(map(symbol_value, symbols)),
+        buckets=tuple(map(shape_bucket, buckets)),
+        training=training,
+        fixed=tuple(map(fixed_module, fixed)),
+        together=tuple(map(modules_together, together)),
+        saturate_host=saturate_host,
+    )
+
+
+def _all(found: object, kind: type) -> bool:
+    return isinstance(found, list) and all(isinstance(item, kind) and not isinstance(item, bool) for item in found)

@@ -1,0 +1,41 @@
+"""What studies of plans look like to people: differences, explanations, simulations."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.cli.quantities import format_bytes, format_seconds
+from planner.cli.tables import plain_table
+from planner.plan.diff import PlanDiff
+
+
+def diff_table(before: str, after: str, diff: PlanDiff) -> RenderableType:
+    """The figures side by side; below, which nodes move and which bytes."""
+    figures = plain_table("", before, after, "change")
+    figures.add_row("stages", *map(str, diff.num_stages), f"{diff.num_stages[1] - diff.num_stages[0]:+d}")
+    for name, (one, other) in (("bottleneck", diff.bottleneck_seconds), ("latency", diff.latency_seconds)):
+        figures.add_row(name, format_seconds(one), format_seconds(other), change(one, other))
+    one_step, other_step = diff.step_seconds
+    if one_step is not None and other_step is not None:
+        figures.add_row("step", format_seconds(one_step), format_seconds(other_step), change(one_step, other_step))
+    share = diff.num_nodes_moved / diff.num_nodes if diff.num_nodes else 0.0
+    lines = [Text(f"{diff.num_nodes_moved:,} of {diff.num_nodes:,} nodes move ({share:.1%})")]
+    lines += [
+        Text(f"  {', '.join(move.source_device_ids)} → {', '.join(move.target_device_ids)}: {move.num_nodes:,} nodes")
+        for move in diff.node_moves
+    ]
+    lines.append(Text(f"{format_bytes(diff.moved_bytes)} of state to move"))
+    lines += [
+        Text(
+            f"  {move.source_device_id or 'nowhere'} → {move.target_device_id}: "
+            f"{move.num_states:,} tensors, {format_bytes(move.size_bytes)}"
+        )
+        for move in diff.state_moves
+    ]
+    lines += [Text(f"  {device} lets go of {format_bytes(size)}") for device, size in diff.dropped_bytes]
+    return Group(figures, *lines)
+
+
+def change(before: float, after: float) -> str:
+    return f"{after / before - 1:+.1%}" if before else "-"
