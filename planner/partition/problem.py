@@ -1,21 +1,25 @@
 """The question that every algorithm here answers, in numbers only: which node goes to which stage, on which device.
 
-Nodes stand in program order; a cut at position p parts node p - 1 from node p. Nothing here knows a graph.
+Nodes stand in program order; a cut at position p parts node p - 1 from node p. Nothing here knows a graph. A node's
+seconds are infinite on a device that cannot run it, or that it is kept from by `fixed_device`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.errors import GraphError, InventoryError
+from planner.errors import GraphError, InventoryError, OptionsError
+from planner.partition.objective import Training
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
+
+FREE = -1
 
 # Sums of bytes, times every microbatch in flight, have to stay exact in a float64.
 MAX_TOTAL_BYTES = 1 << 53
@@ -31,6 +35,14 @@ class Labels:
     device_kinds: tuple[str, ...]
 
 
+def _nothing() -> Integers:
+    return np.zeros(0, dtype=np.int64)
+
+
+def _no_flags() -> Booleans:
+    return np.zeros(0, dtype=np.bool_)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartitionProblem:
     """Arrays by node [n], value [v], storage root [r], state storage [s] and device [d].
@@ -40,6 +52,13 @@ class PartitionProblem:
     node) pairs in `read_value` and `read_node`, uses of states in `use_state` and `use_node`. A returned value
     is handed to the last stage. Where a state's storage is a root, `shown_root` and `shown_node` are the nodes that
     read the state itself; n if the graph returns it. `cut_allowed` is [n + 1]; ends are True.
+
+    `compute_seconds` [d, n] are of the forward pass, infinite where a device cannot run a node: any stage that holds
+    the node needs another device. `fixed_device` [n] is the only device that may run a node, or FREE.
+
+    In training, `node_has_gradient` [n] says where a backward pass goes, `value_gradient_bytes` [v] what comes back for
+    each value, `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself. Arrays
+    that are left out say: no gradient, nothing fixed.
     """
 
     compute_seconds: Floats
@@ -65,26 +84,83 @@ class PartitionProblem:
     relay: bool
     microbatches_in_flight: int
     labels: Labels
+    fixed_device: Integers = field(default_factory=_nothing)
+    training: Training | None = None
+    node_has_gradient: Booleans = field(default_factory=_no_flags)
+    value_gradient_bytes: Integers = field(default_factory=_nothing)
+    state_gradient_bytes: Integers = field(default_factory=_nothing)
+    state_optimizer_bytes: Integers = field(default_factory=_nothing)
 
     def __post_init__(self) -> None:
         if self.num_nodes == 0:
             raise GraphError("the graph has no nodes; there is nothing to plan")
         if self.num_devices == 0:
             raise InventoryError("the inventory has no devices; give at least one")
-        bad = np.argwhere(~(np.isfinite(self.compute_seconds) & (self.compute_seconds >= 0)))
-        if bad.size:
-            device, node = (int(index) for index in bad[0])
-            found = self.compute_seconds[device, node]
-            name = f"node {node} ({self.labels.nodes[node]!r}) on device {self.labels.devices[device]!r}"
-            raise GraphError(f"{name} costs {found} seconds, needs a finite number from 0")
+        self._fill_in()
+        self._check_seconds()
         if any(sizes.size and int(sizes.min()) < 0 for sizes in (self.value_bytes, self.state_bytes, self.root_bytes)):
             raise GraphError("a value or a state has fewer than 0 bytes")
         total = sum(float(sizes.sum(dtype=np.float64)) for sizes in (self.value_bytes, self.state_bytes))
-        if total * (self.microbatches_in_flight + 2) > MAX_TOTAL_BYTES:
+        total += float(
+            self.state_gradient_bytes.sum(dtype=np.float64) + self.state_optimizer_bytes.sum(dtype=np.float64)
+        )
+        in_flight = self.microbatches_in_flight + (self.training.microbatches if self.training else 0)
+        if total * (in_flight + 2) > MAX_TOTAL_BYTES:
             raise GraphError(
-                f"all values and states take {total:.3g} bytes, {self.microbatches_in_flight} microbatches in flight; "
+                f"all values and states take {total:.3g} bytes, {in_flight} microbatches in flight; "
                 f"at most 2^53 bytes can be planned: check the dimensions"
             )
+
+    def _fill_in(self) -> None:
+        """Arrays that were left out get their size; nodes that are fixed get infinite seconds everywhere else."""
+        sizes = {
+            "fixed_device": (self.num_nodes, FREE),
+            "node_has_gradient": (self.num_nodes, False),
+            "value_gradient_bytes": (self.num_values, 0),
+            "state_gradient_bytes": (self.state_bytes.size, 0),
+            "state_optimizer_bytes": (self.state_bytes.size, 0),
+        }
+        for name, (size, content) in sizes.items():
+            found = getattr(self, name)
+            if found.size != size:
+                object.__setattr__(self, name, np.full(size, content, dtype=found.dtype))
+        fixed = np.flatnonzero(self.fixed_device != FREE)
+        if fixed.size:
+            seconds = self.compute_seconds.copy()
+            own = seconds[self.fixed_device[fixed], fixed]
+            seconds[:, fixed] = np.inf
+            seconds[self.fixed_device[fixed], fixed] = own
+            object.__setattr__(self, "compute_seconds", seconds)
+
+    def _check_seconds(self) -> None:
+        bad = np.argwhere(np.isnan(self.compute_seconds) | (self.compute_seconds < 0))
+        if bad.size:
+            device, node = (int(index) for index in bad[0])
+            found = self.compute_seconds[device, node]
+            name = f"{self._node_name(node)} on device {self.labels.devices[device]!r}"
+            raise GraphError(
+                f"{name} costs {found} seconds, needs a finite number from 0, or inf if it cannot run there"
+            )
+        nowhere = np.flatnonzero(np.isinf(self.compute_seconds).all(axis=0))
+        if not nowhere.size:
+            return
+        node = int(nowhere[0])
+        device = int(self.fixed_device[node])
+        if device != FREE:
+            raise OptionsError(
+                f"{self._node_name(node)} is fixed to device {self.labels.devices[device]!r}, which cannot run it",
+                node=self.labels.nodes[node],
+                device=self.labels.devices[device],
+            )
+        names = " and on device ".join(map(repr, self.labels.devices[:10]))
+        raise GraphError(
+            f"{self._node_name(node)} on device {names} costs inf seconds: no device can run it; give a time for one "
+            f"of their kinds, or add a device that can",
+            node=self.labels.nodes[node],
+        )
+
+    def _node_name(self, node: int) -> str:
+        return f"node {node} ({self.labels.nodes[node]!r})"
 
     @property
     def num_nodes(self) -> int:
@@ -115,11 +191,62 @@ class PartitionProblem:
         return last
 
     @cached_property
+    def backward_seconds(self) -> Floats:
+        """[d, n] seconds of the backward pass; infinite where the forward pass is."""
+        if self.training is None:
+            return np.zeros_like(self.compute_seconds)
+        ratio = np.where(self.node_has_gradient, self.training.backward_ratio, 0.0)
+        return self._times(ratio)
+
+    @cached_property
+    def work_seconds(self) -> Floats:
+        """[d, n] seconds that a device gives a node for each microbatch: forward, and backward in training."""
+        if self.training is None:
+            return self.compute_seconds
+        return self._times(np.where(self.node_has_gradient, 1.0 + self.training.backward_ratio, 1.0))
+
+    def _times(self, factor: Floats) -> Floats:
+        return np.where(np.isinf(self.compute_seconds), np.inf, self._finite_seconds * factor)
+
+    @cached_property
+    def _finite_seconds(self) -> Floats:
+        return np.where(np.isinf(self.compute_seconds), 0.0, self.compute_seconds)
+
+    @cached_property
     def compute_before(self) -> Floats:
-        """[d, n + 1]: seconds of all nodes before each position."""
+        """[d, n + 1]: `work_seconds` of all nodes before each position, but 0 for those that the device cannot run."""
         before = np.zeros((self.num_devices, self.num_nodes + 1))
-        np.cumsum(self.compute_seconds, axis=1, out=before[:, 1:])
+        np.cumsum(np.where(np.isinf(self.work_seconds), 0.0, self.work_seconds), axis=1, out=before[:, 1:])
         return before
+
+    @cached_property
+    def some_are_barred(self) -> bool:
+        """Whether any device cannot run some node."""
+        return bool(np.isinf(self.compute_seconds).any())
+
+    @cached_property
+    def barred_before(self) -> Integers:
+        """[d, n + 1]: how many of the nodes before each position the device cannot run."""
+        before = np.zeros((self.num_devices, self.num_nodes + 1), dtype=np.int64)
+        np.cumsum(np.isinf(self.compute_seconds), axis=1, out=before[:, 1:])
+        return before
+
+    def segment_seconds(self, devices: Integers, starts: Integers, ends: Integers) -> Floats:
+        """Work of nodes [start, end) on devices, broadcast; inf where the device cannot run one of them."""
+        seconds: Floats = self.compute_before[devices, ends] - self.compute_before[devices, starts]
+        if self.some_are_barred:
+            barred = self.barred_before[devices, ends] > self.barred_before[devices, starts]
+            seconds = np.where(barred, np.inf, seconds)
+        return seconds
+
+    @cached_property
+    def root_saved_bytes(self) -> Integers:
+        """[r] bytes that the backward pass keeps of each storage: all, if a node with a gradient makes or reads it."""
+        saved = np.zeros(self.root_bytes.size, dtype=np.bool_)
+        saved[self.value_root[self.read_value[self.node_has_gradient[self.read_node]]]] = True
+        made = np.flatnonzero(self.value_producer >= 0)
+        saved[self.value_root[made[self.node_has_gradient[self.value_producer[made]]]]] = True
+        return np.where(saved, self.root_bytes, 0)
 
     @cached_property
     def best_latency_seconds(self) -> Floats:

@@ -1,0 +1,40 @@
+"""Which values carry a gradient in training: those that depend on a trained state, and can vary with it."""
+
+from __future__ import annotations
+
+from planner.graph.ir import Dtype, Graph, Node, Value, ValueKind, values_in, values_read
+
+DIFFERENTIABLE_DTYPES = frozenset(
+    {
+        Dtype.FLOAT64,
+        Dtype.FLOAT32,
+        Dtype.FLOAT16,
+        Dtype.BFLOAT16,
+        Dtype.FLOAT8_E4M3FN,
+        Dtype.FLOAT8_E5M2,
+        Dtype.COMPLEX64,
+        Dtype.COMPLEX128,
+    }
+)
+_STOPS = frozenset({"aten::detach", "aten::detach_"})
+
+
+def values_with_gradient(graph: Graph) -> frozenset[int]:
+    """Ids, trained states among them. Inputs carry none. O(reads)."""
+    found = {state.value_id for state in graph.states if state.requires_grad}
+    values = graph.values_by_id()
+    for node in graph.nodes:
+        if not node.context.grad_enabled or node.operator.name in _STOPS or found.isdisjoint(values_read(node)):
+            continue
+        changed = (*(value_id for value_id in node.outputs if value_id), *_written(node))
+        found.update(value_id for value_id in changed if _can_vary(values[value_id]))
+    return frozenset(found)
+
+
+def _written(node: Node) -> tuple[int, ...]:
+    positions = [position for position in node.operator.mutated_arguments if position < len(node.arguments)]
+    return tuple(value_id for position in positions for value_id in values_in(node.arguments[position]))
+
+
+def _can_vary(value: Value) -> bool:
+    return value.kind is ValueKind.OPAQUE or value.dtype in DIFFERENTIABLE_DTYPES
