@@ -1,0 +1,119 @@
+"""How many devices of each class are used: the states of the search over ideals, and which can still finish.
+
+What is left has to fit into what the other devices can do within the limit: weights on the classes turn that into one
+number, as the dual of the fractional assignment does. Any weights give a valid bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from planner.partition.placement.ideal_tables import IdealSets, held
+from planner.partition.placement.items import ItemCosts
+from planner.partition.problem import Booleans, Floats, Integers
+
+# From so many classes on, bounds let every class take part, whether a device of it is left or not.
+MAX_CLASSES_BY_PATTERN = 4
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Shares of the limit: room for rounding in sums.
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceCounts:
+    """`used` [s, k]; state 0 has used none. `step` [s, k]: the state with one more device of class k, or -1."""
+
+    counts: tuple[int, ...]
+    used: Integers
+    step: Integers
+
+    @property
+    def num_states(self) -> int:
+        return int(self.used.shape[0])
+
+
+def num_states(counts: tuple[int, ...]) -> int:
+    return prod(count + 1 for count in counts)
+
+
+def device_counts(counts: tuple[int, ...]) -> DeviceCounts:
+    used = np.array(list(product(*(range(count + 1) for count in counts))), dtype=np.int64)
+    strides = [num_states(counts[index + 1 :]) for index in range(len(counts))]
+    step = np.arange(used.shape[0])[:, None] + np.array(strides)
+    return DeviceCounts(counts=counts, used=used, step=np.where(used < np.array(counts), step, -1))
+
+
+def least_load(costs: ItemCosts, counts: tuple[int, ...]) -> float:
+    """No placement's bottleneck is below: the largest item, and all work spread over all devices."""
+    pattern = np.array(counts) > 0
+    own = np.where(costs.supported & pattern[:, None], costs.seconds, np.inf)
+    weights = _weights(costs, pattern)
+    spread = [float(_weighted(costs, row).sum() / (row[pattern] @ np.array(counts)[pattern])) for row in weights]
+    return max(float(own.min(axis=0).max()), *spread) * (1 - _SLACK)
+
+
+def may_lead_on(costs: ItemCosts, sets: IdealSets, counts: DeviceCounts, class_bytes: Floats, limit: float) -> Booleans:
+    """[ideals, states]: False where the devices used cannot hold the ideal, or the others the rest, below `limit`."""
+    used, left = counts.used, np.array(counts.counts) - counts.used
+    alive = np.ones((sets.work.size, counts.num_states), dtype=np.bool_)
+    held_bytes = held(sets.bits, costs.item_bytes)
+    rest_bytes = held_bytes[-1] - held_bytes
+    for state in range(counts.num_states):
+        alive[:, state] &= held_bytes <= _room(used[state], class_bytes)
+        alive[:, state] &= rest_bytes <= _room(left[state], class_bytes)
+    if np.isfinite(limit):
+        _drop_overloaded(costs, sets, used, limit * (1 + _SLACK), alive, rest=False)
+        _drop_overloaded(costs, sets, left, limit * (1 + _SLACK), alive, rest=True)
+    alive[0, 0] = True
+    return alive
+
+
+def _room(devices: Integers, rooms: Floats) -> float:
+    """Zero devices of unlimited room have none."""
+    return float(rooms[devices > 0] @ devices[devices > 0])
+
+
+def _drop_overloaded(
+    costs: ItemCosts, sets: IdealSets, devices: Integers, limit: float, alive: Booleans, *, rest: bool
+) -> None:
+    by_pattern = devices.shape[1] <= MAX_CLASSES_BY_PATTERN
+    patterns = devices > 0 if by_pattern else np.ones_like(devices, dtype=np.bool_)
+    for pattern in np.unique(patterns, axis=0):
+        states = np.flatnonzero((patterns == pattern).all(axis=1))
+        usable = costs.supported[pattern].any(axis=0)
+        stranded = _on_one_side(sets, (~usable).astype(np.float64), rest)
+        alive[np.ix_(stranded > 0, states)] = False
+        for row in _weights(costs, pattern) if pattern.any() else ():
+            work = _on_one_side(sets, _weighted(costs, row), rest)
+            for state in states.tolist():
+                alive[:, state] &= work <= limit * float(row[pattern] @ devices[state, pattern])
+
+
+def _on_one_side(sets: IdealSets, weight: Floats, rest: bool) -> Floats:
+    """[ideals] the weight of the ideal's items, or of the others."""
+    inside = held(sets.bits, weight)
+    return inside[-1] - inside if rest else inside
+
+
+def _weights(costs: ItemCosts, pattern: Booleans) -> Floats:
+    """[*, k]: inf where the class is out. Quantiles of how much slower each class is than the first of the pattern."""
+    reference = int(np.argmax(pattern))
+    rows = np.full((len(_QUANTILES), pattern.size), np.inf)
+    for index in np.flatnonzero(pattern).tolist():
+        both = costs.supported[reference] & costs.supported[index]
+        both &= (costs.seconds[reference] > 0) & (costs.seconds[index] > 0)
+        ratios = costs.seconds[reference, both] / costs.seconds[index, both]
+        rows[:, index] = np.quantile(ratios, _QUANTILES) if ratios.size else 1.0
+    return np.unique(rows, axis=0)
+
+
+def _weighted(costs: ItemCosts, weights: Floats) -> Floats:
+    """[i]: the least weighted seconds on a class that takes part; 0 where none does."""
+    allowed = costs.supported & np.isfinite(weights)[:, None]
+    seconds = np.where(allowed, costs.seconds * np.where(np.isfinite(weights), weights, 0.0)[:, None], np.inf)
+    least = seconds.min(axis=0)
+    return np.where(np.isfinite(least), least, 0.0)

@@ -1,0 +1,58 @@
+"""Items that may go to any device: each would double the order ideals, so the search leaves most of them out at first.
+
+Left out, an item is charged to every stage at the least that the stage can pay because of it, whether the item is in
+the stage or not: a relaxation. Items for which that is too little are kept, and searched like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from planner.partition.placement.items import Hyperedges, ItemCosts, Items
+from planner.partition.problem import Floats, Integers
+
+
+def without_free_items(costs: ItemCosts, items: Items, kept: Collection[int]) -> tuple[ItemCosts, Integers]:
+    """Costs that bound every load, whoever takes the items left out; and the old number of each item still there."""
+    edges = dict(costs.edges)
+    left = [item for item in range(items.num_items) if item < items.num_ordered or item in kept]
+    for item in range(items.num_ordered, items.num_items):
+        if item not in kept:
+            _leave_out(edges, item, costs)
+    renumbered = {item: index for index, item in enumerate(left)}
+    relaxed = ItemCosts(
+        seconds=costs.seconds[:, left],
+        supported=costs.supported[:, left],
+        item_bytes=costs.item_bytes[left],
+        edges={tuple(renumbered[pin] for pin in pins): table for pins, table in edges.items()},
+    )
+    return relaxed, np.array(left, dtype=np.int64)
+
+
+def _leave_out(edges: Hyperedges, item: int, costs: ItemCosts) -> None:
+    """Direct edges become one star over the neighbours; an edge of more pins loses its pin."""
+    neighbours: dict[int, Floats] = {}
+    for pins in [pins for pins in edges if item in pins]:
+        table = edges.pop(pins)
+        rest = tuple(pin for pin in pins if pin != item)
+        if len(rest) == 1:
+            neighbours[rest[0]] = table[:, 1]
+        elif len(rest) > 1:
+            _add(edges, rest, np.minimum(table[:, :-1], table[:, 1:]))
+    if neighbours:
+        own = np.where(costs.supported[:, item], costs.seconds[:, item], np.inf)
+        _add(edges, tuple(sorted(neighbours)), _star(np.array(list(neighbours.values())), own))
+
+
+def _star(seconds: Floats, own: Floats) -> Floats:
+    """[k, neighbours + 1]: a stage with some neighbours pays for those inside, or for the item and the others."""
+    lowest = np.cumsum(np.sort(seconds, axis=0), axis=0).T
+    lowest = np.concatenate([np.zeros((lowest.shape[0], 1)), lowest], axis=1)
+    return np.minimum(lowest, own[:, None] + lowest[:, ::-1])
+
+
+def _add(edges: Hyperedges, pins: tuple[int, ...], table: Floats) -> None:
+    if table.any():
+        edges[pins] = edges[pins] + table if pins in edges else table

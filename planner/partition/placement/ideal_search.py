@@ -1,0 +1,99 @@
+"""The least bottleneck over chains of ideals: exact dynamic programming, pruned by the value in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partition.placement.device_counts import device_counts, may_lead_on
+from planner.partition.placement.ideal_tables import IdealSets, ideal_sets, ideal_tables
+from planner.partition.placement.ideals import Words
+from planner.partition.placement.items import ItemCosts
+from planner.partition.placement.problem import OutOfTime
+from planner.partition.problem import Booleans, Floats, Integers
+
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Item numbers, and the class of the device that takes them."""
+
+    items: tuple[int, ...]
+    device_class: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """`stages` in order, empty if nothing below the limit was found. `complete`: nothing better over these ideals."""
+
+    stages: tuple[Stage, ...]
+    value_seconds: float
+    complete: bool
+    num_pairs: int
+
+
+def best_chain(
+    costs: ItemCosts,
+    ideals: Sequence[int],
+    counts: tuple[int, ...],
+    class_bytes: Floats,
+    limit: float,
+    max_pairs: int,
+    out_of_time: OutOfTime,
+) -> Chain:
+    """The least bottleneck below `limit`. O(ideals^2 * (edges at a border + states)) before pruning."""
+    from planner.partition.placement.ideal_kernel import relax_rows
+
+    sets = ideal_sets(costs, ideals)
+    states = device_counts(counts)
+    alive = may_lead_on(costs, sets, states, class_bytes, limit)
+    if not alive[-1].any():
+        return Chain(stages=(), value_seconds=np.inf, complete=True, num_pairs=0)
+    kept = alive.sum(axis=1) > 0
+    sets, alive = sets.only(kept), np.ascontiguousarray(alive[kept])
+    tables = ideal_tables(costs, sets)
+    best = np.full(alive.shape, np.inf)
+    best[0, 0] = 0.0
+    parent = np.full(alive.shape, -1, dtype=np.int64)
+    masks, num_ideals = _masks(alive), alive.shape[0]
+    max_work = int(min(limit / sets.step_seconds, 1 << 62)) + costs.num_items
+    seen, row = 0, 0
+    while row < num_ideals and seen < max_pairs and not out_of_time():
+        end = min(row + _ROWS_AT_ONCE, num_ideals)
+        seen += relax_rows(
+            (row, end), sets.words, sets.work, tables.compute, tables.forbidden, tables.held_bytes,
+            tables.opening, tables.closing, tables.first, tables.edge, tables.pins, tables.payments, tables.offset,
+            tables.num_pins, class_bytes, states.step, alive, masks, limit, max_work, best, parent,
+        )  # fmt: skip
+        row = end
+    state = int(np.argmin(best[-1]))
+    found = bool(np.isfinite(best[-1, state]))
+    return Chain(
+        stages=_traced(sets, parent, states.step, state) if found else (),
+        value_seconds=float(best[-1, state]),
+        complete=row == num_ideals,
+        num_pairs=seen,
+    )
+
+
+def _masks(alive: Booleans) -> Words:
+    """[ideals]: a bit for each state that is alive, 64 apart sharing one."""
+    masks = np.zeros(alive.shape[0], dtype=np.uint64)
+    for state in range(alive.shape[1]):
+        masks |= alive[:, state].astype(np.uint64) << np.uint64(state & 63)
+    return masks
+
+
+def _traced(sets: IdealSets, parent: Integers, step: Integers, state: int) -> tuple[Stage, ...]:
+    stages = []
+    end, num_classes = sets.work.size - 1, step.shape[1]
+    while end:
+        start, own = divmod(int(parent[end, state]), num_classes)
+        members = np.flatnonzero(sets.bits[:, end] & ~sets.bits[:, start])
+        stages.append(Stage(items=tuple(members.tolist()), device_class=own))
+        state = int(np.flatnonzero(step[:, own] == state)[0])
+        end = start
+    return tuple(reversed(stages))
