@@ -8,12 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from planner.graph.ir import Dtype
 
 _SIXTEEN_BIT = frozenset({Dtype.FLOAT16, Dtype.BFLOAT16})
 _EIGHT_BIT = frozenset({Dtype.FLOAT8_E4M3FN, Dtype.FLOAT8_E5M2, Dtype.INT8, Dtype.UINT8})
 _DOUBLE = frozenset({Dtype.FLOAT64, Dtype.COMPLEX128})
+
+
+class RateClass(Enum):
+    """Element types that a device computes at one rate; each names its field of DeviceKind."""
+
+    FLOAT64 = "float64_flops_per_second"
+    FLOAT32 = "float32_flops_per_second"
+    FLOAT16 = "float16_flops_per_second"
+    FLOAT8 = "float8_flops_per_second"
+
+
+def rate_class(dtype: Dtype | None) -> RateClass:
+    if dtype in _SIXTEEN_BIT:
+        return RateClass.FLOAT16
+    if dtype in _EIGHT_BIT:
+        return RateClass.FLOAT8
+    return RateClass.FLOAT64 if dtype in _DOUBLE else RateClass.FLOAT32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +46,8 @@ class DeviceKind:
     node_seconds: float = field(default=3e-6)
 
     def flops_per_second(self, dtype: Dtype | None) -> float:
-        if dtype in _SIXTEEN_BIT:
-            return self.float16_flops_per_second
-        if dtype in _EIGHT_BIT:
-            return self.float8_flops_per_second
-        if dtype in _DOUBLE:
-            return self.float64_flops_per_second
-        return self.float32_flops_per_second
+        rate: float = getattr(self, rate_class(dtype).value)
+        return rate
 
 
 def _kind(float64: float, float32: float, float16: float, float8: float, memory: float, node: float) -> DeviceKind:

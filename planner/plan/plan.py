@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.cost.inventory import Inventory
+from planner.cost.sources import CostSource
 from planner.graph.expression import Expression
 from planner.graph.ir import Dtype, ValueKind
 from planner.plan.options import PlanOptions
@@ -111,6 +112,7 @@ class Plan:
     """`bottleneck_seconds` is the time between results in a steady stream; `latency_seconds` a lone batch's.
 
     `step_seconds` is a training step's, None in inference. `lower_bound_seconds` is of the objective asked for.
+    `cost_sources` says where the seconds of each kind of device come from.
     """
 
     graph_id: str
@@ -126,3 +128,4 @@ class Plan:
     lower_bound_seconds: float | None
     symbol_values: tuple[tuple[str, int], ...]
     step_seconds: float | None = None
+    cost_sources: tuple[CostSource, ...] = ()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.inventory import Inventory
+from planner.cost.sources import CostSource, RateSource
 from planner.graph.ir import Dtype, ValueKind
 from planner.plan.options_document import options_from_document
 from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
@@ -47,11 +48,16 @@ async def read_plan(session: AsyncSession, row: PlanRow, inventory: Inventory) -
         lower_bound_seconds=row.lower_bound_seconds,
         symbol_values=_pairs(row.symbol_values),
         step_seconds=row.step_seconds,
+        cost_sources=tuple(_cost_source(content) for content in row.cost_sources),
     )
 
 
 def _pairs(content: list[Any]) -> tuple[tuple[str, int], ...]:
     return tuple((name, value) for name, value in content)
+
+
+def _cost_source(content: Mapping[str, Any]) -> CostSource:
+    return CostSource(**{**content, "rates": RateSource(content["rates"])})
 
 
 async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:

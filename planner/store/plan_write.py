@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
+from planner.cost.sources import CostSource
 from planner.plan.options_document import options_document
 from planner.plan.plan import Plan, Stage
 from planner.store.expressions import expression_to_json
@@ -40,6 +43,7 @@ def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Ite
         bottleneck_seconds=plan.bottleneck_seconds,
         latency_seconds=plan.latency_seconds,
         step_seconds=plan.step_seconds,
+        cost_sources=[_cost_source(source) for source in plan.cost_sources],
         lower_bound_seconds=plan.lower_bound_seconds,
         peak_bytes=_peak_bytes(plan),
         created_at=now,
@@ -48,6 +52,10 @@ def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Ite
         yield from _stage_rows(plan_id, stage)
     yield from _edge_rows(plan_id, plan)
     yield from _tie_rows(plan_id, plan)
+
+
+def _cost_source(source: CostSource) -> dict[str, Any]:
+    return {**asdict(source), "rates": source.rates.value}
 
 
 def _peak_bytes(plan: Plan) -> int:

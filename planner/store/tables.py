@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, DateTime, Double, ForeignKey, MetaData, String, Text
+from sqlalchemy import JSON, BigInteger, DateTime, Double, ForeignKey, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
@@ -158,6 +158,7 @@ class PlanRow(Row):
     latency_seconds: Mapped[float]
     step_seconds: Mapped[float | None]
     lower_bound_seconds: Mapped[float | None]
+    cost_sources: Mapped[list[Any]]
     peak_bytes: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(index=True)
 
@@ -273,6 +274,45 @@ class PlanTieMemberRow(Row):
     position: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str]
     stage: Mapped[int]
+
+
+class ProfileRow(Row):
+    """Measured times of a graph on a kind of device, at one setting of its dimensions: one row for each such setting.
+
+    `setting` is `symbol_values` as text, for the database to compare. Rates are those fitted to the times, all null
+    where the times were too few; `num_fitted` nodes are predicted by them, half within `median_error`.
+    """
+
+    __tablename__ = "profiles"
+    __table_args__ = (UniqueConstraint("graph_id", "device_kind", "setting"),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    graph_id: Mapped[str] = mapped_column(ForeignKey("graphs.id"))
+    device_kind: Mapped[str] = mapped_column(index=True)
+    setting: Mapped[str]
+    symbol_values: Mapped[list[Any]]
+    source: Mapped[str]
+    num_nodes: Mapped[int]
+    num_measured: Mapped[int]
+    total_seconds: Mapped[float]
+    num_fitted: Mapped[int]
+    float64_flops_per_second: Mapped[float | None]
+    float32_flops_per_second: Mapped[float | None]
+    float16_flops_per_second: Mapped[float | None]
+    float8_flops_per_second: Mapped[float | None]
+    memory_bytes_per_second: Mapped[float | None]
+    node_seconds: Mapped[float | None]
+    median_error: Mapped[float | None]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class ProfileNodeRow(Row):
+    """A node's time, or why it has none."""
+
+    __tablename__ = "profile_nodes"
+    profile_id: Mapped[str] = mapped_column(ForeignKey("profiles.id", ondelete="CASCADE"), primary_key=True)
+    node: Mapped[int] = mapped_column(primary_key=True)
+    seconds: Mapped[float | None]
+    unmeasured_reason: Mapped[str | None]
 
 
 class DaemonRow(DeviceColumns, Row):

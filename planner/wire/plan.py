@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TypeVar
 
+from planner.cost.sources import CostSource, RateSource
 from planner.errors import InvalidArgument
 from planner.graph.ir import Dtype
 from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
@@ -39,6 +40,7 @@ def plan_to_proto(plan: Plan, *, plan_id: str, created_at: datetime) -> plan_pb2
         lower_bound_seconds=plan.lower_bound_seconds,
         symbol_values=dict(plan.symbol_values),
         step_seconds=plan.step_seconds,
+        cost_sources=[_cost_source_to_proto(source) for source in plan.cost_sources],
     )
     message.created_at.FromDatetime(created_at)
     return message
@@ -60,6 +62,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
         lower_bound_seconds=message.lower_bound_seconds if message.HasField("lower_bound_seconds") else None,
         symbol_values=tuple(sorted(message.symbol_values.items())),
         step_seconds=message.step_seconds if message.HasField("step_seconds") else None,
+        cost_sources=_each("plan.cost_sources", message.cost_sources, _cost_source_from_proto),
     )
 
 
@@ -194,4 +197,28 @@ def _tie_group_from_proto(message: plan_pb2.TieGroup) -> TieGroup:
         id=message.id,
         members=tuple((member.name, member.stage) for member in message.members),
         size_bytes=message.size_bytes,
+    )
+
+
+def _cost_source_to_proto(source: CostSource) -> plan_pb2.CostSource:
+    return plan_pb2.CostSource(
+        device_kind=source.device_kind,
+        num_measured=source.num_measured,
+        num_nodes=source.num_nodes,
+        rates=plan_pb2.RateSource.Value(f"RATE_SOURCE_{source.rates.name}"),
+        scaled=source.scaled,
+    )
+
+
+def _cost_source_from_proto(message: plan_pb2.CostSource) -> CostSource:
+    try:
+        rates = RateSource[plan_pb2.RateSource.Name(message.rates).removeprefix("RATE_SOURCE_")]
+    except (KeyError, ValueError):
+        raise InvalidArgument(f"rates is {message.rates}, which is no known source of rates") from None
+    return CostSource(
+        device_kind=message.device_kind,
+        num_measured=message.num_measured,
+        num_nodes=message.num_nodes,
+        rates=rates,
+        scaled=message.scaled,
     )

@@ -93,6 +93,31 @@ ROUTING_RELAY: Routing.ValueType  # 2
 """Hop by hop through the stages between."""
 Global___Routing: typing_extensions.TypeAlias = Routing
 
+class _RateSource:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RateSourceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RateSource.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    RATE_SOURCE_UNSPECIFIED: _RateSource.ValueType  # 0
+    RATE_SOURCE_GIVEN: _RateSource.ValueType  # 1
+    """Given with the devices."""
+    RATE_SOURCE_CALIBRATED: _RateSource.ValueType  # 2
+    """Fitted to measured times."""
+    RATE_SOURCE_ROOFLINE: _RateSource.ValueType  # 3
+    """The kind's peaks."""
+
+class RateSource(_RateSource, metaclass=_RateSourceEnumTypeWrapper): ...
+
+RATE_SOURCE_UNSPECIFIED: RateSource.ValueType  # 0
+RATE_SOURCE_GIVEN: RateSource.ValueType  # 1
+"""Given with the devices."""
+RATE_SOURCE_CALIBRATED: RateSource.ValueType  # 2
+"""Fitted to measured times."""
+RATE_SOURCE_ROOFLINE: RateSource.ValueType  # 3
+"""The kind's peaks."""
+Global___RateSource: typing_extensions.TypeAlias = RateSource
+
 @typing.final
 class PlanOptions(google.protobuf.message.Message):
     """How to cut. No mode means optimal."""
@@ -501,6 +526,7 @@ class Plan(google.protobuf.message.Message):
     GRAPH_NAME_FIELD_NUMBER: builtins.int
     NUM_NODES_FIELD_NUMBER: builtins.int
     STEP_SECONDS_FIELD_NUMBER: builtins.int
+    COST_SOURCES_FIELD_NUMBER: builtins.int
     id: builtins.str
     graph_id: builtins.str
     mode: builtins.str
@@ -532,6 +558,10 @@ class Plan(google.protobuf.message.Message):
     def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Values of dynamic dimensions that the costs were computed at."""
 
+    @property
+    def cost_sources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CostSource]:
+        """Where the seconds of each kind of device come from."""
+
     def __init__(
         self,
         *,
@@ -551,15 +581,46 @@ class Plan(google.protobuf.message.Message):
         graph_name: builtins.str = ...,
         num_nodes: builtins.int = ...,
         step_seconds: builtins.float | None = ...,
+        cost_sources: collections.abc.Iterable[Global___CostSource] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "_step_seconds", b"_step_seconds", "created_at", b"created_at", "inventory", b"inventory", "lower_bound_seconds", b"lower_bound_seconds", "options", b"options", "step_seconds", b"step_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "_step_seconds", b"_step_seconds", "bottleneck_seconds", b"bottleneck_seconds", "created_at", b"created_at", "edges", b"edges", "graph_id", b"graph_id", "graph_name", b"graph_name", "id", b"id", "inventory", b"inventory", "latency_seconds", b"latency_seconds", "lower_bound_seconds", b"lower_bound_seconds", "mode", b"mode", "num_nodes", b"num_nodes", "options", b"options", "stages", b"stages", "step_seconds", b"step_seconds", "symbol_values", b"symbol_values", "tie_groups", b"tie_groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "_step_seconds", b"_step_seconds", "bottleneck_seconds", b"bottleneck_seconds", "cost_sources", b"cost_sources", "created_at", b"created_at", "edges", b"edges", "graph_id", b"graph_id", "graph_name", b"graph_name", "id", b"id", "inventory", b"inventory", "latency_seconds", b"latency_seconds", "lower_bound_seconds", b"lower_bound_seconds", "mode", b"mode", "num_nodes", b"num_nodes", "options", b"options", "stages", b"stages", "step_seconds", b"step_seconds", "symbol_values", b"symbol_values", "tie_groups", b"tie_groups"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds"]) -> typing.Literal["lower_bound_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_step_seconds", b"_step_seconds"]) -> typing.Literal["step_seconds"] | None: ...
 
 Global___Plan: typing_extensions.TypeAlias = Plan
+
+@typing.final
+class CostSource(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEVICE_KIND_FIELD_NUMBER: builtins.int
+    NUM_MEASURED_FIELD_NUMBER: builtins.int
+    NUM_NODES_FIELD_NUMBER: builtins.int
+    RATES_FIELD_NUMBER: builtins.int
+    SCALED_FIELD_NUMBER: builtins.int
+    device_kind: builtins.str
+    num_measured: builtins.int
+    """Nodes whose times were measured on a device of the kind."""
+    num_nodes: builtins.int
+    rates: Global___RateSource.ValueType
+    """Of the other nodes."""
+    scaled: builtins.bool
+    """The times were measured at other values of the dynamic dimensions, and scaled."""
+    def __init__(
+        self,
+        *,
+        device_kind: builtins.str = ...,
+        num_measured: builtins.int = ...,
+        num_nodes: builtins.int = ...,
+        rates: Global___RateSource.ValueType = ...,
+        scaled: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_kind", b"device_kind", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "rates", b"rates", "scaled", b"scaled"]) -> None: ...
+
+Global___CostSource: typing_extensions.TypeAlias = CostSource
 
 @typing.final
 class Stage(google.protobuf.message.Message):

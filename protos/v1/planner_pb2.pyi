@@ -852,6 +852,395 @@ class DeletePlanResponse(google.protobuf.message.Message):
 Global___DeletePlanResponse: typing_extensions.TypeAlias = DeletePlanResponse
 
 @typing.final
+class ProfileGraphRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class SymbolValuesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    GRAPH_ID_FIELD_NUMBER: builtins.int
+    DEVICE_IDS_FIELD_NUMBER: builtins.int
+    DEVICE_KINDS_FIELD_NUMBER: builtins.int
+    SYMBOL_VALUES_FIELD_NUMBER: builtins.int
+    REPETITIONS_FIELD_NUMBER: builtins.int
+    WARMUP_FIELD_NUMBER: builtins.int
+    graph_id: builtins.str
+    repetitions: builtins.int
+    """As in ProfileRequest."""
+    warmup: builtins.int
+    @property
+    def device_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """One after the other on each of these devices."""
+
+    @property
+    def device_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """On one free device of each of these kinds. Neither devices nor kinds: of every kind that is there."""
+
+    @property
+    def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Values of dynamic dimensions, by symbol name. Others take their hint."""
+
+    def __init__(
+        self,
+        *,
+        graph_id: builtins.str = ...,
+        device_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        device_kinds: collections.abc.Iterable[builtins.str] | None = ...,
+        symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        repetitions: builtins.int = ...,
+        warmup: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_ids", b"device_ids", "device_kinds", b"device_kinds", "graph_id", b"graph_id", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
+
+Global___ProfileGraphRequest: typing_extensions.TypeAlias = ProfileGraphRequest
+
+@typing.final
+class ProfileGraphResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEVICE_ID_FIELD_NUMBER: builtins.int
+    DEVICE_KIND_FIELD_NUMBER: builtins.int
+    NUM_DONE_FIELD_NUMBER: builtins.int
+    NUM_DISTINCT_FIELD_NUMBER: builtins.int
+    PROFILE_FIELD_NUMBER: builtins.int
+    device_id: builtins.str
+    device_kind: builtins.str
+    num_done: builtins.int
+    num_distinct: builtins.int
+    @property
+    def profile(self) -> Global___ProfileRecord:
+        """The last message of each device."""
+
+    def __init__(
+        self,
+        *,
+        device_id: builtins.str = ...,
+        device_kind: builtins.str = ...,
+        num_done: builtins.int = ...,
+        num_distinct: builtins.int = ...,
+        profile: Global___ProfileRecord | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["profile", b"profile"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["device_id", b"device_id", "device_kind", b"device_kind", "num_distinct", b"num_distinct", "num_done", b"num_done", "profile", b"profile"]) -> None: ...
+
+Global___ProfileGraphResponse: typing_extensions.TypeAlias = ProfileGraphResponse
+
+@typing.final
+class ProfileRecord(google.protobuf.message.Message):
+    """Measured times of one graph on one kind of device, at one setting of its dynamic dimensions. There is one profile of
+    each such setting: a new one takes the place of the one before.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class SymbolValuesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    ID_FIELD_NUMBER: builtins.int
+    GRAPH_ID_FIELD_NUMBER: builtins.int
+    DEVICE_KIND_FIELD_NUMBER: builtins.int
+    SYMBOL_VALUES_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    NUM_NODES_FIELD_NUMBER: builtins.int
+    NUM_MEASURED_FIELD_NUMBER: builtins.int
+    TOTAL_SECONDS_FIELD_NUMBER: builtins.int
+    CALIBRATION_FIELD_NUMBER: builtins.int
+    CREATED_AT_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    graph_id: builtins.str
+    device_kind: builtins.str
+    source: builtins.str
+    """Where the times are from, in words."""
+    num_nodes: builtins.int
+    num_measured: builtins.int
+    total_seconds: builtins.float
+    """Of all measured nodes."""
+    @property
+    def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]: ...
+    @property
+    def calibration(self) -> Global___Calibration:
+        """Rates fitted to the times; absent if they were too few."""
+
+    @property
+    def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        graph_id: builtins.str = ...,
+        device_kind: builtins.str = ...,
+        symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        source: builtins.str = ...,
+        num_nodes: builtins.int = ...,
+        num_measured: builtins.int = ...,
+        total_seconds: builtins.float = ...,
+        calibration: Global___Calibration | None = ...,
+        created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "device_kind", b"device_kind", "graph_id", b"graph_id", "id", b"id", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "source", b"source", "symbol_values", b"symbol_values", "total_seconds", b"total_seconds"]) -> None: ...
+
+Global___ProfileRecord: typing_extensions.TypeAlias = ProfileRecord
+
+@typing.final
+class Calibration(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FLOAT64_FLOPS_PER_SECOND_FIELD_NUMBER: builtins.int
+    FLOAT32_FLOPS_PER_SECOND_FIELD_NUMBER: builtins.int
+    FLOAT16_FLOPS_PER_SECOND_FIELD_NUMBER: builtins.int
+    FLOAT8_FLOPS_PER_SECOND_FIELD_NUMBER: builtins.int
+    MEMORY_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    NODE_SECONDS_FIELD_NUMBER: builtins.int
+    NUM_NODES_FIELD_NUMBER: builtins.int
+    MEDIAN_ERROR_FIELD_NUMBER: builtins.int
+    float64_flops_per_second: builtins.float
+    float32_flops_per_second: builtins.float
+    float16_flops_per_second: builtins.float
+    float8_flops_per_second: builtins.float
+    memory_bytes_per_second: builtins.float
+    node_seconds: builtins.float
+    """What starting any kernel costs."""
+    num_nodes: builtins.int
+    """Measured nodes that it was fitted to."""
+    median_error: builtins.float
+    """Half of those nodes are predicted within it, relative."""
+    def __init__(
+        self,
+        *,
+        float64_flops_per_second: builtins.float = ...,
+        float32_flops_per_second: builtins.float = ...,
+        float16_flops_per_second: builtins.float = ...,
+        float8_flops_per_second: builtins.float = ...,
+        memory_bytes_per_second: builtins.float = ...,
+        node_seconds: builtins.float = ...,
+        num_nodes: builtins.int = ...,
+        median_error: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["float16_flops_per_second", b"float16_flops_per_second", "float32_flops_per_second", b"float32_flops_per_second", "float64_flops_per_second", b"float64_flops_per_second", "float8_flops_per_second", b"float8_flops_per_second", "median_error", b"median_error", "memory_bytes_per_second", b"memory_bytes_per_second", "node_seconds", b"node_seconds", "num_nodes", b"num_nodes"]) -> None: ...
+
+Global___Calibration: typing_extensions.TypeAlias = Calibration
+
+@typing.final
+class Profile(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RECORD_FIELD_NUMBER: builtins.int
+    TIMES_FIELD_NUMBER: builtins.int
+    UNMEASURED_FIELD_NUMBER: builtins.int
+    @property
+    def record(self) -> Global___ProfileRecord: ...
+    @property
+    def times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeTime]: ...
+    @property
+    def unmeasured(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___UnmeasuredNode]: ...
+    def __init__(
+        self,
+        *,
+        record: Global___ProfileRecord | None = ...,
+        times: collections.abc.Iterable[Global___NodeTime] | None = ...,
+        unmeasured: collections.abc.Iterable[Global___UnmeasuredNode] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["record", b"record"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["record", b"record", "times", b"times", "unmeasured", b"unmeasured"]) -> None: ...
+
+Global___Profile: typing_extensions.TypeAlias = Profile
+
+@typing.final
+class NodeTime(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    node: builtins.int
+    """Index into Graph.nodes."""
+    seconds: builtins.float
+    def __init__(
+        self,
+        *,
+        node: builtins.int = ...,
+        seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["node", b"node", "seconds", b"seconds"]) -> None: ...
+
+Global___NodeTime: typing_extensions.TypeAlias = NodeTime
+
+@typing.final
+class UnmeasuredNode(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    node: builtins.int
+    reason: builtins.str
+    def __init__(
+        self,
+        *,
+        node: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["node", b"node", "reason", b"reason"]) -> None: ...
+
+Global___UnmeasuredNode: typing_extensions.TypeAlias = UnmeasuredNode
+
+@typing.final
+class ImportTimesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class SymbolValuesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    GRAPH_ID_FIELD_NUMBER: builtins.int
+    DEVICE_KIND_FIELD_NUMBER: builtins.int
+    SYMBOL_VALUES_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    TIMES_FIELD_NUMBER: builtins.int
+    graph_id: builtins.str
+    device_kind: builtins.str
+    source: builtins.str
+    @property
+    def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]: ...
+    @property
+    def times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeTime]:
+        """Ascending by node, at least one."""
+
+    def __init__(
+        self,
+        *,
+        graph_id: builtins.str = ...,
+        device_kind: builtins.str = ...,
+        symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        source: builtins.str = ...,
+        times: collections.abc.Iterable[Global___NodeTime] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_kind", b"device_kind", "graph_id", b"graph_id", "source", b"source", "symbol_values", b"symbol_values", "times", b"times"]) -> None: ...
+
+Global___ImportTimesRequest: typing_extensions.TypeAlias = ImportTimesRequest
+
+@typing.final
+class GetProfileRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROFILE_ID_FIELD_NUMBER: builtins.int
+    profile_id: builtins.str
+    def __init__(
+        self,
+        *,
+        profile_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["profile_id", b"profile_id"]) -> None: ...
+
+Global___GetProfileRequest: typing_extensions.TypeAlias = GetProfileRequest
+
+@typing.final
+class ListProfilesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    GRAPH_ID_FIELD_NUMBER: builtins.int
+    DEVICE_KIND_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    page_token: builtins.str
+    graph_id: builtins.str
+    """Empty filters let everything through."""
+    device_kind: builtins.str
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+        graph_id: builtins.str = ...,
+        device_kind: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_kind", b"device_kind", "graph_id", b"graph_id", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+Global___ListProfilesRequest: typing_extensions.TypeAlias = ListProfilesRequest
+
+@typing.final
+class ListProfilesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROFILES_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    @property
+    def profiles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProfileRecord]: ...
+    def __init__(
+        self,
+        *,
+        profiles: collections.abc.Iterable[Global___ProfileRecord] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "profiles", b"profiles"]) -> None: ...
+
+Global___ListProfilesResponse: typing_extensions.TypeAlias = ListProfilesResponse
+
+@typing.final
+class DeleteProfileRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROFILE_ID_FIELD_NUMBER: builtins.int
+    profile_id: builtins.str
+    def __init__(
+        self,
+        *,
+        profile_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["profile_id", b"profile_id"]) -> None: ...
+
+Global___DeleteProfileRequest: typing_extensions.TypeAlias = DeleteProfileRequest
+
+@typing.final
+class DeleteProfileResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___DeleteProfileResponse: typing_extensions.TypeAlias = DeleteProfileResponse
+
+@typing.final
 class DeployRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

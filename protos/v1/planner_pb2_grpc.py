@@ -125,6 +125,31 @@ class PlannerServiceStub(object):
                 request_serializer=protos_dot_v1_dot_planner__pb2.DeletePlanRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_planner__pb2.DeletePlanResponse.FromString,
                 _registered_method=True)
+        self.ProfileGraph = channel.unary_stream(
+                '/partition_planner.v1.PlannerService/ProfileGraph',
+                request_serializer=protos_dot_v1_dot_planner__pb2.ProfileGraphRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.ProfileGraphResponse.FromString,
+                _registered_method=True)
+        self.ImportTimes = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/ImportTimes',
+                request_serializer=protos_dot_v1_dot_planner__pb2.ImportTimesRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.ProfileRecord.FromString,
+                _registered_method=True)
+        self.GetProfile = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/GetProfile',
+                request_serializer=protos_dot_v1_dot_planner__pb2.GetProfileRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.Profile.FromString,
+                _registered_method=True)
+        self.ListProfiles = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/ListProfiles',
+                request_serializer=protos_dot_v1_dot_planner__pb2.ListProfilesRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.ListProfilesResponse.FromString,
+                _registered_method=True)
+        self.DeleteProfile = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/DeleteProfile',
+                request_serializer=protos_dot_v1_dot_planner__pb2.DeleteProfileRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.DeleteProfileResponse.FromString,
+                _registered_method=True)
         self.Deploy = channel.unary_unary(
                 '/partition_planner.v1.PlannerService/Deploy',
                 request_serializer=protos_dot_v1_dot_planner__pb2.DeployRequest.SerializeToString,
@@ -273,6 +298,40 @@ class PlannerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProfileGraph(self, request, context):
+        """Times a graph's nodes on free devices and stores the times; plans of the graph then use them. Goes on while the
+        stream is read: a caller that leaves ends it, and what was stored by then stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportTimes(self, request, context):
+        """Stores times that were measured elsewhere.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetProfile(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProfiles(self, request, context):
+        """Newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteProfile(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Deploy(self, request, context):
         """Starts a rollout and answers at once; follow it with WatchDeployment.
         """
@@ -398,6 +457,31 @@ def add_PlannerServiceServicer_to_server(servicer, server):
                     servicer.DeletePlan,
                     request_deserializer=protos_dot_v1_dot_planner__pb2.DeletePlanRequest.FromString,
                     response_serializer=protos_dot_v1_dot_planner__pb2.DeletePlanResponse.SerializeToString,
+            ),
+            'ProfileGraph': grpc.unary_stream_rpc_method_handler(
+                    servicer.ProfileGraph,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.ProfileGraphRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.ProfileGraphResponse.SerializeToString,
+            ),
+            'ImportTimes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportTimes,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.ImportTimesRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.ProfileRecord.SerializeToString,
+            ),
+            'GetProfile': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetProfile,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.GetProfileRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.Profile.SerializeToString,
+            ),
+            'ListProfiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProfiles,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.ListProfilesRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.ListProfilesResponse.SerializeToString,
+            ),
+            'DeleteProfile': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteProfile,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.DeleteProfileRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.DeleteProfileResponse.SerializeToString,
             ),
             'Deploy': grpc.unary_unary_rpc_method_handler(
                     servicer.Deploy,
@@ -911,6 +995,141 @@ class PlannerService(object):
             '/partition_planner.v1.PlannerService/DeletePlan',
             protos_dot_v1_dot_planner__pb2.DeletePlanRequest.SerializeToString,
             protos_dot_v1_dot_planner__pb2.DeletePlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProfileGraph(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/ProfileGraph',
+            protos_dot_v1_dot_planner__pb2.ProfileGraphRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.ProfileGraphResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportTimes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/ImportTimes',
+            protos_dot_v1_dot_planner__pb2.ImportTimesRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.ProfileRecord.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetProfile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/GetProfile',
+            protos_dot_v1_dot_planner__pb2.GetProfileRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.Profile.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProfiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/ListProfiles',
+            protos_dot_v1_dot_planner__pb2.ListProfilesRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.ListProfilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteProfile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/DeleteProfile',
+            protos_dot_v1_dot_planner__pb2.DeleteProfileRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.DeleteProfileResponse.FromString,
             options,
             channel_credentials,
             insecure,

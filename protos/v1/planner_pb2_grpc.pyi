@@ -319,6 +319,86 @@ _PlannerServiceDeletePlanType = typing_extensions.TypeVar(
     ],
 )
 
+_PlannerServiceProfileGraphType = typing_extensions.TypeVar(
+    '_PlannerServiceProfileGraphType',
+    grpc.UnaryStreamMultiCallable[
+        protos.v1.planner_pb2.ProfileGraphRequest,
+        protos.v1.planner_pb2.ProfileGraphResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        protos.v1.planner_pb2.ProfileGraphRequest,
+        protos.v1.planner_pb2.ProfileGraphResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        protos.v1.planner_pb2.ProfileGraphRequest,
+        protos.v1.planner_pb2.ProfileGraphResponse,
+    ],
+)
+
+_PlannerServiceImportTimesType = typing_extensions.TypeVar(
+    '_PlannerServiceImportTimesType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ImportTimesRequest,
+        protos.v1.planner_pb2.ProfileRecord,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ImportTimesRequest,
+        protos.v1.planner_pb2.ProfileRecord,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ImportTimesRequest,
+        protos.v1.planner_pb2.ProfileRecord,
+    ],
+)
+
+_PlannerServiceGetProfileType = typing_extensions.TypeVar(
+    '_PlannerServiceGetProfileType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.GetProfileRequest,
+        protos.v1.planner_pb2.Profile,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.GetProfileRequest,
+        protos.v1.planner_pb2.Profile,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.GetProfileRequest,
+        protos.v1.planner_pb2.Profile,
+    ],
+)
+
+_PlannerServiceListProfilesType = typing_extensions.TypeVar(
+    '_PlannerServiceListProfilesType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ListProfilesRequest,
+        protos.v1.planner_pb2.ListProfilesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ListProfilesRequest,
+        protos.v1.planner_pb2.ListProfilesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ListProfilesRequest,
+        protos.v1.planner_pb2.ListProfilesResponse,
+    ],
+)
+
+_PlannerServiceDeleteProfileType = typing_extensions.TypeVar(
+    '_PlannerServiceDeleteProfileType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteProfileRequest,
+        protos.v1.planner_pb2.DeleteProfileResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteProfileRequest,
+        protos.v1.planner_pb2.DeleteProfileResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteProfileRequest,
+        protos.v1.planner_pb2.DeleteProfileResponse,
+    ],
+)
+
 _PlannerServiceDeployType = typing_extensions.TypeVar(
     '_PlannerServiceDeployType',
     grpc.UnaryUnaryMultiCallable[
@@ -399,7 +479,7 @@ _PlannerServiceStopDeploymentType = typing_extensions.TypeVar(
     ],
 )
 
-class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceListDevicesType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType]):
+class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceListDevicesType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceProfileGraphType, _PlannerServiceImportTimesType, _PlannerServiceGetProfileType, _PlannerServiceListProfilesType, _PlannerServiceDeleteProfileType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType]):
     @typing.overload
     def __init__(self: PlannerServiceStub[
         grpc.UnaryUnaryMultiCallable[
@@ -473,6 +553,26 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.DeletePlanRequest,
             protos.v1.planner_pb2.DeletePlanResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            protos.v1.planner_pb2.ProfileGraphRequest,
+            protos.v1.planner_pb2.ProfileGraphResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.ImportTimesRequest,
+            protos.v1.planner_pb2.ProfileRecord,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.GetProfileRequest,
+            protos.v1.planner_pb2.Profile,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.ListProfilesRequest,
+            protos.v1.planner_pb2.ListProfilesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteProfileRequest,
+            protos.v1.planner_pb2.DeleteProfileResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.DeployRequest,
@@ -570,6 +670,26 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
             protos.v1.planner_pb2.DeletePlanRequest,
             protos.v1.planner_pb2.DeletePlanResponse,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            protos.v1.planner_pb2.ProfileGraphRequest,
+            protos.v1.planner_pb2.ProfileGraphResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.ImportTimesRequest,
+            protos.v1.planner_pb2.ProfileRecord,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.GetProfileRequest,
+            protos.v1.planner_pb2.Profile,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.ListProfilesRequest,
+            protos.v1.planner_pb2.ListProfilesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteProfileRequest,
+            protos.v1.planner_pb2.DeleteProfileResponse,
+        ],
         grpc.aio.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.DeployRequest,
             protos.v1.planner_pb2.Deployment,
@@ -637,6 +757,21 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
 
     DeletePlan: _PlannerServiceDeletePlanType
     """Refused while a deployment of it is not stopped or failed."""
+
+    ProfileGraph: _PlannerServiceProfileGraphType
+    """Times a graph's nodes on free devices and stores the times; plans of the graph then use them. Goes on while the
+    stream is read: a caller that leaves ends it, and what was stored by then stays.
+    """
+
+    ImportTimes: _PlannerServiceImportTimesType
+    """Stores times that were measured elsewhere."""
+
+    GetProfile: _PlannerServiceGetProfileType
+
+    ListProfiles: _PlannerServiceListProfilesType
+    """Newest first."""
+
+    DeleteProfile: _PlannerServiceDeleteProfileType
 
     Deploy: _PlannerServiceDeployType
     """Starts a rollout and answers at once; follow it with WatchDeployment."""
@@ -723,6 +858,26 @@ PlannerServiceAsyncStub: typing_extensions.TypeAlias = PlannerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.DeletePlanRequest,
         protos.v1.planner_pb2.DeletePlanResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        protos.v1.planner_pb2.ProfileGraphRequest,
+        protos.v1.planner_pb2.ProfileGraphResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ImportTimesRequest,
+        protos.v1.planner_pb2.ProfileRecord,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.GetProfileRequest,
+        protos.v1.planner_pb2.Profile,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ListProfilesRequest,
+        protos.v1.planner_pb2.ListProfilesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteProfileRequest,
+        protos.v1.planner_pb2.DeleteProfileResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.DeployRequest,
@@ -882,6 +1037,46 @@ class PlannerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[protos.v1.planner_pb2.DeletePlanResponse, collections.abc.Awaitable[protos.v1.planner_pb2.DeletePlanResponse]]:
         """Refused while a deployment of it is not stopped or failed."""
+
+    @abc.abstractmethod
+    def ProfileGraph(
+        self,
+        request: protos.v1.planner_pb2.ProfileGraphRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[protos.v1.planner_pb2.ProfileGraphResponse], collections.abc.AsyncIterator[protos.v1.planner_pb2.ProfileGraphResponse]]:
+        """Times a graph's nodes on free devices and stores the times; plans of the graph then use them. Goes on while the
+        stream is read: a caller that leaves ends it, and what was stored by then stays.
+        """
+
+    @abc.abstractmethod
+    def ImportTimes(
+        self,
+        request: protos.v1.planner_pb2.ImportTimesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.ProfileRecord, collections.abc.Awaitable[protos.v1.planner_pb2.ProfileRecord]]:
+        """Stores times that were measured elsewhere."""
+
+    @abc.abstractmethod
+    def GetProfile(
+        self,
+        request: protos.v1.planner_pb2.GetProfileRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.Profile, collections.abc.Awaitable[protos.v1.planner_pb2.Profile]]: ...
+
+    @abc.abstractmethod
+    def ListProfiles(
+        self,
+        request: protos.v1.planner_pb2.ListProfilesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.ListProfilesResponse, collections.abc.Awaitable[protos.v1.planner_pb2.ListProfilesResponse]]:
+        """Newest first."""
+
+    @abc.abstractmethod
+    def DeleteProfile(
+        self,
+        request: protos.v1.planner_pb2.DeleteProfileRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.DeleteProfileResponse, collections.abc.Awaitable[protos.v1.planner_pb2.DeleteProfileResponse]]: ...
 
     @abc.abstractmethod
     def Deploy(

@@ -425,6 +425,109 @@ class GetDaemonStatusResponse(google.protobuf.message.Message):
 Global___GetDaemonStatusResponse: typing_extensions.TypeAlias = GetDaemonStatusResponse
 
 @typing.final
+class ProfileRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class SymbolValuesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    GRAPH_SHA256_FIELD_NUMBER: builtins.int
+    BLOB_ADDRESS_FIELD_NUMBER: builtins.int
+    SYMBOL_VALUES_FIELD_NUMBER: builtins.int
+    REPETITIONS_FIELD_NUMBER: builtins.int
+    WARMUP_FIELD_NUMBER: builtins.int
+    graph_sha256: builtins.bytes
+    """Of the blob that holds the Graph."""
+    blob_address: builtins.str
+    """Planner to read blobs from; empty means the one that the daemon is registered with."""
+    repetitions: builtins.int
+    """Of each distinct node, the median of which counts; 0 means 20."""
+    warmup: builtins.int
+    """Before those; 0 means 3."""
+    @property
+    def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Values of dynamic dimensions, by symbol name. Others take their hint."""
+
+    def __init__(
+        self,
+        *,
+        graph_sha256: builtins.bytes = ...,
+        blob_address: builtins.str = ...,
+        symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        repetitions: builtins.int = ...,
+        warmup: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "graph_sha256", b"graph_sha256", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
+
+Global___ProfileRequest: typing_extensions.TypeAlias = ProfileRequest
+
+@typing.final
+class ProfileResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUM_DONE_FIELD_NUMBER: builtins.int
+    NUM_DISTINCT_FIELD_NUMBER: builtins.int
+    MEASURED_FIELD_NUMBER: builtins.int
+    num_done: builtins.int
+    """Distinct nodes: same operator, same shapes, dtypes, strides and constants, same context."""
+    num_distinct: builtins.int
+    @property
+    def measured(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DistinctNode]:
+        """Since the message before."""
+
+    def __init__(
+        self,
+        *,
+        num_done: builtins.int = ...,
+        num_distinct: builtins.int = ...,
+        measured: collections.abc.Iterable[Global___DistinctNode] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["measured", b"measured", "num_distinct", b"num_distinct", "num_done", b"num_done"]) -> None: ...
+
+Global___ProfileResponse: typing_extensions.TypeAlias = ProfileResponse
+
+@typing.final
+class DistinctNode(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: builtins.int
+    OPERATOR_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    UNMEASURED_REASON_FIELD_NUMBER: builtins.int
+    operator: builtins.str
+    seconds: builtins.float
+    unmeasured_reason: builtins.str
+    """Why it could not be run alone; empty if it was."""
+    @property
+    def nodes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Indexes into Graph.nodes, ascending."""
+
+    def __init__(
+        self,
+        *,
+        nodes: collections.abc.Iterable[builtins.int] | None = ...,
+        operator: builtins.str = ...,
+        seconds: builtins.float = ...,
+        unmeasured_reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["nodes", b"nodes", "operator", b"operator", "seconds", b"seconds", "unmeasured_reason", b"unmeasured_reason"]) -> None: ...
+
+Global___DistinctNode: typing_extensions.TypeAlias = DistinctNode
+
+@typing.final
 class StageMetrics(google.protobuf.message.Message):
     """Since the stage started running."""
 

@@ -59,6 +59,11 @@ class StageDaemonServiceStub(object):
                 request_serializer=protos_dot_v1_dot_stage__daemon__pb2.GetDaemonStatusRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_stage__daemon__pb2.GetDaemonStatusResponse.FromString,
                 _registered_method=True)
+        self.Profile = channel.unary_stream(
+                '/partition_planner.v1.StageDaemonService/Profile',
+                request_serializer=protos_dot_v1_dot_stage__daemon__pb2.ProfileRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_stage__daemon__pb2.ProfileResponse.FromString,
+                _registered_method=True)
         self.SendInputs = channel.stream_stream(
                 '/partition_planner.v1.StageDaemonService/SendInputs',
                 request_serializer=protos_dot_v1_dot_stage__daemon__pb2.SendInputsRequest.SerializeToString,
@@ -109,6 +114,14 @@ class StageDaemonServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Profile(self, request, context):
+        """Times each distinct node of a graph alone on the daemon's device, in a worker of its own, with inputs made up. Only
+        on a device that holds no deployment; one that comes ends the profile.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SendInputs(self, request_iterator, context):
         """Microbatches in, on the first stage's daemon. Answers each once the stage has taken it.
         """
@@ -151,6 +164,11 @@ def add_StageDaemonServiceServicer_to_server(servicer, server):
                     servicer.GetDaemonStatus,
                     request_deserializer=protos_dot_v1_dot_stage__daemon__pb2.GetDaemonStatusRequest.FromString,
                     response_serializer=protos_dot_v1_dot_stage__daemon__pb2.GetDaemonStatusResponse.SerializeToString,
+            ),
+            'Profile': grpc.unary_stream_rpc_method_handler(
+                    servicer.Profile,
+                    request_deserializer=protos_dot_v1_dot_stage__daemon__pb2.ProfileRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_stage__daemon__pb2.ProfileResponse.SerializeToString,
             ),
             'SendInputs': grpc.stream_stream_rpc_method_handler(
                     servicer.SendInputs,
@@ -298,6 +316,33 @@ class StageDaemonService(object):
             '/partition_planner.v1.StageDaemonService/GetDaemonStatus',
             protos_dot_v1_dot_stage__daemon__pb2.GetDaemonStatusRequest.SerializeToString,
             protos_dot_v1_dot_stage__daemon__pb2.GetDaemonStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Profile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/partition_planner.v1.StageDaemonService/Profile',
+            protos_dot_v1_dot_stage__daemon__pb2.ProfileRequest.SerializeToString,
+            protos_dot_v1_dot_stage__daemon__pb2.ProfileResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -108,6 +108,22 @@ _StageDaemonServiceGetDaemonStatusType = typing_extensions.TypeVar(
     ],
 )
 
+_StageDaemonServiceProfileType = typing_extensions.TypeVar(
+    '_StageDaemonServiceProfileType',
+    grpc.UnaryStreamMultiCallable[
+        protos.v1.stage_daemon_pb2.ProfileRequest,
+        protos.v1.stage_daemon_pb2.ProfileResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        protos.v1.stage_daemon_pb2.ProfileRequest,
+        protos.v1.stage_daemon_pb2.ProfileResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        protos.v1.stage_daemon_pb2.ProfileRequest,
+        protos.v1.stage_daemon_pb2.ProfileResponse,
+    ],
+)
+
 _StageDaemonServiceSendInputsType = typing_extensions.TypeVar(
     '_StageDaemonServiceSendInputsType',
     grpc.StreamStreamMultiCallable[
@@ -140,7 +156,7 @@ _StageDaemonServiceReceiveOutputsType = typing_extensions.TypeVar(
     ],
 )
 
-class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _StageDaemonServiceOpenRendezvousType, _StageDaemonServiceConnectStagesType, _StageDaemonServiceReleaseDeploymentType, _StageDaemonServiceGetDaemonStatusType, _StageDaemonServiceSendInputsType, _StageDaemonServiceReceiveOutputsType]):
+class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _StageDaemonServiceOpenRendezvousType, _StageDaemonServiceConnectStagesType, _StageDaemonServiceReleaseDeploymentType, _StageDaemonServiceGetDaemonStatusType, _StageDaemonServiceProfileType, _StageDaemonServiceSendInputsType, _StageDaemonServiceReceiveOutputsType]):
     @typing.overload
     def __init__(self: StageDaemonServiceStub[
         grpc.UnaryStreamMultiCallable[
@@ -162,6 +178,10 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
         grpc.UnaryUnaryMultiCallable[
             protos.v1.stage_daemon_pb2.GetDaemonStatusRequest,
             protos.v1.stage_daemon_pb2.GetDaemonStatusResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            protos.v1.stage_daemon_pb2.ProfileRequest,
+            protos.v1.stage_daemon_pb2.ProfileResponse,
         ],
         grpc.StreamStreamMultiCallable[
             protos.v1.stage_daemon_pb2.SendInputsRequest,
@@ -195,6 +215,10 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
             protos.v1.stage_daemon_pb2.GetDaemonStatusRequest,
             protos.v1.stage_daemon_pb2.GetDaemonStatusResponse,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            protos.v1.stage_daemon_pb2.ProfileRequest,
+            protos.v1.stage_daemon_pb2.ProfileResponse,
+        ],
         grpc.aio.StreamStreamMultiCallable[
             protos.v1.stage_daemon_pb2.SendInputsRequest,
             protos.v1.stage_daemon_pb2.SendInputsResponse,
@@ -220,6 +244,11 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
     """Lets go of a deployment: after finishing what is in flight if asked to, else at once. Idempotent."""
 
     GetDaemonStatus: _StageDaemonServiceGetDaemonStatusType
+
+    Profile: _StageDaemonServiceProfileType
+    """Times each distinct node of a graph alone on the daemon's device, in a worker of its own, with inputs made up. Only
+    on a device that holds no deployment; one that comes ends the profile.
+    """
 
     SendInputs: _StageDaemonServiceSendInputsType
     """Microbatches in, on the first stage's daemon. Answers each once the stage has taken it."""
@@ -249,6 +278,10 @@ StageDaemonServiceAsyncStub: typing_extensions.TypeAlias = StageDaemonServiceStu
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.stage_daemon_pb2.GetDaemonStatusRequest,
         protos.v1.stage_daemon_pb2.GetDaemonStatusResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        protos.v1.stage_daemon_pb2.ProfileRequest,
+        protos.v1.stage_daemon_pb2.ProfileResponse,
     ],
     grpc.aio.StreamStreamMultiCallable[
         protos.v1.stage_daemon_pb2.SendInputsRequest,
@@ -301,6 +334,16 @@ class StageDaemonServiceServicer(metaclass=abc.ABCMeta):
         request: protos.v1.stage_daemon_pb2.GetDaemonStatusRequest,
         context: _ServicerContext,
     ) -> typing.Union[protos.v1.stage_daemon_pb2.GetDaemonStatusResponse, collections.abc.Awaitable[protos.v1.stage_daemon_pb2.GetDaemonStatusResponse]]: ...
+
+    @abc.abstractmethod
+    def Profile(
+        self,
+        request: protos.v1.stage_daemon_pb2.ProfileRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[protos.v1.stage_daemon_pb2.ProfileResponse], collections.abc.AsyncIterator[protos.v1.stage_daemon_pb2.ProfileResponse]]:
+        """Times each distinct node of a graph alone on the daemon's device, in a worker of its own, with inputs made up. Only
+        on a device that holds no deployment; one that comes ends the profile.
+        """
 
     @abc.abstractmethod
     def SendInputs(

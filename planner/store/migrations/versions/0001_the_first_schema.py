@@ -159,6 +159,7 @@ def upgrade() -> None:
         sa.Column("latency_seconds", sa.Double(), nullable=False),
         sa.Column("step_seconds", sa.Double(), nullable=True),
         sa.Column("lower_bound_seconds", sa.Double(), nullable=True),
+        sa.Column("cost_sources", sa.JSON(), nullable=False),
         sa.Column("peak_bytes", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["graph_id"], ["graphs.id"], name=op.f("fk_plans_graph_id")),
@@ -168,6 +169,45 @@ def upgrade() -> None:
     op.create_index(op.f("ix_plans_created_at"), "plans", ["created_at"], unique=False)
     op.create_index(op.f("ix_plans_graph_id"), "plans", ["graph_id"], unique=False)
     op.create_index(op.f("ix_plans_mode"), "plans", ["mode"], unique=False)
+    op.create_table(
+        "profiles",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("graph_id", sa.String(length=64), nullable=False),
+        sa.Column("device_kind", sa.Text(), nullable=False),
+        sa.Column("setting", sa.Text(), nullable=False),
+        sa.Column("symbol_values", sa.JSON(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("num_nodes", sa.BigInteger(), nullable=False),
+        sa.Column("num_measured", sa.BigInteger(), nullable=False),
+        sa.Column("total_seconds", sa.Double(), nullable=False),
+        sa.Column("num_fitted", sa.BigInteger(), nullable=False),
+        sa.Column("float64_flops_per_second", sa.Double(), nullable=True),
+        sa.Column("float32_flops_per_second", sa.Double(), nullable=True),
+        sa.Column("float16_flops_per_second", sa.Double(), nullable=True),
+        sa.Column("float8_flops_per_second", sa.Double(), nullable=True),
+        sa.Column("memory_bytes_per_second", sa.Double(), nullable=True),
+        sa.Column("node_seconds", sa.Double(), nullable=True),
+        sa.Column("median_error", sa.Double(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(["graph_id"], ["graphs.id"], name=op.f("fk_profiles_graph_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_profiles")),
+        sa.UniqueConstraint(
+            "graph_id", "device_kind", "setting", name=op.f("uq_profiles_graph_id_device_kind_setting")
+        ),
+    )
+    op.create_index(op.f("ix_profiles_created_at"), "profiles", ["created_at"], unique=False)
+    op.create_index(op.f("ix_profiles_device_kind"), "profiles", ["device_kind"], unique=False)
+    op.create_table(
+        "profile_nodes",
+        sa.Column("profile_id", sa.Text(), nullable=False),
+        sa.Column("node", sa.BigInteger(), nullable=False),
+        sa.Column("seconds", sa.Double(), nullable=True),
+        sa.Column("unmeasured_reason", sa.Text(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["profile_id"], ["profiles.id"], name=op.f("fk_profile_nodes_profile_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("profile_id", "node", name=op.f("pk_profile_nodes")),
+    )
     op.create_table(
         "deployment_events",
         sa.Column("deployment_id", sa.Text(), nullable=False),
@@ -347,6 +387,10 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_deployment_stages_device_id"), table_name="deployment_stages")
     op.drop_table("deployment_stages")
     op.drop_table("deployment_events")
+    op.drop_table("profile_nodes")
+    op.drop_index(op.f("ix_profiles_device_kind"), table_name="profiles")
+    op.drop_index(op.f("ix_profiles_created_at"), table_name="profiles")
+    op.drop_table("profiles")
     op.drop_index(op.f("ix_plans_mode"), table_name="plans")
     op.drop_index(op.f("ix_plans_graph_id"), table_name="plans")
     op.drop_index(op.f("ix_plans_created_at"), table_name="plans")

@@ -1,0 +1,83 @@
+"""Seconds that nodes of one graph were measured to take on one kind of device, at one setting of its dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.errors import InvalidArgument
+from planner.graph.ir import Graph
+
+MAX_TEXT_CHARACTERS = 256
+# A single call that takes longer than a day is a slip of units.
+MAX_SECONDS = 86400.0
+
+SymbolValues = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTimes:
+    """`seconds` holds (node index, seconds) for the nodes that were measured, ascending.
+
+    `symbol_values` are dynamic dimensions by name, sorted; a symbol that is left out stood at its hint. `graph_id` is
+    the graph's digest, empty where nobody has said. `source` says in words where the times are from.
+    """
+
+    graph_id: str
+    device_kind: str
+    seconds: tuple[tuple[int, float], ...]
+    symbol_values: SymbolValues = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name, text in (("device_kind", self.device_kind), ("source", self.source)):
+            if len(text) > MAX_TEXT_CHARACTERS or not (text.isprintable() or not text):
+                raise InvalidArgument(f"{name} is {text[:40]!r}, needs at most {MAX_TEXT_CHARACTERS} printable ones")
+        if not self.device_kind:
+            raise InvalidArgument("device_kind is empty; say which kind of device the times are of, as in 'h200'")
+        before = -1
+        for index, seconds in self.seconds:
+            if index <= before:
+                raise InvalidArgument(f"node {index} stands after node {before}; each node may have one time, in order")
+            if not math.isfinite(seconds) or not 0.0 <= seconds <= MAX_SECONDS:
+                raise InvalidArgument(f"node {index}: seconds is {seconds}, needs 0 to {MAX_SECONDS:g}")
+            before = index
+
+    def is_of_kind(self, kind: str) -> bool:
+        return self.device_kind.lower() == kind.lower()
+
+
+def check_fits(times: MeasuredTimes, graph: Graph) -> None:
+    """Raises InvalidArgument for a node or a dimension that the graph does not have."""
+    where = f"times for {times.device_kind!r}"
+    if times.seconds and times.seconds[-1][0] >= len(graph.nodes):
+        raise InvalidArgument(f"{where}: node {times.seconds[-1][0]}, and the graph has {len(graph.nodes)} nodes")
+    known = {symbol.name for symbol in graph.symbols}
+    for name, _ in times.symbol_values:
+        if name not in known:
+            shown = ", ".join(map(repr, sorted(known))) or "none"
+            raise InvalidArgument(f"{where}: symbol_values names {name!r}; the graph's dynamic dimensions are {shown}")
+
+
+def point_of(times: MeasuredTimes, graph: Graph) -> dict[int, int]:
+    """Symbol id to the value that was measured at."""
+    values = dict(times.symbol_values)
+    return {symbol.id: values.get(symbol.name, symbol.hint) for symbol in graph.symbols}
+
+
+def nearest(points: Sequence[Mapping[int, int]], symbol_values: Mapping[int, int]) -> int:
+    """Position of the point at the least distance in ratios (sum of |log2|); the first of equals."""
+    return min(range(len(points)), key=lambda at: _distance(points[at], symbol_values))
+
+
+def _distance(point: Mapping[int, int], wanted: Mapping[int, int]) -> float:
+    return math.fsum(abs(_log(value) - _log(wanted[symbol])) for symbol, value in point.items())
+
+
+def _log(value: int) -> float:
+    return math.log2(max(value, 1))
+
+
+def symbol_values_of(pairs: Mapping[str, int] | Iterable[tuple[str, int]]) -> SymbolValues:
+    return tuple(sorted(dict(pairs).items()))

@@ -1,0 +1,80 @@
+"""What each node does, before any device is thought of: arithmetic, bytes moved, kernels started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.cost.flops import node_flops
+from planner.cost.movement import bytes_moved, is_free
+from planner.cost.shapes import Shape, shapes_of
+from planner.errors import GraphError
+from planner.graph.alias import storage_roots
+from planner.graph.ir import Argument, ArgumentList, Dtype, Graph, Node, OperatorKind, SubgraphReference
+
+Floats = npt.NDArray[np.float64]
+MAX_SUBGRAPH_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Work:
+    """`flops`, `bytes_moved`, `calls` (kernels started) are [nodes]; `dtypes` are of results; `shapes` by value id."""
+
+    flops: Floats
+    bytes_moved: Floats
+    calls: Floats
+    dtypes: tuple[Dtype | None, ...]
+    shapes: Mapping[int, Shape]
+
+
+def graph_work(graph: Graph, symbol_values: Mapping[int, int]) -> Work:
+    """Linear in nodes + values. Raises GraphError where a dimension cannot be evaluated."""
+    return _work(graph, symbol_values, 0)
+
+
+def _work(graph: Graph, symbol_values: Mapping[int, int], depth: int) -> Work:
+    if depth > MAX_SUBGRAPH_DEPTH:
+        raise GraphError(f"subgraphs are nested more than {MAX_SUBGRAPH_DEPTH} deep")
+    shapes = shapes_of(graph, symbol_values)
+    roots = storage_roots(graph)
+    inner = [_totals(_work(subgraph, symbol_values, depth + 1)) for subgraph in graph.subgraphs]
+    rows = [_node_work(node, shapes, roots, inner) for node in graph.nodes]
+    table = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    dtypes = tuple(_dtype(node, shapes) for node in graph.nodes)
+    return Work(flops=table[:, 0], bytes_moved=table[:, 1], calls=table[:, 2], dtypes=dtypes, shapes=shapes)
+
+
+def _totals(work: Work) -> tuple[float, float, float]:
+    return float(work.flops.sum()), float(work.bytes_moved.sum()), float(work.calls.sum())
+
+
+def _node_work(
+    node: Node, shapes: Mapping[int, Shape], roots: Mapping[int, int], inner: Sequence[tuple[float, float, float]]
+) -> tuple[float, float, float]:
+    """(flops, bytes moved, kernels started)."""
+    if is_free(node, roots):
+        return (0.0, 0.0, 0.0)
+    if node.operator.kind is OperatorKind.HIGHER_ORDER:
+        # One branch runs; which is not known, so the dearest counts.
+        branches = [inner[index] for index in _subgraphs_in(node.arguments) if index < len(inner)]
+        return max(branches, default=(0.0, float(bytes_moved(node, shapes)), 1.0))
+    return (float(node_flops(node, shapes)), float(bytes_moved(node, shapes)), 1.0)
+
+
+def _subgraphs_in(arguments: Sequence[Argument]) -> list[int]:
+    found: list[int] = []
+    for argument in arguments:
+        if isinstance(argument, SubgraphReference):
+            found.append(argument.subgraph_index)
+        elif isinstance(argument, ArgumentList):
+            found.extend(_subgraphs_in(argument.items))
+        elif isinstance(argument, tuple):
+            found.extend(_subgraphs_in(argument))
+    return found
+
+
+def _dtype(node: Node, shapes: Mapping[int, Shape]) -> Dtype | None:
+    return next((shapes[output].dtype for output in node.outputs if output), None)
