@@ -33,7 +33,8 @@ class _Joining:
     """`into`: the item that each joined one has joined. `before`: direct predecessors, among those that have not."""
 
     def __init__(self, items: Items, costs: ItemCosts, class_bytes: Floats) -> None:
-        self._costs = costs
+        self._seconds, self._supported = costs.seconds.copy(), costs.supported.copy()
+        self._bytes = costs.item_bytes.copy()
         self._num_ordered = items.num_ordered
         self._roomy = bool((costs.item_bytes.sum() <= class_bytes).all())
         count = items.num_items
@@ -84,14 +85,10 @@ class _Joining:
                 yield first
 
     def _may_join(self, item: int, other: int) -> bool:
-        costs = self._costs
-        if (
-            not (self._roomy or costs.item_bytes[item] == 0)
-            or (costs.supported[:, other] & ~costs.supported[:, item]).any()
-        ):
+        if not (self._roomy or self._bytes[item] == 0) or (self._supported[:, other] & ~self._supported[:, item]).any():
             return False
         shared = self._edges.get((min(item, other), max(item, other)))
-        load = costs.seconds[:, item] - (0.0 if shared is None else shared)
+        load = self._seconds[:, item] - (0.0 if shared is None else shared)
         for pins in self._pinned[item]:
             if other not in pins:
                 load = load + self._edges[pins]
@@ -99,6 +96,9 @@ class _Joining:
 
     def _join(self, item: int, other: int) -> None:
         self.into[item] = other
+        self._seconds[:, other] += self._seconds[:, item]
+        self._supported[:, other] &= self._supported[:, item]
+        self._bytes[other] += self._bytes[item]
         for pins in sorted(self._pinned[item]):
             seconds = self._edges.pop(pins)
             for pin in pins:

@@ -130,7 +130,7 @@ class _Search:
         if not chain.complete:
             self._accept(items, chain, left)
             return frozenset()
-        self._infeasible = not chain.stages and np.isinf(limit)
+        self._infeasible = bool(np.isinf(chain.value_seconds) and np.isinf(limit))
         self._bound = max(self._bound, min(chain.value_seconds, limit))
         self._accept(items, chain, left)
         return self._longer(kept, items, set(left.tolist()), MAX_IDEALS // len(ideals))
@@ -172,7 +172,7 @@ class _Search:
 
     def _accept(self, items: Items, chain: Chain, left: Integers) -> None:
         """The chain's stages on devices, and the free items beside them; kept if it fits and is better."""
-        if not chain.stages:
+        if np.isinf(chain.value_seconds):
             return
         problem = self._problem
         first = np.concatenate([[0], np.cumsum(problem.class_devices)])

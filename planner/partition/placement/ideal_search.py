@@ -27,7 +27,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """`stages` in order, empty if nothing below the limit was found. `complete`: nothing better over these ideals."""
+    """`stages` in order; `value_seconds` is inf if none below the limit were found. `complete`: over these ideals, there
+    is nothing better."""
 
     stages: tuple[Stage, ...]
     value_seconds: float
