@@ -1,43 +1,126 @@
-"""Least latency of a single pass: exact on graphs with few order ideals, else the best placement found and a bound."""
+"""Least latency of a single pass: exact on graphs with few order ideals, else the best placement found and a bound.
+
+Coarse units first, for a placement to start from; then the finest, where chains of ideals are all there is: a game of
+mixed paths bounds them, blocks that cannot be in a better chain drop out, and a search over labels decides the rest.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from planner.errors import Infeasible
 from planner.partition.placement.pass_blocks import pass_blocks
 from planner.partition.placement.pass_borders import PassBorders
 from planner.partition.placement.pass_chain import ChainSpace
+from planner.partition.placement.pass_coarse import segmented_units, shorter_units, tied_units
 from planner.partition.placement.pass_flow import FlowGame
 from planner.partition.placement.pass_game import Incumbent, play
-from planner.partition.placement.pass_graph import pass_graph
-from planner.partition.placement.pass_ideals import pass_ideals
+from planner.partition.placement.pass_graph import PassGraph, pass_graph
+from planner.partition.placement.pass_ideals import PassIdeals, pass_ideals
 from planner.partition.placement.pass_labels import search_labels
 from planner.partition.placement.pass_mix import cheapest_chain
-from planner.partition.placement.pass_states import counted, uncounted
-import time
+from planner.partition.placement.pass_simple import check_each_node, no_placement, path_bound, simple_placements
+from planner.partition.placement.pass_states import DeviceStates, counted, uncounted
+from planner.partition.placement.pass_units import PassUnits, pass_units
+from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
+from planner.partition.problem import Floats
 
-def best_latency(problem, *, contiguous=False, effort=1, out_of_time=None, log=None):
-    graph = pass_graph(problem)
-    ideals = pass_ideals(graph, 200_000)
-    blocks = pass_blocks(graph, ideals, 100_000_000)
-    inc = Incumbent(graph=graph, contiguous=contiguous)
-    lowers=[]
-    for states in (uncounted(graph), counted(graph,1000)):
-        game = FlowGame(graph)
-        space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks, states=states)
-        res = play(space, game, inc, 300, lambda: False)
-        if log: log('game', res.lower_bound, inc.seconds, res.space.blocks.before.size, len(res.mixes))
-        lower=min(res.lower_bound, inc.seconds)
-        if lower < inc.to_beat:
-            flows=[f for f,_ in res.mixes[-6:]]
-            mixes=[cheapest_chain(res.space, game.source, game.target, f) for f in flows]
-            borders=PassBorders(graph, ideals, game.source, game.target, flows)
-            t=time.process_time()
-            for m in (10, 1000):
-                l=search_labels(res.space, borders, mixes, inc, m, lambda: False)
-                if log: log('labels', m, l, inc.seconds, time.process_time()-t)
-                lower=max(l,lower)
-                if lower>=inc.to_beat: break
-        lowers.append(lower)
-        if lower>=inc.to_beat: break
-    return inc.devices, inc.seconds, lowers[0], lowers[-1]
+MAX_IDEALS = 100_000
+MAX_BLOCKS = 40_000_000
+MAX_STATES = 256
+# Where a level has more ideals, a coarser one is searched first.
+QUICK_IDEALS = 3_000
+NUM_SEGMENTS = 120
+ROUNDS = 200
+COARSE_ROUNDS = 40
+# Each mix costs a product for each label, and the last ones bound best.
+LABEL_MIXES = 6
+
+
+def best_latency(
+    problem: PlacementProblem, *, contiguous: bool = False, effort: int = 1, out_of_time: OutOfTime = never
+) -> Placement:
+    """The least `single_pass_seconds`, and a bound that equals it where the search is a proof.
+
+    If `contiguous`, an accelerator runs one block. `effort` scales how many labels are kept. Raises Infeasible.
+    """
+    check_each_node(problem)
+    search = _Search(problem, contiguous=contiguous, effort=effort, out_of_time=out_of_time)
+    search.run()
+    devices, seconds = search.incumbent.devices, search.incumbent.seconds
+    if devices is None:
+        raise no_placement(problem)
+    lower = seconds if search.lower_bound >= search.incumbent.to_beat else search.lower_bound
+    return Placement(
+        device_of_node=tuple(devices.tolist()), value_seconds=seconds, lower_bound_seconds=min(lower, seconds)
+    )
+
+
+class _Search:
+    def __init__(
+        self, problem: PlacementProblem, *, contiguous: bool, effort: int, out_of_time: OutOfTime
+    ) -> None:
+        self._problem, self._contiguous = problem, contiguous
+        self._effort, self._out_of_time = effort, out_of_time
+        self._finest = pass_units(problem)
+        self.incumbent = Incumbent(problem=problem, contiguous=contiguous)
+        self.lower_bound = path_bound(problem)
+        self._flow: Floats | None = None
+
+    def run(self) -> None:
+        for devices in simple_placements(self._problem):
+            self.incumbent.offer_devices(devices)
+        for units in reversed(self._levels()):
+            if self._done():
+                return
+            graph = pass_graph(self._problem, units)
+            ideals = pass_ideals(graph, MAX_IDEALS)
+            if ideals is not None:
+                self._search_level(graph, ideals, exact=units is self._finest)
+
+    def _levels(self) -> list[PassUnits]:
+        """From the finest to the first whose ideals are quickly searched; and one that keeps colocated nodes as one."""
+        levels = [self._finest]
+        tied = tied_units(self._problem, self._finest)
+        if tied is not None:
+            levels.append(tied)
+        while pass_ideals(pass_graph(self._problem, levels[-1]), QUICK_IDEALS) is None:
+            shorter = shorter_units(self._problem, levels[-1])
+            levels.append(shorter or segmented_units(self._problem, levels[-1], NUM_SEGMENTS))
+            if shorter is None:
+                break
+        return levels
+
+    def _search_level(self, graph: PassGraph, ideals: PassIdeals, *, exact: bool) -> None:
+        blocks = pass_blocks(graph, ideals, MAX_BLOCKS)
+        if blocks is None:
+            return
+        rounds = ROUNDS if exact else COARSE_ROUNDS
+        # Without counting devices first: it is quicker, and if the blocks happen to fit, it is a proof for either case.
+        for states, is_bound in ((uncounted(graph), exact), (counted(graph, MAX_STATES), exact and self._contiguous)):
+            if states is None or self._done():
+                return
+            space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks, states=states)
+            found = self._search_chains(space, rounds, labelled=exact)
+            if is_bound:
+                self.lower_bound = max(self.lower_bound, min(found, self.incumbent.seconds))
+
+    def _search_chains(self, space: ChainSpace, rounds: int, *, labelled: bool) -> float:
+        """A lower bound on all chains of the space."""
+        game = FlowGame(space.graph)
+        result = play(space, game, self.incumbent, self._flow, rounds, self._out_of_time)
+        lower = result.lower_bound
+        if result.mixes:
+            self._flow = result.mixes[-1]
+        if not labelled or lower >= self.incumbent.to_beat:
+            return lower
+        mixes = [cheapest_chain(result.space, game.source, game.target, flow) for flow in result.mixes[-LABEL_MIXES:]]
+        borders = PassBorders(space.graph, space.ideals, game.source, game.target, result.mixes[-LABEL_MIXES:])
+        for max_labels in (10 * self._effort, 1000 * self._effort):
+            if lower < self.incumbent.to_beat and not self._out_of_time():
+                searched = search_labels(result.space, borders, mixes, self.incumbent, max_labels, self._out_of_time)
+                lower = max(lower, searched)
+        return lower
+
+    def _done(self) -> bool:
+        return self.lower_bound >= self.incumbent.to_beat or self._out_of_time()

@@ -11,7 +11,7 @@ from planner.partition.placement.pass_flow import FlowGame
 from planner.partition.placement.pass_graph import PassGraph
 from planner.partition.placement.pass_mix import MixedChain, cheapest_chain
 from planner.partition.placement.pass_placement import place_runs, placed_seconds
-from planner.partition.placement.problem import OutOfTime
+from planner.partition.placement.problem import OutOfTime, PlacementProblem
 from planner.partition.problem import Floats, Integers
 
 # Two latencies that differ by less, relative to the larger, are the same.
@@ -24,16 +24,16 @@ SETTLED = 1e-7
 class Incumbent:
     """The best placement met so far."""
 
-    graph: PassGraph
+    problem: PlacementProblem
     contiguous: bool
     devices: Integers | None = None
     seconds: float = np.inf
 
-    def offer(self, runs: tuple[Run, ...]) -> None:
-        self.offer_devices(place_runs(self.graph, runs, contiguous=self.contiguous))
+    def offer(self, graph: PassGraph, runs: tuple[Run, ...]) -> None:
+        self.offer_devices(place_runs(graph, runs, contiguous=self.contiguous))
 
     def offer_devices(self, devices: Integers | None) -> None:
-        found = None if devices is None else placed_seconds(self.graph.problem, devices)
+        found = None if devices is None else placed_seconds(self.problem, devices)
         if found is not None and found < self.seconds:
             self.devices, self.seconds = devices, found
 
@@ -45,26 +45,33 @@ class Incumbent:
 
 @dataclass(slots=True, kw_only=True)
 class GameResult:
-    """`space` holds all chains that may still beat the incumbent; `mixes` are flows with what they prove."""
+    """`space` holds all chains that may still beat the incumbent; `mixes` are flows, each bounding better than the last."""
 
     lower_bound: float
     space: ChainSpace
-    mixes: list[tuple[Floats, MixedChain]] = field(default_factory=list)
+    mixes: list[Floats] = field(default_factory=list)
 
 
-def play(space: ChainSpace, game: FlowGame, incumbent: Incumbent, rounds: int, out_of_time: OutOfTime) -> GameResult:
-    """Kelley's cutting planes, each query half-way to the best mix so far; deterministic."""
+def play(
+    space: ChainSpace,
+    game: FlowGame,
+    incumbent: Incumbent,
+    start: Floats | None,
+    rounds: int,
+    out_of_time: OutOfTime,
+) -> GameResult:
+    """Kelley's cutting planes, each query half-way to the best mix so far; deterministic. `start` is a mix to try first."""
     result = GameResult(lower_bound=0.0, space=space)
-    _, flow = game.best()
+    flow = game.best()[1] if start is None else start
     centre = flow
     for turn in range(rounds):
         mixed = cheapest_chain(result.space, game.source, game.target, flow)
         if mixed.runs:
-            incumbent.offer(mixed.runs)
+            incumbent.offer(space.graph, mixed.runs)
             game.add(arc_seconds(space.graph, mixed.runs, game.source, game.target))
         if mixed.seconds > result.lower_bound:
             centre, result.lower_bound = flow, mixed.seconds
-            result.mixes.append((flow, mixed))
+            result.mixes.append(flow)
         _drop_blocks(result, mixed, incumbent)
         if result.lower_bound >= incumbent.to_beat or not mixed.runs or out_of_time():
             break

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.placement.pass_units import CORE, FREE, PassUnits, pass_units
+from planner.partition.placement.pass_units import CORE, FREE, PassUnits
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Floats, Integers
 
@@ -52,9 +52,8 @@ class PassGraph:
         return found
 
 
-def pass_graph(problem: PlacementProblem) -> PassGraph:
-    """O((nodes + reads) log reads), and what `pass_units` takes."""
-    units = pass_units(problem)
+def pass_graph(problem: PlacementProblem, units: PassUnits) -> PassGraph:
+    """O((nodes + reads) log reads)."""
     serial, parallel = np.flatnonzero(~problem.class_is_parallel), np.flatnonzero(problem.class_is_parallel)
     core = (units.unit_of_node != FREE) & (units.option_of_node == CORE)
     nodes = np.flatnonzero(core)

@@ -136,7 +136,7 @@ class _Search:
             for row in np.argsort(ends, kind="stable").tolist():
                 if ends[row] >= self._incumbent.to_beat:
                     break
-                self._incumbent.offer(self._runs(last, labels, row))
+                self._incumbent.offer(self._space.graph, self._runs(last, labels, row))
                 if ends[row] < self._incumbent.to_beat:
                     lower = min(lower, float(ends[row]))
         return min(lower, self._incumbent.seconds)

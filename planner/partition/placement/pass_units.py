@@ -24,7 +24,7 @@ CORE = -1
 class PassUnits:
     """Arrays by node [n], unit [u] and option [o].
 
-    `unit_of_node` is FREE for a node that runs on a parallel class at no cost; units run in their numbers' order.
+    `unit_of_node` is FREE for a node that runs on a parallel class at no cost.
     `option_of_node` is CORE for what is no option's. An option is outside its unit's block unless taken: it then
     costs `option_bytes` and `option_seconds` [k, o] and saves the transfer of `option_tensor`, which a sink's option
     saves only where nothing else outside reads it.
@@ -135,9 +135,8 @@ class _Groups:
 def _numbered(problem: PlacementProblem, free: set[int], groups: _Groups, costless: Booleans) -> PassUnits:
     options = _options(problem, free, groups, costless)
     host = {node: unit for unit, _, _, nodes in options for node in nodes}
-    before, after = groups.neighbours()
-    core = sorted(group for group in before if group not in free and group not in host)
-    number = _in_order(core, before, after)
+    core = sorted(group for group in set(groups.root) if group not in free and group not in host)
+    number = {group: index for index, group in enumerate(core)}
     unit_of_node = np.full(problem.num_nodes, FREE, dtype=np.int64)
     option_of_node = np.full(problem.num_nodes, CORE, dtype=np.int64)
     for node, root in enumerate(groups.root):
@@ -157,19 +156,6 @@ def _numbered(problem: PlacementProblem, free: set[int], groups: _Groups, costle
             [problem.seconds[:, nodes].sum(axis=1) for _, _, _, nodes in options], dtype=np.float64
         ).reshape(len(options), problem.num_classes).T.copy(),
     )
-
-
-def _in_order(core: list[int], before: dict[int, set[int]], after: dict[int, set[int]]) -> dict[int, int]:
-    """Numbers by group: what a group reads comes first."""
-    wanted = set(core)
-    left = {group: len(before[group] & wanted) for group in core}
-    ready = [group for group in core if not left[group]]
-    for group in ready:
-        for later in sorted(after[group] & wanted):
-            left[later] -= 1
-            if not left[later]:
-                ready.append(later)
-    return {group: number for number, group in enumerate(ready)}
 
 
 def _options(
