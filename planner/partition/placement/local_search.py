@@ -14,12 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from planner.partition.placement.netlist import Netlist
 from planner.partition.problem import Floats, Integers
 
 _TABLE = 1 << 12
 # Expected order statistics of an exponential distribution: its quantiles by additions and divisions only.
 EXPONENTIAL: Floats = np.cumsum(1.0 / np.arange(_TABLE, 0, -1, dtype=np.float64))
 MAX_CLUSTER = 64
+OVERFLOW = 4.0
 
 
 class Arena(NamedTuple):
@@ -34,16 +36,18 @@ class Arena(NamedTuple):
     cell_net: Integers
     class_of_device: Integers
     device_bytes: Floats
+    overflow_price: Floats
 
 
 class State(NamedTuple):
-    """What a search changes. `count` [t, d]: pins of a net on a device. `best` is the best of `best_value[0]`."""
+    """What a search changes. `pins` [t, d]: pins of a net on a device. `best` is the best of `best_value[0]`."""
 
     device: Integers
-    count: Integers
+    pins: Integers
     load: Floats
     held: Floats
     random: Integers
+    doublings: Integers
     best: Integers
     best_value: Floats
     changed: Integers
@@ -53,21 +57,48 @@ class State(NamedTuple):
     in_cluster: Integers
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _random(state, limit):
+def arena_of(netlist: Netlist) -> Arena:
+    """A device over its memory by all of that memory pays as much as OVERFLOW devices at the best load."""
+    price = OVERFLOW / np.where(netlist.device_bytes > 0, netlist.device_bytes, 1.0)
+    fields = (np.ascontiguousarray(getattr(netlist, field)) for field in Arena._fields[:-1])
+    return Arena(*fields, overflow_price=price)
+
+
+def state_of(netlist: Netlist, devices: Integers) -> State:
+    """For `recount`; 4 bytes for each net on each device."""
+    cells = netlist.num_cells
+    return State(
+        device=devices.astype(np.int64),
+        pins=np.zeros((netlist.num_nets, netlist.num_devices), dtype=np.int32),
+        load=np.zeros(netlist.num_devices),
+        held=np.zeros(netlist.num_devices),
+        random=np.array([0x9E3779B97F4A7C15], dtype=np.uint64),
+        doublings=np.zeros(1, dtype=np.int64),
+        best=devices.astype(np.int64),
+        best_value=np.zeros(1),
+        changed=np.zeros(cells, dtype=np.int64),
+        is_changed=np.zeros(cells, dtype=np.int8),
+        num_changed=np.zeros(1, dtype=np.int64),
+        cluster=np.zeros(MAX_CLUSTER, dtype=np.int64),
+        in_cluster=np.zeros(cells, dtype=np.int8),
+    )
+
+
+@njit(cache=True)
+def _random(state: State, limit: int) -> int:
     """In [0, limit): xorshift64."""
     x = state.random[0]
     x ^= x << np.uint64(13)
     x ^= x >> np.uint64(7)
     x ^= x << np.uint64(17)
     state.random[0] = x
-    return np.int64((x >> np.uint64(33)) % np.uint64(limit))
+    return int(np.int64((x >> np.uint64(33)) % np.uint64(limit)))
 
 
-@njit(cache=True)  # type: ignore[misc]
-def recount(arena, state):
+@njit(cache=True)
+def recount(arena: Arena, state: State) -> None:
     """Counts, loads and bytes from `device` alone."""
-    state.count[:, :] = 0
+    state.pins[:, :] = 0
     state.load[:] = 0.0
     state.held[:] = 0.0
     for cell in range(state.device.size):
@@ -75,22 +106,22 @@ def recount(arena, state):
         state.load[device] += arena.seconds[arena.class_of_device[device], cell]
         state.held[device] += arena.held_bytes[cell]
         for at in range(arena.cell_begin[cell], arena.cell_begin[cell + 1]):
-            state.count[arena.cell_net[at], device] += 1
+            state.pins[arena.cell_net[at], device] += 1
     for net in range(arena.net_begin.size - 1):
         size = arena.net_begin[net + 1] - arena.net_begin[net]
         for at in range(arena.net_begin[net], arena.net_begin[net + 1]):
             device = state.device[arena.net_cell[at]]
-            if 0 < state.count[net, device] < size:
+            if 0 < state.pins[net, device] < size:
                 # The first pin on the device pays: the sign marks it as seen.
                 state.load[device] += arena.net_seconds[arena.class_of_device[device], net]
-                state.count[net, device] = -state.count[net, device]
+                state.pins[net, device] = -state.pins[net, device]
         for at in range(arena.net_begin[net], arena.net_begin[net + 1]):
             device = state.device[arena.net_cell[at]]
-            state.count[net, device] = abs(state.count[net, device])
+            state.pins[net, device] = abs(state.pins[net, device])
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _loads_after(arena, state, cell, target):
+@njit(cache=True)
+def _loads_after(arena: Arena, state: State, cell: int, target: int) -> tuple[float, float]:
     """Loads of the cell's device and of `target` once it has moved."""
     origin = state.device[cell]
     leaves, enters = arena.class_of_device[origin], arena.class_of_device[target]
@@ -99,7 +130,7 @@ def _loads_after(arena, state, cell, target):
     for at in range(arena.cell_begin[cell], arena.cell_begin[cell + 1]):
         net = arena.cell_net[at]
         size = arena.net_begin[net + 1] - arena.net_begin[net]
-        here, there = state.count[net, origin], state.count[net, target]
+        here, there = state.pins[net, origin], state.pins[net, target]
         if here == size:
             below += arena.net_seconds[leaves, net]
         if here == 1:
@@ -111,12 +142,12 @@ def _loads_after(arena, state, cell, target):
     return below, above
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _move(arena, state, cell, target, below, above):
+@njit(cache=True)
+def _move(arena: Arena, state: State, cell: int, target: int, below: float, above: float) -> None:
     origin = state.device[cell]
     for at in range(arena.cell_begin[cell], arena.cell_begin[cell + 1]):
-        state.count[arena.cell_net[at], origin] -= 1
-        state.count[arena.cell_net[at], target] += 1
+        state.pins[arena.cell_net[at], origin] -= 1
+        state.pins[arena.cell_net[at], target] += 1
     state.load[origin] = below
     state.load[target] = above
     state.held[origin] -= arena.held_bytes[cell]
@@ -128,8 +159,8 @@ def _move(arena, state, cell, target, below, above):
         state.num_changed[0] += 1
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _keep_if_best(state, touched, other):
+@njit(cache=True)
+def _keep_if_best(arena: Arena, state: State, touched: int, other: int) -> None:
     """Copies only what changed since the last best: an improvement costs what led to it."""
     limit = state.best_value[0] * (1.0 - 1e-12)
     if state.load[touched] >= limit or state.load[other] >= limit:
@@ -137,6 +168,9 @@ def _keep_if_best(state, touched, other):
     value = state.load.max()
     if value >= limit:
         return
+    for device in range(state.held.size):
+        if state.held[device] > arena.device_bytes[device]:
+            return
     state.best_value[0] = value
     for index in range(state.num_changed[0]):
         cell = state.changed[index]
@@ -145,69 +179,68 @@ def _keep_if_best(state, touched, other):
     state.num_changed[0] = 0
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _energy(load, scale, doublings):
+@njit(cache=True)
+def _energy(arena: Arena, state: State, device: int, load: float, more_bytes: float, scale: float) -> float:
+    """The device's load as a share of the best value, to a power; and what it holds beyond its memory."""
     power = load * scale
-    for _ in range(doublings):
+    for _ in range(state.doublings[0]):
         power *= power
-    return power
+    over = state.held[device] + more_bytes - arena.device_bytes[device]
+    return power + over * arena.overflow_price[device] if over > 0.0 else power
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _can_take(arena, state, cell, target):
-    room = arena.device_bytes[target] - state.held[target]
-    return arena.held_bytes[cell] <= room and arena.seconds[arena.class_of_device[target], cell] < np.inf
+@njit(cache=True)
+def _runs(arena: Arena, cell: int, device: int) -> bool:
+    return bool(arena.seconds[arena.class_of_device[device], cell] < np.inf)
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _target(arena, state, cell):
+@njit(cache=True)
+def _target(arena: Arena, state: State, cell: int) -> int:
     """A device at random, or every other time one that holds a neighbour."""
     begin, end = arena.cell_begin[cell], arena.cell_begin[cell + 1]
     if end == begin or _random(state, 2) == 0:
         return _random(state, state.load.size)
     net = arena.cell_net[begin + _random(state, end - begin)]
     first, last = arena.net_begin[net], arena.net_begin[net + 1]
-    return state.device[arena.net_cell[first + _random(state, last - first)]]
+    return int(state.device[arena.net_cell[first + _random(state, last - first)]])
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _try_move(arena, state, cell, target, scale, doublings, allowance):
-    origin = state.device[cell]
-    if not _can_take(arena, state, cell, target):
-        return
+@njit(cache=True)
+def _try_move(arena: Arena, state: State, cell: int, target: int, scale: float, allowance: float) -> None:
+    origin, size = state.device[cell], arena.held_bytes[cell]
     below, above = _loads_after(arena, state, cell, target)
-    before = _energy(state.load[origin], scale, doublings) + _energy(state.load[target], scale, doublings)
-    after = _energy(below, scale, doublings) + _energy(above, scale, doublings)
+    before = _pair_energy(arena, state, origin, target, scale)
+    after = _energy(arena, state, origin, below, -size, scale) + _energy(arena, state, target, above, size, scale)
     if after - before <= allowance:
         _move(arena, state, cell, target, below, above)
-        _keep_if_best(state, origin, target)
+        _keep_if_best(arena, state, origin, target)
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _try_swap(arena, state, cell, other, scale, doublings, allowance):
+@njit(cache=True)
+def _pair_energy(arena: Arena, state: State, origin: int, target: int, scale: float) -> float:
+    first = _energy(arena, state, origin, state.load[origin], 0.0, scale)
+    return first + _energy(arena, state, target, state.load[target], 0.0, scale)
+
+
+@njit(cache=True)
+def _try_swap(arena: Arena, state: State, cell: int, other: int, scale: float, allowance: float) -> None:
     origin, target = state.device[cell], state.device[other]
-    if arena.held_bytes[cell] - arena.held_bytes[other] > arena.device_bytes[target] - state.held[target]:
-        return
-    if arena.held_bytes[other] - arena.held_bytes[cell] > arena.device_bytes[origin] - state.held[origin]:
-        return
-    if arena.seconds[arena.class_of_device[target], cell] == np.inf:
-        return
-    if arena.seconds[arena.class_of_device[origin], other] == np.inf:
-        return
     first, second = state.load[origin], state.load[target]
-    before = _energy(first, scale, doublings) + _energy(second, scale, doublings)
+    before = _pair_energy(arena, state, origin, target, scale)
     below, above = _loads_after(arena, state, cell, target)
     _move(arena, state, cell, target, below, above)
-    below, above = _loads_after(arena, state, other, origin)
-    if _energy(below, scale, doublings) + _energy(above, scale, doublings) - before <= allowance:
-        _move(arena, state, other, origin, below, above)
-        _keep_if_best(state, origin, target)
+    above, below = _loads_after(arena, state, other, origin)
+    more = arena.held_bytes[other]
+    after = _energy(arena, state, origin, below, more, scale) + _energy(arena, state, target, above, -more, scale)
+    if after - before <= allowance:
+        _move(arena, state, other, origin, above, below)
+        _keep_if_best(arena, state, origin, target)
     else:
         _move(arena, state, cell, origin, second, first)
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _grow(arena, state, cell, limit):
+@njit(cache=True)
+def _grow(arena: Arena, state: State, cell: int, limit: int) -> int:
     """Cells of one device, connected, from `cell` on. Their number."""
     origin = state.device[cell]
     state.cluster[0] = cell
@@ -232,50 +265,53 @@ def _grow(arena, state, cell, limit):
     return size
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _try_cluster(arena, state, cell, target, scale, doublings, allowance):
+@njit(cache=True)
+def _try_cluster(arena: Arena, state: State, cell: int, target: int, scale: float, allowance: float) -> None:
     origin = state.device[cell]
     limit = 2 + _random(state, 2 << _random(state, 5))
     size = _grow(arena, state, cell, min(limit, MAX_CLUSTER))
     first, second = state.load[origin], state.load[target]
-    before = _energy(first, scale, doublings) + _energy(second, scale, doublings)
+    before = _pair_energy(arena, state, origin, target, scale)
     moved = 0
-    while moved < size and _can_take(arena, state, state.cluster[moved], target):
+    while moved < size and _runs(arena, state.cluster[moved], target):
         below, above = _loads_after(arena, state, state.cluster[moved], target)
         _move(arena, state, state.cluster[moved], target, below, above)
         moved += 1
-    below, above = state.load[origin], state.load[target]
-    after = _energy(below, scale, doublings) + _energy(above, scale, doublings)
-    if moved == size and after - before <= allowance:
-        _keep_if_best(state, origin, target)
+    if moved == size and _pair_energy(arena, state, origin, target, scale) - before <= allowance:
+        _keep_if_best(arena, state, origin, target)
         return
     for index in range(moved):
         _move(arena, state, state.cluster[index], origin, second, first)
 
 
-@njit(cache=True)  # type: ignore[misc]
-def anneal(arena, state, exponential, scale, doublings, start, end, swaps, clusters, num_steps):
-    """`num_steps` steps from temperature `start` to `end`; `swaps` and `clusters` of 256 steps are of that kind."""
-    num_cells = state.device.size
-    block = 256
-    num_blocks = max(1, num_steps // block)
-    for index in range(num_blocks):
-        # Harmonic-like cooling by multiplication is geometric; the ratio is found by the caller's two ends.
-        share = index / num_blocks
-        temperature = start + (end - start) * share
-        for _ in range(block):
+@njit(cache=True)
+def anneal(
+    arena: Arena, state: State, exponential: Floats, start: float, ends: Floats, swaps: int, clusters: int, num_steps: int
+) -> None:
+    """`num_steps` steps, the temperature falling with the square of what is left of the round: `ends` of [1, 0].
+
+    `start` is the round's first temperature in units of one device at the best value's energy; `swaps` and `clusters`
+    of 256 steps are of that kind.
+    """
+    num_cells, block = state.device.size, 256
+    scale = 1.0 / state.best_value[0]
+    for first in range(0, num_steps, block):
+        left = ends[0] + (ends[1] - ends[0]) * (first / num_steps)
+        temperature = start * left * left
+        for _ in range(min(block, num_steps - first)):
             allowance = temperature * exponential[_random(state, exponential.size)]
-            cell = _random(state, num_cells)
-            kind = _random(state, 256)
+            cell, kind = _random(state, num_cells), _random(state, 256)
+            origin, other = state.device[cell], -1
             if kind < swaps:
                 other = _random(state, num_cells)
-                if state.device[cell] != state.device[other]:
-                    _try_swap(arena, state, cell, other, scale, doublings, allowance)
-                continue
-            target = _target(arena, state, cell)
-            if target == state.device[cell]:
-                continue
-            if kind < swaps + clusters:
-                _try_cluster(arena, state, cell, target, scale, doublings, allowance)
+                target = state.device[other]
             else:
-                _try_move(arena, state, cell, target, scale, doublings, allowance)
+                target = _target(arena, state, cell)
+            if target == origin or not _runs(arena, cell, target):
+                continue
+            if kind >= swaps + clusters:
+                _try_move(arena, state, cell, target, scale, allowance)
+            elif kind >= swaps:
+                _try_cluster(arena, state, cell, target, scale, allowance)
+            elif _runs(arena, other, origin):
+                _try_swap(arena, state, cell, other, scale, allowance)

@@ -1,7 +1,7 @@
 """The free problem without what cannot matter: colocated nodes as one cell, tensors as hyperedges (nets) over cells.
 
-A tensor is paid for by every device that touches it, unless one device holds all of it: who produces it does not matter.
-So tensors over the same cells are one net, and what a device pays for a net depends on how many of its cells are there.
+A tensor is paid for by every device that touches it, unless one device holds all of it: who produces it does not
+matter. So tensors over the same cells are one net; what a device pays for it depends on how many of them it has.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def merged(netlist: Netlist, cell_of_cell: Integers) -> Netlist:
     for row, found in zip(seconds, netlist.seconds, strict=True):
         np.add.at(row, cell_of_cell[kept], found[kept])
     pin_cell, pin_net = cell_of_cell[netlist.net_cell], netlist.net_of_pin
-    begin, pins, net_seconds = _normal(
-        pin_net[pin_cell >= 0], pin_cell[pin_cell >= 0], netlist.net_seconds, num_cells
-    )
+    begin, pins, net_seconds = _normal(pin_net[pin_cell >= 0], pin_cell[pin_cell >= 0], netlist.net_seconds, num_cells)
     return Netlist(
         seconds=seconds,
-        held_bytes=np.bincount(cell_of_cell[kept], weights=netlist.held_bytes[kept], minlength=num_cells),
+        held_bytes=np.bincount(cell_of_cell[kept], weights=netlist.held_bytes[kept], minlength=num_cells).astype(
+            np.float64
+        ),
         cell_of_node=cell_of_cell[netlist.cell_of_node],
         net_begin=begin,
         net_cell=pins,

@@ -1,0 +1,113 @@
+"""Rounds of annealing over a netlist: hot ones look elsewhere, cool ones polish the best in hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.problem import OutOfTime
+from planner.partition.problem import Floats, Integers
+
+_CHUNK_STEPS = 1 << 18
+_FIRST_ROUND_STEPS_PER_CELL = 1_000
+_MAX_ROUND_STEPS = 1 << 26
+_NEGLIGIBLE = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heat:
+    """`doublings`: loads enter the energy as their power 2 ** doublings. `start`: the first temperature.
+
+    `swaps`, `clusters`: so many of 256 steps are of that kind; the rest move one cell.
+    """
+
+    doublings: int
+    start: float
+    swaps: int
+    clusters: int
+
+
+# Found by trial on profiled graphs: no one setting is best on all of them.
+_HEATS = (
+    Heat(doublings=4, start=0.05, swaps=160, clusters=60),
+    Heat(doublings=5, start=0.1, swaps=160, clusters=30),
+    Heat(doublings=5, start=0.002, swaps=160, clusters=30),
+    Heat(doublings=3, start=0.05, swaps=128, clusters=60),
+    Heat(doublings=4, start=0.02, swaps=128, clusters=30),
+    Heat(doublings=6, start=0.005, swaps=160, clusters=30),
+)
+
+
+def annealed(
+    netlist: Netlist, start: Integers, *, steps: int, target_seconds: float, out_of_time: OutOfTime
+) -> tuple[Integers, float]:
+    """[cells] devices and their greatest load, no worse than `start`; ends at `target_seconds` or after `steps`.
+
+    `start` has to fit. Each round is longer than the one before, so that most of any budget goes to long ones.
+    """
+    search = _Annealing(netlist, start)
+    length, left = _FIRST_ROUND_STEPS_PER_CELL * netlist.num_cells, steps
+    for number in count():
+        round_steps = min(length, left, _MAX_ROUND_STEPS)
+        if round_steps <= 0 or netlist.num_devices == 1:
+            break
+        search.run(_HEATS[number % len(_HEATS)], round_steps, target_seconds, out_of_time)
+        if search.value <= target_seconds * (1 + _NEGLIGIBLE) or out_of_time():
+            break
+        left -= round_steps
+        length += length // 4
+    return search.best, search.value
+
+
+class _Annealing:
+    def __init__(self, netlist: Netlist, start: Integers) -> None:
+        from planner.partition.placement import local_search
+
+        self._kernel = local_search
+        self._arena = local_search.arena_of(netlist)
+        self._state = local_search.state_of(netlist, start)
+        self._kernel.recount(self._arena, self._state)
+        self._state.best_value[0] = self._state.load.max()
+
+    @property
+    def best(self) -> Integers:
+        return self._state.best.copy()
+
+    @property
+    def value(self) -> float:
+        return float(self._state.best_value[0])
+
+    def run(self, heat: Heat, steps: int, target_seconds: float, out_of_time: OutOfTime) -> None:
+        self._restart(self._state.best)
+        self._state.doublings[0] = heat.doublings
+        done = 0
+        while done < steps and not out_of_time() and self.value > target_seconds * (1 + _NEGLIGIBLE):
+            more = min(_CHUNK_STEPS, steps - done)
+            ends = np.array([1 - done / steps, 1 - (done + more) / steps])
+            self._kernel.anneal(
+                self._arena, self._state, self._kernel.EXPONENTIAL, heat.start, ends, heat.swaps, heat.clusters, more
+            )
+            done += more
+            # Sums kept up step by step drift; from the devices alone they do not.
+            self._kernel.recount(self._arena, self._state)
+
+    def _restart(self, devices: Integers) -> None:
+        self._state.device[:] = devices
+        self._state.is_changed[:] = 0
+        self._state.num_changed[0] = 0
+        self._kernel.recount(self._arena, self._state)
+
+
+def loads_of(netlist: Netlist, devices: Integers) -> Floats:
+    """[devices] seconds of cells and of the nets that they cut."""
+    classes = netlist.class_of_device
+    loads = np.zeros(netlist.num_devices)
+    np.add.at(loads, devices, netlist.seconds[classes[devices], np.arange(netlist.num_cells)])
+    touched = np.unique(netlist.net_of_pin * netlist.num_devices + devices[netlist.net_cell])
+    net, device = touched // netlist.num_devices, touched % netlist.num_devices
+    apart = np.bincount(net, minlength=netlist.num_nets)[net] > 1
+    np.add.at(loads, device[apart], netlist.net_seconds[classes[device[apart]], net[apart]])
+    return loads

@@ -1,0 +1,75 @@
+"""A first placement that fits, from which a search can start; loads matter less here than memory and support."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from planner.partition.placement.netlist import Netlist
+from planner.partition.problem import Floats, Integers
+
+# Of a cell, and of the loads and the free bytes [d] so far: [d], least where it should go.
+_Rank = Callable[[int, Floats, Floats], Floats]
+
+
+def first_packing(netlist: Netlist) -> Integers | None:
+    """[cells] devices, by the first way of packing that fits; None if none does. O(cells x devices) at worst."""
+    rows = np.arange(netlist.num_devices)
+    wanted = _in_order(netlist)
+    slowest = np.where(np.isfinite(netlist.seconds), netlist.seconds, 0.0).max(axis=0, initial=0.0)
+    by_time, by_size = np.argsort(-slowest, kind="stable"), np.argsort(-netlist.held_bytes, kind="stable")
+    ways: tuple[Callable[[], Integers], ...] = (
+        lambda: wanted,
+        lambda: _greedy(netlist, np.arange(netlist.num_cells), lambda cell, _, free: abs(rows - wanted[cell])),
+        lambda: _greedy(netlist, by_time, lambda cell, loads, _: loads + _seconds(netlist, cell)),
+        lambda: _greedy(netlist, by_size, lambda cell, loads, free: free),
+        lambda: _greedy(netlist, by_size, lambda cell, loads, free: -free),
+    )
+    for way in ways:
+        found = way()
+        if fits(netlist, found):
+            return found
+    return None
+
+
+def fits(netlist: Netlist, devices: Integers) -> bool:
+    """Every cell on a device that supports it, and each device's bytes within its memory."""
+    if (devices < 0).any():
+        return False
+    held = np.bincount(devices, weights=netlist.held_bytes, minlength=netlist.num_devices)
+    seconds = netlist.seconds[netlist.class_of_device[devices], np.arange(devices.size)]
+    return bool(np.isfinite(seconds).all() and (held <= netlist.device_bytes).all())
+
+
+def _in_order(netlist: Netlist) -> Integers:
+    """Cells one after another, the next device at each device's share of them: neighbours stay together."""
+    finite = np.where(np.isfinite(netlist.seconds), netlist.seconds, 0.0)
+    runs = np.isfinite(netlist.seconds).sum(axis=1)
+    speeds = np.where(runs > 0, runs / np.maximum(finite.sum(axis=1), 1e-300), 0.0)[netlist.class_of_device]
+    filling = np.argsort(-speeds, kind="stable")
+    ends = np.cumsum(speeds[filling] / speeds.max(initial=1e-300))
+    work = netlist.seconds[:, : netlist.num_cells].min(axis=0)
+    share = (np.cumsum(work) - work / 2) / max(float(work.sum()), 1e-300) * ends[-1]
+    found: Integers = filling[np.minimum(np.searchsorted(ends, share), netlist.num_devices - 1)]
+    return found
+
+
+def _greedy(netlist: Netlist, order: Integers, rank: _Rank) -> Integers:
+    """-1 where nothing was left that could take the cell."""
+    devices, loads, free = np.full(netlist.num_cells, -1), np.zeros(netlist.num_devices), netlist.device_bytes.copy()
+    for cell in order.tolist():
+        seconds = _seconds(netlist, cell)
+        allowed = np.isfinite(seconds) & (netlist.held_bytes[cell] <= free)
+        if not allowed.any():
+            break
+        chosen = int(np.argmin(np.where(allowed, rank(cell, loads, free), np.inf)))
+        devices[cell] = chosen
+        free[chosen] -= netlist.held_bytes[cell]
+        loads[chosen] += seconds[chosen]
+    return devices
+
+
+def _seconds(netlist: Netlist, cell: int) -> Floats:
+    found: Floats = netlist.seconds[netlist.class_of_device, cell]
+    return found
