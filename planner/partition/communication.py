@@ -10,34 +10,92 @@ With equal links a segment's load therefore follows from its own two ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.traffic import Crossings
 
 # A device that is not chosen yet: transfers with it are paid over the other end's best link, which none undercuts.
 UNKNOWN = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Exchange:
+    """[stages] seconds of what is received and of what is sent."""
+
+    received: Floats
+    sent: Floats
+
+
 def communication_seconds(
     problem: PartitionProblem, crossings: Crossings, device_of_stage: Sequence[int] | Integers
 ) -> Floats:
-    """[stages]. With UNKNOWN devices, which are never those of another stage: a lower bound for the known ones."""
+    """[stages]. With UNKNOWN devices, which are never those of another stage: a lower bound for the known ones.
+
+    Forward only.
+    """
     devices = np.asarray(device_of_stage, dtype=np.int64)
     source, target = devices[crossings.sources], devices[crossings.targets]
     apart = (source != target) | (source == UNKNOWN)
     source, target = source[apart], target[apart]
-    values, sources, targets = crossings.values[apart], crossings.sources[apart], crossings.targets[apart]
+    crossings = _some(crossings, apart)
     latency = problem.best_latency_seconds[source, target]
-    spent = problem.value_bytes[values] * problem.best_seconds_per_byte[source, target]
-    into, out = np.zeros(devices.size), np.zeros(devices.size)
-    np.maximum.at(into, targets, latency)
-    np.maximum.at(out, sources, latency)
-    np.add.at(into, targets, spent)
-    slowest, senders = _slowest_copies(values, sources, spent, devices.size)
+    spent = problem.value_bytes[crossings.values] * problem.best_seconds_per_byte[source, target]
+    found = _exchange(crossings, latency, spent, devices.size)
+    return found.received + found.sent
+
+
+def exchange_seconds(
+    problem: PartitionProblem, crossings: Crossings, devices_of_stage: Sequence[Sequence[int]]
+) -> Exchange:
+    """Forward, between any copies of the stages: over the slowest link that two of them may use."""
+    latency, per_byte = slowest_links(problem, devices_of_stage)
+    pairs = crossings.sources, crossings.targets
+    spent = problem.value_bytes[crossings.values] * per_byte[pairs]
+    return _exchange(crossings, latency[pairs], spent, len(devices_of_stage))
+
+
+def gradient_exchange_seconds(
+    problem: PartitionProblem, crossings: Crossings, devices_of_stage: Sequence[Sequence[int]]
+) -> Exchange:
+    """Backward: each crossing value's gradient comes back, from its targets' copies to its source's."""
+    latency, per_byte = slowest_links(problem, devices_of_stage)
+    crossings = _some(crossings, problem.value_gradient_bytes[crossings.values] > 0)
+    back = crossings.targets, crossings.sources
+    spent = problem.value_gradient_bytes[crossings.values] * per_byte[back]
+    mirrored = _exchange(crossings, latency[back], spent, len(devices_of_stage))
+    return Exchange(received=mirrored.sent, sent=mirrored.received)
+
+
+def slowest_links(problem: PartitionProblem, devices_of_stage: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+    """[stages, stages] latency and seconds per byte, the largest over the pairs of their copies."""
+    devices = np.array([device for copies in devices_of_stage for device in copies], dtype=np.int64)
+    starts = np.cumsum([0, *(len(copies) for copies in devices_of_stage)])[:-1]
+    pairs = np.ix_(devices, devices)
+    latency, per_byte = (
+        np.maximum.reduceat(np.maximum.reduceat(links[pairs], starts, axis=0), starts, axis=1)
+        for links in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+    )
+    return latency, per_byte
+
+
+def _some(crossings: Crossings, chosen: Booleans) -> Crossings:
+    return Crossings(
+        values=crossings.values[chosen], sources=crossings.sources[chosen], targets=crossings.targets[chosen]
+    )
+
+
+def _exchange(crossings: Crossings, latency: Floats, spent: Floats, num_stages: int) -> Exchange:
+    """`latency` and `spent` of each crossing, forward in time from its sources to its targets."""
+    into, out = np.zeros(num_stages), np.zeros(num_stages)
+    np.maximum.at(into, crossings.targets, latency)
+    np.maximum.at(out, crossings.sources, latency)
+    np.add.at(into, crossings.targets, spent)
+    slowest, senders = _slowest_copies(crossings.values, crossings.sources, spent, num_stages)
     np.add.at(out, senders, slowest)
-    return into + out
+    return Exchange(received=into, sent=out)
 
 
 def _slowest_copies(values: Integers, sources: Integers, spent: Floats, num_stages: int) -> tuple[Floats, Integers]:

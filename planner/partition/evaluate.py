@@ -6,83 +6,195 @@
   value that enters (read here, or bypassing to a later stage) lives from the stage's start likewise. Views are free
   and keep what they show alive; so does a view of a value that entered.
 - buffer: microbatches in flight x (bytes that enter + bytes made here that a later stage or the caller needs).
-- load: compute, and each distinct tensor that enters from or leaves to another device, once (see communication). A
-  device's load sums its stages'.
+- in training, gradient and optimizer: what the trained states among them hold besides. saved: for each microbatch that
+  the stage keeps at once, the storages made in it that a node with a gradient makes or reads, and the values that enter
+  and that such a node of it reads.
+- load: compute, forward and backward, and each distinct tensor that enters from or leaves to another device, once (see
+  communication), and in training its gradient on the way back. A device's load sums its stages'; of a stage with
+  copies it has its share of the microbatches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.communication import communication_seconds
-from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.communication import Exchange, exchange_seconds, gradient_exchange_seconds, slowest_links
+from planner.partition.objective import Objective
+from planner.partition.pipeline_order import device_orders
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+from planner.partition.step_time import Reduction, StageSeconds, step_seconds
 from planner.partition.traffic import Traffic, traffic
+from planner.partition.training import counted_microbatches, ring_seconds, tied_gradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEvaluation:
+    """Seconds of one microbatch on the slowest of its devices; bytes on each of them.
+
+    `communication_seconds` holds both directions: the microbatch's tensors, and in training their gradients.
+    """
+
     compute_seconds: float
     communication_seconds: float
     flops: float
     state_bytes: int
     activation_bytes: int
     buffer_bytes: int
+    backward_seconds: float = 0.0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+    saved_bytes: int = 0
 
     @property
     def load_seconds(self) -> float:
-        return self.compute_seconds + self.communication_seconds
+        return self.compute_seconds + self.backward_seconds + self.communication_seconds
 
     @property
     def peak_bytes(self) -> int:
-        return self.state_bytes + self.activation_bytes + self.buffer_bytes
+        held = self.state_bytes + self.gradient_bytes + self.optimizer_bytes
+        return held + self.activation_bytes + self.buffer_bytes + self.saved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """`bottleneck_seconds`: the most loaded device. `latency_seconds`: the longest path, each edge paid once."""
+    """`bottleneck_seconds`: the most loaded device. `latency_seconds`: the longest path, each edge paid once.
+
+    `step_seconds`: a whole training step, None in inference. `memory_share`: the fullest device's share of its bytes.
+    Seconds are infinite where a device cannot run a node that it is given.
+    """
 
     stages: tuple[StageEvaluation, ...]
     device_load_seconds: tuple[float, ...]
     device_peak_bytes: tuple[int, ...]
     bottleneck_seconds: float
     latency_seconds: float
+    memory_share: float
+    step_seconds: float | None = None
+
+
+def objective_value(evaluation: Evaluation, objective: Objective) -> float:
+    """The number to make least."""
+    if objective is Objective.STEP_TIME:
+        assert evaluation.step_seconds is not None, "step time of a problem without training"
+        return evaluation.step_seconds
+    if objective is Objective.MEMORY:
+        return evaluation.memory_share
+    return evaluation.bottleneck_seconds if objective is Objective.THROUGHPUT else evaluation.latency_seconds
 
 
 def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
-    """Linear in reads + stages x values. Says nothing of whether memory suffices."""
+    """Linear in reads + stages x values, in training + stages x microbatches. Says nothing of whether memory suffices."""
     stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
     flow = traffic(problem, stage_of_node, assignment.num_stages)
-    communication = communication_seconds(problem, flow.crossings, assignment.device_of_stage)
+    copies = assignment.devices_of_stage
+    forward = exchange_seconds(problem, flow.crossings, copies)
+    gradients = gradient_exchange_seconds(problem, flow.crossings, copies)
+    orders = {}
+    kept = [0] * assignment.num_stages
+    if problem.training is not None:
+        orders = device_orders(problem.training.schedule, problem.training.microbatches, copies)
+        kept = counted_microbatches(orders, assignment.num_stages)
+    communication = forward.received + forward.sent + gradients.received + gradients.sent
     stages = tuple(
-        _stage(problem, assignment, stage_of_node, flow, stage, float(communication[stage]))
+        _stage(problem, assignment, stage_of_node, flow, stage, float(communication[stage]), kept[stage])
         for stage in range(assignment.num_stages)
     )
     loads = [0.0] * problem.num_devices
     peaks = [0] * problem.num_devices
-    for stage, device in zip(stages, assignment.device_of_stage, strict=True):
-        loads[device] += stage.load_seconds
-        peaks[device] += stage.peak_bytes
+    for stage, devices in zip(stages, copies, strict=True):
+        for device in devices:
+            loads[device] += stage.load_seconds / len(devices)
+            peaks[device] += stage.peak_bytes
+    step = None
+    if problem.training is not None:
+        reductions = _reductions(problem, assignment, stage_of_node)
+        costs = _stage_seconds(stages, forward, gradients)
+        step = step_seconds(orders, costs, *_edges(problem, flow), reductions, problem.training.microbatches)
     return Evaluation(
         stages=stages,
         device_load_seconds=tuple(loads),
         device_peak_bytes=tuple(peaks),
         bottleneck_seconds=max(loads),
         latency_seconds=_latency(problem, assignment, flow, stages),
+        memory_share=_memory_share(problem, peaks),
+        step_seconds=step,
     )
+
+
+def _memory_share(problem: PartitionProblem, peaks: Sequence[int]) -> float:
+    room = problem.device_memory_bytes.astype(np.float64)
+    filled = np.asarray(peaks, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(filled > 0, filled / room, 0.0)
+    return float(shares.max())
 
 
 def _latency(
     problem: PartitionProblem, assignment: Assignment, flow: Traffic, stages: tuple[StageEvaluation, ...]
 ) -> float:
+    latency, per_byte = slowest_links(problem, assignment.devices_of_stage)
     ready = [0.0] * assignment.num_stages
     for (source, target), size in sorted(flow.edges.items()):
-        ends = assignment.device_of_stage[source], assignment.device_of_stage[target]
-        arrival = ready[source] + stages[source].compute_seconds + problem.transfer_seconds(*ends, size)
-        ready[target] = max(ready[target], arrival)
+        transfer = float(latency[source, target] + size * per_byte[source, target])
+        ready[target] = max(ready[target], ready[source] + stages[source].compute_seconds + transfer)
     return max(at + stage.compute_seconds for at, stage in zip(ready, stages, strict=True))
+
+
+def _stage_seconds(
+    stages: Sequence[StageEvaluation], forward: Exchange, gradients: Exchange
+) -> tuple[StageSeconds, ...]:
+    return tuple(
+        StageSeconds(
+            forward=stage.compute_seconds,
+            backward=stage.backward_seconds,
+            received=float(forward.received[index]),
+            sent=float(forward.sent[index]),
+            gradients_received=float(gradients.received[index]),
+            gradients_sent=float(gradients.sent[index]),
+        )
+        for index, stage in enumerate(stages)
+    )
+
+
+def _edges(problem: PartitionProblem, flow: Traffic) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Pairs of stages that a microbatch passes between, and those that a gradient comes back over.
+
+    A stage that is given nothing hears of each microbatch from the one before it.
+    """
+    fed = {target for _, target in flow.edges}
+    edges = [*flow.edges, *((stage - 1, stage) for stage in range(1, flow.num_stages) if stage not in fed)]
+    carry = problem.value_gradient_bytes[flow.crossings.values] > 0
+    sources, targets = flow.crossings.sources[carry], flow.crossings.targets[carry]
+    return sorted(edges), sorted(set(zip(sources.tolist(), targets.tolist(), strict=True)))
+
+
+def _reductions(problem: PartitionProblem, assignment: Assignment, stage_of_node: Integers) -> list[Reduction]:
+    """Stages with copies sum their gradients, then stages that hold the same state."""
+    copies = assignment.devices_of_stage
+    trained = problem.state_gradient_bytes[problem.use_state] > 0
+    users = stage_of_node[problem.use_node[trained]].tolist()
+    holders = set(zip(problem.use_state[trained].tolist(), users, strict=True))
+    found = []
+    for stage, devices in enumerate(copies):
+        own = sum(int(problem.state_gradient_bytes[state]) for state, holder in holders if holder == stage)
+        if len(devices) > 1 and own:
+            found.append(_reduction(problem, devices, own))
+    for state, stages in tied_gradients(holders).items():
+        devices = tuple(dict.fromkeys(device for stage in stages for device in copies[stage]))
+        if len(devices) > 1:
+            found.append(_reduction(problem, devices, int(problem.state_gradient_bytes[state])))
+    return found
+
+
+def _reduction(problem: PartitionProblem, devices: tuple[int, ...], size_bytes: int) -> Reduction:
+    pairs = np.ix_(devices, devices)
+    latency = float(problem.link_latency_seconds[pairs].max())
+    per_byte = float(problem.link_seconds_per_byte[pairs].max())
+    return Reduction(devices=devices, seconds=ring_seconds(size_bytes, len(devices), latency, per_byte))
 
 
 def _stage(
@@ -92,21 +204,41 @@ def _stage(
     flow: Traffic,
     stage: int,
     communication_seconds: float,
+    kept_microbatches: int,
 ) -> StageEvaluation:
     nodes = np.flatnonzero(stage_of_node == stage)
-    device = assignment.device_of_stage[stage]
+    devices = assignment.devices_of_stage[stage]
     entering = (flow.made_in < stage) & (flow.last_needed_in >= stage)
     leaving = (flow.made_in == stage) & ((flow.last_needed_in > stage) | problem.value_returned)
     moved = int(problem.value_bytes[entering].sum() + problem.value_bytes[leaving].sum())
     states = np.unique(problem.use_state[stage_of_node[problem.use_node] == stage])
+    saved = _saved_bytes(problem, stage_of_node, entering, stage) if kept_microbatches else 0
     return StageEvaluation(
-        compute_seconds=float(problem.compute_seconds[device, nodes].sum()),
+        compute_seconds=_slowest(problem.compute_seconds, devices, nodes),
         communication_seconds=communication_seconds,
         flops=float(problem.flops[nodes].sum()),
         state_bytes=int(problem.state_bytes[states].sum()),
         activation_bytes=_activation_bytes(problem, assignment, stage_of_node, flow, stage, nodes, entering),
         buffer_bytes=problem.microbatches_in_flight * moved,
+        backward_seconds=_slowest(problem.backward_seconds, devices, nodes) if problem.training else 0.0,
+        gradient_bytes=int(problem.state_gradient_bytes[states].sum()),
+        optimizer_bytes=int(problem.state_optimizer_bytes[states].sum()),
+        saved_bytes=kept_microbatches * saved,
     )
+
+
+def _slowest(seconds: Floats, devices: Sequence[int], nodes: Integers) -> float:
+    return max(float(seconds[device, nodes].sum()) for device in devices)
+
+
+def _saved_bytes(problem: PartitionProblem, stage_of_node: Integers, entering: Booleans, stage: int) -> int:
+    """Of one microbatch."""
+    made = problem.root_producer >= 0
+    made[made] = stage_of_node[problem.root_producer[made]] == stage
+    reads = problem.node_has_gradient[problem.read_node] & (stage_of_node[problem.read_node] == stage)
+    values = np.unique(problem.read_value[reads])
+    given = values[entering[values]]
+    return int(problem.root_saved_bytes[made].sum() + problem.value_bytes[given].sum())
 
 
 def _activation_bytes(
@@ -116,7 +248,7 @@ def _activation_bytes(
     flow: Traffic,
     stage: int,
     nodes: Integers,
-    entering: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    entering: Booleans,
 ) -> int:
     num_roots = problem.root_bytes.size
     end = nodes.size - 1

@@ -27,6 +27,7 @@ class Crossings:
 class Traffic:
     """By value: the stage that makes it (-1: an input), the last that needs it (-1: none). `edges`: bytes by pair."""
 
+    num_stages: int
     made_in: Integers
     last_needed_in: Integers
     crossings: Crossings
@@ -42,6 +43,7 @@ def traffic(problem: PartitionProblem, stage_of_node: Integers, num_stages: int)
         _relayed(made_in, last_needed_in) if problem.relay else _direct(problem, made_in, stage_of_node, num_stages)
     )
     return Traffic(
+        num_stages=num_stages,
         made_in=made_in,
         last_needed_in=last_needed_in,
         crossings=crossings,
