@@ -22,11 +22,12 @@ from typing import Any
 
 import yaml
 
-from planner.cli.inventory_file import parse_inventory
+from planner.cli.inventory_file import INVENTORY_KEYS, parse_inventory
 from planner.cost.inventory import Inventory
 from planner.errors import GraphError, InvalidArgument
 from planner.graph.check import check_graph
 from planner.graph.ir import (
+    Dtype,
     Graph,
     Node,
     Operator,
@@ -46,7 +47,6 @@ MAX_BYTES = 1 << 50
 _NODE_KEYS = frozenset(
     {"id", "seconds", "inputs", "output_bytes", "outputs", "weights", "weight_bytes", "module", "trained"}
 )
-_INVENTORY_KEYS = ("devices", "links", "default_link", "topology")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,10 @@ def parse_instance(document: Any) -> Instance:
     """Raises GraphError or InventoryError that names the node or the device."""
     if not isinstance(document, Mapping) or not isinstance(document.get("nodes"), list):
         raise GraphError('the instance has no list of nodes; write {"devices": […], "nodes": […]}')
-    unknown = sorted(str(key) for key in document if key not in (*_INVENTORY_KEYS, "nodes"))
+    unknown = sorted(str(key) for key in document if key not in (*INVENTORY_KEYS, "nodes"))
     if unknown:
-        raise GraphError(f"unknown key {unknown[0]!r}; known: {', '.join(('nodes', *_INVENTORY_KEYS))}")
-    inventory = parse_inventory({key: document[key] for key in _INVENTORY_KEYS if key in document})
+        raise GraphError(f"unknown key {unknown[0]!r}; known: {', '.join(('nodes', *sorted(INVENTORY_KEYS)))}")
+    inventory = parse_inventory({key: document[key] for key in sorted(INVENTORY_KEYS) if key in document})
     entries = _entries(document["nodes"])
     ordered = _topological(entries)
     graph = _Builder().build(ordered)
@@ -204,7 +204,7 @@ class _Builder:
     def _state(self, name: str, weight: str, size: int, entry: Mapping[str, Any]) -> int:
         value, known = self._states.setdefault(weight, (len(self._values) + 1, size))
         if value > len(self._values):
-            self._value(weight, size)
+            self._values.append(_weight_value(value, weight, size))
         if known != size:
             raise GraphError(f"node {name!r}: weight {weight!r} has {size} bytes, and {known} elsewhere", node=name)
         if entry.get("trained", True):
@@ -214,6 +214,12 @@ class _Builder:
     def _value(self, name: str, size: int) -> int:
         self._values.append(Value(id=len(self._values) + 1, kind=ValueKind.OPAQUE, opaque_bytes=size, name=name))
         return len(self._values)
+
+
+def _weight_value(value_id: int, name: str, size: int) -> Value:
+    """Four-byte elements, where the size allows: what an optimizer keeps goes by elements."""
+    dtype = Dtype.UINT8 if size % 4 else Dtype.FLOAT32
+    return Value(id=value_id, kind=ValueKind.TENSOR, dtype=dtype, dims=(size // dtype.size_bytes,), name=name)
 
 
 def _weights(name: str, entry: Mapping[str, Any]) -> dict[str, int]:

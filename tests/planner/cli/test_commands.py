@@ -24,7 +24,7 @@ def test_from_a_folder_to_a_plan(cli: RunCli, chain: Path, two_devices: Path) ->
     ).document()
     assert [stage["device_ids"] for stage in plan["stages"]] in ([["a"], ["b"]], [["b"], ["a"]])
     assert [stage["num_nodes"] for stage in plan["stages"]] == [2, 2]
-    assert plan["options"]["mode"] == {"module_paths": ["layers.1"], "name": "cut"}
+    assert plan["options"]["mode"] == {"name": "cut", "module_paths": ["layers.1"]}
     assert all(stage["memory"]["peak_bytes"] > 0 for stage in plan["stages"])
     assert cli("plan", "get", plan["id"], "-o", "json").document() == plan
     assert yaml.safe_load(cli("plan", "get", plan["id"], "-o", "yaml").stdout) == plan
@@ -47,7 +47,7 @@ def test_from_a_folder_to_a_plan(cli: RunCli, chain: Path, two_devices: Path) ->
     [
         (("--mode", "balanced", "--stages", "2"), "balanced", 2),
         (("--mode", "size_based"), "size_based", None),
-        (("--routing", "relay", "--in-flight", "3"), "balanced", None),
+        (("--routing", "relay", "--in-flight", "3"), "optimal", None),
     ],
 )
 def test_modes(

@@ -1,0 +1,59 @@
+"""Links from hosts, islands and matrices, as inventory files give them."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from planner.cli.inventory_file import parse_inventory
+from planner.errors import InventoryError
+
+DEVICES = "devices: [" + ", ".join(f"{{id: g{i}, host: n{i // 2}, memory: 1GiB}}" for i in range(4)) + "]\n"
+
+
+def parse(text: str) -> dict[tuple[str, str], float]:
+    inventory = parse_inventory(yaml.safe_load(DEVICES + text))
+    names = [device.id for device in inventory.devices]
+    return {(a, b): inventory.link(a, b).bytes_per_second for a in names for b in names if a != b}
+
+
+def test_the_more_particular_speed_wins() -> None:
+    found = parse(
+        "topology:\n"
+        "  same_host: {bytes_per_second: 2}\n"
+        "  islands: [{devices: [g1, g2, g3], bytes_per_second: 3}]\n"
+        "links: [{source: g3, target: g2, bytes_per_second: 4}]\n"
+        "default_link: {bytes_per_second: 1}\n"
+    )
+    assert found["g0", "g1"] == found["g1", "g0"] == 2
+    assert found["g1", "g2"] == found["g2", "g3"] == found["g3", "g1"] == 3
+    assert found["g3", "g2"] == 4
+    assert found["g0", "g2"] == found["g3", "g0"] == 1
+
+
+def test_matrix() -> None:
+    rows = [[0 if row == column else 10 * row + column + 1 for column in range(4)] for row in range(4)]
+    found = parse(f"matrix: {{bytes_per_second: {rows}, latency_seconds: 0.5}}\n")
+    assert found["g2", "g1"] == 22
+    assert found["g1", "g2"] == 13
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("topology: {islands: [{devices: [g0, g9], bytes_per_second: 1}]}", "no device is called 'g9'"),
+        ("topology: {islands: [{devices: [g0], bytes_per_second: 1}]}", "needs two devices or more"),
+        ("topology: {islands: [{devices: [g0, g1], bytes_per_second: -1}]}", "needs a finite number"),
+        ("topology: {rack: 1}", "unknown key 'rack'"),
+        ("matrix: {bytes_per_second: [[0, 1], [1, 0]]}", "needs 4 by 4"),
+        ("matrix: {bytes_per_second: fast}", "needs a list of lists of numbers"),
+        (
+            "matrix: {bytes_per_second: [[0,1,1,1],[1,0,1,1],[1,1,0,0],[1,1,1,0]]}",
+            "'g2' to 'g3': link: bytes_per_second",
+        ),
+        ("matrix: {bytes_per_second: []}\ntopology: {}", "give one of them"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, says: str) -> None:
+    with pytest.raises(InventoryError, match=says):
+        parse(text)
