@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
+from planner.cost.buckets import mean_costs
+from planner.cost.calibration import Calibration
 from planner.cost.inventory import Inventory
-from planner.cost.roofline import node_costs
+from planner.cost.measured import MeasuredTimes
+from planner.cost.roofline import NodeCosts, node_costs
 from planner.errors import GraphError, InventoryError, OptionsError
 from planner.graph.ir import Graph
 from planner.partition.describe import describe_node
@@ -19,6 +21,7 @@ from planner.partition.registry import partition
 from planner.partition.request import Request
 from planner.plan.assignment import assignment_of
 from planner.plan.build import build_plan
+from planner.plan.dimensions import chosen_symbol_values, settings_of
 from planner.plan.explain import CutAlternative, explain
 from planner.plan.options import AotBasedMode, BalancedMode, CutMode, OptimalMode, PlanOptions, Routing
 from planner.plan.plan import Plan
@@ -30,37 +33,84 @@ MAX_MICROBATCHES_IN_FLIGHT = 1 << 16
 MAX_DEVICES = 256
 
 
-def make_plan(graph: Graph, graph_id: str, inventory: Inventory, options: PlanOptions) -> Plan:
-    """Raises GraphError, InventoryError or OptionsError for what cannot be planned, Infeasible if no plan exists."""
+__all__ = ["chosen_symbol_values", "explain_plan", "make_plan", "partition_problem"]
+
+
+def make_plan(
+    graph: Graph,
+    graph_id: str,
+    inventory: Inventory,
+    options: PlanOptions,
+    measured: Sequence[MeasuredTimes] = (),
+    calibrations: Sequence[Calibration] = (),
+) -> Plan:
+    """`measured` are times of this graph's nodes, `calibrations` rates of device kinds; both come before the roofline.
+
+    Raises GraphError, InventoryError or OptionsError for what cannot be planned, Infeasible if no plan exists.
+    """
     if not graph.nodes:
         raise GraphError(f"graph {graph.name!r} has no nodes; there is nothing to plan")
     if not inventory.devices:
         raise InventoryError("the inventory has no devices; register a stage daemon or give devices in the request")
     if len(inventory.devices) > MAX_DEVICES:
         raise InventoryError(f"the inventory has {len(inventory.devices)} devices; a plan may use up to {MAX_DEVICES}")
-    symbol_values = chosen_symbol_values(graph, options)
-    problem = partition_problem(graph, inventory, options)
+    costs = plan_costs(graph, inventory, options, measured, calibrations)
+    problem = _problem(graph, costs, inventory, options)
     assignment = partition(problem, _request(options, inventory))
     evaluation = evaluate(problem, assignment)
-    plan = build_plan(graph, graph_id, inventory, options, symbol_values, assignment, evaluation)
+    plan = build_plan(graph, graph_id, inventory, options, assignment, evaluation, costs.sources)
     verify_plan(plan, graph)
     return plan
 
 
-def partition_problem(graph: Graph, inventory: Inventory, options: PlanOptions) -> PartitionProblem:
+def plan_costs(
+    graph: Graph,
+    inventory: Inventory,
+    options: PlanOptions,
+    measured: Sequence[MeasuredTimes] = (),
+    calibrations: Sequence[Calibration] = (),
+) -> NodeCosts:
+    """Over all shape buckets: the weighted mean of the seconds, the largest of the bytes."""
+    return mean_costs(
+        [
+            (node_costs(graph, inventory.devices, setting.symbol_values, measured, calibrations), setting.weight)
+            for setting in settings_of(graph, options)
+        ]
+    )
+
+
+def partition_problem(
+    graph: Graph,
+    inventory: Inventory,
+    options: PlanOptions,
+    measured: Sequence[MeasuredTimes] = (),
+    calibrations: Sequence[Calibration] = (),
+) -> PartitionProblem:
     """The question in numbers, as every mode sees it."""
+    return _problem(graph, plan_costs(graph, inventory, options, measured, calibrations), inventory, options)
+
+
+def _problem(graph: Graph, costs: NodeCosts, inventory: Inventory, options: PlanOptions) -> PartitionProblem:
     return problem_from_graph(
         graph,
-        node_costs(graph, inventory.devices, chosen_symbol_values(graph, options)),
+        costs,
         inventory,
         relay=options.routing is Routing.RELAY,
         microbatches_in_flight=_microbatches_in_flight(options),
     )
 
 
-def explain_plan(graph: Graph, plan: Plan) -> tuple[str, ...]:
-    """Lines to print: `planner.plan.explain` with what each cut's next best place would cost."""
-    problem = partition_problem(graph, plan.inventory, plan.options)
+def explain_plan(
+    graph: Graph,
+    plan: Plan,
+    measured: Sequence[MeasuredTimes] = (),
+    calibrations: Sequence[Calibration] = (),
+) -> tuple[str, ...]:
+    """Lines to print: `planner.plan.explain` with what each cut's next best place would cost.
+
+    `measured` and `calibrations` are those that the plan was made with.
+    """
+    problem = partition_problem(graph, plan.inventory, plan.options, measured, calibrations)
     found = next_best_cuts(problem, assignment_of(plan), lambda evaluation: evaluation.bottleneck_seconds)
     return explain(plan, [_alternative(problem, cut) for cut in found])
 
@@ -68,32 +118,6 @@ def explain_plan(graph: Graph, plan: Plan) -> tuple[str, ...]:
 def _alternative(problem: PartitionProblem, cut: NextBestCut) -> CutAlternative:
     last = "" if cut.position is None else describe_node(problem, cut.position - 1)
     return CutAlternative(cut_index=cut.cut_index, after=last, seconds=cut.value)
-
-
-def chosen_symbol_values(graph: Graph, options: PlanOptions) -> dict[int, int]:
-    """Symbol id to the value to plan for: what the options say, else the hint."""
-    by_name = {symbol.name: symbol for symbol in graph.symbols}
-    values = graph.hints()
-    for name, value in options.symbol_values:
-        symbol = by_name.get(name)
-        if symbol is None:
-            raise OptionsError(f"symbol_values: the graph has no dynamic dimension {name!r}; {_known(name, by_name)}")
-        if value < symbol.lower or (symbol.upper is not None and value > symbol.upper):
-            upper = "unbounded" if symbol.upper is None else symbol.upper
-            raise OptionsError(
-                f"symbol_values: {name} is {value}, and the graph was exported for {symbol.lower} to {upper}",
-                symbol=name,
-                value=value,
-            )
-        values[symbol.id] = value
-    return values
-
-
-def _known(name: str, known: Mapping[str, object]) -> str:
-    if not known:
-        return "all of its dimensions are fixed"
-    near = get_close_matches(name[:1000], list(known), n=3, cutoff=0.4)
-    return f"it has {', '.join(map(repr, near or sorted(known)[:10]))}"
 
 
 def _microbatches_in_flight(options: PlanOptions) -> int:

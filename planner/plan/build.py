@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from planner.cost.inventory import Inventory
+from planner.cost.sources import CostSource
 from planner.graph.ir import Graph
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import Evaluation
 from planner.plan.crossing import find_residence
+from planner.plan.dimensions import largest_setting, planned_sizes, settings_of
 from planner.plan.edges import stage_edges
 from planner.plan.liveness import liveness_tables
 from planner.plan.options import PlanOptions
@@ -21,14 +23,16 @@ def build_plan(
     graph_id: str,
     inventory: Inventory,
     options: PlanOptions,
-    symbol_values: Mapping[int, int],
     assignment: Assignment,
     evaluation: Evaluation,
+    cost_sources: tuple[CostSource, ...] = (),
 ) -> Plan:
-    """`symbol_values`, by symbol id, are what sizes are computed at. Linear in the graph and in the tables."""
+    """Sizes are the largest over the options' shape buckets. Linear in the graph and in the tables."""
     num_stages = len(assignment.device_of_stage)
     values = graph.values_by_id()
-    sizes = {value_id: value.size_bytes(symbol_values) for value_id, value in values.items()}
+    settings = settings_of(graph, options)
+    symbol_values = largest_setting(graph, settings).symbol_values
+    sizes = planned_sizes(graph, settings)
     residence = find_residence(graph, assignment.stage_of_node, num_stages)
     tables = liveness_tables(residence, values, sizes, num_stages)
     ranges = node_ranges(assignment.stage_of_node, num_stages)
@@ -68,6 +72,7 @@ def build_plan(
         latency_seconds=evaluation.latency_seconds,
         lower_bound_seconds=assignment.lower_bound_seconds,
         symbol_values=tuple(sorted((symbol.name, symbol_values[symbol.id]) for symbol in graph.symbols)),
+        cost_sources=cost_sources,
     )
 
 

@@ -46,14 +46,21 @@ def verify_plan(plan: Plan, graph: Graph) -> None:
 
 
 def _sizes(plan: Plan, graph: Graph) -> dict[int, int]:
-    """Bytes of each value at the plan's symbol values."""
+    """Bytes of each value at the plan's symbol values, or at those of the shape bucket where it is largest."""
     planned = dict(plan.symbol_values)
     for symbol in graph.symbols:
         found = planned[symbol.name]
         if found < symbol.lower or (symbol.upper is not None and found > symbol.upper):
             raise broken("symbols", f"{symbol.name} is {found}, needs {symbol.lower} to {symbol.upper}")
     symbol_values = {symbol.id: planned[symbol.name] for symbol in graph.symbols}
-    return {value.id: value.size_bytes(symbol_values) for value in graph.values}
+    hints = {symbol.name: symbol.hint for symbol in graph.symbols}
+    points = [symbol_values]
+    for bucket in plan.options.buckets:
+        asked = {**hints, **dict(plan.options.symbol_values), **dict(bucket.symbol_values)}
+        points.append({symbol.id: asked[symbol.name] for symbol in graph.symbols})
+    if plan.options.buckets and symbol_values not in points[1:]:
+        raise broken("symbols", f"the plan stands at {planned}, which is none of its shape buckets")
+    return {value.id: max(value.size_bytes(point) for point in points) for value in graph.values}
 
 
 def _check_references(plan: Plan, graph: Graph) -> None:

@@ -45,4 +45,4 @@ def plan_of(
         graph, costs, inventory, relay=routing is Routing.RELAY, microbatches_in_flight=options.microbatches_in_flight
     )
     evaluation = evaluate(problem, assignment)
-    return build_plan(graph, "graph-id", inventory, options, graph.hints(), assignment, evaluation)
+    return build_plan(graph, "graph-id", inventory, options, assignment, evaluation)

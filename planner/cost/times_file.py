@@ -1,0 +1,127 @@
+"""Measured times as JSON, for people who measured by other means.
+
+    {"graph_id": "3f9a…",                      optional: the digest of the graph; checked where it is known
+     "device_kind": "h200",
+     "symbol_values": {"batch": 8},            optional: dynamic dimensions that the times were taken at, else the hints
+     "source": "profiler run of 3 May",        optional: for people
+     "times": [{"node": 0, "seconds": 1.2e-5},
+               {"nodes": [4, 9, 14], "seconds": 3.1e-4}]}
+
+`node` is an index into the graph's nodes; nodes without a time fall back to the roofline. A file holds one such object,
+or a list of them (several kinds, several dimensions).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from planner.cost.measured import MeasuredTimes, symbol_values_of
+from planner.errors import InvalidArgument
+
+MAX_NODE = 1 << 40
+FIELDS = ("graph_id", "device_kind", "symbol_values", "source", "times")
+
+
+def read_times(text: str | bytes) -> tuple[MeasuredTimes, ...]:
+    """Raises InvalidArgument, naming the entry."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"measured times: not JSON ({error})") from None
+    if isinstance(content, list):
+        return tuple(_table(f"[{index}].", one) for index, one in enumerate(content))
+    return (_table("", content),)
+
+
+def write_times(tables: Sequence[MeasuredTimes]) -> str:
+    """What `read_times` reads back as the same tables; nodes of one time stand together."""
+    documents = [_document(times) for times in tables]
+    return json.dumps(documents[0] if len(documents) == 1 else documents, indent=1) + "\n"
+
+
+def _document(times: MeasuredTimes) -> dict[str, Any]:
+    nodes: dict[float, list[int]] = {}
+    for node, seconds in times.seconds:
+        nodes.setdefault(seconds, []).append(node)
+    return {
+        "graph_id": times.graph_id,
+        "device_kind": times.device_kind,
+        "symbol_values": dict(times.symbol_values),
+        "source": times.source,
+        "times": [{"nodes": together, "seconds": seconds} for seconds, together in nodes.items()],
+    }
+
+
+def _table(where: str, content: object) -> MeasuredTimes:
+    table = _object(where.rstrip(".") or "measured times", content)
+    unknown = sorted(table.keys() - set(FIELDS))
+    if unknown:
+        raise InvalidArgument(f"{where}{unknown[0][:80]}: no such field; there are {', '.join(FIELDS)}")
+    seconds: dict[int, float] = {}
+    for at, node, found in _times(where, table.get("times")):
+        if node in seconds:
+            raise InvalidArgument(f"{at}: node {node} has a time already")
+        seconds[node] = found
+    try:
+        return MeasuredTimes(
+            graph_id=_text(f"{where}graph_id", table.get("graph_id", "")),
+            device_kind=_text(f"{where}device_kind", table.get("device_kind", "")),
+            symbol_values=symbol_values_of(_symbols(f"{where}symbol_values", table.get("symbol_values", {}))),
+            source=_text(f"{where}source", table.get("source", "")),
+            seconds=tuple(sorted(seconds.items())),
+        )
+    except InvalidArgument as error:
+        named = error.message.startswith(where)
+        raise error if where and named else InvalidArgument(f"{where}{error.message}") from None
+
+
+def _times(where: str, content: object) -> Iterator[tuple[str, int, float]]:
+    if not isinstance(content, list) or not content:
+        raise InvalidArgument(f"{where}times: needs a list of at least one {{node, seconds}}")
+    for index, entry in enumerate(content):
+        at = f"{where}times[{index}]"
+        fields = _object(at, entry)
+        given = [name for name in ("node", "nodes") if name in fields]
+        if len(given) != 1 or fields.keys() != {given[0], "seconds"}:
+            raise InvalidArgument(f"{at}: has {sorted(fields)[:5]}, needs seconds and either node or nodes")
+        seconds = _seconds(f"{at}.seconds", fields["seconds"])
+        for node in _nodes(at, given[0], fields[given[0]]):
+            yield at, node, seconds
+
+
+def _nodes(at: str, name: str, content: object) -> Iterable[int]:
+    nodes = [content] if name == "node" else content
+    if not isinstance(nodes, list):
+        raise InvalidArgument(f"{at}.nodes: needs a list of node indexes")
+    for node in nodes:
+        if isinstance(node, bool) or not isinstance(node, int) or not 0 <= node <= MAX_NODE:
+            raise InvalidArgument(f"{at}.{name}: {str(node)[:40]!r} is no index of a node, which is an integer from 0")
+    return nodes
+
+
+def _seconds(where: str, found: object) -> float:
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < float("inf"):
+        raise InvalidArgument(f"{where} is {str(found)[:40]}, needs a finite number from 0")
+    return float(found)
+
+
+def _symbols(where: str, content: object) -> Mapping[str, int]:
+    symbols = _object(where, content)
+    for name, value in symbols.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidArgument(f"{where}.{name[:80]} is {str(value)[:40]}, needs an integer")
+    return symbols
+
+
+def _text(where: str, content: object) -> str:
+    if not isinstance(content, str):
+        raise InvalidArgument(f"{where} is {str(content)[:40]}, needs a text")
+    return content
+
+
+def _object(where: str, content: object) -> Mapping[str, Any]:
+    if not isinstance(content, dict):
+        raise InvalidArgument(f"{where}: is {type(content).__name__}, needs an object")
+    return content
