@@ -9,6 +9,9 @@ The meaning is theirs except where theirs gives wrong numbers or refuses what ca
 where. Importing this package loads torch, which nothing else in the planner does but the client's export.
 """
 
+from planner.fx_compat.pipeline_liveness import analyze_pipeline_module
+from planner.fx_compat.pipeline_stage import PipelineStage, pipeline_stages
+from planner.fx_compat.pipeline_ties import analyze_tie_weights
 from planner.fx_compat.split_module import split_module
 
-__all__ = ["split_module"]
+__all__ = ["PipelineStage", "analyze_pipeline_module", "analyze_tie_weights", "pipeline_stages", "split_module"]

@@ -14,7 +14,7 @@ from enum import Enum
 import torch
 from torch import fx, nn
 
-from planner.fx_compat.split_module_operators import Signature, signature_of
+from planner.fx_compat.split_module_operators import Signature, only_views, signature_of
 from planner.fx_compat.split_module_regions import AUTOCAST_NODES
 
 _MODE_SETTERS = frozenset(
@@ -61,11 +61,12 @@ class Alias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """Of one call. `reads`: states that are no argument of it; the arguments it reads go without saying."""
+    """Of one call. `reads`: states that are no argument of it. `only_views`: it reads no argument's contents."""
 
     writes: tuple[Write, ...] = ()
     aliases: tuple[Alias, ...] = ()
     reads: tuple[torch.Tensor, ...] = ()
+    only_views: bool = False
 
 
 def effects_of_function(node: fx.Node) -> Effects:
@@ -91,6 +92,7 @@ def effects_of_function(node: fx.Node) -> Effects:
             *(Alias(source=item) for item in node.all_input_nodes if item in aliased),
             *(Alias(source=item, certain=False) for item in unsure),
         ),
+        only_views=only_views(node),
     )
 
 
@@ -105,9 +107,11 @@ def _written_by_flag(node: fx.Node, signature: Signature) -> tuple[fx.Node, ...]
 
 
 def _draws_now(node: fx.Node, signature: Signature) -> bool:
-    """Whether the call's probability and training flag, where it has them, let it draw."""
-    probability = [name for name in ("p", "dropout_p", "dropout") if name in signature.parameters]
-    if any(signature.argument(node, name) in (0, None) for name in probability):
+    """Whether the call's dropout probability and training flag, where it has them, let it draw."""
+    trains = any(name in signature.parameters for name in ("training", "train"))
+    names = ("p", "dropout_p", "dropout") if trains else ("dropout_p",)
+    given = [signature.argument(node, name) for name in names if name in signature.parameters]
+    if any(isinstance(probability, int | float) and probability == 0 for probability in given):
         return False
     return _flag(node, signature, "training", "train")
 
@@ -135,6 +139,7 @@ def effects_of_module(node: fx.Node, module: nn.Module) -> Effects:
         writes=(*writes, *_drawn(parts), *_written_buffers(parts)),
         aliases=tuple(Alias(source=item, certain=certain) for item in given if in_place or may_return_given),
         reads=(*module.parameters(), *module.buffers()),
+        only_views=isinstance(module, nn.Identity),
     )
 
 

@@ -48,6 +48,53 @@ _DROPOUTS = frozenset(
     }
 )
 
+# Return a view whatever their argument holds and however it lies, so they read nothing of it.
+_VIEWS = frozenset(
+    {
+        "alias",
+        "chunk",
+        "detach",
+        "diagonal",
+        "expand",
+        "expand_as",
+        "movedim",
+        "narrow",
+        "permute",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "swapaxes",
+        "swapdims",
+        "t",
+        "transpose",
+        "unbind",
+        "unfold",
+        "unsqueeze",
+        "view",
+        "view_as",
+    }
+)
+
+# Change the shape of the tensor that they are called on, so that a view made before is not one made after.
+RESHAPING_WRITES = frozenset(
+    {
+        "as_strided_",
+        "detach_",
+        "requires_grad_",
+        "resize_",
+        "resize_as_",
+        "set_",
+        "squeeze_",
+        "swapaxes_",
+        "swapdims_",
+        "t_",
+        "transpose_",
+        "unsqueeze_",
+    }
+)
+
 _CONTAINER_WRITES = frozenset(
     {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update", "__setitem__"}
 )
@@ -144,6 +191,23 @@ class Signature:
         for name in sorted(names):
             fx.map_arg(self.argument(node, name), lambda item: found.setdefault(item))
         return tuple(found)
+
+
+def name_of(node: fx.Node) -> str:
+    """The operator's name, however the graph refers to it: "add_" for aten.add_.Tensor, torch's and tensors' add_."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target._schema.name.split("::")[-1]
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def only_views(node: fx.Node) -> bool:
+    """Whether a call_function or call_method looks at the shape of its argument and never at its contents."""
+    if node.target is getattr:
+        return True
+    if node.target is operator.getitem:
+        index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        return all(item is None or item is ... or isinstance(item, int | slice) for item in index)
+    return name_of(node) in _VIEWS
 
 
 def signature_of(node: fx.Node) -> Signature:

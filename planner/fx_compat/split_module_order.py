@@ -100,12 +100,14 @@ def _effect_edges(
     module: fx.GraphModule, split: Partitioning, effects: GraphEffects, *, only_certain: bool
 ) -> dict[tuple[str, str], tuple[fx.Node, fx.Node]]:
     classes = StorageClasses(module, effects, only_certain=only_certain)
-    sets_mode = _sets_mode(effects)
+    sets_mode, views_read = _sets_mode(effects), effects.reshapes_in_place
     histories: dict[int | Ambient, _History] = {}
     edges: dict[tuple[str, str], tuple[fx.Node, fx.Node]] = {}
     for node, name in split.name_of.items():
         written = dict.fromkeys(_written(node, effects, classes, only_certain=only_certain))
-        for resource in (*_read(node, effects, classes, sets_mode=sets_mode), *written):
+        read = _read(node, effects, classes, views_read=views_read)
+        mode = {Ambient.MODE: None} if sets_mode and node.target not in AUTOCAST_NODES else {}
+        for resource in (*read, *mode, *written):
             history = histories.setdefault(resource, _History())
             earlier = [history.writer] if history.writer is not None else []
             if resource in written:
@@ -127,14 +129,11 @@ def _written(
             yield write.resource if isinstance(write.resource, Ambient) else classes.of(write.resource)
 
 
-def _read(
-    node: fx.Node, effects: GraphEffects, classes: StorageClasses, *, sets_mode: bool
-) -> dict[int | Ambient, None]:
-    touched: list[fx.Node | torch.Tensor] = [*node.all_input_nodes, *effects.by_node[node].reads]
-    found: dict[int | Ambient, None] = dict.fromkeys(classes.of(item) for item in touched)
-    if sets_mode and node.target not in AUTOCAST_NODES:
-        found[Ambient.MODE] = None
-    return found
+def _read(node: fx.Node, effects: GraphEffects, classes: StorageClasses, *, views_read: bool) -> dict[int, None]:
+    found = effects.by_node[node]
+    arguments = node.all_input_nodes if views_read or not found.only_views else ()
+    touched: list[fx.Node | torch.Tensor] = [*arguments, *found.reads]
+    return dict.fromkeys(classes.of(item) for item in touched)
 
 
 def _sets_mode(effects: GraphEffects) -> bool:

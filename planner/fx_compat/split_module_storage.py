@@ -22,6 +22,7 @@ from planner.fx_compat.split_module_effects import (
     effects_of_function,
     effects_of_module,
 )
+from planner.fx_compat.split_module_operators import RESHAPING_WRITES, name_of
 from planner.fx_compat.split_module_targets import attribute_at
 from planner.graph.alias import DisjointSets
 
@@ -36,6 +37,10 @@ class GraphEffects:
     def is_pure(self) -> bool:
         return not any(effects.writes for effects in self.by_node.values())
 
+    @property
+    def reshapes_in_place(self) -> bool:
+        return any(name_of(node) in RESHAPING_WRITES for node in self.by_node if node.op.startswith("call_"))
+
 
 def graph_effects(module: fx.GraphModule) -> GraphEffects:
     return GraphEffects(by_node={node: _effects_of(node, module) for node in module.graph.nodes})
@@ -45,7 +50,7 @@ def storage_of(tensor: torch.Tensor) -> tuple[str, int]:
     """Equal for tensors that share storage; meta and fake tensors have storage of their own too."""
     try:
         return "storage", int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # sparse tensors and others without one storage
+    except (NotImplementedError, RuntimeError, ValueError):  # sparse, not yet initialised: without one storage
         return "tensor", id(tensor)
 
 
