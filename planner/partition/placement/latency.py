@@ -6,9 +6,8 @@ mixed paths bounds them, blocks that cannot be in a better chain drop out, and a
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass, replace
 
-from planner.errors import Infeasible
 from planner.partition.placement.pass_blocks import pass_blocks
 from planner.partition.placement.pass_borders import PassBorders
 from planner.partition.placement.pass_chain import ChainSpace
@@ -18,9 +17,9 @@ from planner.partition.placement.pass_game import Incumbent, play
 from planner.partition.placement.pass_graph import PassGraph, pass_graph
 from planner.partition.placement.pass_ideals import PassIdeals, pass_ideals
 from planner.partition.placement.pass_labels import search_labels
-from planner.partition.placement.pass_mix import cheapest_chain
+from planner.partition.placement.pass_mix import MixedChain, cheapest_chain
 from planner.partition.placement.pass_simple import check_each_node, no_placement, path_bound, simple_placements
-from planner.partition.placement.pass_states import DeviceStates, counted, uncounted
+from planner.partition.placement.pass_states import counted, uncounted
 from planner.partition.placement.pass_units import PassUnits, pass_units
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
 from planner.partition.problem import Floats
@@ -35,6 +34,10 @@ ROUNDS = 200
 COARSE_ROUNDS = 40
 # Each mix costs a product for each label, and the last ones bound best.
 LABEL_MIXES = 6
+FEW_LABELS = 10
+MANY_LABELS = 1000
+# Labels that tell devices apart have two columns for each.
+MAX_DEVICES_APART = 16
 
 
 def best_latency(
@@ -56,10 +59,17 @@ def best_latency(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """Chains that a game left open, and what it knows of them."""
+
+    space: ChainSpace
+    borders: PassBorders
+    mixes: list[MixedChain]
+
+
 class _Search:
-    def __init__(
-        self, problem: PlacementProblem, *, contiguous: bool, effort: int, out_of_time: OutOfTime
-    ) -> None:
+    def __init__(self, problem: PlacementProblem, *, contiguous: bool, effort: int, out_of_time: OutOfTime) -> None:
         self._problem, self._contiguous = problem, contiguous
         self._effort, self._out_of_time = effort, out_of_time
         self._finest = pass_units(problem)
@@ -95,32 +105,64 @@ class _Search:
         blocks = pass_blocks(graph, ideals, MAX_BLOCKS)
         if blocks is None:
             return
-        rounds = ROUNDS if exact else COARSE_ROUNDS
-        # Without counting devices first: it is quicker, and if the blocks happen to fit, it is a proof for either case.
-        for states, is_bound in ((uncounted(graph), exact), (counted(graph, MAX_STATES), exact and self._contiguous)):
-            if states is None or self._done():
-                return
-            space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks, states=states)
-            found = self._search_chains(space, rounds, labelled=exact)
-            if is_bound:
-                self.lower_bound = max(self.lower_bound, min(found, self.incumbent.seconds))
+        # Without counting devices first: it is quicker, and where the blocks happen to fit, it is a proof for any case.
+        space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks, states=uncounted(graph))
+        left = self._search_chains(space, exact=exact, is_bound=exact)
+        states = counted(graph, MAX_STATES)
+        if states is not None and not self._done():
+            self._search_chains(replace(space, states=states), exact=exact, is_bound=exact and self._contiguous)
+        if left is not None and exact and not self._contiguous and not self._done():
+            self._search_devices(left)
 
-    def _search_chains(self, space: ChainSpace, rounds: int, *, labelled: bool) -> float:
-        """A lower bound on all chains of the space."""
+    def _search_chains(self, space: ChainSpace, *, exact: bool, is_bound: bool) -> _Left | None:
+        """What may still hold a better chain, if that is asked `exact` and not decided."""
         game = FlowGame(space.graph)
+        rounds = ROUNDS if exact else COARSE_ROUNDS
         result = play(space, game, self.incumbent, self._flow, rounds, self._out_of_time)
-        lower = result.lower_bound
-        if result.mixes:
-            self._flow = result.mixes[-1]
-        if not labelled or lower >= self.incumbent.to_beat:
-            return lower
-        mixes = [cheapest_chain(result.space, game.source, game.target, flow) for flow in result.mixes[-LABEL_MIXES:]]
-        borders = PassBorders(space.graph, space.ideals, game.source, game.target, result.mixes[-LABEL_MIXES:])
-        for max_labels in (10 * self._effort, 1000 * self._effort):
-            if lower < self.incumbent.to_beat and not self._out_of_time():
-                searched = search_labels(result.space, borders, mixes, self.incumbent, max_labels, self._out_of_time)
-                lower = max(lower, searched)
-        return lower
+        self._flow = result.mixes[-1] if result.mixes else self._flow
+        if is_bound:
+            self._raise_bound(result.lower_bound)
+        if not exact or result.lower_bound >= self.incumbent.to_beat:
+            return None
+        flows = result.mixes[-LABEL_MIXES:]
+        left = _Left(
+            space=result.space,
+            borders=PassBorders(space.graph, space.ideals, game.source, game.target, flows),
+            mixes=[cheapest_chain(result.space, game.source, game.target, flow) for flow in flows],
+        )
+        for max_labels in (FEW_LABELS, MANY_LABELS * self._effort):
+            lower = self._search_labels(left, max_labels, devices_apart=False)
+            if is_bound:
+                self._raise_bound(lower)
+            if lower >= self.incumbent.to_beat:
+                break
+        return left
+
+    def _search_devices(self, left: _Left) -> None:
+        """Blocks that share devices, one after the other."""
+        problem = self._problem
+        if problem.class_devices[~problem.class_is_parallel].sum() > MAX_DEVICES_APART:
+            return
+        for max_labels in (FEW_LABELS, MANY_LABELS * self._effort):
+            if not self._done():
+                self._raise_bound(self._search_labels(left, max_labels, devices_apart=True))
+
+    def _search_labels(self, left: _Left, max_labels: int, *, devices_apart: bool) -> float:
+        if self._out_of_time():
+            return 0.0
+        found = search_labels(
+            left.space,
+            left.borders,
+            left.mixes,
+            self.incumbent,
+            max_labels,
+            self._out_of_time,
+            devices_apart=devices_apart,
+        )
+        return found
+
+    def _raise_bound(self, lower: float) -> None:
+        self.lower_bound = max(self.lower_bound, min(lower, self.incumbent.seconds))
 
     def _done(self) -> bool:
         return self.lower_bound >= self.incumbent.to_beat or self._out_of_time()

@@ -48,12 +48,16 @@ class PassBorders:
         inside = self._inside[ideal]
         return to_unit[self.border(ideal)] @ (1.0 - inside), 1.0 - float(inside @ ended)
 
-    def after_block(self, ideal: int, target: int, finish: Floats, seconds: float) -> Floats:
+    def after_block(
+        self, ideal: int, target: int, finish: Floats, idle_from: Floats, seconds: float
+    ) -> tuple[Floats, Floats]:
+        """(finish times, [l] when the block ends) of a block that waits for what it reads and for `idle_from` [l]."""
         members: Booleans = (self._inside[target] != 0) & (self._inside[ideal] == 0)
         reads = self._read_by[self.border(ideal)][:, members].any(axis=1)
-        end = finish[:, :-1][:, reads].max(axis=1, initial=0.0) + seconds
+        end = np.maximum(idle_from, finish[:, :-1][:, reads].max(axis=1, initial=0.0)) + seconds
         ends = any(self._is_end[self._core_of_unit[unit]].any() for unit in np.flatnonzero(members))
-        return self._carried(ideal, target, finish, dict.fromkeys(self._new(ideal, target), end), end if ends else None)
+        made = dict.fromkeys(self._new(ideal, target), end)
+        return self._carried(ideal, target, finish, made, end if ends else None), end
 
     def after_unit(self, ideal: int, target: int, finish: Floats, unit: int) -> Iterator[tuple[int, Floats]]:
         """(class, finish times) for each parallel class on which the unit runs."""

@@ -12,14 +12,20 @@ from planner.partition.placement.pass_ideals import PassIdeals
 from planner.partition.placement.pass_states import DeviceStates
 from planner.partition.problem import Booleans, Floats, Integers
 
+ANY = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """`units` run together on a device of a class, in `seconds` as a block; on a parallel class each node by itself."""
+    """`units` run together on a device of a class, in `seconds` as a block; on a parallel class each node by itself.
+
+    `device` is ANY where it is still to be chosen.
+    """
 
     units: tuple[int, ...]
     device_class: int
     seconds: float
+    device: int = ANY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -67,9 +67,7 @@ def segmented_units(problem: PlacementProblem, units: PassUnits, num_segments: i
 def unit_bytes(problem: PlacementProblem, units: PassUnits) -> Floats:
     """[u] of core nodes."""
     core = (units.unit_of_node != FREE) & (units.option_of_node == CORE)
-    held: Floats = np.bincount(
-        units.unit_of_node[core], weights=problem.node_bytes[core], minlength=units.num_units
-    )
+    held: Floats = np.bincount(units.unit_of_node[core], weights=problem.node_bytes[core], minlength=units.num_units)
     return held
 
 

@@ -45,7 +45,7 @@ class Incumbent:
 
 @dataclass(slots=True, kw_only=True)
 class GameResult:
-    """`space` holds all chains that may still beat the incumbent; `mixes` are flows, each bounding better than the last."""
+    """`space` holds all chains that may still beat the incumbent; `mixes` are flows, the last bounding best."""
 
     lower_bound: float
     space: ChainSpace
@@ -60,7 +60,7 @@ def play(
     rounds: int,
     out_of_time: OutOfTime,
 ) -> GameResult:
-    """Kelley's cutting planes, each query half-way to the best mix so far; deterministic. `start` is a mix to try first."""
+    """Kelley's cutting planes, most queries half-way to the best mix so far. `start` is a mix to try first."""
     result = GameResult(lower_bound=0.0, space=space)
     flow = game.best()[1] if start is None else start
     centre = flow

@@ -7,7 +7,7 @@ beats in everything are dropped, and where too many are left, so is the worst pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,11 +23,15 @@ from planner.partition.problem import Floats, Integers
 class Labels:
     """Labels [l] of one ideal: `finish` [l, border + 1], the last column being the latest end so far; `state` [l].
 
-    A label comes from row `origin_row` of ideal `origin`, by block `way`, or by step -1 - way on class `unit_class`.
+    A label comes from row `origin_row` of ideal `origin`, by block `way` on `device`, or by step -1 - way on class
+    `unit_class`. Where devices are told apart, `left_bytes` and `idle_from` [l, d] are theirs; else d is 0.
     """
 
     finish: Floats
+    left_bytes: Floats
+    idle_from: Floats
     state: Integers
+    device: Integers
     origin: Integers
     origin_row: Integers
     way: Integers
@@ -36,7 +40,10 @@ class Labels:
     def take(self, rows: Integers) -> Labels:
         return Labels(
             finish=self.finish[rows],
+            left_bytes=self.left_bytes[rows],
+            idle_from=self.idle_from[rows],
             state=self.state[rows],
+            device=self.device[rows],
             origin=self.origin[rows],
             origin_row=self.origin_row[rows],
             way=self.way[rows],
@@ -51,9 +58,14 @@ def search_labels(
     incumbent: Incumbent,
     max_labels: int,
     out_of_time: OutOfTime,
+    *,
+    devices_apart: bool = False,
 ) -> float:
-    """A lower bound on all chains of the space, the incumbent's seconds if proven. O(labels * (ways + labels))."""
-    return _Search(space, borders, mixes, incumbent, max_labels).run(out_of_time)
+    """A lower bound on all chains of the space, the incumbent's seconds if proven. O(labels * (ways + labels)).
+
+    With `devices_apart` each block waits for its device, which several may share as far as bytes allow.
+    """
+    return _Search(space, borders, mixes, incumbent, max_labels, devices_apart=devices_apart).run(out_of_time)
 
 
 class _Search:
@@ -64,18 +76,35 @@ class _Search:
         mixes: Sequence[MixedChain],
         incumbent: Incumbent,
         max_labels: int,
+        *,
+        devices_apart: bool,
     ) -> None:
         self._space, self._borders, self._mixes = space, borders, mixes
         self._incumbent, self._max_labels = incumbent, max_labels
         self._arriving: list[list[Labels]] = [[] for _ in range(space.ideals.num_ideals)]
         self._settled: list[Labels | None] = [None] * space.ideals.num_ideals
         self._dropped = np.inf
+        problem = space.graph.problem
+        kept = devices_apart & ~problem.class_is_parallel[problem.class_of_device]
+        self._devices = np.flatnonzero(kept)
+        self._class_of_slot = problem.class_of_device[self._devices]
         self._blocks_after = _ways_by_origin(space.blocks.before, space.blocks.begin)
         self._steps_after = _ways_by_origin(space.ideals.step_from, space.ideals.step_begin)
 
     def run(self, out_of_time: OutOfTime) -> float:
         none = np.full(1, -1, dtype=np.int64)
-        start = Labels(finish=np.zeros((1, 1)), state=none + 1, origin=none, origin_row=none, way=none, unit_class=none)
+        room = self._space.graph.problem.class_bytes[self._class_of_slot][None, :]
+        start = Labels(
+            finish=np.zeros((1, 1)),
+            left_bytes=room,
+            idle_from=np.zeros(room.shape),
+            state=none + 1,
+            device=none,
+            origin=none,
+            origin_row=none,
+            way=none,
+            unit_class=none,
+        )
         self._arriving[0].append(start)
         last = self._space.ideals.num_ideals - 1
         for ideal in range(last):
@@ -94,7 +123,8 @@ class _Search:
         rows = np.flatnonzero(bound < self._incumbent.to_beat)
         rows = rows[np.argsort(bound[rows], kind="stable")]
         labels = labels.take(rows)
-        kept = _undominated(np.concatenate([labels.finish, self._space.states.counts[labels.state]], axis=1))
+        used = self._space.states.counts[labels.state]
+        kept = _undominated(np.concatenate([labels.finish, used, labels.idle_from, -labels.left_bytes], axis=1))
         if kept.size > self._max_labels:
             self._dropped = min(self._dropped, float(bound[rows][kept[self._max_labels]]))
             kept = kept[: self._max_labels]
@@ -114,18 +144,47 @@ class _Search:
         labels = self._settled[ideal]
         if labels is None or not labels.state.size:
             return
-        space = self._space
         for way, target in self._blocks_after[ideal]:
-            chosen = int(space.blocks.serial_class[way])
-            state = space.states.following[chosen, labels.state]
-            rows = np.flatnonzero(state >= 0)
-            finish = self._borders.after_block(ideal, target, labels.finish[rows], float(space.blocks.seconds[way]))
-            self._arriving[target].append(_arrival(finish, state[rows], ideal, rows, way, -1))
-        rows = np.arange(labels.state.size)
+            if self._devices.size:
+                self._extend_on_devices(ideal, labels, way, target)
+            else:
+                self._extend_by_block(ideal, labels, way, target)
+        space, rows = self._space, np.arange(labels.state.size)
         for step, target in self._steps_after[ideal]:
             unit = int(space.ideals.step_unit[step])
             for chosen, finish in self._borders.after_unit(ideal, target, labels.finish, unit):
-                self._arriving[target].append(_arrival(finish, labels.state, ideal, rows, -1 - step, chosen))
+                arrived = _arrival(labels, finish, labels.state, ideal, rows, -1 - step)
+                self._arriving[target].append(replace(arrived, unit_class=np.full(rows.size, chosen, dtype=np.int64)))
+
+    def _extend_by_block(self, ideal: int, labels: Labels, way: int, target: int) -> None:
+        blocks = self._space.blocks
+        state = self._space.states.following[blocks.serial_class[way], labels.state]
+        rows = np.flatnonzero(state >= 0)
+        if rows.size:
+            seconds = float(blocks.seconds[way])
+            finish, _ = self._borders.after_block(ideal, target, labels.finish[rows], np.zeros(rows.size), seconds)
+            self._arriving[target].append(_arrival(labels, finish, state[rows], ideal, rows, way))
+
+    def _extend_on_devices(self, ideal: int, labels: Labels, way: int, target: int) -> None:
+        """On each device with room; of those that nothing runs on yet, the first of a class stands for all."""
+        space = self._space
+        chosen = int(space.graph.serial[space.blocks.serial_class[way]])
+        inside = space.ideals.inside
+        held = float(space.graph.unit_bytes[(inside[target] != 0) & (inside[ideal] == 0)].sum())
+        fresh_before = np.zeros(labels.state.size, dtype=np.bool_)
+        for slot in np.flatnonzero(self._class_of_slot == chosen).tolist():
+            fresh = labels.idle_from[:, slot] == 0
+            rows = np.flatnonzero((labels.left_bytes[:, slot] >= held) & ~(fresh & fresh_before))
+            fresh_before |= fresh
+            if not rows.size:
+                continue
+            idle, seconds = labels.idle_from[rows, slot], float(space.blocks.seconds[way])
+            finish, end = self._borders.after_block(ideal, target, labels.finish[rows], idle, seconds)
+            arrived = _arrival(labels, finish, labels.state[rows], ideal, rows, way)
+            arrived.left_bytes[:, slot] -= held
+            arrived.idle_from[:, slot] = end
+            arrived.device[:] = self._devices[slot]
+            self._arriving[target].append(arrived)
 
     def _finish(self, last: int) -> float:
         """Offers what ends earlier than the incumbent, best first."""
@@ -149,7 +208,8 @@ class _Search:
                 unit = int(self._space.ideals.step_unit[-1 - way])
                 found.append(Run(units=(unit,), device_class=int(labels.unit_class[row]), seconds=0.0))
             else:
-                found.append(self._space.run_of_block(way, ideal))
+                run = self._space.run_of_block(way, ideal)
+                found.append(replace(run, device=int(labels.device[row])))
             ideal, row = int(labels.origin[row]), int(labels.origin_row[row])
             before = self._settled[ideal]
             assert before is not None
@@ -157,21 +217,28 @@ class _Search:
         return tuple(reversed(found))
 
 
-def _arrival(finish: Floats, state: Integers, ideal: int, rows: Integers, way: int, unit_class: int) -> Labels:
+def _arrival(labels: Labels, finish: Floats, state: Integers, ideal: int, rows: Integers, way: int) -> Labels:
+    nothing = np.full(rows.size, -1, dtype=np.int64)
     return Labels(
         finish=finish,
+        left_bytes=labels.left_bytes[rows],
+        idle_from=labels.idle_from[rows],
         state=state,
-        origin=np.full(rows.size, ideal, dtype=np.int64),
+        device=nothing.copy(),
+        origin=nothing + 1 + ideal,
         origin_row=rows,
-        way=np.full(rows.size, way, dtype=np.int64),
-        unit_class=np.full(rows.size, unit_class, dtype=np.int64),
+        way=nothing + 1 + way,
+        unit_class=nothing,
     )
 
 
 def _joined(parts: Sequence[Labels]) -> Labels:
     return Labels(
         finish=np.concatenate([part.finish for part in parts]),
+        left_bytes=np.concatenate([part.left_bytes for part in parts]),
+        idle_from=np.concatenate([part.idle_from for part in parts]),
         state=np.concatenate([part.state for part in parts]),
+        device=np.concatenate([part.device for part in parts]),
         origin=np.concatenate([part.origin for part in parts]),
         origin_row=np.concatenate([part.origin_row for part in parts]),
         way=np.concatenate([part.way for part in parts]),

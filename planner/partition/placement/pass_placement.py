@@ -1,34 +1,34 @@
-"""From a chain of runs to devices: blocks onto the devices of their class, options taken or left, the rest on the host."""
+"""From a chain of runs to devices: blocks onto devices of their class, options taken or left, the rest by itself."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.placement.pass_chain import Run
+from planner.partition.placement.pass_alone import UNPLACED, place_alone
+from planner.partition.placement.pass_chain import ANY, Run
 from planner.partition.placement.pass_graph import PassGraph
+from planner.partition.placement.pass_units import CORE, FREE
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.placement.single_pass import single_pass_seconds
 from planner.partition.problem import Floats, Integers
 
 
 def place_runs(graph: PassGraph, runs: tuple[Run, ...], *, contiguous: bool) -> Integers | None:
-    """[n] devices, or None where the blocks do not fit on them. Several blocks share a device only if not contiguous."""
+    """[n] devices, or None where the blocks do not fit. Several blocks share a device only if not contiguous."""
     problem = graph.problem
-    first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(problem.class_devices)[:-1]])
-    devices = np.full(problem.num_nodes, -1, dtype=np.int64)
+    devices = np.full(problem.num_nodes, UNPLACED, dtype=np.int64)
     left = np.repeat(problem.class_bytes, problem.class_devices)
-    blocks = [index for index, run in enumerate(runs) if not problem.class_is_parallel[run.device_class]]
-    used = np.zeros(problem.num_devices, dtype=np.bool_)
-    members = {index: _members(graph, runs[index]) for index in blocks}
-    for index in sorted(blocks, key=lambda index: (-problem.node_bytes[members[index]].sum(), index)):
-        device = _device_for(problem, first, runs[index], problem.node_bytes[members[index]].sum(), left, used, contiguous)
-        if device is None:
-            return None
-        used[device] = True
-        devices[members[index]] = device
-        left[device] -= problem.node_bytes[members[index]].sum()
-    _place_alone(graph, runs, devices, first, contiguous=contiguous)
-    return devices if (devices >= 0).all() else None
+    device_of_run = _devices_of_blocks(graph, runs, left, contiguous=contiguous)
+    if device_of_run is None:
+        return None
+    for index, device in device_of_run.items():
+        members = _members(graph, runs[index], float(left[device]))
+        left[device] -= problem.node_bytes[members].sum()
+        core = _core(graph, runs[index])
+        left[device] += problem.node_bytes[core].sum()
+        devices[members] = device
+    place_alone(graph, runs, devices, contiguous=contiguous)
+    return devices if (devices != UNPLACED).all() else None
 
 
 def placed_seconds(problem: PlacementProblem, devices: Integers) -> float | None:
@@ -46,21 +46,50 @@ def placed_seconds(problem: PlacementProblem, devices: Integers) -> float | None
     return single_pass_seconds(problem, devices)
 
 
-def _members(graph: PassGraph, run: Run) -> Integers:
-    """The nodes of a block: its units', and of their options those that pay and still fit."""
-    units, problem = graph.units, graph.problem
+def _devices_of_blocks(
+    graph: PassGraph, runs: tuple[Run, ...], left: Floats, *, contiguous: bool
+) -> dict[int, int] | None:
+    """Device by run, largest first where it is not given; takes their bytes, options apart, from `left` [d]."""
+    problem = graph.problem
+    blocks = [index for index, run in enumerate(runs) if not problem.class_is_parallel[run.device_class]]
+    held = {index: float(graph.unit_bytes[list(runs[index].units)].sum()) for index in blocks}
+    used = np.zeros(problem.num_devices, dtype=np.bool_)
+    found: dict[int, int] = {}
+    for index in sorted(blocks, key=lambda index: (runs[index].device == ANY, -held[index], index)):
+        device: int | None = runs[index].device
+        if device == ANY:
+            device = _device_for(problem, runs[index].device_class, held[index], left, used, contiguous=contiguous)
+        if device is None:
+            return None
+        found[index] = device
+        used[device] = True
+        left[device] -= held[index]
+    return dict(sorted(found.items()))
+
+
+def _core(graph: PassGraph, run: Run) -> np.ndarray:
+    units = graph.units
     inside = np.zeros(graph.num_units + 1, dtype=np.bool_)
     inside[list(run.units)] = True
-    inside[-1] = False
-    core = inside[units.unit_of_node] & (units.option_of_node < 0)
+    inside[FREE] = False
+    core: np.ndarray = inside[units.unit_of_node] & (units.option_of_node == CORE)
+    return core
+
+
+def _members(graph: PassGraph, run: Run, spare: float) -> Integers:
+    """The nodes of a block: its units', and of their options those that pay and fit in `spare` bytes."""
+    units = graph.units
+    inside = np.zeros(graph.num_units, dtype=np.bool_)
+    inside[list(run.units)] = True
     row = int(np.flatnonzero(graph.serial == run.device_class)[0])
-    spare = problem.class_bytes[run.device_class] - problem.node_bytes[core].sum()
-    chosen = [option for option in np.flatnonzero(inside[units.option_unit]).tolist() if _pays(graph, inside, row, option)]
-    chosen.sort(key=lambda option: (-graph.option_loss[row, option] / max(graph.option_bytes[row, option], 1e-300), option))
-    taken = core.copy()
-    for option in chosen:
-        if graph.option_bytes[row, option] <= spare:
-            spare -= graph.option_bytes[row, option]
+    held, loss = graph.option_bytes[row], graph.option_loss[row]
+    chosen = [
+        option for option in np.flatnonzero(inside[units.option_unit]).tolist() if _pays(graph, inside, row, option)
+    ]
+    taken = _core(graph, run)
+    for option in sorted(chosen, key=lambda option: (-loss[option] / max(held[option], 1e-300), option)):
+        if held[option] <= spare:
+            spare -= held[option]
             taken |= units.option_of_node == option
     return np.flatnonzero(taken)
 
@@ -75,36 +104,13 @@ def _pays(graph: PassGraph, inside: np.ndarray, row: int, option: int) -> bool:
 
 
 def _device_for(
-    problem: PlacementProblem,
-    first: Integers,
-    run: Run,
-    held: float,
-    left: Floats,
-    used: np.ndarray,
-    contiguous: bool,
+    problem: PlacementProblem, device_class: int, held: float, left: Floats, used: np.ndarray, *, contiguous: bool
 ) -> int | None:
     """An unused device, else the fullest on which the block fits."""
-    begin = int(first[run.device_class])
-    candidates = range(begin, begin + int(problem.class_devices[run.device_class]))
-    for device in candidates:
-        if not used[device] and held <= left[device]:
-            return device
-    fits = [device for device in candidates if not contiguous and held <= left[device]]
-    return min(fits, key=lambda device: (left[device], device)) if fits else None
-
-
-def _place_alone(
-    graph: PassGraph, runs: tuple[Run, ...], devices: Integers, first: Integers, *, contiguous: bool
-) -> None:
-    """Nodes of parallel classes: on the class's first device; if contiguous, on the next after each block they follow."""
-    problem, units = graph.problem, graph.units
-    hosts = [int(chosen) for chosen in graph.parallel if problem.class_devices[chosen]]
-    class_of_unit = {unit: run.device_class for run in runs for unit in run.units}
-    for node in np.flatnonzero(devices < 0).tolist():
-        unit = int(units.unit_of_node[node])
-        chosen = class_of_unit.get(unit, -1)
-        if chosen in hosts and units.option_of_node[node] < 0:
-            devices[node] = first[chosen]
-        elif units.option_of_node[node] >= 0 or unit < 0:
-            quickest = min(hosts, key=lambda host: (problem.seconds[host, node], host), default=None)
-            devices[node] = -1 if quickest is None else first[quickest]
+    candidates = np.flatnonzero((problem.class_of_device == device_class) & (held <= left))
+    unused = candidates[~used[candidates]]
+    if unused.size:
+        return int(unused[0])
+    if contiguous or not candidates.size:
+        return None
+    return int(candidates[left[candidates].argmin()])

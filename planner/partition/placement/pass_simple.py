@@ -42,10 +42,13 @@ def check_each_node(problem: PlacementProblem) -> None:
     fits = runs & (held[None, :] <= room[:, None])
     for number in np.flatnonzero(~fits.any(axis=0))[:1].tolist():
         names = [problem.node_names[node] for node in np.flatnonzero(group == number)[:3].tolist()]
-        what = f"node {names[0]!r}" if np.count_nonzero(group == number) == 1 else f"the nodes colocated with {names[0]!r}"
+        what = (
+            f"node {names[0]!r}" if np.count_nonzero(group == number) == 1 else f"the nodes colocated with {names[0]!r}"
+        )
         if not runs[:, number].any():
             raise Infeasible(
-                f"{what} cannot run on any device that there is; add a device of a class that supports it", node=names[0]
+                f"{what} cannot run on any device that there is; add a device of a class that supports it",
+                node=names[0],
             )
         most = float(room[runs[:, number]].max())
         raise Infeasible(
@@ -61,7 +64,7 @@ def no_placement(problem: PlacementProblem) -> Infeasible:
     needed = float(problem.node_bytes.sum())
     room = float((problem.class_bytes * problem.class_devices).sum())
     return Infeasible(
-        f"no placement found: the nodes hold {needed:.0f} bytes and the devices {room:.0f} in all, and no way to fill them "
-        f"keeps colocated nodes together and lets every block start; add a device or memory",
+        f"no placement found: the nodes hold {needed:.0f} bytes and the devices {room:.0f} in all, and no way to fill "
+        f"them keeps colocated nodes together and lets every block start; add a device or memory",
         needed_bytes=int(needed),
     )

@@ -13,7 +13,7 @@ from planner.partition.problem import Integers
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceStates:
-    """States [s], the first with nothing used: `counts` [s, a], and `following` [a, s] with one device more; -1: none left."""
+    """States [s], the first with nothing used: `counts` [s, a], `following` [a, s] with one device more; -1: none left."""
 
     counts: Integers
     following: Integers
@@ -40,10 +40,7 @@ def counted(graph: PassGraph, max_states: int) -> DeviceStates | None:
     keys = list(itertools.product(*(range(limit + 1) for limit in limits)))
     number = {key: index for index, key in enumerate(keys)}
     following = np.array(
-        [
-            [number.get((*key[:row], key[row] + 1, *key[row + 1 :]), -1) for key in keys]
-            for row in range(len(limits))
-        ],
+        [[number.get((*key[:row], key[row] + 1, *key[row + 1 :]), -1) for key in keys] for row in range(len(limits))],
         dtype=np.int64,
     ).reshape(len(limits), size)
     return DeviceStates(counts=np.array(keys, dtype=np.int64).reshape(size, len(limits)), following=following)

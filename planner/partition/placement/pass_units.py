@@ -74,9 +74,7 @@ class _Groups:
         self._colocation = problem.colocation.tolist()
         self.root = list(range(problem.num_nodes))
         makers = problem.tensor_producer[problem.read_tensor].tolist()
-        self._arcs = [
-            arc for arc in zip(makers, problem.read_node.tolist(), strict=True) if not free.intersection(arc)
-        ]
+        self._arcs = [arc for arc in zip(makers, problem.read_node.tolist(), strict=True) if not free.intersection(arc)]
         self._members: dict[int, list[int]] = {node: [node] for node in self.root}
 
     def join(self) -> None:
@@ -101,7 +99,7 @@ class _Groups:
         return self._merge(pairs)
 
     def _join_sources(self) -> bool:
-        """A group that reads nothing and is read by one group of its own colocation only: a separate block never pays."""
+        """A group that reads nothing and is only read by one of its own colocation: a separate block never pays."""
         before, after = self.neighbours()
         pairs = [
             (next(iter(found)), group)
@@ -152,9 +150,9 @@ def _numbered(problem: PlacementProblem, free: set[int], groups: _Groups, costle
         option_tensor=np.array([tensor for _, tensor, _, _ in options], dtype=np.int64),
         option_is_sink=np.array([is_sink for _, _, is_sink, _ in options], dtype=np.bool_),
         option_bytes=np.array([problem.node_bytes[nodes].sum() for _, _, _, nodes in options], dtype=np.float64),
-        option_seconds=np.array(
-            [problem.seconds[:, nodes].sum(axis=1) for _, _, _, nodes in options], dtype=np.float64
-        ).reshape(len(options), problem.num_classes).T.copy(),
+        option_seconds=np.array([problem.seconds[:, nodes].sum(axis=1) for _, _, _, nodes in options], dtype=np.float64)
+        .reshape(len(options), problem.num_classes)
+        .T.copy(),
     )
 
 

@@ -1,7 +1,7 @@
 """What a placement's single pass takes: parallel-class nodes run alone, an accelerator's nodes run as blocks.
 
 The model of Tarnawski et al. (NeurIPS 2020, section on latency): an accelerator loads the inputs of a block, computes
-all of it and stores its outputs. Nodes that a path can only reach by leaving the device and coming back form later blocks.
+all of it and stores its outputs. Nodes that a path reaches by leaving the device and coming back form later blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def single_pass_seconds(problem: PlacementProblem, device_of_node: Sequence[int]
 
 
 def _blocks(problem: PlacementProblem, devices: Integers) -> Integers:
-    """[n] one number for each node on a parallel class, and for each (accelerator, level); a device's in level order."""
+    """[n] a number for each node on a parallel class, and for each (accelerator, level); a device's in level order."""
     parallel = problem.class_is_parallel[problem.class_of_device[devices]]
     levels = _levels(problem, devices, parallel)
     alone = np.where(parallel, np.arange(devices.size), 0)
