@@ -97,6 +97,9 @@ def _problem(graph: Graph, costs: NodeCosts, inventory: Inventory, options: Plan
         inventory,
         relay=options.routing is Routing.RELAY,
         microbatches_in_flight=_microbatches_in_flight(options),
+        training=options.training,
+        fixed=options.fixed,
+        together=options.together,
     )
 
 

@@ -87,7 +87,7 @@ def objective_value(evaluation: Evaluation, objective: Objective) -> float:
 
 
 def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
-    """Linear in reads + stages x values, in training + stages x microbatches. Says nothing of whether memory suffices."""
+    """Linear in reads + stages x values, in training + stages x microbatches. Whether memory suffices is not asked."""
     stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
     flow = traffic(problem, stage_of_node, assignment.num_stages)
     copies = assignment.devices_of_stage

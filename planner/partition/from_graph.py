@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from planner.cost.inventory import Inventory
 from planner.cost.roofline import NodeCosts
+from planner.errors import OptionsError
 from planner.graph.alias import no_cut_groups, storage_roots
+from planner.graph.gradients import values_with_gradient
 from planner.graph.ir import Graph, Node, values_in, values_read
+from planner.partition.constraints import fixed_devices, joined_groups
+from planner.partition.objective import Training
 from planner.partition.problem import Booleans, Floats, Integers, Labels, PartitionProblem
 
 
 def problem_from_graph(
-    graph: Graph, costs: NodeCosts, inventory: Inventory, *, relay: bool, microbatches_in_flight: int
+    graph: Graph,
+    costs: NodeCosts,
+    inventory: Inventory,
+    *,
+    relay: bool,
+    microbatches_in_flight: int,
+    training: Training | None = None,
+    fixed: Sequence[tuple[str, str]] = (),
+    together: Sequence[Sequence[str]] = (),
 ) -> PartitionProblem:
-    """Linear in values + reads. Raises GraphError or InventoryError for what cannot be planned at all."""
+    """Linear in values + reads. Raises GraphError, InventoryError or OptionsError for what cannot be planned at all.
+
+    `fixed`: (module path, device id). `together`: module paths that have to share a stage.
+    """
     roots = storage_roots(graph)
     states = {state.value_id for state in graph.states}
     values = _values(graph, states)
@@ -26,7 +42,9 @@ def problem_from_graph(
     state_of_root = {root: index for index, root in enumerate(sorted({roots[state] for state in states}))}
     uses = _state_uses(graph, states, roots, state_of_root)
     shown = _direct_reads_of_shown_states(graph, states, roots, root_index)
-    groups = no_cut_groups(graph)
+    paths = tuple(node.module_path for node in graph.nodes)
+    device_ids = tuple(device.id for device in inventory.devices)
+    groups = joined_groups(no_cut_groups(graph), paths, together)
     latency, per_byte = _links(inventory)
     return PartitionProblem(
         compute_seconds=costs.seconds,
@@ -55,10 +73,13 @@ def problem_from_graph(
         microbatches_in_flight=microbatches_in_flight,
         labels=Labels(
             nodes=tuple(node.name or node.operator.qualified_name for node in graph.nodes),
-            module_paths=tuple(node.module_path for node in graph.nodes),
-            devices=tuple(device.id for device in inventory.devices),
+            module_paths=paths,
+            devices=device_ids,
             device_kinds=tuple(device.kind for device in inventory.devices),
         ),
+        fixed_device=fixed_devices(fixed, paths, groups, device_ids),
+        training=training,
+        **_training_arrays(graph, costs, values.producers, roots, state_of_root, training),
     )
 
 
@@ -86,6 +107,38 @@ def _values(graph: Graph, states: set[int]) -> _Values:
     ]
     returned = frozenset(value for output in graph.outputs for value in values_in(output.content))
     return _Values(producers=producers, reads=reads, returned=returned)
+
+
+def _training_arrays(
+    graph: Graph,
+    costs: NodeCosts,
+    producers: Mapping[int, int],
+    roots: Mapping[int, int],
+    state_of_root: Mapping[int, int],
+    training: Training | None,
+) -> dict[str, Any]:
+    """The problem's fields about gradients; none in inference. Gradients are as large as what they are of."""
+    if training is None:
+        return {}
+    trained = {state_of_root[roots[state.value_id]] for state in graph.states if state.requires_grad}
+    if not trained:
+        raise OptionsError(
+            "training: no state of the graph requires a gradient, so there is nothing to train; export the module with "
+            "requires_grad set on what is to be trained, or ask for a plan without training"
+        )
+    varying = values_with_gradient(graph)
+    sizes, counts = np.zeros(len(state_of_root), dtype=np.int64), np.zeros(len(state_of_root))
+    for root, state in state_of_root.items():
+        if state in trained:
+            sizes[state], counts[state] = costs.shapes[root].size_bytes, costs.shapes[root].num_elements
+    return {
+        "node_has_gradient": np.array([not varying.isdisjoint(node.outputs) for node in graph.nodes], dtype=np.bool_),
+        "value_gradient_bytes": np.where(
+            [value in varying and made >= 0 for value, made in producers.items()], _sizes(producers, costs), 0
+        ),
+        "state_gradient_bytes": sizes,
+        "state_optimizer_bytes": np.ceil(counts * training.optimizer_bytes_per_parameter).astype(np.int64),
+    }
 
 
 def _state_uses(

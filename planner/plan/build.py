@@ -41,7 +41,7 @@ def build_plan(
         Stage(
             index=index,
             node_ranges=ranges[index],
-            device_ids=(inventory.devices[assignment.device_of_stage[index]].id,),
+            device_ids=tuple(inventory.devices[device].id for device in assignment.devices_of_stage[index]),
             states=residence.states[index],
             liveness=tables[index],
             outputs=residence.outputs[index],
@@ -52,10 +52,14 @@ def build_plan(
                 state_bytes=costs.state_bytes,
                 activation_bytes=costs.activation_bytes,
                 buffer_bytes=costs.buffer_bytes,
+                gradient_bytes=costs.gradient_bytes,
+                optimizer_bytes=costs.optimizer_bytes,
+                saved_bytes=costs.saved_bytes,
             ),
             reason=assignment.reasons[index],
             first_module=modules[index][0],
             last_module=modules[index][1],
+            backward_seconds=costs.backward_seconds,
         )
         for index, costs in enumerate(evaluation.stages)
     )
@@ -73,6 +77,7 @@ def build_plan(
         lower_bound_seconds=assignment.lower_bound_seconds,
         symbol_values=tuple(sorted((symbol.name, symbol_values[symbol.id]) for symbol in graph.symbols)),
         cost_sources=cost_sources,
+        step_seconds=evaluation.step_seconds,
     )
 
 
