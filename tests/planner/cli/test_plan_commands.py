@@ -1,0 +1,116 @@
+"""What can be asked of plans besides making and listing them, against a real server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli import exit_codes
+from tests.planner.cli.conftest import RunCli
+
+
+@pytest.fixture
+def graph(cli: RunCli, chain: Path) -> str:
+    return cli("submit", chain, "-o", "json").document()["id"]
+
+
+def cut_plan(cli: RunCli, graph: str, devices: Path, *arguments: object) -> Any:
+    return cli("plan", "create", "--graph", graph, "--inventory", devices, *arguments, "-o", "json").document()
+
+
+def test_diff(cli: RunCli, graph: str, two_devices: Path) -> None:
+    one = cut_plan(cli, graph, two_devices, "--cut", "layers.0")
+    other = cut_plan(cli, graph, two_devices, "--cut", "layers.2")
+    document = cli("plan", "diff", one["id"], other["id"], "-o", "json").document()
+    assert document["num_nodes_moved"] == 2
+    assert document["moved_bytes"] == 2 * 8 * 8 * 4
+    table = cli("plan", "diff", one["id"], other["id"]).stdout
+    assert "2 of 4 nodes move (50.0%)" in table
+    assert "512 B of state to move" in table
+
+
+def test_diff_of_plans_of_two_graphs_is_refused(cli: RunCli, graph: str, chain: Path, two_devices: Path) -> None:
+    finished = cli("plan", "diff", cut_plan(cli, graph, two_devices)["id"], "plan-000000000000")
+    assert finished.status == exit_codes.NOT_FOUND
+
+
+def test_what_if_stores_nothing(cli: RunCli, graph: str, two_devices: Path, tmp_path: Path) -> None:
+    plan = cut_plan(cli, graph, two_devices, "--cut", "layers.1")
+    before = cli("plan", "list", "--graph", graph, "-o", "json").document()
+    document = cli("plan", "what-if", plan["id"], "--mode", "single", "--without", "a", "-o", "json").document()
+    assert [stage["device_ids"] for stage in document["plan"]["stages"]] == [["b"]]
+    assert document["diff"]["num_stages"] == [2, 1]
+    assert cli("plan", "list", "--graph", graph, "-o", "json").document() == before
+    bigger = tmp_path / "bigger.yaml"
+    bigger.write_text("devices:\n- {id: x, memory: 1GiB}\n- {id: y, memory: 1GiB}\n")
+    table = cli("plan", "what-if", plan["id"], "--inventory", bigger).stdout
+    assert "nowhere → x" in table
+    assert "4 of 4 nodes move" in table
+
+
+def test_what_if_a_device_that_is_not_there_is_left_out(cli: RunCli, graph: str, two_devices: Path) -> None:
+    plan = cut_plan(cli, graph, two_devices, "--cut", "layers.1")
+    finished = cli("plan", "what-if", plan["id"], "--without", "c")
+    assert finished.status == exit_codes.INVALID_INPUT
+    assert "no device is called 'c'; there are 'a', 'b'" in finished.stderr
+
+
+def test_export(cli: RunCli, graph: str, two_devices: Path) -> None:
+    plan = cut_plan(cli, graph, two_devices, "--cut", "layers.0")["id"]
+
+    def exported(format_: str, *arguments: str) -> str:
+        return cli("plan", "export", plan, "--format", format_, *arguments).stdout.strip()
+
+    assert exported("vllm") == "VLLM_PP_LAYER_PARTITION=1,3"
+    assert exported("megatron") == '--pipeline-model-parallel-layout "Et|t*3L"'
+    assert json.loads(exported("torch-pipelining")) == {"layers.1": "beginning"}
+    assert json.loads(exported("torchtitan")) == [["layers.0"], ["layers.1", "layers.2", "layers.3"]]
+    assert json.loads(exported("device-map")) == {"layers.0": 0, "layers.1": 1, "layers.2": 1, "layers.3": 1}
+    named = json.loads(exported("device-map", "--name", "a=cuda:0", "--name", "b=1"))
+    assert set(named.values()) == {"cuda:0", 1}
+    refused = cli("plan", "export", plan, "--format", "device-map", "--nearest")
+    assert refused.status == exit_codes.INVALID_INPUT
+
+
+def test_explain_says_what_the_next_best_cut_costs(cli: RunCli, graph: str, two_devices: Path) -> None:
+    plan = cut_plan(cli, graph, two_devices, "--cut", "layers.0")["id"]
+    lines = cli("plan", "explain", plan, "-o", "json").document()["lines"]
+    (line,) = (line for line in lines if "next best" in line)
+    assert "with the other cuts where they are: after" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--cut", "layers.0", "--mode", "optimal"), "only --mode cut takes it"),
+        (("--mode", "balanced", "--free"), "only --mode optimal takes it"),
+        (("--mode", "size_based", "--stages", "2"), "only --mode optimal or balanced takes it"),
+        (("--mode", "aot_based"), "needs --assignment FILE"),
+        (("--symbol", "batch"), "is no NAME=VALUE"),
+        (("--bucket", "batch=x"), "is no NAME=VALUE,…[:WEIGHT]"),
+        (("--fix", "layers.0"), "is no MODULE=DEVICE"),
+        (("--together", "layers.0"), "needs two or more"),
+        (("--objective", "step_time"), "needs a training schedule"),
+        (("--effort", "-1"), "effort is -1.0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    cli: RunCli, graph: str, two_devices: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    finished = cli("plan", "create", "--graph", graph, "--inventory", two_devices, *arguments)
+    assert finished.status == exit_codes.INVALID_INPUT
+    assert says in " ".join(finished.stderr.split())
+    assert "Traceback" not in finished.stderr
+
+
+def test_an_assignment_by_hand(cli: RunCli, graph: str, two_devices: Path, tmp_path: Path) -> None:
+    path = tmp_path / "assignment.json"
+    path.write_text(json.dumps({"partition_of_node": [0, 0, 0, 1], "device_of_partition": ["b", "a"]}))
+    plan = cut_plan(cli, graph, two_devices, "--assignment", path)
+    assert [(stage["device_ids"], stage["num_nodes"]) for stage in plan["stages"]] == [(["b"], 3), (["a"], 1)]
+    path.write_text('{"partition_of_node": [0.5]}')
+    finished = cli("plan", "create", "--graph", graph, "--inventory", two_devices, "--assignment", path)
+    assert finished.status == exit_codes.INVALID_INPUT
