@@ -57,6 +57,12 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
             stages=await self._supervisor.metrics(),
         )
 
+    async def Profile(
+        self, request: stage_daemon_pb2.ProfileRequest, context: Context
+    ) -> AsyncIterator[stage_daemon_pb2.ProfileResponse]:
+        async for response in self._supervisor.profile(request):
+            yield response
+
     async def SendInputs(
         self, request_iterator: AsyncIterator[stage_daemon_pb2.SendInputsRequest], context: Context
     ) -> AsyncIterator[stage_daemon_pb2.SendInputsResponse]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.lifecycle import Life, Phase
-from stage_daemon.errors import Conflict, InvalidRequest, NotFound
+from stage_daemon.control.profiling import Profiling
+from stage_daemon.errors import Cancelled, Conflict, DaemonError, InvalidRequest, NotFound
 from stage_daemon.worker.failures import failure_from_error
 
 MAX_DRAIN_SECONDS = 3600.0
@@ -33,6 +35,7 @@ class Supervisor:
         self._planner_address = planner_address
         self._listen_host = listen_host
         self._hosted: dict[str, HostedDeployment] = {}
+        self._profiling: Profiling | None = None
         self._leaving = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -47,6 +50,22 @@ class Supervisor:
         wanted.blob_address = request.blob_address or self._planner_address
         async for response in hosted.load(wanted):
             yield response
+
+    async def profile(
+        self, request: stage_daemon_pb2.ProfileRequest
+    ) -> AsyncIterator[stage_daemon_pb2.ProfileResponse]:
+        """Times as they come. Raises Conflict while a deployment or another profile is here, or once one comes."""
+        self._check_free_to_profile()
+        wanted = stage_daemon_pb2.ProfileRequest()
+        wanted.CopyFrom(request)
+        wanted.blob_address = request.blob_address or self._planner_address
+        profiling = self._profiling = Profiling(wanted, self._torch_device)
+        try:
+            async with aclosing(profiling.run()) as responses:
+                async for response in responses:
+                    yield response
+        finally:
+            self._profiling = None
 
     async def open_rendezvous(self, deployment_id: str, generation: int) -> int:
         """The port of the store at which the generation's workers meet."""
@@ -89,6 +108,7 @@ class Supervisor:
     def leave(self) -> None:
         """Takes no more deployments, and reports those that run as draining: the planner then stops them everywhere."""
         self._leaving = True
+        self._stop_profiling(Cancelled(f"the daemon of {self.device_id} is shutting down", device_id=self.device_id))
         self.changed.set()
 
     async def wait_until_empty(self, timeout_seconds: float) -> bool:
@@ -102,6 +122,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """Lets go of everything at once."""
+        self._stop_profiling(Cancelled(f"the daemon of {self.device_id} has stopped", device_id=self.device_id))
         await asyncio.gather(*(self.release(deployment_id, 0.0) for deployment_id in tuple(self._hosted)))
 
     def _host(self, request: stage_daemon_pb2.LoadStagesRequest) -> HostedDeployment:
@@ -121,12 +142,25 @@ class Supervisor:
             generation=request.generation,
             stages=tuple(module.stage for module in request.stages),
         )
+        self._stop_profiling(
+            Conflict(f"deployment {request.deployment_id} came to {self.device_id}", device_id=self.device_id)
+        )
         hosted = HostedDeployment(
             life=life, device_id=self.device_id, torch_device=self._torch_device, on_change=self.changed.set
         )
         self._hosted[request.deployment_id] = hosted
         self._empty.clear()
         return hosted
+
+    def _check_free_to_profile(self) -> None:
+        held = next((hosted.life for hosted in self._hosted.values() if not hosted.life.phase.ended), None)
+        if held is not None or self._leaving or self._profiling is not None:
+            what = f"holds deployment {held.deployment_id}" if held else "is profiling or shutting down already"
+            raise Conflict(f"{self.device_id} {what}; profile on a device that is free", device_id=self.device_id)
+
+    def _stop_profiling(self, error: DaemonError) -> None:
+        if self._profiling is not None:
+            self._profiling.stop(error)
 
     def _find(self, deployment_id: str, generation: int) -> HostedDeployment:
         hosted = self.find(deployment_id)

@@ -20,9 +20,12 @@ _DEVICE_CLASSES = frozenset({"cpu", "cuda", "meta"})
 
 @dataclass(frozen=True, slots=True)
 class ArgumentReader:
-    """Reads arguments of one program: `values` grows as nodes are rebuilt; every device becomes `device`."""
+    """Reads arguments of one program: `values` grows as nodes are rebuilt; every device becomes `device`.
 
-    values: Mapping[int, fx.Node]
+    `values` stand for themselves: a program's nodes where it is rebuilt, tensors and numbers where a call is made.
+    """
+
+    values: Mapping[int, Any]
     subgraphs: Sequence[fx.Node]
     device: torch.device
 
@@ -43,7 +46,7 @@ class ArgumentReader:
         read = [self.read(where, item, depth_left - 1) for item in items]
         return read if kind == "list" else tuple(read)
 
-    def _value(self, where: str, argument: pb.Argument) -> fx.Node:
+    def _value(self, where: str, argument: pb.Argument) -> Any:
         if argument.value not in self.values:
             raise InvalidGraph(f"{where}: reads value {argument.value}, which nothing before it gives")
         return self.values[argument.value]

@@ -21,6 +21,7 @@ class FrameKind(IntEnum):
     OUTPUT_TAKEN = 4
     METRICS = 5
     DRAIN = 6
+    PROFILE = 7  # ProfileRequest; `sequence` is the distinct node to start from
     # Worker to supervisor.
     LOAD_PROGRESS = 32  # LoadStagesResponse
     LOADED = 33
@@ -31,7 +32,13 @@ class FrameKind(IntEnum):
     DRAINED = 38
     FAILED = 39  # Failure
     INPUT_REFUSED = 40  # Failure
+    PROFILE_NODES = 41  # ProfileResponse, all distinct nodes without times
+    PROFILE_STEP = 42  # ProfileResponse
+    PROFILED = 43  # ProfileResponse, empty
 
+
+# What a profiling process exits with whose device is lost to it; its last PROFILE_STEP says of which node.
+LOST_EXIT_CODE = 3
 
 # Kind, session id, sequence, length of the body.
 HEAD = struct.Struct("<BQQQ")

@@ -1,0 +1,66 @@
+"""A process that profiles, as its supervisor sees it. It may crash on any node and take nothing with it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+
+from stage_daemon.control.worker_process import preload_forkserver
+from stage_daemon.worker.frames import HEAD, Frame, FrameKind
+from stage_daemon.worker.profile import entry
+
+_CONTEXT = get_context("forkserver")
+
+
+class ProfileProcess:
+    """Made by `start`. One reader at a time."""
+
+    def __init__(self, process: BaseProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls, device: str, request: bytes, first: int) -> ProfileProcess:
+        """Begins with the distinct node `first`. `request` is a serialized ProfileRequest."""
+        preload_forkserver()
+        ours, theirs = socket.socketpair()
+        process = _CONTEXT.Process(target=entry.run, args=(theirs, device), name="profile", daemon=True)
+        try:
+            await asyncio.to_thread(process.start)
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        frame = Frame(kind=FrameKind.PROFILE, sequence=first, body=request)
+        writer.writelines([frame.head(), frame.body])
+        return cls(process, reader, writer)
+
+    async def next_frame(self) -> Frame | None:
+        """None once the process has ended."""
+        try:
+            kind, session_id, sequence, length = HEAD.unpack(await self._reader.readexactly(HEAD.size))
+            body = await self._reader.readexactly(length) if length else b""
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        return Frame(kind=FrameKind(kind), session_id=session_id, sequence=sequence, body=body)
+
+    def kill(self) -> None:
+        """Idempotent; `next_frame` then gives None."""
+        self._process.kill()
+
+    async def end(self) -> int:
+        """Kills it if it still runs, and returns its exit code, negative for a signal."""
+        self.kill()
+        self._writer.close()
+        await asyncio.to_thread(self._process.join)
+        return self._process.exitcode or 0
+
+
+def ending(exit_code: int) -> str:
+    """In words."""
+    if exit_code < 0:
+        return f"its process was killed by signal {-exit_code} ({signal.Signals(-exit_code).name})"
+    return f"its process exited with code {exit_code}"

@@ -1,0 +1,1 @@
+"""Times the nodes of a graph one by one: distinct nodes, inputs made up, a clock, and the process around them."""

@@ -1,0 +1,104 @@
+"""One graph's distinct nodes, each run alone on the device: inputs made, called, timed, let go of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from protos.v1 import graph_pb2 as pb
+from stage_daemon.errors import DaemonError, InvalidGraph, UnsupportedOperator
+from stage_daemon.loader import contexts
+from stage_daemon.loader.arguments import ArgumentReader
+from stage_daemon.loader.declared import Declared
+from stage_daemon.loader.operators import find_operator
+from stage_daemon.worker.profile.clock import Effort, seconds_of
+from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, value_ids
+from stage_daemon.worker.profile.indices import integer_ranges
+from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
+from stage_daemon.worker.profile.values import Described, ValueTable
+
+
+class Unmeasured(Exception):
+    """Why a node could not be run alone. `is_fatal` where the device is of no use to this process any more."""
+
+    def __init__(self, reason: str, *, is_fatal: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_fatal = is_fatal
+
+
+class Bench:
+    """Raises InvalidGraph or InvalidRequest for a graph or symbol values that make no sense."""
+
+    def __init__(self, graph: pb.Graph, symbol_values: Mapping[str, int], device: torch.device, effort: Effort) -> None:
+        self._graph = graph
+        self._device = device
+        self._effort = effort
+        self._values = ValueTable(graph, symbol_values)
+        self._contexts = _contexts(graph, device)
+        self.distinct = distinct_nodes(graph, self._values)
+
+    def measure(self, one: DistinctNode) -> float:
+        """Seconds of one call. Raises Unmeasured."""
+        try:
+            return self._measure(one)
+        except DaemonError as error:
+            raise Unmeasured(error.message) from error
+        except Exception as error:
+            # What torch raises for a call that cannot work is of any type: IndexError, RuntimeError, out of memory ...
+            raise Unmeasured(_shown(error), is_fatal=self._is_lost()) from error
+        finally:
+            if self._device.type == "cuda" and not self._is_lost():
+                torch.cuda.empty_cache()
+
+    def _measure(self, one: DistinctNode) -> float:
+        node = self._graph.nodes[one.first]
+        operator = self._graph.operators[node.operator]
+        if operator.kind == pb.OPERATOR_KIND_HIGHER_ORDER:
+            raise UnsupportedOperator("which branch runs is not known")
+        implementation = find_operator(operator)
+        described = {value_id: self._values.describe(value_id) for value_id in value_ids(node)}
+        self._check_memory(node, described)
+        if node.context >= len(self._contexts):
+            raise InvalidGraph(f"node {one.first}: speaks of context {node.context}; the graph has no such")
+        values = make_values(described, integer_ranges(operator.name, node, self._values), self._device, one.first)
+        reader = ArgumentReader(values, (), self._device)
+        at = f"node {one.first}"
+        arguments = tuple(reader.read(at, argument) for argument in node.arguments)
+        keywords = {item.name: reader.read(at, item.argument) for item in node.keyword_arguments}
+        function: Any = implementation.function
+        with torch.no_grad(), contexts.leave_as_found():
+            contexts.enter(*self._contexts[node.context])
+            return seconds_of(lambda: function(*arguments, **keywords), self._device, self._effort)
+
+    def _check_memory(self, node: pb.Node, described: Mapping[int, Described]) -> None:
+        made = [self._values.describe(value_id) for value_id in node.outputs if value_id]
+        tensors = [one for one in (*described.values(), *made) if isinstance(one, Declared)]
+        check_fits(sum(map(storage_bytes, tensors)), self._device)
+
+    def _is_lost(self) -> bool:
+        """A kernel that failed on a GPU takes the process's context with it."""
+        if self._device.type != "cuda":
+            return False
+        try:
+            torch.cuda.synchronize(self._device)
+        except RuntimeError:
+            return True
+        return False
+
+
+def _contexts(graph: pb.Graph, device: torch.device) -> list[contexts.ContextArguments]:
+    home = next((value.device_class for value in graph.values if value.kind == pb.VALUE_KIND_TENSOR), "cpu")
+    found = [
+        contexts.context_arguments(f"context {index}", context, home, device)
+        for index, context in enumerate(graph.contexts)
+    ]
+    return found or [contexts.DEFAULT]
+
+
+def _shown(error: Exception) -> str:
+    """The first line: what follows is torch's own stack."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}"[:300]

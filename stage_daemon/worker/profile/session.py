@@ -1,0 +1,73 @@
+"""One profile from request to last answer, in the process that runs it."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import torch
+
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.loader.parse import parse_graph
+from stage_daemon.worker.blobs import BlobReader
+from stage_daemon.worker.frames import LOST_EXIT_CODE, Frame, FrameKind, write_frame
+from stage_daemon.worker.profile.bench import Bench, Unmeasured
+from stage_daemon.worker.profile.clock import Effort
+from stage_daemon.worker.profile.distinct import DistinctNode
+
+MAX_REPETITIONS = 10_000
+
+
+class Session:
+    def __init__(self, connection: socket.socket, device: str) -> None:
+        self._connection = connection
+        self._device = torch.device(device)
+
+    def run(self, frame: Frame) -> None:
+        """Raises what keeps the whole graph from being profiled."""
+        request = stage_daemon_pb2.ProfileRequest.FromString(frame.body)
+        bench = self._bench(request)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        self._write(
+            FrameKind.PROFILE_NODES,
+            stage_daemon_pb2.ProfileResponse(
+                num_distinct=len(bench.distinct), measured=[_to_proto(one) for one in bench.distinct]
+            ),
+        )
+        for index in range(frame.sequence, len(bench.distinct)):
+            self._measure(bench, index)
+        self._write(FrameKind.PROFILED, stage_daemon_pb2.ProfileResponse())
+
+    def _bench(self, request: stage_daemon_pb2.ProfileRequest) -> Bench:
+        reader = BlobReader(request.blob_address)
+        try:
+            graph = parse_graph(reader.read_whole(request.graph_sha256))
+        finally:
+            reader.close()
+        effort = Effort(
+            repetitions=min(request.repetitions or Effort().repetitions, MAX_REPETITIONS),
+            warmup=min(request.warmup or Effort().warmup, MAX_REPETITIONS),
+        )
+        return Bench(graph, request.symbol_values, self._device, effort)
+
+    def _measure(self, bench: Bench, index: int) -> None:
+        one = _to_proto(bench.distinct[index])
+        lost = False
+        try:
+            one.seconds = bench.measure(bench.distinct[index])
+        except Unmeasured as error:
+            one.unmeasured_reason, lost = error.reason, error.is_fatal
+        response = stage_daemon_pb2.ProfileResponse(
+            num_done=index + 1, num_distinct=len(bench.distinct), measured=[one]
+        )
+        self._write(FrameKind.PROFILE_STEP, response)
+        if lost:
+            os._exit(LOST_EXIT_CODE)
+
+    def _write(self, kind: FrameKind, message: stage_daemon_pb2.ProfileResponse) -> None:
+        write_frame(self._connection, Frame(kind=kind, body=message.SerializeToString()))
+
+
+def _to_proto(one: DistinctNode) -> stage_daemon_pb2.DistinctNode:
+    return stage_daemon_pb2.DistinctNode(nodes=one.nodes, operator=one.operator)
