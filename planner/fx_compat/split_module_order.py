@@ -16,7 +16,7 @@ from torch import fx
 
 from planner.fx_compat.split_module_effects import Ambient
 from planner.fx_compat.split_module_errors import PartitionCycle
-from planner.fx_compat.split_module_partitions import Partitioning
+from planner.fx_compat.split_module_partitions import Partitioning, partition_nodes
 from planner.fx_compat.split_module_regions import AUTOCAST_NODES
 from planner.fx_compat.split_module_storage import GraphEffects, StorageClasses, graph_effects
 
@@ -34,8 +34,8 @@ def order_partitions(module: fx.GraphModule, split: Partitioning, *, keep_origin
         raise _cycle(names, split.uses, by_data_only=True)
     if effects.is_pure:
         return by_data
-    certain = _effect_edges(module, split, effects, only_certain=True)
-    possible = certain | _effect_edges(module, split, effects, only_certain=False)
+    certain = _effect_edges(module, split.name_of, effects, only_certain=True)
+    possible = certain | _effect_edges(module, split.name_of, effects, only_certain=False)
     if _keeps(by_data, possible):
         return by_data
     # What merely may matter gives way where it cannot be kept as well.
@@ -43,6 +43,22 @@ def order_partitions(module: fx.GraphModule, split: Partitioning, *, keep_origin
         if (order := arrange(names, {**split.uses, **edges})) is not None:
             return order
     raise _cycle(names, {**split.uses, **certain}, by_data_only=False)
+
+
+def effect_pairs(module: fx.GraphModule) -> tuple[tuple[fx.Node, fx.Node], ...]:
+    """(earlier, later) operations that must keep their order whatever partitions they are in; data aside."""
+    operations = {node: node.name for node in module.graph.nodes if node.op.startswith("call_")}
+    return tuple(_effect_edges(module, operations, graph_effects(module), only_certain=True).values())
+
+
+def effect_pairs(module: fx.GraphModule) -> tuple[tuple[fx.Node, fx.Node], ...]:
+    """(earlier, later) calls of which one may write what the other touches, or that both draw; enough to order all."""
+    effects = graph_effects(module)
+    if effects.is_pure:
+        return ()
+    positions = {node: position for position, node in enumerate(module.graph.nodes)}
+    alone = partition_nodes(module.graph, positions.__getitem__, None)
+    return tuple(_effect_edges(module, alone, effects, only_certain=False).values())
 
 
 def _last_ready_first(names: tuple[str, ...], edges: Edges) -> tuple[str, ...] | None:
@@ -97,13 +113,13 @@ class _History:
 
 
 def _effect_edges(
-    module: fx.GraphModule, split: Partitioning, effects: GraphEffects, *, only_certain: bool
+    module: fx.GraphModule, name_of: Mapping[fx.Node, str], effects: GraphEffects, *, only_certain: bool
 ) -> dict[tuple[str, str], tuple[fx.Node, fx.Node]]:
     classes = StorageClasses(module, effects, only_certain=only_certain)
     sets_mode, views_read = _sets_mode(effects), effects.reshapes_in_place
     histories: dict[int | Ambient, _History] = {}
     edges: dict[tuple[str, str], tuple[fx.Node, fx.Node]] = {}
-    for node, name in split.name_of.items():
+    for node, name in name_of.items():
         written = dict.fromkeys(_written(node, effects, classes, only_certain=only_certain))
         read = _read(node, effects, classes, views_read=views_read)
         mode = {Ambient.MODE: None} if sets_mode and node.target not in AUTOCAST_NODES else {}
@@ -116,8 +132,8 @@ def _effect_edges(
             else:
                 history.readers.setdefault(name, node)
             for before in earlier:
-                if split.name_of[before] != name:
-                    edges.setdefault((split.name_of[before], name), (before, node))
+                if name_of[before] != name:
+                    edges.setdefault((name_of[before], name), (before, node))
     return edges
 
 

@@ -1,0 +1,126 @@
+"""torch.fx's accelerator partitioner, by its names and signatures, on this planner's algorithms.
+
+Modes, sizes and latencies mean what they mean in torch.fx.experimental; results of the single, size-based, sparse and
+given partitions are the same wherever torch's are sound. What differs: a program that fits is not refused; devices may
+be filled to the last byte and be unequal; given partitions are checked; moves that are found reach the module; several
+outputs of one node are sized; writes in place and random draws keep their order; the caller's graph is only read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import fx
+from torch.fx import Node
+
+from planner.fx_compat.dag import DAG, DAGNode, dag_of
+from planner.fx_compat.latency import (
+    get_comm_latency_between,
+    get_latency_of_one_partition,
+    get_latency_of_partitioned_graph,
+    get_partition_to_latency_mapping,
+)
+from planner.fx_compat.partition_devices import (
+    get_device_partition_stats,
+    get_device_to_partitions_mapping,
+    get_logical_id_to_device,
+)
+from planner.fx_compat.partition_groups import (
+    check_dependency,
+    combine_two_partitions,
+    get_bfs_level_partition,
+    get_node_to_partition_mapping,
+    reorganize_partitions,
+    reset_partition_device,
+    set_parents_and_children,
+)
+from planner.fx_compat.partition_numbers import GIVEN, NumberedGraph, numbered
+from planner.fx_compat.partition_record import Partition, get_extra_size_of
+from planner.fx_compat.partition_sizes import get_size_of_all_nodes, nodes_before_output, sizes_of_nodes
+from planner.fx_compat.partitioner_checks import check_devices
+from planner.fx_compat.partitioner_config import (
+    Device,
+    NodeLatency,
+    PartitionerConfig,
+    PartitionLatency,
+    PartitionMode,
+)
+from planner.fx_compat.partitioner_errors import NothingToPartition
+from planner.fx_compat.partitioner_modes import choose_partitions, partitions_as_given, saturate
+from planner.fx_compat.split_module import split_module
+from planner.fx_compat.split_module_order import effect_pairs
+
+__all__ = [
+    "DAG",
+    "DAGNode",
+    "Device",
+    "NodeLatency",
+    "Partition",
+    "PartitionLatency",
+    "PartitionMode",
+    "PartitionResult",
+    "Partitioner",
+    "PartitionerConfig",
+    "check_dependency",
+    "combine_two_partitions",
+    "get_bfs_level_partition",
+    "get_comm_latency_between",
+    "get_device_partition_stats",
+    "get_device_to_partitions_mapping",
+    "get_extra_size_of",
+    "get_latency_of_one_partition",
+    "get_latency_of_partitioned_graph",
+    "get_logical_id_to_device",
+    "get_node_to_partition_mapping",
+    "get_partition_to_latency_mapping",
+    "get_size_of_all_nodes",
+    "reorganize_partitions",
+    "reset_partition_device",
+    "set_parents_and_children",
+]
+
+
+class PartitionResult(NamedTuple):
+    dag: DAG
+    module_with_submodules: fx.GraphModule
+
+
+class Partitioner:
+    """Splits a traced module over devices. May be used again: each call starts anew.
+
+    After a call, `partitions` are those of its result, with their devices, and `node_to_partition` has their ids.
+    """
+
+    def __init__(self) -> None:
+        self.partitions: list[Partition] = []
+        self.node_to_partition: dict[Node, int] = {}
+        self.devices: list[Device] = []
+
+    def partition_graph(
+        self, fx_module: fx.GraphModule, torch_module: torch.nn.Module, partitioner_config: PartitionerConfig
+    ) -> PartitionResult:
+        """The nodes need shapes (see get_size_of_all_nodes). Raises kinds of RuntimeError; see partitioner_errors."""
+        check_devices(partitioner_config.devices)
+        self.devices = list(partitioner_config.devices)
+        program = _numbered(fx_module)
+        if partitioner_config.mode is PartitionMode.aot_based:
+            partitions = partitions_as_given(program, partitioner_config)
+        else:
+            partitions = choose_partitions(program, fx_module, partitioner_config)
+        set_parents_and_children(partitions)
+        get_bfs_level_partition(partitions)
+        if partitioner_config.saturate_host:
+            saturate(partitions, self.devices)
+        self.partitions = partitions
+        self.node_to_partition = get_node_to_partition_mapping(partitions)
+        split = split_module(fx_module, torch_module, self.node_to_partition.__getitem__)
+        dag = dag_of(split, {partition.partition_id: partition for partition in partitions})
+        return PartitionResult(dag, split)
+
+
+def _numbered(fx_module: fx.GraphModule) -> NumberedGraph:
+    nodes = nodes_before_output(fx_module.graph)
+    if all(node.op in GIVEN for node in nodes):
+        raise NothingToPartition("No Partition since no operations in the module")
+    return numbered(nodes, sizes_of_nodes(fx_module, nodes), effect_pairs(fx_module))

@@ -1,0 +1,123 @@
+"""Devices for groups that have none: each to the fullest device that still has room, as torch.fx does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from planner.partition.operations.first_fit import PlacedGroups
+from planner.partition.operations.operation_graph import Group, OperationGraph
+
+Devices = tuple[int, ...]
+
+
+def map_groups(
+    graph: OperationGraph,
+    groups: Sequence[Group],
+    used_bytes: Sequence[int],
+    devices: Sequence[Devices],
+    capacities: Sequence[int],
+) -> tuple[list[Devices], bool]:
+    """Groups in order; devices by room left, ascending. False, with what was found so far, where a group fits nowhere.
+
+    A group takes `used_bytes` of an empty device, and of another what its nodes need beside all that is there. As
+    torch.fx has it, that must be less than the room that is left.
+    """
+    found = list(devices)
+    held: list[set[int]] = [set() for _ in capacities]
+    empty = [True] * len(capacities)
+    left = list(capacities)
+    for group, used, at in zip(groups, used_bytes, devices, strict=True):
+        for device in at:
+            held[device] |= group
+            empty[device] = False
+            left[device] -= used
+    order = list(range(len(capacities)))
+    for index, group in enumerate(groups):
+        if found[index]:
+            continue
+        # Sorted anew each time from the last order: that settles ties.
+        order.sort(key=left.__getitem__)
+        for device in order:
+            needed = used_bytes[index] if empty[device] else _needed_beside(graph, group, held[device])
+            if needed < left[device]:
+                break
+        else:
+            return found, False
+        found[index] = (device,)
+        held[device] |= group
+        empty[device] = False
+        left[device] -= needed
+    return found, True
+
+
+def _needed_beside(graph: OperationGraph, group: Group, held: set[int]) -> int:
+    return sum(
+        graph.total_bytes[node]
+        + sum(graph.out_bytes[source] for source in graph.inputs[node] if source not in held and source not in group)
+        for node in group
+    )
+
+
+def map_placed(graph: OperationGraph, placed: PlacedGroups, capacities: Sequence[int]) -> PlacedGroups | None:
+    used = [graph.group_bytes(group) for group in placed.groups]
+    devices, complete = map_groups(graph, placed.groups, used, placed.devices, capacities)
+    return PlacedGroups(groups=placed.groups, devices=tuple(devices)) if complete else None
+
+
+def fuller_map(
+    graph: OperationGraph, groups: Sequence[Group], devices: Sequence[Devices], capacities: Sequence[int]
+) -> list[Devices] | None:
+    """Where `map_groups` ends early: devices filled to the last byte, groups also from the largest, and in turn also to
+    the emptiest device or to where they add least."""
+    sizes = [graph.group_bytes(group) for group in groups]
+    listed = range(len(groups))
+    for order in (listed, sorted(listed, key=lambda index: (-sizes[index], index))):
+        for rule in (_fullest, _emptiest, _least_added):
+            found = _map_by(graph, groups, devices, capacities, order, rule)
+            if found is not None:
+                return found
+    return None
+
+
+def _fullest(left: int, needed: int) -> int:
+    return left
+
+
+def _emptiest(left: int, needed: int) -> int:
+    return -left
+
+
+def _least_added(left: int, needed: int) -> int:
+    return needed
+
+
+def _map_by(
+    graph: OperationGraph,
+    groups: Sequence[Group],
+    devices: Sequence[Devices],
+    capacities: Sequence[int],
+    order: Iterable[int],
+    rule: Callable[[int, int], int],
+) -> list[Devices] | None:
+    found = list(devices)
+    held: list[set[int]] = [set() for _ in capacities]
+    for group, at in zip(groups, devices, strict=True):
+        for device in at:
+            held[device] |= group
+    left = [room - graph.group_bytes(group) for room, group in zip(capacities, held, strict=True)]
+    for index in order:
+        if found[index]:
+            continue
+        choices = []
+        for device, room in enumerate(left):
+            needed = capacities[device] - room
+            added = graph.group_bytes(held[device] | groups[index]) - needed
+            if added <= room:
+                choices.append((rule(room, added), device, added))
+        if not choices:
+            return None
+        _, device, added = min(choices)
+        found[index] = (device,)
+        held[device] |= groups[index]
+        left[device] -= added
+    return found

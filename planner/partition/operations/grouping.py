@@ -1,0 +1,79 @@
+"""Groups of operations as a graph of their own: which reads from which, in an order to run them, and their cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from planner.partition.operations.operation_graph import Group, OperationGraph
+
+
+def children_of_groups(
+    graph: OperationGraph, groups: Sequence[Group], *, with_order: bool = False
+) -> tuple[tuple[int, ...], ...]:
+    """By group: the others that read from it, ascending. What a group holds itself it does not read from another.
+
+    `with_order`: and those whose effects come after its own.
+    """
+    holders: dict[int, list[int]] = {}
+    for index, group in enumerate(groups):
+        for node in group:
+            holders.setdefault(node, []).append(index)
+    children: list[set[int]] = [set() for _ in groups]
+    for source, parents in holders.items():
+        for user in graph.users[source]:
+            for child in holders.get(user, ()):
+                if source not in groups[child]:
+                    for parent in parents:
+                        children[parent].add(child)
+    for earlier, later in graph.after if with_order else ():
+        for parent in holders.get(earlier, ()):
+            children[parent].update(child for child in holders.get(later, ()) if child != parent)
+    return tuple(tuple(sorted(found)) for found in children)
+
+
+def running_order(children: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Every group before its children, lower indexes first; shorter than the groups if there is a cycle."""
+    waiting = [0] * len(children)
+    for found in children:
+        for child in found:
+            waiting[child] += 1
+    ready = [group for group, count in enumerate(waiting) if count == 0]
+    heapify(ready)
+    order = []
+    while ready:
+        group = heappop(ready)
+        order.append(group)
+        for child in children[group]:
+            waiting[child] -= 1
+            if waiting[child] == 0:
+                heappush(ready, child)
+    return tuple(order)
+
+
+def find_cycle(children: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The groups of one cycle in order, from its lowest; empty if there is none."""
+    left = set(range(len(children))) - set(running_order(children))
+    # Dropping what leads nowhere leaves groups that all have a child among them: any walk comes round.
+    ends = {group for group in left if not left.intersection(children[group])}
+    while ends:
+        left -= ends
+        ends = {group for group in left if not left.intersection(children[group])}
+    if not left:
+        return ()
+    walk, seen = [min(left)], dict[int, int]()
+    while walk[-1] not in seen:
+        seen[walk[-1]] = len(walk) - 1
+        walk.append(min(left.intersection(children[walk[-1]])))
+    cycle = walk[seen[walk[-1]] : -1]
+    start = cycle.index(min(cycle))
+    return tuple(cycle[start:] + cycle[:start])
+
+
+def levels(children: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """By group: the edges of the longest path that leads to it. The groups must have no cycle."""
+    found = [0] * len(children)
+    for group in running_order(children):
+        for child in children[group]:
+            found[child] = max(found[child], found[group] + 1)
+    return tuple(found)

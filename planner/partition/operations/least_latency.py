@@ -1,0 +1,128 @@
+"""The groups and devices of least latency for a lone batch that a search within its steps finds, within memory.
+
+Serves two modes of torch.fx's partitioner: "cost_aware" clusters along long paths, "kl_based" refines the size-based
+groups. Both then look at the same starts, so that neither is worse than it has to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from planner.partition.operations.first_fit import PlacedGroups
+from planner.partition.operations.group_operations import (
+    connected_groups,
+    grouped_latency,
+    groups_by_level,
+    joined_groups,
+)
+from planner.partition.operations.occupancy import Occupancy
+from planner.partition.operations.operation_graph import OperationGraph
+from planner.partition.operations.packing import any_fit
+from planner.partition.operations.path_search import LEAST_GAIN, Steps, improve, least_latency
+from planner.partition.operations.shake import shake
+from planner.partition.operations.starts import cluster_start, segment_starts
+from planner.partition.operations.transfer_problem import TransferProblem, transfer_problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Better ones compare less: quicker, then within memory even group by group, then fewer groups."""
+
+    latency: float
+    exceeding_bytes: int
+    placed: PlacedGroups
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        return (self.latency, self.exceeding_bytes, len(self.placed.groups))
+
+
+def least_latency_groups(
+    graph: OperationGraph,
+    seconds: Sequence[float],
+    bytes_per_second: float,
+    capacities: Sequence[int],
+    starts: Sequence[PlacedGroups],
+    num_steps: int,
+) -> PlacedGroups | None:
+    """`seconds` by node; `starts` are tried first. None if nothing fits. About `num_steps` visits of an operation."""
+    problem = transfer_problem(graph, seconds, bytes_per_second, capacities)
+    goal, steps = least_latency(problem), Steps(num_steps)
+    best: _Found | None = None
+    placements: list[tuple[float, list[int]]] = []
+    for start in _starts(problem, starts):
+        occupancy = Occupancy(problem, start)
+        if not occupancy.fitting():
+            continue
+        value = improve(problem, occupancy, steps, goal)
+        placements.append((value, list(occupancy.device)))
+        best = _better(best, _grouped(graph, problem, seconds, bytes_per_second, placements[-1]))
+        if best.latency <= goal * (1 + LEAST_GAIN) and not best.exceeding_bytes:
+            return best.placed
+    if best is None:
+        return None
+    placements.sort(key=lambda found: found[0])
+    shaken = shake(problem, placements, steps, goal)
+    return _better(best, _grouped(graph, problem, seconds, bytes_per_second, shaken)).placed
+
+
+def _starts(problem: TransferProblem, given: Sequence[PlacedGroups]) -> Iterator[list[int]]:
+    some = False
+    for placed in given:
+        some = True
+        device_of_node = {
+            node: at[0] for group, at in zip(placed.groups, placed.devices, strict=True) for node in group
+        }
+        yield [device_of_node[node] for node in problem.nodes]
+    for segments in segment_starts(problem):
+        some = True
+        yield segments
+    clusters = cluster_start(problem)
+    if clusters is not None:
+        yield clusters
+    elif not some:
+        packed = any_fit(problem)
+        if packed is not None:
+            yield packed
+
+
+def _better(one: _Found | None, other: _Found) -> _Found:
+    return other if one is None or other.rank < one.rank else one
+
+
+def _grouped(
+    graph: OperationGraph,
+    problem: TransferProblem,
+    seconds: Sequence[float],
+    bytes_per_second: float,
+    placement: tuple[float, list[int]],
+) -> _Found:
+    value, device = placement
+    device_of_node = [0] * len(graph.inputs)
+    for node, at in zip(problem.nodes, device, strict=True):
+        device_of_node[node] = at
+    limit = value * (1 + LEAST_GAIN)
+
+    def found(placed: PlacedGroups) -> _Found:
+        latency = grouped_latency(graph, seconds, bytes_per_second, placed)
+        exceeding = _exceeding_bytes(graph, placed, problem.capacities)
+        return _Found(latency=value if latency <= limit else latency, exceeding_bytes=exceeding, placed=placed)
+
+    by_level = found(groups_by_level(graph, device_of_node))
+    if by_level.latency <= limit:
+        return by_level
+    best = _better(by_level, found(connected_groups(graph, by_level.placed)))
+    if best.latency > limit:
+        joined = joined_groups(graph, seconds, bytes_per_second, device_of_node, limit)
+        best = _better(best, found(joined)) if joined else best
+    return best
+
+
+def _exceeding_bytes(graph: OperationGraph, placed: PlacedGroups, capacities: Sequence[int]) -> int:
+    """Were every group on a device to hold its own copies."""
+    left = list(capacities)
+    for group, devices in zip(placed.groups, placed.devices, strict=True):
+        for device in devices:
+            left[device] -= graph.group_bytes(group)
+    return -sum(room for room in left if room < 0)

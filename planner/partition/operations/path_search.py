@@ -1,0 +1,152 @@
+"""Local search for the least longest path: operations at the ends of transfers on it change devices, or trade them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from planner.partition.operations.occupancy import Occupancy
+from planner.partition.operations.transfer_problem import TransferProblem
+
+# Rounding in sums of seconds is no improvement.
+LEAST_GAIN = 1e-12
+_MAX_TRADES = 24
+
+Move = tuple[tuple[int, int], ...]
+
+
+class Steps:
+    """How many operations a search may still visit: what it spends instead of time, so that it is the same anywhere."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def spend(self, count: int) -> bool:
+        self.left -= count
+        return self.left > 0
+
+
+def arrivals(problem: TransferProblem, device: Sequence[int]) -> list[float]:
+    """By operation: when it is done, on the longest path to it."""
+    done: list[float] = []
+    add = done.append
+    for here, own, sources in zip(device, problem.seconds, problem.sources, strict=True):
+        ready = 0.0
+        for source, apart in sources:
+            at = done[source]
+            if device[source] != here:
+                at += apart
+            if at > ready:
+                ready = at
+        add(ready + own)
+    return done
+
+
+def least_latency(problem: TransferProblem) -> float:
+    """Of any placement: the longest path with nothing to transfer."""
+    return max(arrivals(problem, [0] * problem.num_operations), default=0.0)
+
+
+def longest_path(problem: TransferProblem, device: Sequence[int], done: Sequence[float]) -> list[int]:
+    """From its first operation on."""
+    here = done.index(max(done))
+    path = [here]
+    while problem.sources[here]:
+        start = done[here] - problem.seconds[here]
+        late = [
+            (done[source] + (apart if device[source] != device[here] else 0.0), source)
+            for source, apart in problem.sources[here]
+        ]
+        arrival, here = max(late)
+        if arrival <= 0.0 and start <= 0.0:
+            break
+        path.append(here)
+    return path[::-1]
+
+
+def improve(problem: TransferProblem, occupancy: Occupancy, steps: Steps, goal: float) -> float:
+    """Applies the best move until none shortens the longest path, or paths in sum at no greater length."""
+    done = arrivals(problem, occupancy.device)
+    best = (max(done), sum(done))
+    while best[0] > goal * (1 + LEAST_GAIN):
+        chosen: Move | None = None
+        for move in _moves(problem, occupancy, longest_path(problem, occupancy.device, done)):
+            back = apply(occupancy, move)
+            if occupancy.fitting():
+                if not steps.spend(problem.num_operations):
+                    apply(occupancy, back)
+                    return best[0]
+                found = arrivals(problem, occupancy.device)
+                value = (max(found), sum(found))
+                if _is_less(value, best):
+                    best, chosen = value, move
+            apply(occupancy, back)
+        if chosen is None:
+            return best[0]
+        apply(occupancy, chosen)
+        done = arrivals(problem, occupancy.device)
+    return best[0]
+
+
+def _is_less(value: tuple[float, float], best: tuple[float, float]) -> bool:
+    margin = LEAST_GAIN * best[0]
+    if value[0] < best[0] - margin:
+        return True
+    return value[0] <= best[0] + margin and value[1] < best[1] - LEAST_GAIN * best[1]
+
+
+def apply(occupancy: Occupancy, move: Move) -> Move:
+    """Returns the move that undoes it."""
+    back = tuple((operation, occupancy.take(operation)) for operation, _ in move)
+    for operation, target in move:
+        occupancy.put(operation, target)
+    return back
+
+
+def _moves(problem: TransferProblem, occupancy: Occupancy, path: list[int]) -> Iterator[Move]:
+    device = occupancy.device
+    runs = _runs(path, device)
+    for before, after in pairwise(runs):
+        one, other = device[before[-1]], device[after[0]]
+        yield from _with_trades(problem, occupancy, before[-1], other)
+        yield from _with_trades(problem, occupancy, after[0], one)
+        for length in _lengths(len(before)):
+            yield tuple((operation, other) for operation in before[-length:])
+        for length in _lengths(len(after)):
+            yield tuple((operation, one) for operation in after[:length])
+    for run in runs if len(runs) > 2 else ():
+        for target in range(len(problem.capacities)):
+            if target != device[run[0]] and len(run) > 1:
+                yield tuple((operation, target) for operation in run)
+
+
+def _runs(path: list[int], device: Sequence[int]) -> list[list[int]]:
+    """The path cut where it changes devices."""
+    runs = [[path[0]]]
+    for operation in path[1:]:
+        if device[operation] == device[runs[-1][-1]]:
+            runs[-1].append(operation)
+        else:
+            runs.append([operation])
+    return runs
+
+
+def _lengths(size: int) -> list[int]:
+    """2, 4, 8 ... and all."""
+    return sorted({size, *(1 << power for power in range(1, size.bit_length()) if 1 << power < size)} - {1})
+
+
+def _with_trades(problem: TransferProblem, occupancy: Occupancy, operation: int, target: int) -> Iterator[Move]:
+    """To the target; where it does not fit there, for one that is no larger than it has to be."""
+    home = occupancy.device[operation]
+    yield ((operation, target),)
+    lacking = occupancy.used[target] + occupancy.added_bytes(operation, target) - problem.capacities[target]
+    if lacking <= 0:
+        return
+    there = [other for other, at in enumerate(occupancy.device) if at == target]
+    there.sort(key=lambda other: (abs(problem.total_bytes[other] - lacking), other))
+    for other in there[:_MAX_TRADES]:
+        yield ((operation, target), (other, home))
+        for third in range(len(problem.capacities)):
+            if third not in (home, target):
+                yield ((operation, target), (other, third))

@@ -1,0 +1,29 @@
+"""Copies of everything on idle devices, as torch.fx's host saturation gives them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def replicas_of_devices(capacities: Sequence[int], needed_bytes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """By device: the idle devices that run copies of all it holds. `needed_bytes` is -1 for an idle device.
+
+    While idle devices suffice, each used device in list order gets the smallest idle one that holds what it holds; a
+    round in which one of them gets none gives nothing.
+    """
+    copies: list[list[int]] = [[] for _ in capacities]
+    used = [device for device, needed in enumerate(needed_bytes) if needed >= 0]
+    idle = [device for device, needed in enumerate(needed_bytes) if needed < 0]
+    while used and len(idle) >= len(used):
+        left, given = list(idle), list[tuple[int, int]]()
+        for device in used:
+            fitting = [other for other in left if capacities[other] >= needed_bytes[device]]
+            if not fitting:
+                return tuple(map(tuple, copies))
+            chosen = min(fitting, key=capacities.__getitem__)
+            left.remove(chosen)
+            given.append((device, chosen))
+        for device, chosen in given:
+            copies[device].append(chosen)
+        idle = left
+    return tuple(map(tuple, copies))

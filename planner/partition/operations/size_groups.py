@@ -1,0 +1,39 @@
+"""Groups by size: torch.fx's first fit, and another placement where that one ends without a device for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.partition.operations.device_map import fuller_map, map_placed
+from planner.partition.operations.first_fit import PlacedGroups, first_fit
+from planner.partition.operations.group_operations import groups_by_level
+from planner.partition.operations.operation_graph import OperationGraph
+from planner.partition.operations.packing import any_fit
+from planner.partition.operations.starts import segment_starts
+from planner.partition.operations.transfer_problem import transfer_problem
+
+
+def torch_size_groups(graph: OperationGraph, capacities: Sequence[int]) -> PlacedGroups | None:
+    """None where torch.fx has none."""
+    found = first_fit(graph, capacities)
+    return map_placed(graph, found, capacities) if found else None
+
+
+def size_groups(graph: OperationGraph, capacities: Sequence[int]) -> PlacedGroups | None:
+    """torch.fx's; else its groups on fuller devices; else segments of the program; else any placement that fits."""
+    found = first_fit(graph, capacities)
+    if found is not None:
+        mapped = map_placed(graph, found, capacities)
+        if mapped is not None:
+            return mapped
+        fuller = fuller_map(graph, found.groups, found.devices, capacities)
+        if fuller is not None:
+            return PlacedGroups(groups=found.groups, devices=tuple(fuller))
+    problem = transfer_problem(graph, [0.0] * len(graph.inputs), 1.0, capacities)
+    device = next(segment_starts(problem), None) or any_fit(problem)
+    if device is None:
+        return None
+    device_of_node = [0] * len(graph.inputs)
+    for node, at in zip(problem.nodes, device, strict=True):
+        device_of_node[node] = at
+    return groups_by_level(graph, device_of_node)

@@ -1,0 +1,64 @@
+"""Operations on devices, for the least longest path: what a placement's latency and memory follow from.
+
+Where every operation is a group of its own, no grouping on the same devices is quicker: groups on one device cost no
+transfers. So the search places operations, and groups them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.partition.operations.critical_path import transfer_seconds
+from planner.partition.operations.operation_graph import OperationGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TransferProblem:
+    """By position among the operations. `sources`: (operation read, seconds if it is on another device).
+
+    `givens` are node indexes; `given_bytes` by node index.
+    """
+
+    nodes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    sources: tuple[tuple[tuple[int, float], ...], ...]
+    users: tuple[tuple[int, ...], ...]
+    total_bytes: tuple[int, ...]
+    out_bytes: tuple[int, ...]
+    givens: tuple[tuple[int, ...], ...]
+    given_bytes: tuple[int, ...]
+    capacities: tuple[int, ...]
+
+    @property
+    def num_operations(self) -> int:
+        return len(self.nodes)
+
+
+def transfer_problem(
+    graph: OperationGraph, seconds: Sequence[float], bytes_per_second: float, capacities: Sequence[int]
+) -> TransferProblem:
+    """`seconds` by node."""
+    nodes = graph.operations
+    position = {node: index for index, node in enumerate(nodes)}
+    givens = tuple(tuple(source for source in graph.inputs[node] if not graph.is_operation[source]) for node in nodes)
+
+    def between(source: int, reader: int) -> float:
+        shared = set(givens[reader]).intersection(givens[source]) if givens[reader] else ()
+        size = graph.out_bytes[nodes[source]] + sum(graph.out_bytes[given] for given in shared)
+        return transfer_seconds(size, bytes_per_second)
+
+    read = [[position[source] for source in graph.inputs[node] if graph.is_operation[source]] for node in nodes]
+    return TransferProblem(
+        nodes=nodes,
+        seconds=tuple(seconds[node] for node in nodes),
+        sources=tuple(
+            tuple((source, between(source, reader)) for source in found) for reader, found in enumerate(read)
+        ),
+        users=tuple(tuple(position[user] for user in graph.users[node] if user in position) for node in nodes),
+        total_bytes=tuple(graph.total_bytes[node] for node in nodes),
+        out_bytes=tuple(graph.out_bytes[node] for node in nodes),
+        givens=givens,
+        given_bytes=graph.out_bytes,
+        capacities=tuple(capacities),
+    )
