@@ -10,8 +10,17 @@ where. Importing this package loads torch, which nothing else in the planner doe
 """
 
 from planner.fx_compat.pipeline_liveness import analyze_pipeline_module
+from planner.fx_compat.pipeline_propagate import generate_pipeline_partition, propagate_partition
 from planner.fx_compat.pipeline_stage import PipelineStage, pipeline_stages
 from planner.fx_compat.pipeline_ties import analyze_tie_weights
 from planner.fx_compat.split_module import split_module
 
-__all__ = ["PipelineStage", "analyze_pipeline_module", "analyze_tie_weights", "pipeline_stages", "split_module"]
+__all__ = [
+    "PipelineStage",
+    "analyze_pipeline_module",
+    "analyze_tie_weights",
+    "generate_pipeline_partition",
+    "pipeline_stages",
+    "propagate_partition",
+    "split_module",
+]
