@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from planner.cost.inventory import Inventory
 from planner.cost.sources import CostSource
-from planner.graph.ir import Graph
+from planner.graph.gradients import values_with_gradient
+from planner.graph.ir import Graph, values_in
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import Evaluation
 from planner.plan.crossing import find_residence
@@ -70,7 +71,7 @@ def build_plan(
         options=options,
         inventory=inventory,
         stages=stages,
-        edges=stage_edges(residence, sizes, options.routing, num_stages),
+        edges=stage_edges(residence, sizes, options.routing, num_stages, _with_gradient(graph, options)),
         tie_groups=tie_groups(graph, residence.states, sizes),
         bottleneck_seconds=evaluation.bottleneck_seconds,
         latency_seconds=evaluation.latency_seconds,
@@ -79,6 +80,14 @@ def build_plan(
         cost_sources=cost_sources,
         step_seconds=evaluation.step_seconds,
     )
+
+
+def _with_gradient(graph: Graph, options: PlanOptions) -> frozenset[int]:
+    """Values that a backward pass hands back a gradient of; zero-sized ones too."""
+    if options.training is None:
+        return frozenset()
+    inputs = {value_id for entry in graph.inputs for value_id in values_in(entry.content)}
+    return values_with_gradient(graph) - inputs
 
 
 def node_ranges(stage_of_node: Sequence[int], num_stages: int) -> tuple[tuple[tuple[int, int], ...], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from planner.plan.crossing import Crossing, Residence
 from planner.plan.options import Routing
@@ -10,12 +10,16 @@ from planner.plan.plan import StageEdge
 
 
 def stage_edges(
-    residence: Residence, sizes: Mapping[int, int], routing: Routing, num_stages: int
+    residence: Residence,
+    sizes: Mapping[int, int],
+    routing: Routing,
+    num_stages: int,
+    with_gradient: Container[int] = (),
 ) -> tuple[StageEdge, ...]:
     """At most one edge per pair of stages, sorted by pair; its values in table order.
 
     A stage that needs no value has an edge of none from the stage before: it tells when a microbatch begins, and whose
-    it is.
+    it is. `with_gradient`: values whose gradients come back; a graph's input has none that anyone waits for.
     """
     carried: dict[tuple[int, int], list[int]] = {}
     for crossing in residence.crossings:
@@ -29,6 +33,7 @@ def stage_edges(
             target_stage=target,
             value_ids=tuple(value_ids),
             size_bytes=sum(sizes[value_id] for value_id in value_ids),
+            gradient_value_ids=tuple(value_id for value_id in value_ids if value_id in with_gradient),
         )
         for (source, target), value_ids in sorted(carried.items())
     )

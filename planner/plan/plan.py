@@ -90,12 +90,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEdge:
-    """`value_ids` in the order that they are sent."""
+    """`value_ids` in the order that they are sent. In training, `gradient_value_ids` are those of them whose gradients
+    come back, in the same order."""
 
     source_stage: int
     target_stage: int
     value_ids: tuple[int, ...]
     size_bytes: int
+    gradient_value_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,13 +114,16 @@ def _live_tensor(row: PlanLivenessRow) -> LiveTensor:
 
 
 async def _edges(session: AsyncSession, plan_id: str) -> tuple[StageEdge, ...]:
-    values = await _grouped(session, PlanEdgeValueRow, plan_id, lambda row: row.value_id, group="edge")
+    values = await _grouped(
+        session, PlanEdgeValueRow, plan_id, lambda row: (row.value_id, row.has_gradient), group="edge"
+    )
     return tuple(
         StageEdge(
             source_stage=row.source_stage,
             target_stage=row.target_stage,
-            value_ids=tuple(values.get(row.edge, ())),
+            value_ids=tuple(value_id for value_id, _ in values.get(row.edge, ())),
             size_bytes=row.size_bytes,
+            gradient_value_ids=tuple(value_id for value_id, has_gradient in values.get(row.edge, ()) if has_gradient),
         )
         for row in await _rows(session, PlanEdgeRow, plan_id)
     )

@@ -122,7 +122,13 @@ def _edge_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
             size_bytes=edge.size_bytes,
         )
         for position, value_id in enumerate(edge.value_ids):
-            yield PlanEdgeValueRow(plan_id=plan_id, edge=index, position=position, value_id=value_id)
+            yield PlanEdgeValueRow(
+                plan_id=plan_id,
+                edge=index,
+                position=position,
+                value_id=value_id,
+                has_gradient=value_id in edge.gradient_value_ids,
+            )
 
 
 def _tie_rows(plan_id: str, plan: Plan) -> Iterator[Row]:

@@ -255,6 +255,7 @@ class PlanEdgeValueRow(Row):
     edge: Mapped[int] = mapped_column(primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True)
     value_id: Mapped[int]
+    has_gradient: Mapped[bool]
 
 
 class PlanTieGroupRow(Row):

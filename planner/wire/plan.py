@@ -175,6 +175,7 @@ def _edge_to_proto(edge: StageEdge) -> plan_pb2.StageEdge:
         target_stage=edge.target_stage,
         values=edge.value_ids,
         size_bytes=edge.size_bytes,
+        gradient_values=edge.gradient_value_ids,
     )
 
 
@@ -184,6 +185,7 @@ def _edge_from_proto(message: plan_pb2.StageEdge) -> StageEdge:
         target_stage=message.target_stage,
         value_ids=tuple(message.values),
         size_bytes=message.size_bytes,
+        gradient_value_ids=tuple(message.gradient_values),
     )
 
 

@@ -814,12 +814,17 @@ class StageEdge(google.protobuf.message.Message):
     TARGET_STAGE_FIELD_NUMBER: builtins.int
     VALUES_FIELD_NUMBER: builtins.int
     SIZE_BYTES_FIELD_NUMBER: builtins.int
+    GRADIENT_VALUES_FIELD_NUMBER: builtins.int
     source_stage: builtins.int
     target_stage: builtins.int
     size_bytes: builtins.int
     @property
     def values(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """In the order that they are sent. Empty where a stage that needs no value only learns of each microbatch."""
+
+    @property
+    def gradient_values(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Those of `values`, in the same order, whose gradients come back in training."""
 
     def __init__(
         self,
@@ -828,8 +833,9 @@ class StageEdge(google.protobuf.message.Message):
         target_stage: builtins.int = ...,
         values: collections.abc.Iterable[builtins.int] | None = ...,
         size_bytes: builtins.int = ...,
+        gradient_values: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["size_bytes", b"size_bytes", "source_stage", b"source_stage", "target_stage", b"target_stage", "values", b"values"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["gradient_values", b"gradient_values", "size_bytes", b"size_bytes", "source_stage", b"source_stage", "target_stage", b"target_stage", "values", b"values"]) -> None: ...
 
 Global___StageEdge: typing_extensions.TypeAlias = StageEdge
 

@@ -83,7 +83,7 @@ def plan(mode: Mode) -> Plan:
         inventory=INVENTORY,
         stages=(stage(0), empty, stage(2)),
         edges=(
-            StageEdge(source_stage=1, target_stage=2, value_ids=(9, 2), size_bytes=11),
+            StageEdge(source_stage=1, target_stage=2, value_ids=(9, 2), size_bytes=11, gradient_value_ids=(2,)),
             StageEdge(source_stage=0, target_stage=2, value_ids=(), size_bytes=0),
         ),
         tie_groups=(

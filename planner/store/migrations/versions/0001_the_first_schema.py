@@ -248,6 +248,7 @@ def upgrade() -> None:
         sa.Column("edge", sa.BigInteger(), nullable=False),
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.Column("value_id", sa.BigInteger(), nullable=False),
+        sa.Column("has_gradient", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(
             ["plan_id"], ["plans.id"], name=op.f("fk_plan_edge_values_plan_id"), ondelete="CASCADE"
         ),
