@@ -16,7 +16,7 @@ from planner.partition.problem import PartitionProblem
 
 def balanced(problem: PartitionProblem, num_stages: int = 0) -> Assignment:
     """`num_stages` 0: as many as help. Raises OptionsError or Infeasible where there is no such plan."""
-    _check_num_stages(problem, num_stages)
+    check_num_stages(problem, num_stages, "balanced")
     layout = least_bottleneck(problem, num_stages)
     if layout is None:
         raise memory_shortage(problem, "balanced", num_stages)
@@ -26,17 +26,17 @@ def balanced(problem: PartitionProblem, num_stages: int = 0) -> Assignment:
     return contiguous(problem, layout.boundaries, layout.devices, _reasons(problem, layout), bound)
 
 
-def _check_num_stages(problem: PartitionProblem, num_stages: int) -> None:
+def check_num_stages(problem: PartitionProblem, num_stages: int, mode: str) -> None:
     possible = allowed_positions(problem).size - 1
     if num_stages < 0 or num_stages > possible:
         raise OptionsError(
-            f"mode balanced: {num_stages} stages asked for, and the program's {problem.num_nodes} nodes can be cut "
+            f"mode {mode}: {num_stages} stages asked for, and the program's {problem.num_nodes} nodes can be cut "
             f"into 1 to {possible}",
             num_stages=num_stages,
         )
     if num_stages > problem.num_devices:
         raise Infeasible(
-            f"mode balanced: {num_stages} stages asked for, one device each, and the inventory has "
+            f"mode {mode}: {num_stages} stages asked for, one device each, and the inventory has "
             f"{problem.num_devices}: ask for at most {problem.num_devices} stages or add "
             f"{num_stages - problem.num_devices} devices",
             stages=num_stages,
@@ -61,6 +61,10 @@ def _without_cut(problem: PartitionProblem, layout: OrderedPlan, at: int, keep: 
     """Without its cut `at`, the joined stage on the device of stage `keep`; None if that costs or does not fit."""
     boundaries = (*layout.boundaries[:at], *layout.boundaries[at + 1 :])
     devices = (*layout.devices[: at - 1], layout.devices[keep], *layout.devices[at + 1 :])
+    ends = np.array([layout.boundaries[at - 1], layout.boundaries[at + 1]])
+    work = float(problem.segment_seconds(np.array(layout.devices[keep]), ends[0], ends[1]))
+    if work > layout.bottleneck_seconds * (1 + 1e-9):
+        return None
     found = evaluate_layout(problem, boundaries, devices)
     fits = (np.array(found.device_peak_bytes) <= problem.device_memory_bytes).all()
     if not fits or found.bottleneck_seconds > layout.bottleneck_seconds:

@@ -1,0 +1,86 @@
+"""What no assignment undercuts, by arithmetic alone: it holds for any order, any cuts and any number of stages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.problem import Floats, PartitionProblem
+from planner.partition.program_orders import Bundles
+
+_ROUNDS = 40
+# Below what rounding in long sums may add.
+_MARGIN = 1 - 1e-9
+
+
+def work_bound(problem: PartitionProblem) -> float:
+    """Seconds of the most loaded device if work could be divided at will, and of the largest group of nodes.
+
+    The first is a linear programme's dual: for weights of devices that sum to 1, the bottleneck is at least the sum of
+    each node's least weighted seconds. Weights go up where the least-weighted choice overloads.
+    """
+    rows, counts = np.unique(problem.work_seconds, axis=0, return_counts=True)
+    weights = 1.0 / counts.sum() * np.ones(counts.size)
+    best = 0.0
+    for round_ in range(_ROUNDS):
+        weighted = rows * weights[:, None]
+        chosen = weighted.argmin(axis=0)
+        best = max(best, float(weighted[chosen, np.arange(chosen.size)].sum()))
+        if counts.size == 1:
+            break
+        loads = np.bincount(chosen, rows[chosen, np.arange(chosen.size)], counts.size) / counts
+        # Devices in proportion to the speed at which they would all end together: a step towards equal loads.
+        scale = loads.mean() or 1.0
+        weights = weights * np.exp((loads / scale - 1.0) * (0.5 / (1 + round_)))
+        weights /= (weights * counts).sum()
+    return best * _MARGIN
+
+
+def largest_bundle_bound(problem: PartitionProblem, bundles: Bundles) -> float:
+    """Seconds of the dearest nodes that have to stay together, where they run fastest."""
+    seconds = np.array([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in problem.work_seconds])
+    return float(seconds.min(axis=0).max()) * _MARGIN
+
+
+def path_bound(problem: PartitionProblem, bundles: Bundles) -> float:
+    """Seconds of a lone batch: the longest path, each node where it runs fastest, or all work on all devices."""
+    fastest = problem.compute_seconds.min(axis=0)
+    seconds = np.bincount(bundles.bundle_of_node, fastest, bundles.count).tolist()
+    waiting = [len(before) for before in bundles.before]
+    ready = [bundle for bundle, left in enumerate(waiting) if not left]
+    ended = [0.0] * bundles.count
+    data = _data_arcs(problem, bundles)
+    for bundle in ready:
+        ended[bundle] += seconds[bundle]
+        for reader in bundles.after[bundle]:
+            if (bundle, reader) in data:
+                ended[reader] = max(ended[reader], ended[bundle])
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return max(max(ended), float(fastest.sum()) / problem.num_devices) * _MARGIN
+
+
+def _data_arcs(problem: PartitionProblem, bundles: Bundles) -> set[tuple[int, int]]:
+    """Pairs of bundles that a value ties; others only have an order."""
+    made_by = problem.value_producer[problem.read_value]
+    inside = made_by >= 0
+    tails, heads = bundles.bundle_of_node[made_by[inside]], bundles.bundle_of_node[problem.read_node[inside]]
+    return set(zip(tails.tolist(), heads.tolist(), strict=True))
+
+
+def memory_bound(problem: PartitionProblem) -> float:
+    """The fullest device's share: all states spread evenly, or one node's own on the largest device."""
+    held = (problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes).astype(np.float64)
+    used = np.zeros(held.size, dtype=np.bool_)
+    used[problem.use_state] = True
+    room = problem.device_memory_bytes.astype(np.float64)
+    if room.sum() <= 0:
+        return 0.0
+    largest = node_state_bytes(problem).max() / room.max()
+    return max(float(held[used].sum() / room.sum()), float(largest)) * _MARGIN
+
+
+def node_state_bytes(problem: PartitionProblem) -> Floats:
+    """[n] bytes of the states that each node uses, with all that training adds."""
+    held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
+    return np.bincount(problem.use_node, held[problem.use_state].astype(np.float64), problem.num_nodes)

@@ -1,0 +1,138 @@
+"""Local search on the true objective: cuts move, devices change places, stages join and part.
+
+What bounds and additive models leave out (unequal links, latencies, liveness) is seen here. First improvement wins;
+ends at a local optimum or when its trials are spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.partition.line_layout import Line, LineLayout
+from planner.partition.objective import Objective
+from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import Bundles
+from planner.partition.score import Scored, score
+
+# Reads and values by stage that all trials together may look at: about a second.
+MAX_LOOKED_AT = 1.5e7
+# What a trial costs however small the program is, in the same unit.
+_TRIAL = 4000
+_STRIDES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def climb(
+    problem: PartitionProblem,
+    bundles: Bundles,
+    start: Scored,
+    objective: Objective,
+    *,
+    num_stages: int = 0,
+    target: float = 0.0,
+    effort: float = 1.0,
+) -> Scored:
+    """No worse than `start`, which fits; ends at `target`. Keeps devices apart where they are apart in `start`."""
+    line = Line(bundles, start.assignment)
+    search = _Climb(problem, line, start, objective, num_stages, effort)
+    while search.best.value > target * (1 + 1e-12) and search.step():
+        pass
+    return search.best
+
+
+class _Climb:
+    def __init__(
+        self, problem: PartitionProblem, line: Line, start: Scored, objective: Objective, num_stages: int, effort: float
+    ) -> None:
+        self._problem, self._line, self._objective = problem, line, objective
+        self._num_stages = num_stages
+        self._layout = line.layout
+        self._tried = {line.layout}
+        size = problem.num_values + problem.read_value.size
+        self._left = effort * MAX_LOOKED_AT
+        self._cost = lambda stages: _TRIAL * stages + size + stages * problem.num_values
+        self.best = start
+
+    def step(self) -> bool:
+        """Moves to the first better neighbour; False if there is none, or trials are spent."""
+        for layout in self._neighbours():
+            if layout in self._tried:
+                continue
+            self._tried.add(layout)
+            self._left -= self._cost(len(layout.devices))
+            if self._left < 0:
+                return False
+            found = score(self._problem, self._line.assignment(layout), self._objective)
+            if found.is_better_than(self.best):
+                self.best, self._layout = found, layout
+                return True
+        return False
+
+    def _neighbours(self) -> Iterator[LineLayout]:
+        """Those of the worst stage first."""
+        order = self._by_load()
+        for stage in order:
+            yield from self._shifts(stage)
+            yield from self._exchanges(stage)
+            if not self._num_stages:
+                yield from self._joins(stage)
+                yield from self._parts(stage)
+
+    def _by_load(self) -> list[int]:
+        stages = self.best.evaluation.stages
+        if self._objective is Objective.MEMORY:
+            room = self._problem.device_memory_bytes
+            loads = [s.peak_bytes / max(1, int(room[d])) for s, d in zip(stages, self._layout.devices, strict=True)]
+        else:
+            loads = [stage.load_seconds for stage in stages]
+        return sorted(range(len(loads)), key=lambda stage: (-loads[stage], stage))
+
+    def _shifts(self, stage: int) -> Iterator[LineLayout]:
+        """The stage's own cuts inwards, then outwards."""
+        boundaries = self._layout.boundaries
+        for stride in _STRIDES:
+            for cut, way in ((stage, 1), (stage + 1, -1), (stage, -1), (stage + 1, 1)):
+                at = boundaries[cut] + way * stride
+                if 0 < cut < len(boundaries) - 1 and boundaries[cut - 1] < at < boundaries[cut + 1]:
+                    yield self._with(boundaries=(*boundaries[:cut], at, *boundaries[cut + 1 :]))
+
+    def _exchanges(self, stage: int) -> Iterator[LineLayout]:
+        devices = self._layout.devices
+        for device in range(self._problem.num_devices):
+            if device == devices[stage]:
+                continue
+            swapped = list(devices)
+            for other, held in enumerate(devices):
+                if held == device:
+                    swapped[other] = devices[stage]
+            swapped[stage] = device
+            if len(set(swapped)) == len(set(devices)):
+                yield self._with(devices=tuple(swapped))
+
+    def _joins(self, stage: int) -> Iterator[LineLayout]:
+        boundaries, devices = self._layout.boundaries, self._layout.devices
+        for other in (stage - 1, stage + 1):
+            if not 0 <= other < len(devices):
+                continue
+            cut = max(stage, other)
+            for kept in (stage, other):
+                left = cut - 1 if kept == cut else cut
+                yield LineLayout(
+                    boundaries=(*boundaries[:cut], *boundaries[cut + 1 :]),
+                    devices=(*devices[:left], *devices[left + 1 :]),
+                )
+
+    def _parts(self, stage: int) -> Iterator[LineLayout]:
+        boundaries, devices = self._layout.boundaries, self._layout.devices
+        idle = [device for device in range(self._problem.num_devices) if device not in devices]
+        start, end = boundaries[stage], boundaries[stage + 1]
+        cuts = sorted({start + (end - start) * part // 8 for part in range(1, 8)} - {start, end})
+        for cut in cuts:
+            for device in idle:
+                for at in (stage, stage + 1):
+                    yield LineLayout(
+                        boundaries=(*boundaries[: stage + 1], cut, *boundaries[stage + 1 :]),
+                        devices=(*devices[:at], device, *devices[at:]),
+                    )
+
+    def _with(self, *, boundaries: tuple[int, ...] = (), devices: tuple[int, ...] = ()) -> LineLayout:
+        return LineLayout(boundaries=boundaries or self._layout.boundaries, devices=devices or self._layout.devices)

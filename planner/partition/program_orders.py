@@ -1,0 +1,186 @@
+"""Other orders in which the program could run: what a cut of the program order cannot part, a cut of another may."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import rustworkx as rx
+
+from planner.partition.problem import Integers, Labels, PartitionProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bundles:
+    """What stays together: the nodes of a group, and of a cycle of groups. Numbered by their first node.
+
+    `members` ascend. `before` and `after` are the distinct neighbours of each in the DAG that they form.
+    """
+
+    bundle_of_node: Integers
+    members: tuple[tuple[int, ...], ...]
+    before: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+
+def bundles_of(problem: PartitionProblem) -> Bundles:
+    """Linear but for sorting. A group with the last node runs last, with the caller: see no_cut_groups."""
+    n = problem.num_nodes
+    own = np.arange(n)
+    grouped = problem.node_group >= 0
+    first = np.full(int(problem.node_group.max(initial=-1)) + 1, n, dtype=np.int64)
+    np.minimum.at(first, problem.node_group[grouped], own[grouped])
+    own[grouped] = first[problem.node_group[grouped]]
+    tails, heads = _node_arcs(problem)
+    tails, heads = own[tails], own[heads]
+    if grouped[-1]:
+        tails, heads = np.append(tails, own), np.append(heads, np.full(n, own[-1]))
+    apart = tails != heads
+    arcs = np.unique(tails[apart] * n + heads[apart])
+    component = _components(arcs // n, arcs % n, own) if grouped.any() else own
+    return _bundles(component, component[arcs // n], component[arcs % n])
+
+
+def _node_arcs(problem: PartitionProblem) -> tuple[Integers, Integers]:
+    made_by = problem.value_producer[problem.read_value]
+    inside = made_by >= 0
+    return made_by[inside], problem.read_node[inside]
+
+
+def _components(tails: Integers, heads: Integers, own: Integers) -> Integers:
+    """By node: the least number of its strongly connected component."""
+    graph = rx.PyDiGraph(multigraph=False)
+    graph.add_nodes_from(range(own.size))
+    graph.add_edges_from_no_data(list(zip(tails.tolist(), heads.tolist(), strict=True)))
+    least = np.arange(own.size)
+    for members in rx.strongly_connected_components(graph):
+        if len(members) > 1:
+            least[list(members)] = min(members)
+    return least[own]
+
+
+def _bundles(component: Integers, tails: Integers, heads: Integers) -> Bundles:
+    names, bundle_of_node = np.unique(component, return_inverse=True)
+    tails, heads = np.searchsorted(names, tails), np.searchsorted(names, heads)
+    apart = tails != heads
+    arcs = np.unique(tails[apart] * names.size + heads[apart])
+    members: list[list[int]] = [[] for _ in range(names.size)]
+    for node, bundle in enumerate(bundle_of_node.tolist()):
+        members[bundle].append(node)
+    before: list[list[int]] = [[] for _ in members]
+    after: list[list[int]] = [[] for _ in members]
+    for tail, head in zip((arcs // names.size).tolist(), (arcs % names.size).tolist(), strict=True):
+        before[head].append(tail)
+        after[tail].append(head)
+    return Bundles(
+        bundle_of_node=bundle_of_node.astype(np.int64),
+        members=tuple(map(tuple, members)),
+        before=tuple(map(tuple, before)),
+        after=tuple(map(tuple, after)),
+    )
+
+
+def program_orders(problem: PartitionProblem, bundles: Bundles) -> list[Integers]:
+    """Distinct orders of the nodes: deep first both ways, late, and least live bytes. O(n log n) each."""
+    reach = _bytes_freed(problem, bundles)
+    orders = [
+        _ready_order(bundles, lambda bundle, turn: (-turn, bundle)),
+        _ready_order(bundles, lambda bundle, turn: (-turn, -bundle)),
+        _late_order(bundles),
+        _ready_order(bundles, lambda bundle, turn: (reach[bundle], -turn)),
+    ]
+    found: dict[bytes, Integers] = {}
+    for order in orders:
+        nodes = np.array([node for bundle in order for node in bundles.members[bundle]], dtype=np.int64)
+        found.setdefault(nodes.tobytes(), nodes)
+    found.pop(np.arange(problem.num_nodes).tobytes(), None)
+    return list(found.values())
+
+
+def _ready_order(bundles: Bundles, rank: Callable[[int, int], tuple[float, float]]) -> list[int]:
+    """The ready bundle of least rank comes next; `turn` counts those done when it became ready."""
+    waiting = [len(before) for before in bundles.before]
+    ready = [(rank(bundle, 0), bundle) for bundle, left in enumerate(waiting) if not left]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, bundle = heapq.heappop(ready)
+        order.append(bundle)
+        for reader in bundles.after[bundle]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, (rank(reader, len(order)), reader))
+    return order
+
+
+def _late_order(bundles: Bundles) -> list[int]:
+    """Each bundle just before what first needs it: what hangs from the start moves to its use."""
+    done = [False] * bundles.count
+    order: list[int] = []
+    for last in range(bundles.count):
+        if bundles.after[last]:
+            continue
+        stack = [(last, False)]
+        while stack:
+            bundle, expanded = stack.pop()
+            if done[bundle]:
+                continue
+            if expanded:
+                done[bundle] = True
+                order.append(bundle)
+                continue
+            stack.append((bundle, True))
+            stack.extend((producer, False) for producer in reversed(bundles.before[bundle]) if not done[producer])
+    return order
+
+
+def _bytes_freed(problem: PartitionProblem, bundles: Bundles) -> list[float]:
+    """By bundle: bytes that it makes less bytes that it reads, each read shared by its readers."""
+    owner = bundles.bundle_of_node
+    readers = np.bincount(problem.read_value, minlength=problem.num_values)
+    share = problem.value_bytes / np.maximum(readers, 1)
+    made = problem.value_producer >= 0
+    grown = np.bincount(owner[problem.value_producer[made]], problem.value_bytes[made], bundles.count)
+    freed = np.bincount(owner[problem.read_node], share[problem.read_value], bundles.count)
+    return [float(size) for size in grown - freed]
+
+
+def reordered(problem: PartitionProblem, order: Integers, bundles: Bundles) -> PartitionProblem:
+    """The same problem with node `order[p]` at position p, and cuts allowed between any two bundles."""
+    n = problem.num_nodes
+    position = np.empty(n + 1, dtype=np.int64)
+    position[order], position[n] = np.arange(n), n
+    owner = bundles.bundle_of_node[order]
+    cut_allowed = np.ones(n + 1, dtype=np.bool_)
+    cut_allowed[1:n] = owner[1:] != owner[:-1]
+    labels = problem.labels
+    return replace(
+        problem,
+        compute_seconds=problem.compute_seconds[:, order],
+        flops=problem.flops[order],
+        value_producer=_moved(problem.value_producer, position),
+        root_producer=_moved(problem.root_producer, position),
+        read_node=position[problem.read_node],
+        use_node=position[problem.use_node],
+        shown_node=position[problem.shown_node],
+        node_group=problem.node_group[order],
+        fixed_device=problem.fixed_device[order],
+        node_has_gradient=problem.node_has_gradient[order],
+        cut_allowed=cut_allowed,
+        labels=Labels(
+            nodes=tuple(labels.nodes[node] for node in order.tolist()),
+            module_paths=tuple(labels.module_paths[node] for node in order.tolist()),
+            devices=labels.devices,
+            device_kinds=labels.device_kinds,
+        ),
+    )
+
+
+def _moved(nodes: Integers, position: Integers) -> Integers:
+    return np.where(nodes >= 0, position[nodes], -1)

@@ -1,0 +1,52 @@
+"""How good an assignment is for an objective, whether it fits, and which of two is to be preferred."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partition.assignment import Assignment
+from planner.partition.evaluate import Evaluation, evaluate, objective_value
+from planner.partition.objective import Objective
+from planner.partition.problem import PartitionProblem
+
+# Values this close are one value: a search does not move for less.
+NEGLIGIBLE = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """`value` is the objective's: seconds, or for memory the fullest device's share. `loads`, descending, part ties.
+
+    `fits`: every device has the bytes for its stages and can run their nodes.
+    """
+
+    assignment: Assignment
+    evaluation: Evaluation
+    value: float
+    loads: tuple[float, ...]
+    fits: bool
+
+    def is_better_than(self, other: Scored | None) -> bool:
+        """Fits, and has a lower value; or the same one with lower loads below the highest."""
+        if not self.fits or other is None:
+            return self.fits
+        if abs(self.value - other.value) > NEGLIGIBLE * other.value:
+            return self.value < other.value
+        return self.loads < other.loads
+
+
+def score(problem: PartitionProblem, assignment: Assignment, objective: Objective) -> Scored:
+    found = evaluate(problem, assignment)
+    loads = sorted(found.device_load_seconds, reverse=True)
+    room = (np.array(found.device_peak_bytes) <= problem.device_memory_bytes).all()
+    return Scored(
+        assignment=assignment,
+        evaluation=found,
+        value=objective_value(found, objective),
+        # Rounded, so that sums in another order are no difference.
+        loads=tuple(float(f"{load:.9g}") for load in loads),
+        fits=bool(room) and math.isfinite(loads[0]),
+    )
