@@ -101,7 +101,10 @@ FixOption = Annotated[
     list[str] | None, typer.Option("--fix", metavar="MODULE=DEVICE", help="Put a module on a device; repeat.")
 ]
 TogetherOption = Annotated[
-    list[str] | None, typer.Option("--together", metavar="MODULE,MODULE", help="Modules that share a stage; repeat.")
+    list[str] | None,
+    typer.Option(
+        "--together", metavar="MODULE,…", help="Modules that share a stage; or layers.* to keep each layer whole."
+    ),
 ]
 SaturateOption = Annotated[
     bool, typer.Option("--saturate-host", help="Give every stage copies on idle devices while they suffice.")
@@ -216,8 +219,11 @@ def fixed_module(text: str) -> tuple[str, str]:
 
 def modules_together(text: str) -> tuple[str, ...]:
     modules = tuple(part for part in text.split(",") if part)
-    if len(modules) < 2:
-        raise OptionsError(f"--together {text!r} names {len(modules)} modules, needs two or more with commas between")
+    if len(modules) < 2 and "*" not in text:
+        raise OptionsError(
+            f"--together {text!r} names {len(modules)} modules, needs two or more with commas between, "
+            f"or a pattern such as layers.* to keep each layer whole"
+        )
     return modules
 
 

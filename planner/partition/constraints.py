@@ -17,12 +17,16 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def joined_groups(groups: Groups, module_paths: Sequence[str], together: Sequence[Sequence[str]]) -> Groups:
-    """`groups` of node indexes, with the modules of each entry of `together` joined. Raises OptionsError."""
+    """`groups` of node indexes, with the modules of each entry of `together` joined. Raises OptionsError.
+
+    In an entry of one path, `*` stands for a name: "layers.*" keeps each layer whole, apart from the others.
+    """
     if not together:
         return groups
     modules = _Modules(module_paths)
     sets = DisjointSets()
-    for group in (*groups, *(modules.nodes_of(names, "together") for names in together)):
+    entries = [names for entry in together for names in modules.matching(entry)]
+    for group in (*groups, *(modules.nodes_of(names, "together") for names in entries)):
         for node in group[1:]:
             sets.join(group[0], node)
     return sets.sets()
@@ -82,6 +86,19 @@ class _Modules:
             while path:
                 self._nodes.setdefault(path, []).append(node)
                 path = path.rpartition(".")[0]
+
+    def matching(self, entry: Sequence[str]) -> list[tuple[str, ...]]:
+        """The entry itself, or an entry for each module that its one pattern matches."""
+        if len(entry) != 1 or "*" not in entry[0]:
+            return [tuple(entry)]
+        wanted = entry[0].split(".")
+        found = [
+            (path,)
+            for path in self._nodes
+            if len(names := path.split(".")) == len(wanted)
+            and all(want in ("*", name) for want, name in zip(wanted, names, strict=True))
+        ]
+        return found or [tuple(entry)]
 
     def nodes_of(self, paths: Iterable[str], option: str) -> tuple[int, ...]:
         """Ascending."""

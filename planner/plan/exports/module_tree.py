@@ -85,7 +85,7 @@ def _stage_of_layer(path: str, nodes: list[int], stages: list[int], nearest: boo
     if len(counts) > 1 and not nearest:
         raise OptionsError(
             f"layer {path} is cut: its nodes run in stages {', '.join(map(str, sorted(counts)))}. This format cuts "
-            f"between layers: plan with --together or --cut so that layers stay whole, or export with --nearest",
+            f"between layers: plan with --together '{path.rpartition('.')[0]}.*', or export with --nearest",
             layer=path,
         )
     return max(counts, key=lambda stage: (counts[stage], -stage))

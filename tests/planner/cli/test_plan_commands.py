@@ -75,6 +75,14 @@ def test_export(cli: RunCli, graph: str, two_devices: Path) -> None:
     assert refused.status == exit_codes.INVALID_INPUT
 
 
+def test_layers_are_kept_whole(cli: RunCli, graph: str, two_devices: Path) -> None:
+    plan = cut_plan(cli, graph, two_devices, "--together", "layers.*", "--stages", "2")
+    assert cli("plan", "export", plan["id"], "--format", "vllm").stdout.startswith("VLLM_PP_LAYER_PARTITION=")
+    refused = cli("plan", "create", "--graph", graph, "--inventory", two_devices, "--together", "blocks.*")
+    assert refused.status == exit_codes.INVALID_INPUT
+    assert "no node runs in module 'blocks.*'" in refused.stderr
+
+
 def test_explain_says_what_the_next_best_cut_costs(cli: RunCli, graph: str, two_devices: Path) -> None:
     plan = cut_plan(cli, graph, two_devices, "--cut", "layers.0")["id"]
     lines = cli("plan", "explain", plan, "-o", "json").document()["lines"]
