@@ -16,7 +16,7 @@ from torch import fx
 
 from planner.fx_compat.split_module_effects import Ambient
 from planner.fx_compat.split_module_errors import PartitionCycle
-from planner.fx_compat.split_module_partitions import Partitioning, partition_nodes
+from planner.fx_compat.split_module_partitions import Partitioning
 from planner.fx_compat.split_module_regions import AUTOCAST_NODES
 from planner.fx_compat.split_module_storage import GraphEffects, StorageClasses, graph_effects
 
@@ -49,16 +49,6 @@ def effect_pairs(module: fx.GraphModule) -> tuple[tuple[fx.Node, fx.Node], ...]:
     """(earlier, later) operations that must keep their order whatever partitions they are in; data aside."""
     operations = {node: node.name for node in module.graph.nodes if node.op.startswith("call_")}
     return tuple(_effect_edges(module, operations, graph_effects(module), only_certain=True).values())
-
-
-def effect_pairs(module: fx.GraphModule) -> tuple[tuple[fx.Node, fx.Node], ...]:
-    """(earlier, later) calls of which one may write what the other touches, or that both draw; enough to order all."""
-    effects = graph_effects(module)
-    if effects.is_pure:
-        return ()
-    positions = {node: position for position, node in enumerate(module.graph.nodes)}
-    alone = partition_nodes(module.graph, positions.__getitem__, None)
-    return tuple(_effect_edges(module, alone, effects, only_certain=False).values())
 
 
 def _last_ready_first(names: tuple[str, ...], edges: Edges) -> tuple[str, ...] | None:
