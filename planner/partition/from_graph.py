@@ -18,6 +18,9 @@ from planner.partition.constraints import fixed_devices, joined_groups
 from planner.partition.objective import Training
 from planner.partition.problem import Booleans, Floats, Integers, Labels, PartitionProblem
 
+# An opaque state counts as float32.
+OPAQUE_ELEMENT_BYTES = 4
+
 
 def problem_from_graph(
     graph: Graph,
@@ -130,7 +133,9 @@ def _training_arrays(
     sizes, counts = np.zeros(len(state_of_root), dtype=np.int64), np.zeros(len(state_of_root))
     for root, state in state_of_root.items():
         if state in trained:
-            sizes[state], counts[state] = costs.shapes[root].size_bytes, costs.shapes[root].num_elements
+            shape = costs.shapes[root]
+            sizes[state] = shape.size_bytes
+            counts[state] = shape.size_bytes / (shape.dtype.size_bytes if shape.dtype else OPAQUE_ELEMENT_BYTES)
     return {
         "node_has_gradient": np.array([not varying.isdisjoint(node.outputs) for node in graph.nodes], dtype=np.bool_),
         "value_gradient_bytes": np.where(

@@ -9,8 +9,9 @@
 | in_place, mutated_state | reads see the writes that the unsplit program shows; written states have one owner |
 | liveness, outputs, states, tie_groups | the tables say what the graph says |
 | edges, edge_bytes | edges carry exactly what the routing asks for |
+| edge_gradients, backward_seconds | gradients come back where a backward pass goes, and nowhere else |
 | stage_memory, device_memory | bytes are right, and each device can hold its stages |
-| communication_seconds, bottleneck_seconds, latency_seconds, lower_bound | the sums are right |
+| communication_seconds, bottleneck_seconds, latency_seconds, step_seconds, lower_bound | the sums are right |
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from planner.graph.ir import Graph
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.edges import check_edges
+from planner.plan.invariants.gradients import check_gradients, find_gradients
 from planner.plan.invariants.history import program_history
 from planner.plan.invariants.memory import check_memory
 from planner.plan.invariants.replay import check_writes_stay_together, replay
@@ -41,7 +43,9 @@ def verify_plan(plan: Plan, graph: Graph) -> None:
     check_ties(plan, graph, history, sizes)
     check_edges(plan, needs, sizes)
     replay(plan, graph, history)
-    check_memory(plan, graph, history, needs, sizes)
+    gradients = find_gradients(plan, graph, history)
+    check_gradients(plan, gradients)
+    check_memory(plan, graph, history, gradients, needs, sizes)
     check_seconds(plan)
 
 

@@ -1,28 +1,40 @@
 """Peak bytes of each stage, counted anew, and whether each device can hold its stages.
 
-States once per storage. Activations of one microbatch over program order: what enters lives from the start, what is
-made lives from its node, both to the last access of their storage, or to the end if needed behind. Views are free.
-Buffers: what enters and what leaves, once per microbatch in flight.
+States once per storage; in training their gradients and what the optimizer keeps. Activations of one microbatch over
+program order: what enters lives from the start, what is made lives from its node, both to the last access of their
+storage, or to the end if needed behind. Views are free. Buffers: what enters and what leaves, once per microbatch in
+flight. Saved, for each microbatch that the stage has run forward and not yet backward: what it made and what it was
+given, as far as a backward pass goes through it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from planner.graph.alias import storage_roots
 from planner.graph.ir import Graph, values_in
+from planner.partition.pipeline_order import Pass, device_orders
 from planner.plan.invariants.broken import broken
+from planner.plan.invariants.gradients import Gradients
 from planner.plan.invariants.history import ProgramHistory
 from planner.plan.invariants.tables import Needs
 from planner.plan.plan import Plan, Stage, StageMemory
 
 DEFAULT_MICROBATCHES_IN_FLIGHT = 2
+OPAQUE_ELEMENT_BYTES = 4
 
 
 def check_memory(
-    plan: Plan, graph: Graph, history: ProgramHistory, needs: Sequence[Needs], sizes: Mapping[int, int]
+    plan: Plan,
+    graph: Graph,
+    history: ProgramHistory,
+    gradients: Gradients,
+    needs: Sequence[Needs],
+    sizes: Mapping[int, int],
 ) -> None:
-    recount = _Recount(plan, graph, history, sizes)
+    recount = _Recount(plan, graph, history, gradients, sizes)
     used = {device.id: 0 for device in plan.inventory.devices}
     for stage, need in zip(plan.stages, needs, strict=True):
         memory = recount.stage(stage, need)
@@ -40,14 +52,23 @@ def check_memory(
 
 
 class _Recount:
-    def __init__(self, plan: Plan, graph: Graph, history: ProgramHistory, sizes: Mapping[int, int]) -> None:
+    def __init__(
+        self, plan: Plan, graph: Graph, history: ProgramHistory, gradients: Gradients, sizes: Mapping[int, int]
+    ) -> None:
         self._history = history
+        self._gradients = gradients
+        self._training = plan.options.training
+        self._kept = kept_microbatches(plan)
+        self._element_bytes = {
+            value.id: value.dtype.size_bytes if value.dtype else OPAQUE_ELEMENT_BYTES for value in graph.values
+        }
         self._sizes = sizes
         self._roots = storage_roots(graph)
         self._states = {state.name: state.value_id for state in graph.states}
         self._returned = {value_id for output in graph.outputs for value_id in values_in(output.content)}
         self._in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
-        self._last_stage = len(plan.stages) - 1
+        effects = [history.effects[node] for node in gradients.nodes]
+        self._saved_roots = {self._roots[value] for effect in effects for value in (*effect.reads, *effect.outputs)}
 
     def stage(self, stage: Stage, need: Needs) -> StageMemory:
         entering = [value for value, (_, consumed, bypassing) in need.entry.items() if consumed or bypassing]
@@ -57,7 +78,27 @@ class _Recount:
             state_bytes=sum(self._sizes[token] for token in tokens),
             activation_bytes=self._activation_bytes(stage, need, entering),
             buffer_bytes=self._in_flight * sum(self._sizes[value] for value in (*entering, *leaving)),
+            gradient_bytes=sum(self._sizes[token] for token in tokens & self._gradients.trained_tokens),
+            optimizer_bytes=sum(self._optimizer_bytes(token) for token in tokens & self._gradients.trained_tokens),
+            saved_bytes=self._kept[stage.index] * self._saved_bytes(stage, entering) if self._training else 0,
         )
+
+    def _optimizer_bytes(self, token: int) -> int:
+        assert self._training is not None
+        elements = self._sizes[token] / self._element_bytes[token]
+        return math.ceil(elements * self._training.optimizer_bytes_per_parameter)
+
+    def _saved_bytes(self, stage: Stage, entering: Sequence[int]) -> int:
+        """Of one microbatch."""
+        saved, given = 0, set[int]()
+        owned = set(self._states.values())
+        for index in stage.node_indexes():
+            effect = self._history.effects[index]
+            made = [v for v in effect.outputs if self._roots[v] == v and v not in owned]
+            saved += sum(self._sizes[value] for value in made if value in self._saved_roots)
+            if index in self._gradients.nodes:
+                given.update(effect.reads)
+        return saved + sum(self._sizes[value] for value in given.intersection(entering))
 
     def _activation_bytes(self, stage: Stage, need: Needs, entering: Sequence[int]) -> int:
         nodes = stage.node_indexes()
@@ -73,7 +114,7 @@ class _Recount:
             for value in effect.outputs:
                 if self._roots[value] == value and value not in state_roots:
                     born[value] = step
-        for value in self._kept(stage, need):
+        for value in self._held_to_the_end(stage, need):
             last_use[self._roots[value]] = len(nodes) - 1
         change = [0] * (len(nodes) + 1)
         for value, step in born.items():
@@ -84,10 +125,29 @@ class _Recount:
             change[last_use[self._roots[value]] + 1] -= self._sizes[value]
         return _peak(change[:-1])
 
-    def _kept(self, stage: Stage, need: Needs) -> list[int]:
+    def _held_to_the_end(self, stage: Stage, need: Needs) -> list[int]:
         """What has to be there when the stage ends."""
         passing = [value for value, (_, _, bypassing) in need.entry.items() if bypassing]
         return [*need.outputs, *passing]
+
+
+def kept_microbatches(plan: Plan) -> list[int]:
+    """By stage, how many one copy has run forward and not yet backward at most, in its schedule's own order."""
+    training = plan.options.training
+    if training is None:
+        return [0] * len(plan.stages)
+    index = {device.id: position for position, device in enumerate(plan.inventory.devices)}
+    copies = [[index[device_id] for device_id in stage.device_ids] for stage in plan.stages]
+    most = [0] * len(plan.stages)
+    for order in device_orders(training.schedule, training.microbatches, copies).values():
+        for stage in {step.stage for step in order}:
+            changes = (
+                1 if step.kind is Pass.FORWARD else 0 if step.kind is Pass.BACKWARD_INPUT else -1
+                for step in order
+                if step.stage == stage
+            )
+            most[stage] = max(most[stage], *accumulate(changes))
+    return most
 
 
 def _peak(changes: Sequence[int]) -> int:

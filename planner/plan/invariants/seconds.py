@@ -1,14 +1,18 @@
 """Communication, bottleneck and latency follow from compute seconds, edges and links. An edge of no value is free.
 
 A stage pays for each tensor that enters and each that leaves its device once, a fan-out over its slowest link, and one
-latency in each direction, the largest (Tarnawski et al., NeurIPS 2020).
+latency in each direction, the largest (Tarnawski et al., NeurIPS 2020); in training so for gradients on their way back.
+Between copies of stages the slowest of their links counts, and each copy takes its share of the microbatches.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 
+from planner.cost.inventory import LinkSpeed
+from planner.partition.objective import Objective
 from planner.plan.invariants.broken import broken
 from planner.plan.plan import Plan, StageEdge
 
@@ -21,29 +25,63 @@ def check_seconds(plan: Plan) -> None:
     for stage in plan.stages:
         leaving = [edge for edge in plan.edges if edge.source_stage == stage.index]
         entering = [edge for edge in plan.edges if edge.target_stage == stage.index]
-        expected = sum(_direction_seconds(plan, edges, sizes) for edges in (leaving, entering))
+        expected = sum(
+            _direction_seconds(plan, edges, sizes, back=back) for edges in (leaving, entering) for back in (False, True)
+        )
         _check_equal(f"stage {stage.index}: communication_seconds", stage.communication_seconds, expected)
         for device_id in stage.device_ids:
-            load[device_id] += stage.compute_seconds + expected
+            seconds = stage.compute_seconds + stage.backward_seconds + expected
+            load[device_id] += seconds / len(stage.device_ids)
     _check_equal("bottleneck_seconds", plan.bottleneck_seconds, max(load.values()))
     _check_equal("latency_seconds", plan.latency_seconds, _latency(plan))
-    bound = plan.lower_bound_seconds
-    if bound is not None and bound > plan.bottleneck_seconds * (1 + RELATIVE_TOLERANCE):
-        raise broken("lower_bound", f"lower bound {bound} is above the bottleneck {plan.bottleneck_seconds}")
+    _check_step(plan, max(load.values()))
+    _check_bound(plan)
 
 
-def _direction_seconds(plan: Plan, edges: Sequence[StageEdge], sizes: Mapping[int, int]) -> float:
-    """What one stage spends on edges that all leave or all enter it: the dearest copy of each value."""
+def _check_step(plan: Plan, bottleneck_seconds: float) -> None:
+    """No step is shorter than its most loaded device's share of the microbatches."""
+    training, found = plan.options.training, plan.step_seconds
+    if training is None or found is None:
+        if training is not None or found is not None:
+            raise broken("step_seconds", f"step_seconds is {found} with training {training}")
+        return
+    least = training.microbatches * bottleneck_seconds
+    if not math.isfinite(found) or found < least * (1 - RELATIVE_TOLERANCE):
+        raise broken("step_seconds", f"step_seconds is {found}, the most loaded device alone takes {least}")
+
+
+def _check_bound(plan: Plan) -> None:
+    bound, value = plan.lower_bound_seconds, _objective_value(plan)
+    if bound is not None and bound > value * (1 + RELATIVE_TOLERANCE):
+        raise broken("lower_bound", f"lower bound {bound} is above {plan.options.objective.value} {value}")
+
+
+def _objective_value(plan: Plan) -> float:
+    if plan.options.objective is Objective.LATENCY:
+        return plan.latency_seconds
+    if plan.options.objective is Objective.STEP_TIME:
+        return plan.step_seconds or 0.0
+    if plan.options.objective is Objective.MEMORY:
+        used = {device.id: 0 for device in plan.inventory.devices}
+        for stage in plan.stages:
+            for device_id in stage.device_ids:
+                used[device_id] += stage.memory.peak_bytes
+        return max(used[device.id] / device.memory_bytes for device in plan.inventory.devices)
+    return plan.bottleneck_seconds
+
+
+def _direction_seconds(plan: Plan, edges: Sequence[StageEdge], sizes: Mapping[int, int], *, back: bool) -> float:
+    """What one stage spends on edges that all leave or all enter it: the dearest copy of each value, or gradient."""
     latency, seconds = 0.0, dict[int, float]()
     for edge in edges:
-        source, target = _device_ids(plan, edge)
-        if source == target or not edge.value_ids:
+        value_ids = [v for v in edge.gradient_value_ids if sizes[v]] if back else edge.value_ids
+        links = _links(plan, edge, back=back)
+        if not value_ids or not links:
             continue
-        link = plan.inventory.link(source, target)
-        latency = max(latency, link.latency_seconds)
-        for value_id in edge.value_ids:
-            spent = sizes[value_id] / link.bytes_per_second
-            seconds[value_id] = max(seconds.get(value_id, 0.0), spent)
+        latency = max(latency, *(link.latency_seconds for link in links))
+        slowest = min(link.bytes_per_second for link in links)
+        for value_id in value_ids:
+            seconds[value_id] = max(seconds.get(value_id, 0.0), sizes[value_id] / slowest)
     return latency + math.fsum(seconds.values())
 
 
@@ -60,14 +98,17 @@ def _latency(plan: Plan) -> float:
 
 
 def _transfer_seconds(plan: Plan, edge: StageEdge) -> float:
-    if not edge.value_ids:
+    links = _links(plan, edge, back=False)
+    if not edge.value_ids or not links:
         return 0.0
-    source, target = _device_ids(plan, edge)
-    return 0.0 if source == target else plan.inventory.link(source, target).transfer_seconds(edge.size_bytes)
+    slowest = min(link.bytes_per_second for link in links)
+    return max(link.latency_seconds for link in links) + edge.size_bytes / slowest
 
 
-def _device_ids(plan: Plan, edge: StageEdge) -> tuple[str, str]:
-    return plan.stages[edge.source_stage].device_ids[0], plan.stages[edge.target_stage].device_ids[0]
+def _links(plan: Plan, edge: StageEdge, *, back: bool) -> list[LinkSpeed]:
+    """Between any copies of the two stages on different devices."""
+    ends = product(plan.stages[edge.source_stage].device_ids, plan.stages[edge.target_stage].device_ids)
+    return [plan.inventory.link(*((b, a) if back else (a, b))) for a, b in ends if a != b]
 
 
 def _check_equal(name: str, found: float, expected: float) -> None:

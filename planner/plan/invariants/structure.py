@@ -107,6 +107,10 @@ def _check_finite(plan: Plan) -> None:
             (f"stage {stage.index}: state_bytes", stage.memory.state_bytes),
             (f"stage {stage.index}: activation_bytes", stage.memory.activation_bytes),
             (f"stage {stage.index}: buffer_bytes", stage.memory.buffer_bytes),
+            (f"stage {stage.index}: backward_seconds", stage.backward_seconds),
+            (f"stage {stage.index}: gradient_bytes", stage.memory.gradient_bytes),
+            (f"stage {stage.index}: optimizer_bytes", stage.memory.optimizer_bytes),
+            (f"stage {stage.index}: saved_bytes", stage.memory.saved_bytes),
         ]
     for name, number in numbers:
         if not math.isfinite(number) or number < 0:

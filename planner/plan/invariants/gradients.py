@@ -1,0 +1,76 @@
+"""Which values a backward pass reaches, and which gradients edges bring back, found anew from the graph.
+
+A value has a gradient if a chain of differentiable values leads there from a trained state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.graph.ir import Graph, Node, ValueKind, values_in
+from planner.plan.invariants.broken import broken
+from planner.plan.invariants.history import ProgramHistory
+from planner.plan.plan import Plan
+
+_DIFFERENTIABLE = ("float", "bfloat", "complex")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """Value ids with a gradient, node indexes that a backward pass goes through, storages (tokens) that are trained."""
+
+    values: frozenset[int]
+    nodes: frozenset[int]
+    trained_tokens: frozenset[int]
+
+
+def find_gradients(plan: Plan, graph: Graph, history: ProgramHistory) -> Gradients:
+    """None in inference."""
+    if plan.options.training is None:
+        return Gradients(values=frozenset(), nodes=frozenset(), trained_tokens=frozenset())
+    trained = {state.value_id for state in graph.states if state.requires_grad}
+    kinds = {
+        value.id: _is_differentiable(value.kind, value.dtype.value if value.dtype else "") for value in graph.values
+    }
+    values = set(trained)
+    for node, effect in zip(graph.nodes, history.effects, strict=True):
+        if _differentiates(node) and any(value_id in values for value_id in effect.reads):
+            values.update(value_id for value_id in (*effect.outputs, *_changed(node)) if kinds[value_id])
+    nodes = frozenset(index for index, effect in enumerate(history.effects) if not values.isdisjoint(effect.outputs))
+    given = {value_id for entry in graph.inputs for value_id in values_in(entry.content)}
+    tokens = frozenset(history.given_tokens[value_id] for value_id in trained)
+    return Gradients(values=frozenset(values - given), nodes=nodes, trained_tokens=tokens)
+
+
+def check_gradients(plan: Plan, gradients: Gradients) -> None:
+    for edge in plan.edges:
+        needed = tuple(value_id for value_id in edge.value_ids if value_id in gradients.values)
+        if edge.gradient_value_ids != needed:
+            raise broken(
+                "edge_gradients",
+                f"stage {edge.target_stage} gives stage {edge.source_stage} gradients of {edge.gradient_value_ids}, "
+                f"needs {needed}",
+            )
+    for stage in plan.stages:
+        needed_pass = plan.options.training is not None and not gradients.nodes.isdisjoint(stage.node_indexes())
+        if stage.backward_seconds and not needed_pass:
+            raise broken(
+                "backward_seconds",
+                f"stage {stage.index} spends {stage.backward_seconds} s on a backward pass that nothing asks for",
+                stage=stage.index,
+            )
+
+
+def _differentiates(node: Node) -> bool:
+    return node.context.grad_enabled and not node.operator.name.startswith("aten::detach")
+
+
+def _changed(node: Node) -> Iterator[int]:
+    for position in node.operator.mutated_arguments:
+        if position < len(node.arguments):
+            yield from values_in(node.arguments[position])
+
+
+def _is_differentiable(kind: ValueKind, dtype: str) -> bool:
+    return kind is ValueKind.OPAQUE or dtype.startswith(_DIFFERENTIABLE)
