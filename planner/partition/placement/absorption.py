@@ -1,8 +1,9 @@
 """Items that lose nothing by joining a neighbour's device, whatever the placement: joined, they leave fewer ideals.
 
-Item f joins g if no device gets slower when f moves there from wherever it was: on every class, the seconds of f and
-all hyperedges that g has no part in are at most the hyperedge between the two. And the order of the stages has to
-stand: g is the last of f's predecessors, or the first of its successors. So the joined items are ordered as g was.
+Item f joins g if no device gets slower when f moves there from wherever it was: on every class that g may run on, the
+seconds of f and all hyperedges that g has no part in are at most the hyperedge between the two; and no class that f may
+leave pays more than it is rid of. The order of the stages has to stand: g is the last of f's predecessors, or the first
+of its successors. So the joined items are ordered as g was.
 """
 
 from __future__ import annotations
@@ -88,11 +89,16 @@ class _Joining:
         if not (self._roomy or self._bytes[item] == 0) or (self._supported[:, other] & ~self._supported[:, item]).any():
             return False
         shared = self._edges.get((min(item, other), max(item, other)))
-        load = self._seconds[:, item] - (0.0 if shared is None else shared)
-        for pins in self._pinned[item]:
-            if other not in pins:
-                load = load + self._edges[pins]
-        return not (load > 0).any()
+        paid = sum(
+            (self._edges[pins] for pins in sorted(self._pinned[item]) if other not in pins),
+            np.zeros(len(self._seconds)),
+        )
+        paid = paid if shared is None else paid - shared
+        gained = paid + self._seconds[:, item]
+        return (
+            not ((gained > 0) & self._supported[:, other]).any()
+            and not ((paid > self._seconds[:, item]) & self._supported[:, item]).any()
+        )
 
     def _join(self, item: int, other: int) -> None:
         self.into[item] = other

@@ -6,7 +6,7 @@ the stage or not: a relaxation. Items for which that is too little are kept, and
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,10 +14,10 @@ from planner.partition.placement.items import Hyperedges, ItemCosts, Items
 from planner.partition.problem import Floats, Integers
 
 
-def without_free_items(costs: ItemCosts, items: Items, kept: Collection[int]) -> tuple[ItemCosts, Integers]:
+def without_free_items(costs: ItemCosts, items: Items, kept: Sequence[int]) -> tuple[ItemCosts, Integers]:
     """Costs that bound every load, whoever takes the items left out; and the old number of each item still there."""
     edges = dict(costs.edges)
-    left = [item for item in range(items.num_items) if item < items.num_ordered or item in kept]
+    left = [*range(items.num_ordered), *kept]
     for item in range(items.num_ordered, items.num_items):
         if item not in kept:
             _leave_out(edges, item, costs)
@@ -26,7 +26,7 @@ def without_free_items(costs: ItemCosts, items: Items, kept: Collection[int]) ->
         seconds=costs.seconds[:, left],
         supported=costs.supported[:, left],
         item_bytes=costs.item_bytes[left],
-        edges={tuple(renumbered[pin] for pin in pins): table for pins, table in edges.items()},
+        edges={tuple(sorted(renumbered[pin] for pin in pins)): table for pins, table in edges.items()},
     )
     return relaxed, np.array(left, dtype=np.int64)
 

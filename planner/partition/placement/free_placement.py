@@ -11,30 +11,55 @@ from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Integers
 
 _MAX_PASSES = 8
-# Trials of one item on one device, each a whole evaluation.
-_MAX_TRIALS = 20_000
+# Trials of one item on one device, each an evaluation of the whole placement.
+_MAX_TRIALS = 4_000
+# With more items than this, a pass over them all costs more than it gains.
+_MAX_MOVED = 1_000
 
 Cost = tuple[float, tuple[float, ...]]
 
 
-def place_free_items(
-    problem: PlacementProblem, device_of_node: Integers, nodes_of_item: Sequence[Integers]
-) -> Integers:
+def place_free_items(problem: PlacementProblem, device_of_node: Integers, item_of_node: Integers) -> Integers:
     """`device_of_node` is -1 for the free items' nodes. Greedy, then local search: no guarantee, not even to fit."""
+    free = np.flatnonzero(device_of_node < 0)
+    if not free.size:
+        return device_of_node
+    devices = _spread(problem, device_of_node)
+    order = free[np.argsort(item_of_node[free], kind="stable")]
+    members = np.split(order, np.flatnonzero(np.diff(item_of_node[order])) + 1)
+    homes = [_allowed(problem, nodes) for nodes in members]
+    for nodes, allowed in zip(members, homes, strict=True):
+        counts = np.bincount(devices[nodes], minlength=problem.num_devices)
+        devices[nodes] = allowed[int(np.argmax(counts[allowed]))]
+    return _improved(problem, devices, members, homes) if len(members) <= _MAX_MOVED else devices
+
+
+def _spread(problem: PlacementProblem, device_of_node: Integers) -> Integers:
+    """Each node without a device takes that of a neighbour, ring by ring. O(rings * r)."""
     devices = device_of_node.copy()
-    homes = [_allowed(problem, nodes) for nodes in nodes_of_item]
-    for nodes, allowed in zip(nodes_of_item, homes, strict=True):
-        devices[nodes] = _nearest(problem, devices, nodes, allowed)
+    source, target = problem.tensor_producer[problem.read_tensor], problem.read_node
+    while True:
+        before = devices.copy()
+        for near, far in ((source, target), (target, source)):
+            taken = (devices[far] < 0) & (before[near] >= 0)
+            devices[far[taken]] = before[near[taken]]
+        if np.array_equal(before, devices):
+            return np.where(devices < 0, 0, devices)
+
+
+def _improved(
+    problem: PlacementProblem, devices: Integers, members: Sequence[Integers], homes: Sequence[Sequence[int]]
+) -> Integers:
     best, trials = _cost(problem, devices), 0
     for _ in range(_MAX_PASSES):
         before = best
-        for nodes, allowed in zip(nodes_of_item, homes, strict=True):
+        for nodes, allowed in zip(members, homes, strict=True):
             for device in allowed:
-                if device == devices[nodes[0]]:
+                old = int(devices[nodes[0]])
+                if device == old:
                     continue
                 if (trials := trials + 1) > _MAX_TRIALS:
                     return devices
-                old = devices[nodes[0]]
                 devices[nodes] = device
                 cost = _cost(problem, devices)
                 if cost < best:
@@ -54,16 +79,4 @@ def _cost(problem: PlacementProblem, devices: Integers) -> Cost:
 
 def _allowed(problem: PlacementProblem, nodes: Integers) -> list[int]:
     runs = np.isfinite(problem.seconds[:, nodes].sum(axis=1))
-    return np.flatnonzero(runs[problem.class_of_device]).tolist()
-
-
-def _nearest(problem: PlacementProblem, devices: Integers, nodes: Integers, allowed: Sequence[int]) -> int:
-    """The device that the most seconds of its tensors come from or go to, among those already placed."""
-    made = np.isin(problem.tensor_producer[problem.read_tensor], nodes)
-    read = np.isin(problem.read_node, nodes)
-    others = np.concatenate([problem.read_node[made], problem.tensor_producer[problem.read_tensor[read]]])
-    seconds = problem.transfer_seconds.max(axis=0)
-    weights = seconds[np.concatenate([problem.read_tensor[made], problem.read_tensor[read]])]
-    placed = devices[others] >= 0
-    pull = np.bincount(devices[others[placed]], weights[placed], problem.num_devices)
-    return allowed[int(np.argmax(pull[allowed]))]
+    return [int(device) for device in np.flatnonzero(runs[problem.class_of_device])]

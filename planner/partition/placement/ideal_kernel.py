@@ -27,6 +27,7 @@ def relax_rows(
     num_pins: Integers,
     class_bytes: Floats,
     step: Integers,
+    fewer: Integers,
     alive: Booleans,
     alive_mask: Words,
     limit: float,
@@ -36,8 +37,8 @@ def relax_rows(
 ) -> int:
     """Takes each ideal in `rows` as a start, and every superset as an end of the next stage. Returns pairs seen.
 
-    `best` [i, s]: the least bottleneck of stages that cover ideal i with the devices of state s, and `parent` the last
-    stage's start * classes + class. `step` [s, k]: the state after one more device of class k, or -1. O(pairs * edges).
+    `best` [i, s]: the least bottleneck of stages that cover ideal i with the devices of state s. `parent`: the last
+    stage, as (start * states + state before) * classes + class. O(pairs * edges).
     """
     num_ideals, num_words = ideals.shape
     num_states, num_classes = step.shape
@@ -49,12 +50,14 @@ def relax_rows(
         num_live = 0
         wanted[:] = 0
         targets = np.uint64(0)
-        lowest = limit
         for state in range(num_states):
-            if alive[start, state] and best[start, state] < limit:
+            dominated = False
+            for index in range(fewer.shape[1]):
+                other = fewer[state, index]
+                dominated = dominated or (other >= 0 and best[start, other] <= best[start, state])
+            if alive[start, state] and best[start, state] < limit and not dominated:
                 live[num_live] = state
                 num_live += 1
-                lowest = min(lowest, best[start, state])
                 for own in range(num_classes):
                     if step[state, own] >= 0:
                         wanted[own] |= np.uint64(1) << np.uint64(step[state, own] & 63)
@@ -109,7 +112,7 @@ def relax_rows(
                         value = max(best[start, state], load)
                         if value < best[end, after]:
                             best[end, after] = value
-                            parent[end, after] = start * num_classes + own
+                            parent[end, after] = (start * num_states + state) * num_classes + own
         for at in range(first[start], first[start + 1]):
             reached[edge[at]] = 0
     return seen

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.placement.device_counts import device_counts, may_lead_on
+from planner.partition.placement.device_states import DeviceStates, may_lead_on
 from planner.partition.placement.ideal_tables import IdealSets, ideal_sets, ideal_tables
 from planner.partition.placement.ideals import Words
 from planner.partition.placement.items import ItemCosts
-from planner.partition.placement.problem import OutOfTime
+from planner.partition.placement.problem import OutOfTime, never
 from planner.partition.problem import Booleans, Floats, Integers
 
 _ROWS_AT_ONCE = 256
@@ -25,35 +25,45 @@ class Stage:
     device_class: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chain:
-    """`stages` in order; `value_seconds` is inf if none below the limit were found. `complete`: over these ideals, there
-    is nothing better."""
+    """`stages` in order; `value_seconds` is inf if none below the limit were found. `complete`: none is better.
+
+    `reached` [ideals, states]: the least bottleneck below the limit with which each ideal is covered.
+    """
 
     stages: tuple[Stage, ...]
     value_seconds: float
     complete: bool
     num_pairs: int
+    reached: Floats
 
 
 def best_chain(
     costs: ItemCosts,
     ideals: Sequence[int],
-    counts: tuple[int, ...],
+    states: DeviceStates,
     class_bytes: Floats,
     limit: float,
+    *,
     max_pairs: int,
-    out_of_time: OutOfTime,
+    out_of_time: OutOfTime = never,
+    allowed: Booleans | None = None,
 ) -> Chain:
-    """The least bottleneck below `limit`. O(ideals^2 * (edges at a border + states)) before pruning."""
+    """The least bottleneck below `limit`, by states that `allowed` [ideals, states] has not ruled out.
+
+    O(ideals^2 * (edges at a border + states)) before pruning.
+    """
     from planner.partition.placement.ideal_kernel import relax_rows
 
     sets = ideal_sets(costs, ideals)
-    states = device_counts(counts)
     alive = may_lead_on(costs, sets, states, class_bytes, limit)
-    if not alive[-1].any():
-        return Chain(stages=(), value_seconds=np.inf, complete=True, num_pairs=0)
+    if allowed is not None:
+        alive &= allowed[sets.index]
     kept = alive.sum(axis=1) > 0
+    reached = np.full((len(ideals), states.num_states), np.inf)
+    if not (kept[0] and kept[-1]):
+        return Chain(stages=(), value_seconds=np.inf, complete=states.complete, num_pairs=0, reached=reached)
     sets, alive = sets.only(kept), np.ascontiguousarray(alive[kept])
     tables = ideal_tables(costs, sets)
     best = np.full(alive.shape, np.inf)
@@ -67,16 +77,18 @@ def best_chain(
         seen += relax_rows(
             (row, end), sets.words, sets.work, tables.compute, tables.forbidden, tables.held_bytes,
             tables.opening, tables.closing, tables.first, tables.edge, tables.pins, tables.payments, tables.offset,
-            tables.num_pins, class_bytes, states.step, alive, masks, limit, max_work, best, parent,
+            tables.num_pins, class_bytes, states.step, states.fewer, alive, masks, limit, max_work, best, parent,
         )  # fmt: skip
         row = end
+    reached[sets.index] = best
     state = int(np.argmin(best[-1]))
-    found = bool(np.isfinite(best[-1, state]))
+    value = float(best[-1, state])
     return Chain(
-        stages=_traced(sets, parent, states.step, state) if found else (),
-        value_seconds=float(best[-1, state]),
-        complete=row == num_ideals,
+        stages=_traced(sets, parent, states, state) if np.isfinite(value) else (),
+        value_seconds=value,
+        complete=states.complete and row == num_ideals,
         num_pairs=seen,
+        reached=reached,
     )
 
 
@@ -88,13 +100,13 @@ def _masks(alive: Booleans) -> Words:
     return masks
 
 
-def _traced(sets: IdealSets, parent: Integers, step: Integers, state: int) -> tuple[Stage, ...]:
+def _traced(sets: IdealSets, parent: Integers, states: DeviceStates, state: int) -> tuple[Stage, ...]:
     stages = []
-    end, num_classes = sets.work.size - 1, step.shape[1]
+    end = sets.work.size - 1
     while end:
-        start, own = divmod(int(parent[end, state]), num_classes)
+        before, own = divmod(int(parent[end, state]), states.step.shape[1])
+        start, state = divmod(before, states.num_states)
         members = np.flatnonzero(sets.bits[:, end] & ~sets.bits[:, start])
         stages.append(Stage(items=tuple(members.tolist()), device_class=own))
-        state = int(np.flatnonzero(step[:, own] == state)[0])
         end = start
     return tuple(reversed(stages))

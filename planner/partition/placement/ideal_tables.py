@@ -27,13 +27,14 @@ STEPS = 1 << 40
 class IdealSets:
     """Ideals [i], supersets later, as `words` [i, words] and as `bits` [items, i].
 
-    `work` [i]: the least seconds of the items on any class, in steps of `step_seconds`.
+    `work` [i]: the least seconds of the items on any class, in steps of `step_seconds`. `index` [i]: as was given.
     """
 
     words: Words
     bits: Booleans
     work: Integers
     step_seconds: float
+    index: Integers
 
     def only(self, kept: Booleans) -> IdealSets:
         return IdealSets(
@@ -41,6 +42,7 @@ class IdealSets:
             bits=np.ascontiguousarray(self.bits[:, kept]),
             work=self.work[kept],
             step_seconds=self.step_seconds,
+            index=self.index[kept],
         )
 
 
@@ -72,7 +74,13 @@ def ideal_sets(costs: ItemCosts, ideals: Sequence[int]) -> IdealSets:
     step = max(float(least.sum()), 1e-300) / STEPS
     work = held(bits, np.rint(least / step).astype(np.int64))
     order = np.lexsort((held(bits, np.ones(costs.num_items, dtype=np.int64)), work))
-    return IdealSets(words=words[order], bits=np.ascontiguousarray(bits[:, order]), work=work[order], step_seconds=step)
+    return IdealSets(
+        words=words[order],
+        bits=np.ascontiguousarray(bits[:, order]),
+        work=work[order],
+        step_seconds=step,
+        index=order,
+    )
 
 
 def ideal_tables(costs: ItemCosts, sets: IdealSets) -> IdealTables:

@@ -1,4 +1,4 @@
-"""How many devices of each class are used: the states of the search over ideals, and which can still finish.
+"""Which devices are used: the states of the search over ideals, and which of them can still finish.
 
 What is left has to fit into what the other devices can do within the limit: weights on the classes turn that into one
 number, as the dual of the fractional assignment does. Any weights give a valid bound.
@@ -6,6 +6,7 @@ number, as the dual of the fractional assignment does. Any weights give a valid 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -24,27 +25,54 @@ _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceCounts:
-    """`used` [s, k]; state 0 has used none. `step` [s, k]: the state with one more device of class k, or -1."""
+class DeviceStates:
+    """States [s] by class [k], the first with no device used. `used` and `left` [s, k]: devices.
 
-    counts: tuple[int, ...]
+    `step` [s, k]: the state after one more device of class k; `fewer` [s, ...]: states that are at least as good where
+    they have reached the same ideal. -1 for none. `complete`: any order of the devices can be reached.
+    """
+
     used: Integers
+    left: Integers
     step: Integers
+    fewer: Integers
+    complete: bool
 
     @property
     def num_states(self) -> int:
         return int(self.used.shape[0])
 
 
-def num_states(counts: tuple[int, ...]) -> int:
+def num_counted_states(counts: tuple[int, ...]) -> int:
     return prod(count + 1 for count in counts)
 
 
-def device_counts(counts: tuple[int, ...]) -> DeviceCounts:
+def counted_states(counts: tuple[int, ...]) -> DeviceStates:
+    """How many of each class are used, the last class's count running fastest."""
     used = np.array(list(product(*(range(count + 1) for count in counts))), dtype=np.int64)
-    strides = [num_states(counts[index + 1 :]) for index in range(len(counts))]
-    step = np.arange(used.shape[0])[:, None] + np.array(strides)
-    return DeviceCounts(counts=counts, used=used, step=np.where(used < np.array(counts), step, -1))
+    strides = np.array([num_counted_states(counts[index + 1 :]) for index in range(len(counts))])
+    state = np.arange(used.shape[0])[:, None]
+    return DeviceStates(
+        used=used,
+        left=np.array(counts) - used,
+        step=np.where(used < np.array(counts), state + strides, -1),
+        fewer=np.where(used > 0, state - strides, -1),
+        complete=True,
+    )
+
+
+def ordered_states(classes: Sequence[int], num_classes: int) -> DeviceStates:
+    """Devices in one order, where any may be passed over: state s has the first s of them behind."""
+    count = len(classes)
+    used = np.zeros((count + 1, num_classes), dtype=np.int64)
+    step = np.full((count + 1, num_classes), -1, dtype=np.int64)
+    for position, own in enumerate(classes):
+        used[position + 1] = used[position]
+        used[position + 1, own] += 1
+    for position in reversed(range(count)):
+        step[position] = step[position + 1]
+        step[position, classes[position]] = position + 1
+    return DeviceStates(used=used, left=used[-1] - used, step=step, fewer=np.arange(-1, count)[:, None], complete=False)
 
 
 def least_load(costs: ItemCosts, counts: tuple[int, ...]) -> float:
@@ -56,18 +84,17 @@ def least_load(costs: ItemCosts, counts: tuple[int, ...]) -> float:
     return max(float(own.min(axis=0).max()), *spread) * (1 - _SLACK)
 
 
-def may_lead_on(costs: ItemCosts, sets: IdealSets, counts: DeviceCounts, class_bytes: Floats, limit: float) -> Booleans:
+def may_lead_on(costs: ItemCosts, sets: IdealSets, states: DeviceStates, class_bytes: Floats, limit: float) -> Booleans:
     """[ideals, states]: False where the devices used cannot hold the ideal, or the others the rest, below `limit`."""
-    used, left = counts.used, np.array(counts.counts) - counts.used
-    alive = np.ones((sets.work.size, counts.num_states), dtype=np.bool_)
+    alive = np.ones((sets.work.size, states.num_states), dtype=np.bool_)
     held_bytes = held(sets.bits, costs.item_bytes)
     rest_bytes = held_bytes[-1] - held_bytes
-    for state in range(counts.num_states):
-        alive[:, state] &= held_bytes <= _room(used[state], class_bytes)
-        alive[:, state] &= rest_bytes <= _room(left[state], class_bytes)
+    for state in range(states.num_states):
+        alive[:, state] &= held_bytes <= _room(states.used[state], class_bytes)
+        alive[:, state] &= rest_bytes <= _room(states.left[state], class_bytes)
     if np.isfinite(limit):
-        _drop_overloaded(costs, sets, used, limit * (1 + _SLACK), alive, rest=False)
-        _drop_overloaded(costs, sets, left, limit * (1 + _SLACK), alive, rest=True)
+        _drop_overloaded(costs, sets, states.used, limit * (1 + _SLACK), alive, rest=False)
+        _drop_overloaded(costs, sets, states.left, limit * (1 + _SLACK), alive, rest=True)
     alive[0, 0] = True
     return alive
 
