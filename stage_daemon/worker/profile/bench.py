@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from stage_daemon.worker.profile.clock import Effort, seconds_of
 from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, value_ids
 from stage_daemon.worker.profile.indices import integer_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
+from stage_daemon.worker.profile.states import all_bytes, num_copies, state_values, sum_bytes
 from stage_daemon.worker.profile.values import Described, ValueTable
 
 
@@ -38,7 +40,9 @@ class Bench:
         self._effort = effort
         self._values = ValueTable(graph, symbol_values)
         self._contexts = _contexts(graph, device)
-        self.distinct = distinct_nodes(graph, self._values)
+        self._states = state_values(graph)
+        self.distinct = distinct_nodes(graph, self._values, self._states)
+        self._state_bytes = all_bytes(graph, self._values)
 
     def measure(self, one: DistinctNode) -> float:
         """Seconds of one call. Raises Unmeasured."""
@@ -60,23 +64,38 @@ class Bench:
             raise UnsupportedOperator("which branch runs is not known")
         implementation = find_operator(operator)
         described = {value_id: self._values.describe(value_id) for value_id in value_ids(node)}
-        self._check_memory(node, described)
+        states = [value_id for value_id in described if value_id in self._states]
+        copies = num_copies(sum_bytes(states, self._values), self._state_bytes)
+        self._check_memory(node, described, states, copies)
         if node.context >= len(self._contexts):
             raise InvalidGraph(f"node {one.first}: speaks of context {node.context}; the graph has no such")
         values = make_values(described, integer_ranges(operator.name, node, self._values), self._device, one.first)
-        reader = ArgumentReader(values, (), self._device)
-        at = f"node {one.first}"
-        arguments = tuple(reader.read(at, argument) for argument in node.arguments)
-        keywords = {item.name: reader.read(at, item.argument) for item in node.keyword_arguments}
+        calls = cycle([self._arguments(node, values, states if copy else ()) for copy in range(copies)])
         function: Any = implementation.function
+
+        def call() -> None:
+            arguments, keywords = next(calls)
+            function(*arguments, **keywords)
+
         with torch.no_grad(), contexts.leave_as_found():
             contexts.enter(*self._contexts[node.context])
-            return seconds_of(lambda: function(*arguments, **keywords), self._device, self._effort)
+            return seconds_of(call, self._device, self._effort)
 
-    def _check_memory(self, node: pb.Node, described: Mapping[int, Described]) -> None:
+    def _arguments(
+        self, node: pb.Node, values: Mapping[int, Any], copied: Sequence[int]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """By position and by keyword, on copies of the `copied` values."""
+        fresh = {value_id: values[value_id].clone() for value_id in copied if torch.is_tensor(values[value_id])}
+        reader = ArgumentReader({**values, **fresh}, (), self._device)
+        arguments = tuple(reader.read("", argument) for argument in node.arguments)
+        return arguments, {item.name: reader.read("", item.argument) for item in node.keyword_arguments}
+
+    def _check_memory(
+        self, node: pb.Node, described: Mapping[int, Described], states: Sequence[int], copies: int
+    ) -> None:
         made = [self._values.describe(value_id) for value_id in node.outputs if value_id]
         tensors = [one for one in (*described.values(), *made) if isinstance(one, Declared)]
-        check_fits(sum(map(storage_bytes, tensors)), self._device)
+        check_fits(sum(map(storage_bytes, tensors)) + (copies - 1) * sum_bytes(states, self._values), self._device)
 
     def _is_lost(self) -> bool:
         """A kernel that failed on a GPU takes the process's context with it."""

@@ -5,13 +5,13 @@ A deep model has few of them: each layer repeats the one before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from protos.v1 import graph_pb2 as pb
 from stage_daemon.errors import InvalidGraph
 from stage_daemon.loader.bounds import MAX_ARGUMENT_DEPTH
-from stage_daemon.worker.profile.values import Described, ValueTable
+from stage_daemon.worker.profile.values import ValueTable
 
 Signature = tuple[object, ...]
 
@@ -28,13 +28,11 @@ class DistinctNode:
         return self.nodes[0]
 
 
-def distinct_nodes(graph: pb.Graph, values: ValueTable) -> tuple[DistinctNode, ...]:
-    """In order of first appearance. Linear in nodes and arguments."""
+def distinct_nodes(graph: pb.Graph, values: ValueTable, states: Container[int]) -> tuple[DistinctNode, ...]:
+    """In order of first appearance. Linear in nodes and arguments. To read a state is not to read an activation."""
     groups: dict[Signature, list[int]] = {}
     for index, node in enumerate(graph.nodes):
-        if node.operator >= len(graph.operators):
-            raise InvalidGraph(f"node {index}: speaks of operator {node.operator}; the graph has no such")
-        groups.setdefault(_signature(node, values), []).append(index)
+        groups.setdefault(_signature(node, values, states), []).append(index)
     return tuple(
         DistinctNode(nodes=tuple(nodes), operator=_operator_name(graph.operators[graph.nodes[nodes[0]].operator]))
         for nodes in groups.values()
@@ -60,10 +58,10 @@ def _ids(arguments: Iterable[pb.Argument], depth_left: int) -> Iterable[int]:
             yield from _ids(argument.tuple.items, depth_left - 1)
 
 
-def _signature(node: pb.Node, values: ValueTable) -> Signature:
+def _signature(node: pb.Node, values: ValueTable, states: Container[int]) -> Signature:
     read = value_ids(node)
     place = {value_id: position for position, value_id in enumerate(read)}
-    described: tuple[Described, ...] = tuple(values.describe(value_id) for value_id in read)
+    described = tuple((values.describe(value_id), value_id in states) for value_id in read)
     arguments = tuple(_argument(argument, place) for argument in node.arguments)
     keywords = tuple((item.name, _argument(item.argument, place)) for item in node.keyword_arguments)
     return (node.operator, node.context, described, arguments, keywords)
