@@ -17,7 +17,6 @@ from torch import fx
 from planner.fx_compat.split_module_effects import Ambient
 from planner.fx_compat.split_module_errors import PartitionCycle
 from planner.fx_compat.split_module_partitions import Partitioning
-from planner.fx_compat.split_module_regions import AUTOCAST_NODES
 from planner.fx_compat.split_module_storage import GraphEffects, StorageClasses, graph_effects
 
 # (before, after) to the two nodes that ask for it; in the order in which they were found.
@@ -106,13 +105,14 @@ def _effect_edges(
     module: fx.GraphModule, name_of: Mapping[fx.Node, str], effects: GraphEffects, *, only_certain: bool
 ) -> dict[tuple[str, str], tuple[fx.Node, fx.Node]]:
     classes = StorageClasses(module, effects, only_certain=only_certain)
-    sets_mode, views_read = _sets_mode(effects), effects.reshapes_in_place
+    views_read = effects.reshapes_in_place
+    # Even a partition with no more than the end of an autocast region sets the mode that it was under.
+    mode = {Ambient.MODE: None} if _sets_mode(effects) else {}
     histories: dict[int | Ambient, _History] = {}
     edges: dict[tuple[str, str], tuple[fx.Node, fx.Node]] = {}
     for node, name in name_of.items():
         written = dict.fromkeys(_written(node, effects, classes, only_certain=only_certain))
         read = _read(node, effects, classes, views_read=views_read)
-        mode = {Ambient.MODE: None} if sets_mode and node.target not in AUTOCAST_NODES else {}
         for resource in (*read, *mode, *written):
             history = histories.setdefault(resource, _History())
             earlier = [history.writer] if history.writer is not None else []
