@@ -36,6 +36,9 @@ COARSE_ROUNDS = 40
 LABEL_MIXES = 6
 FEW_LABELS = 10
 MANY_LABELS = 1000
+MAX_LABEL_BLOCKS = 300_000
+# Blocks times device states times rounds of a game.
+WEIGHINGS = 200_000_000
 # Labels that tell devices apart have two columns for each.
 MAX_DEVICES_APART = 16
 
@@ -76,6 +79,8 @@ class _Search:
         self.incumbent = Incumbent(problem=problem, contiguous=contiguous)
         self.lower_bound = path_bound(problem)
         self._flow: Floats | None = None
+        # Chains of any level are placements of the same nodes: what one level learns, all know.
+        self._game: FlowGame | None = None
 
     def run(self) -> None:
         for devices in simple_placements(self._problem):
@@ -107,36 +112,38 @@ class _Search:
             return
         # Without counting devices first: it is quicker, and where the blocks happen to fit, it is a proof for any case.
         space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks, states=uncounted(graph))
-        left = self._search_chains(space, exact=exact, is_bound=exact)
+        open_space, left = self._search_chains(space, exact=exact, is_bound=exact)
         states = counted(graph, MAX_STATES)
         if states is not None and not self._done():
-            self._search_chains(replace(space, states=states), exact=exact, is_bound=exact and self._contiguous)
+            self._search_chains(replace(open_space, states=states), exact=exact, is_bound=exact and self._contiguous)
         if left is not None and exact and not self._contiguous and not self._done():
             self._search_devices(left)
 
-    def _search_chains(self, space: ChainSpace, *, exact: bool, is_bound: bool) -> _Left | None:
-        """What may still hold a better chain, if that is asked `exact` and not decided."""
-        game = FlowGame(space.graph)
-        rounds = ROUNDS if exact else COARSE_ROUNDS
+    def _search_chains(self, space: ChainSpace, *, exact: bool, is_bound: bool) -> tuple[ChainSpace, _Left | None]:
+        """What may still hold a better chain, and with what is known of it where it is little enough to search again."""
+        game = self._game = self._game or FlowGame(space.graph)
+        weighings = max(1, space.blocks.before.size * space.states.num_states)
+        rounds = min(ROUNDS if exact else COARSE_ROUNDS, 1 + WEIGHINGS // weighings)
         result = play(space, game, self.incumbent, self._flow, rounds, self._out_of_time)
         self._flow = result.mixes[-1] if result.mixes else self._flow
         if is_bound:
             self._raise_bound(result.lower_bound)
-        if not exact or result.lower_bound >= self.incumbent.to_beat:
-            return None
+        ways = result.space.blocks.before.size
+        if result.lower_bound >= self.incumbent.to_beat or ways > MAX_LABEL_BLOCKS:
+            return result.space, None
         flows = result.mixes[-LABEL_MIXES:]
         left = _Left(
             space=result.space,
             borders=PassBorders(space.graph, space.ideals, game.source, game.target, flows),
             mixes=[cheapest_chain(result.space, game.source, game.target, flow) for flow in flows],
         )
-        for max_labels in (FEW_LABELS, MANY_LABELS * self._effort):
+        for max_labels in (FEW_LABELS, MANY_LABELS * self._effort)[: 1 + exact]:
             lower = self._search_labels(left, max_labels, devices_apart=False)
             if is_bound:
                 self._raise_bound(lower)
             if lower >= self.incumbent.to_beat:
                 break
-        return left
+        return result.space, left
 
     def _search_devices(self, left: _Left) -> None:
         """Blocks that share devices, one after the other."""

@@ -10,7 +10,7 @@ from numba import njit
 Array = np.ndarray[Any, Any]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def list_blocks(
     inside: Array,
     step_begin: Array,
@@ -79,14 +79,14 @@ def list_blocks(
     return begin, before[:count].copy(), classes[:count].copy(), seconds[:count].copy()
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _grown(found: Array, room: int) -> Array:
     larger = np.empty(room, dtype=found.dtype)
     larger[: found.size] = found
     return larger
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _block_seconds(
     first: int,
     after: int,
@@ -131,14 +131,14 @@ def _block_seconds(
             lasts -= option_seconds[chosen, option]
             spare += option_bytes[chosen, option]
     if spare >= 0:
-        return lasts
-    return lasts + _least_loss(
+        return float(lasts)
+    return float(lasts) + _least_loss(
         first, after, chosen, -spare, inside, num_read, border_begin, border_tensor, option_unit, option_of_tensor,
         option_bytes, option_loss, option_order,
     )  # fmt: skip
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _least_loss(
     first: int,
     after: int,

@@ -78,7 +78,8 @@ class PassBorders:
             yield chosen, self._carried(ideal, target, finish, ends, latest)
 
     def _new(self, ideal: int, target: int) -> list[int]:
-        return np.setdiff1d(self.border(target), self.border(ideal)).tolist()
+        found: list[int] = np.setdiff1d(self.border(target), self.border(ideal)).tolist()
+        return found
 
     def _carried(
         self, ideal: int, target: int, finish: Floats, ends: dict[int, Floats], latest: Floats | None
@@ -109,5 +110,6 @@ def _flow_tables(graph: PassGraph, source: Integers, target: Integers, flow: Flo
     between = (source >= 0) & (target >= 0)
     np.add.at(to_unit, (source[between], unit_of_node[target[between]]), flow[between])
     ending = target < 0
-    ended = np.bincount(unit_of_node[source[ending]], weights=flow[ending], minlength=graph.num_units)
+    ended = np.zeros(graph.num_units)
+    np.add.at(ended, unit_of_node[source[ending]], flow[ending])
     return to_unit, ended

@@ -10,7 +10,7 @@ from numba import njit
 Array = np.ndarray[Any, Any]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def weigh_blocks(
     begin: Array, before: Array, seconds: Array, inside: Array, around: Array, beside_begin: Array,
     beside_unit: Array, beside_flow: Array,
@@ -32,7 +32,7 @@ def weigh_blocks(
     return weighed
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def chain_forward(
     begin: Array, before: Array, classes: Array, weighed: Array, step_begin: Array, step_from: Array,
     step_weighed: Array, following: Array,
@@ -58,7 +58,7 @@ def chain_forward(
     return cost, way, came
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def chain_backward(
     begin: Array, before: Array, classes: Array, weighed: Array, step_begin: Array, step_from: Array,
     step_weighed: Array, following: Array,
@@ -81,7 +81,7 @@ def chain_backward(
     return cost
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def cost_through(
     begin: Array, before: Array, classes: Array, weighed: Array, following: Array, ahead: Array, behind: Array,
 ) -> Array:  # fmt: skip

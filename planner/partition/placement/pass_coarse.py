@@ -67,7 +67,8 @@ def segmented_units(problem: PlacementProblem, units: PassUnits, num_segments: i
 def unit_bytes(problem: PlacementProblem, units: PassUnits) -> Floats:
     """[u] of core nodes."""
     core = (units.unit_of_node != FREE) & (units.option_of_node == CORE)
-    held: Floats = np.bincount(units.unit_of_node[core], weights=problem.node_bytes[core], minlength=units.num_units)
+    held = np.zeros(units.num_units)
+    np.add.at(held, units.unit_of_node[core], problem.node_bytes[core])
     return held
 
 

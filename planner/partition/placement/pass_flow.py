@@ -44,7 +44,7 @@ class FlowGame:
         return float(found[-1]), np.maximum(found[:-1], 0.0)
 
     def _programme(self) -> highspy.Highs:
-        solver = highspy.Highs()
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("threads", 1)
         solver.setOptionValue("solver", "simplex")

@@ -57,7 +57,8 @@ def pass_graph(problem: PlacementProblem, units: PassUnits) -> PassGraph:
     serial, parallel = np.flatnonzero(~problem.class_is_parallel), np.flatnonzero(problem.class_is_parallel)
     core = (units.unit_of_node != FREE) & (units.option_of_node == CORE)
     nodes = np.flatnonzero(core)
-    held = np.bincount(units.unit_of_node[nodes], weights=problem.node_bytes[nodes], minlength=units.num_units)
+    held = np.zeros(units.num_units)
+    np.add.at(held, units.unit_of_node[nodes], problem.node_bytes[nodes])
     seconds = np.zeros((serial.size, units.num_units))
     for row, chosen in enumerate(serial):
         np.add.at(seconds[row], units.unit_of_node[nodes], problem.seconds[chosen, nodes])

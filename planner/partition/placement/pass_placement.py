@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.partition.placement.loads import device_bytes
 from planner.partition.placement.pass_alone import UNPLACED, place_alone
 from planner.partition.placement.pass_chain import ANY, Run
 from planner.partition.placement.pass_graph import PassGraph
@@ -39,7 +40,7 @@ def placed_seconds(problem: PlacementProblem, devices: Integers) -> float | None
     for_group[problem.colocation] = together
     if (for_group[problem.colocation] != together).any():
         return None
-    held: Floats = np.bincount(devices, weights=problem.node_bytes, minlength=problem.num_devices)
+    held = device_bytes(problem, devices)
     limits = np.where(problem.class_is_parallel, np.inf, problem.class_bytes)[problem.class_of_device]
     if (held > limits).any() or not np.isfinite(problem.seconds[classes, np.arange(devices.size)]).all():
         return None

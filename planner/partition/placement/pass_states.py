@@ -13,7 +13,7 @@ from planner.partition.problem import Integers
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceStates:
-    """States [s], the first with nothing used: `counts` [s, a], `following` [a, s] with one device more; -1: none left."""
+    """States [s], first with nothing used: `counts` [s, a], `following` [a, s] with one device more; -1: none left."""
 
     counts: Integers
     following: Integers
