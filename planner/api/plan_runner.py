@@ -27,6 +27,7 @@ from planner.store.operations import (
     start_operation,
 )
 from planner.store.plans import add_plan
+from planner.store.profiles import calibrations_for, times_for
 
 log = structlog.get_logger(__name__)
 
@@ -110,8 +111,18 @@ class PlanRunner:
         async with self._database.session() as session:
             if not await start_operation(session, job.operation_id, _now()):
                 return
+            kinds = [device.kind for device in job.inventory.devices]
+            measured = await times_for(session, job.graph_id, kinds)
+            calibrations = await calibrations_for(session, kinds)
         plan = await self._computing.run(
-            self._timeout_seconds, compute_plan, job.source, job.graph_id, job.inventory, job.options
+            self._timeout_seconds,
+            compute_plan,
+            job.source,
+            job.graph_id,
+            job.inventory,
+            job.options,
+            measured,
+            calibrations,
         )
         async with self._database.session() as session:
             now = _now()

@@ -14,7 +14,9 @@ from planner.store.graphs import GraphRecord
 from planner.store.inventories import InventoryRecord
 from planner.store.operations import OperationState, PlanOperation
 from planner.store.plans import PlanSummary
+from planner.store.profiles import Profile, ProfileRecord
 from planner.wire.inventory import inventory_to_proto
+from planner.wire.profiles import calibration_to_proto
 from protos.v1 import graph_pb2, planner_pb2
 
 MAX_NAME_CHARACTERS = 200
@@ -109,4 +111,27 @@ def checked_name(name: str) -> str:
 def _weights_to_proto(files: Iterable[WeightFile]) -> graph_pb2.Weights:
     return graph_pb2.Weights(
         files=[graph_pb2.WeightFile(sha256=file.sha256, size_bytes=file.size_bytes) for file in files]
+    )
+
+
+def profile_record_to_proto(record: ProfileRecord) -> planner_pb2.ProfileRecord:
+    return planner_pb2.ProfileRecord(
+        id=record.id,
+        graph_id=record.graph_id,
+        device_kind=record.device_kind,
+        symbol_values=dict(record.symbol_values),
+        source=record.source,
+        num_nodes=record.num_nodes,
+        num_measured=record.num_measured,
+        total_seconds=record.total_seconds,
+        calibration=calibration_to_proto(record.calibration) if record.calibration else None,
+        created_at=timestamp(record.created_at),
+    )
+
+
+def profile_to_proto(profile: Profile) -> planner_pb2.Profile:
+    return planner_pb2.Profile(
+        record=profile_record_to_proto(profile.record),
+        times=[planner_pb2.NodeTime(node=node, seconds=seconds) for node, seconds in profile.times.seconds],
+        unmeasured=[planner_pb2.UnmeasuredNode(node=node, reason=reason) for node, reason in profile.unmeasured],
     )

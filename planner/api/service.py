@@ -11,6 +11,7 @@ from planner.api.graph_calls import GraphCalls
 from planner.api.inventory_calls import InventoryCalls
 from planner.api.plan_calls import PlanCalls
 from planner.api.plan_runner import PlanRunner
+from planner.api.profile_calls import ProfileCalls
 from planner.api.upload_locks import UploadLocks
 from planner.dispatch.dispatcher import Dispatcher
 from planner.settings import Settings
@@ -24,6 +25,7 @@ class PlannerService(
     GraphCalls,
     InventoryCalls,
     PlanCalls,
+    ProfileCalls,
     DeploymentCalls,
     planner_pb2_grpc.PlannerServiceServicer,
 ):

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from planner.cost.calibration import Calibration, calibrate
 from planner.cost.inventory import Inventory
+from planner.cost.measured import MeasuredTimes, check_fits
+from planner.cost.work import graph_work
 from planner.errors import GraphError, InvalidArgument, NotFound
 from planner.graph.check import why_not_deployable
 from planner.graph.ir import Graph, WeightFile
 from planner.plan.options import PlanOptions
 from planner.plan.plan import Plan
-from planner.planning import make_plan
+from planner.planning import chosen_symbol_values, make_plan
 from planner.store.blobs import BlobStore
 from planner.store.weights import locate_states
 from planner.wire.graph import graph_from_bytes
@@ -67,8 +72,39 @@ def examine_graph(source: GraphSource, weights: tuple[WeightFile, ...]) -> Graph
     )
 
 
-def compute_plan(source: GraphSource, graph_id: str, inventory: Inventory, options: PlanOptions) -> Plan:
-    return make_plan(source.read(), graph_id, inventory, options)
+def compute_plan(
+    source: GraphSource,
+    graph_id: str,
+    inventory: Inventory,
+    options: PlanOptions,
+    measured: tuple[MeasuredTimes, ...],
+    calibrations: tuple[Calibration, ...],
+) -> Plan:
+    return make_plan(source.read(), graph_id, inventory, options, measured, calibrations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimesFacts:
+    """What the server keeps of measured times beside them. `symbol_values` names every dimension of the graph."""
+
+    num_nodes: int
+    symbol_values: tuple[tuple[str, int], ...]
+    calibration: Calibration | None
+
+
+def examine_times(source: GraphSource, times: MeasuredTimes) -> TimesFacts:
+    """Raises InvalidArgument where the times do not fit the graph."""
+    graph = source.read()
+    check_fits(times, graph)
+    point = chosen_symbol_values(graph, PlanOptions(symbol_values=times.symbol_values))
+    seconds = np.full(len(graph.nodes), np.nan)
+    for node, found in times.seconds:
+        seconds[node] = found
+    return TimesFacts(
+        num_nodes=len(graph.nodes),
+        symbol_values=tuple(sorted((symbol.name, point[symbol.id]) for symbol in graph.symbols)),
+        calibration=calibrate(times.device_kind, [(graph_work(graph, point), seconds)]),
+    )
 
 
 def _check_weights(graph: Graph, weights: tuple[WeightFile, ...], blobs: BlobStore) -> None:

@@ -1,4 +1,4 @@
-"""Links from how machines are built: a speed within a host, faster islands (NVLink, PCIe switches), or whole matrices."""
+"""Links from how machines are built: a speed within a host, faster islands (NVLink, PCIe switches), whole matrices."""
 
 from __future__ import annotations
 

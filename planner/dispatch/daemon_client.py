@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -65,6 +65,21 @@ class DaemonClient:
         try:
             while True:
                 response = await self._checked(anext(responses, None), "loading", self._deadlines.load_idle_seconds)
+                if response is None:
+                    return
+                yield response
+        finally:
+            call.cancel()
+
+    async def profile(
+        self, request: stage_daemon_pb2.ProfileRequest
+    ) -> AsyncGenerator[stage_daemon_pb2.ProfileResponse, None]:
+        """Times as they come; leaving the iterator ends the profile."""
+        call = self._stub.Profile(request)
+        responses = aiter(call)
+        try:
+            while True:
+                response = await self._checked(anext(responses, None), "profiling", self._deadlines.load_idle_seconds)
                 if response is None:
                     return
                 yield response

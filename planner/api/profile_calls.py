@@ -1,0 +1,128 @@
+"""Measured times over gRPC: profiled on a daemon or given, stored, listed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+from planner.api.computing import Computing
+from planner.api.graph_calls import graph_source
+from planner.api.identity import new_id
+from planner.api.records import profile_record_to_proto, profile_to_proto
+from planner.api.tasks import examine_times
+from planner.cost.measured import MeasuredTimes
+from planner.dispatch.daemon_client import CallDeadlines
+from planner.dispatch.profiler import Measured, choose_daemons, profile
+from planner.errors import InvalidArgument
+from planner.settings import Settings
+from planner.store.daemons import list_live_daemons
+from planner.store.database import Database
+from planner.store.deployment_records import Daemon
+from planner.store.deployments import list_active_deployments
+from planner.store.graphs import GraphRecord, get_graph
+from planner.store.paging import parse_page
+from planner.store.profiles import (
+    Profile,
+    ProfileRecord,
+    delete_profile,
+    get_profile,
+    list_profiles,
+    save_profile,
+)
+from planner.wire.profiles import times_from_import
+from protos.v1 import planner_pb2, stage_daemon_pb2
+
+MAX_REPETITIONS = 10_000
+
+
+class ProfileCalls:
+    _settings: Settings
+    _database: Database
+    _checks: Computing
+
+    async def ProfileGraph(
+        self, request: planner_pb2.ProfileGraphRequest, _: Any
+    ) -> AsyncIterator[planner_pb2.ProfileGraphResponse]:
+        for name in ("repetitions", "warmup"):
+            if getattr(request, name) > MAX_REPETITIONS:
+                raise InvalidArgument(f"{name} is {getattr(request, name)}, needs 0 to {MAX_REPETITIONS}")
+        async with self._database.session() as session:
+            graph = await get_graph(session, request.graph_id)
+            live = await list_live_daemons(session, datetime.now(UTC))
+            active = await list_active_deployments(session)
+        for daemon in choose_daemons(live, active, request.device_ids, request.device_kinds):
+            async with aclosing(self._profile(graph, daemon, request)) as responses:
+                async for response in responses:
+                    yield response
+
+    async def ImportTimes(self, request: planner_pb2.ImportTimesRequest, _: Any) -> planner_pb2.ProfileRecord:
+        async with self._database.session() as session:
+            graph = await get_graph(session, request.graph_id)
+        times = times_from_import(request, graph.id)
+        return profile_record_to_proto(await self._store(graph, times, ()))
+
+    async def GetProfile(self, request: planner_pb2.GetProfileRequest, _: Any) -> planner_pb2.Profile:
+        async with self._database.session() as session:
+            return profile_to_proto(await get_profile(session, request.profile_id))
+
+    async def ListProfiles(self, request: planner_pb2.ListProfilesRequest, _: Any) -> planner_pb2.ListProfilesResponse:
+        scope = f"profiles graph={request.graph_id} kind={request.device_kind}"
+        page = parse_page(scope, request.page_size, request.page_token)
+        async with self._database.session() as session:
+            found, token = await list_profiles(
+                session, page, graph_id=request.graph_id, device_kind=request.device_kind
+            )
+        return planner_pb2.ListProfilesResponse(
+            profiles=[profile_record_to_proto(record) for record in found], next_page_token=token
+        )
+
+    async def DeleteProfile(
+        self, request: planner_pb2.DeleteProfileRequest, _: Any
+    ) -> planner_pb2.DeleteProfileResponse:
+        async with self._database.session() as session:
+            await delete_profile(session, request.profile_id)
+        return planner_pb2.DeleteProfileResponse()
+
+    async def _profile(
+        self, graph: GraphRecord, daemon: Daemon, request: planner_pb2.ProfileGraphRequest
+    ) -> AsyncGenerator[planner_pb2.ProfileGraphResponse, None]:
+        """Progress, then what is stored."""
+        answer = planner_pb2.ProfileGraphResponse(device_id=daemon.device.id, device_kind=daemon.device.kind)
+        asked = stage_daemon_pb2.ProfileRequest(
+            graph_sha256=graph.sha256,
+            symbol_values=dict(request.symbol_values),
+            repetitions=request.repetitions,
+            warmup=request.warmup,
+        )
+        async with aclosing(profile(daemon, graph.id, asked, CallDeadlines())) as steps:
+            async for step in steps:
+                if isinstance(step, Measured):
+                    record = await self._store(graph, step.times, step.unmeasured)
+                    answer.profile.CopyFrom(profile_record_to_proto(record))
+                else:
+                    answer.num_done, answer.num_distinct = step.num_done, step.num_distinct
+                yield answer
+
+    async def _store(
+        self, graph: GraphRecord, times: MeasuredTimes, unmeasured: tuple[tuple[int, str], ...]
+    ) -> ProfileRecord:
+        source = graph_source(self._settings, graph.sha256)
+        async with self._checks.turn():
+            facts = await self._checks.run(self._settings.check_timeout_seconds, examine_times, source, times)
+        record = ProfileRecord(
+            id=new_id("prof"),
+            graph_id=graph.id,
+            device_kind=times.device_kind,
+            symbol_values=facts.symbol_values,
+            source=times.source,
+            num_nodes=facts.num_nodes,
+            num_measured=len(times.seconds),
+            total_seconds=sum(seconds for _, seconds in times.seconds),
+            calibration=facts.calibration,
+            created_at=datetime.now(UTC),
+        )
+        async with self._database.session() as session:
+            await save_profile(session, Profile(record=record, times=times, unmeasured=unmeasured))
+        return record

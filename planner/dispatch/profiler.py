@@ -1,0 +1,123 @@
+"""Profiles of a graph on registered daemons: which daemon is free, what it measured, what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from planner.cost.measured import MeasuredTimes, symbol_values_of
+from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, DaemonClient
+from planner.errors import Cancelled, Conflict, GraphError, InvalidArgument, NotFound, PlannerError, Unavailable
+from planner.store.deployment_records import Daemon, Deployment, Failure
+from protos.v1 import stage_daemon_pb2
+
+_ERRORS: Mapping[str, type[PlannerError]] = {
+    "CONFLICT": Conflict,
+    "INVALID_ARGUMENT": InvalidArgument,
+    "INVALID_GRAPH": GraphError,
+    "UNSUPPORTED_OPERATOR": GraphError,
+    "CANCELLED": Cancelled,
+    "DAEMON_UNREACHABLE": Unavailable,
+    "DEADLINE_EXCEEDED": Unavailable,
+    "UNAVAILABLE": Unavailable,
+    "WORKER_DIED": Unavailable,
+    "NOT_FOUND": NotFound,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Progress of one profile, in distinct nodes."""
+
+    num_done: int
+    num_distinct: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The last thing that a profile gives. `unmeasured` holds (node, why)."""
+
+    times: MeasuredTimes
+    unmeasured: tuple[tuple[int, str], ...]
+
+
+async def profile(
+    daemon: Daemon, graph_id: str, request: stage_daemon_pb2.ProfileRequest, deadlines: CallDeadlines
+) -> AsyncGenerator[Step | Measured, None]:
+    """Steps, then what was measured. Leaving early ends it on the daemon too. Raises what kept it from being done."""
+    client = DaemonClient(daemon.device.id, daemon.address, deadlines)
+    seconds: dict[int, float] = {}
+    unmeasured: dict[int, str] = {}
+    try:
+        async with aclosing(client.profile(request)) as responses:
+            async for response in responses:
+                for one in response.measured:
+                    if one.unmeasured_reason:
+                        unmeasured.update(dict.fromkeys(one.nodes, one.unmeasured_reason))
+                    else:
+                        seconds.update(dict.fromkeys(one.nodes, one.seconds))
+                yield Step(num_done=response.num_done, num_distinct=response.num_distinct)
+    except DaemonCallFailed as error:
+        raise _error(error.failure) from None
+    finally:
+        await client.close()
+    times = MeasuredTimes(
+        graph_id=graph_id,
+        device_kind=daemon.device.kind.lower(),
+        symbol_values=symbol_values_of(request.symbol_values),
+        source=f"profiled on {daemon.device.id}, torch {daemon.torch_version}"[:256],
+        seconds=tuple(sorted(seconds.items())),
+    )
+    yield Measured(times=times, unmeasured=tuple(sorted(unmeasured.items())))
+
+
+def choose_daemons(
+    live: Sequence[Daemon], active: Sequence[Deployment], device_ids: Sequence[str], kinds: Sequence[str]
+) -> tuple[Daemon, ...]:
+    """Those asked for, else a free one of each kind asked for, else a free one of every kind that is there.
+
+    Raises NotFound for what is not there, and Conflict for what holds a deployment.
+    """
+    holders = {device_id: held.id for held in reversed(active) for device_id in held.device_ids()}
+    if device_ids:
+        return tuple(_named(live, device_id, holders) for device_id in dict.fromkeys(device_ids))
+    present = dict.fromkeys(daemon.device.kind.lower() for daemon in live)
+    wanted = dict.fromkeys(kind.lower() for kind in kinds) or present
+    if not wanted:
+        raise NotFound("no daemon holds a lease; start a stage-daemon to profile on")
+    chosen = [_free(live, kind, holders) for kind in wanted if kinds or _is_free(live, kind, holders)]
+    if not chosen:
+        raise Conflict("every device holds a deployment; stop one, or start another stage-daemon to profile on")
+    return tuple(chosen)
+
+
+def _named(live: Sequence[Daemon], device_id: str, holders: Mapping[str, str]) -> Daemon:
+    found = next((daemon for daemon in live if daemon.device.id == device_id), None)
+    if found is None:
+        known = ", ".join(daemon.device.id for daemon in live) or "none"
+        raise NotFound(f"device {device_id[:80]!r} has no daemon that holds a lease; live now: {known}")
+    if device_id in holders:
+        raise Conflict(f"device {device_id} holds deployment {holders[device_id]}; profile on one that is free")
+    return found
+
+
+def _free(live: Sequence[Daemon], kind: str, holders: Mapping[str, str]) -> Daemon:
+    of_kind = [daemon for daemon in live if daemon.device.kind.lower() == kind]
+    if not of_kind:
+        kinds = ", ".join(sorted({daemon.device.kind for daemon in live})) or "none"
+        raise NotFound(f"no daemon of kind {kind[:80]!r} holds a lease; live now: {kinds}")
+    found = next((daemon for daemon in of_kind if daemon.device.id not in holders), None)
+    if found is None:
+        raise Conflict(f"every device of kind {kind!r} holds a deployment; stop one to profile on it")
+    return found
+
+
+def _is_free(live: Sequence[Daemon], kind: str, holders: Mapping[str, str]) -> bool:
+    return any(daemon.device.kind.lower() == kind and daemon.device.id not in holders for daemon in live)
+
+
+def _error(failure: Failure) -> PlannerError:
+    kind = _ERRORS.get(failure.reason, PlannerError)
+    message = failure.message if failure.device_id in failure.message else f"{failure.device_id}: {failure.message}"
+    return kind(message, reason=failure.reason, device_id=failure.device_id)

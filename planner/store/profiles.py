@@ -1,0 +1,198 @@
+"""Measured times in the database: one profile of each graph, device kind and setting of dimensions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.cost.calibration import Calibration
+from planner.cost.device_kinds import DeviceKind
+from planner.cost.measured import MeasuredTimes
+from planner.errors import NotFound
+from planner.store.paging import PageRequest
+from planner.store.tables import ProfileNodeRow, ProfileRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRecord:
+    """What a list shows of a profile. `total_seconds` is of all measured nodes, of `num_nodes` in the graph."""
+
+    id: str
+    graph_id: str
+    device_kind: str
+    symbol_values: tuple[tuple[str, int], ...]
+    source: str
+    num_nodes: int
+    num_measured: int
+    total_seconds: float
+    calibration: Calibration | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """`unmeasured` holds (node index, why) of nodes that could not be run alone."""
+
+    record: ProfileRecord
+    times: MeasuredTimes
+    unmeasured: tuple[tuple[int, str], ...]
+
+
+async def save_profile(session: AsyncSession, profile: Profile) -> None:
+    """Takes the place of the one that the graph, kind and setting had."""
+    record = profile.record
+    setting = _setting(record.symbol_values)
+    same = (ProfileRow.graph_id == record.graph_id, ProfileRow.setting == setting)
+    await session.execute(delete(ProfileRow).where(*same, ProfileRow.device_kind == record.device_kind))
+    session.add(
+        ProfileRow(
+            id=record.id,
+            graph_id=record.graph_id,
+            device_kind=record.device_kind,
+            setting=setting,
+            symbol_values=[list(pair) for pair in record.symbol_values],
+            source=record.source,
+            num_nodes=record.num_nodes,
+            num_measured=record.num_measured,
+            total_seconds=record.total_seconds,
+            created_at=record.created_at,
+            **_calibration_columns(record.calibration),
+        )
+    )
+    await session.flush()
+    rows: list[dict[str, Any]] = [
+        {"profile_id": record.id, "node": node, "seconds": seconds, "unmeasured_reason": None}
+        for node, seconds in profile.times.seconds
+    ]
+    rows += [
+        {"profile_id": record.id, "node": node, "seconds": None, "unmeasured_reason": reason}
+        for node, reason in profile.unmeasured
+    ]
+    if rows:
+        await session.execute(insert(ProfileNodeRow), rows)
+
+
+async def get_profile(session: AsyncSession, profile_id: str) -> Profile:
+    row = await _row(session, profile_id)
+    query = select(ProfileNodeRow.node, ProfileNodeRow.seconds, ProfileNodeRow.unmeasured_reason)
+    query = query.where(ProfileNodeRow.profile_id == row.id).order_by(ProfileNodeRow.node)
+    found = (await session.execute(query)).all()
+    return Profile(
+        record=_record(row),
+        times=_times(row, [(node, seconds) for node, seconds, _ in found if seconds is not None]),
+        unmeasured=tuple((node, reason or "") for node, seconds, reason in found if seconds is None),
+    )
+
+
+async def list_profiles(
+    session: AsyncSession, page: PageRequest, *, graph_id: str = "", device_kind: str = ""
+) -> tuple[tuple[ProfileRecord, ...], str]:
+    """Newest first; empty filters let everything through."""
+    query = select(ProfileRow)
+    if graph_id:
+        query = query.where(ProfileRow.graph_id.startswith(graph_id, autoescape=True))
+    if device_kind:
+        query = query.where(ProfileRow.device_kind == device_kind.lower())
+    rows = (await session.scalars(page.select(query, ProfileRow.created_at, ProfileRow.id))).all()
+    return page.cut([_record(row) for row in rows])
+
+
+async def delete_profile(session: AsyncSession, profile_id: str) -> None:
+    row = await _row(session, profile_id)
+    await session.execute(delete(ProfileRow).where(ProfileRow.id == row.id))
+
+
+async def times_for(session: AsyncSession, graph_id: str, kinds: Sequence[str]) -> tuple[MeasuredTimes, ...]:
+    """All that was measured of the graph on these kinds, in a fixed order."""
+    wanted = sorted({kind.lower() for kind in kinds})
+    query = select(ProfileRow).where(ProfileRow.graph_id == graph_id, ProfileRow.device_kind.in_(wanted))
+    rows = (await session.scalars(query.order_by(ProfileRow.device_kind, ProfileRow.setting))).all()
+    return tuple([(await get_profile(session, row.id)).times for row in rows])
+
+
+async def calibrations_for(session: AsyncSession, kinds: Sequence[str]) -> tuple[Calibration, ...]:
+    """For each kind that has one, the calibration by the most nodes of any graph; of equals the newest."""
+    found: list[Calibration] = []
+    for kind in sorted({kind.lower() for kind in kinds}):
+        query = select(ProfileRow).where(ProfileRow.device_kind == kind, ProfileRow.num_fitted > 0)
+        order = (ProfileRow.num_fitted.desc(), ProfileRow.created_at.desc(), ProfileRow.id)
+        row = (await session.scalars(query.order_by(*order).limit(1))).first()
+        calibration = _calibration(row) if row is not None else None
+        if calibration is not None:
+            found.append(calibration)
+    return tuple(found)
+
+
+def _setting(symbol_values: Sequence[tuple[str, int]]) -> str:
+    return json.dumps(sorted(symbol_values), separators=(",", ":"))
+
+
+async def _row(session: AsyncSession, profile_id: str) -> ProfileRow:
+    row = await session.get(ProfileRow, profile_id)
+    if row is None:
+        raise NotFound(f"no profile has the id {profile_id[:80]!r}; a newer one may have taken its place: list them")
+    return row
+
+
+def _times(row: ProfileRow, seconds: Sequence[tuple[int, float]]) -> MeasuredTimes:
+    return MeasuredTimes(
+        graph_id=row.graph_id,
+        device_kind=row.device_kind,
+        symbol_values=_pairs(row.symbol_values),
+        seconds=tuple(seconds),
+        source=row.source,
+    )
+
+
+def _record(row: ProfileRow) -> ProfileRecord:
+    return ProfileRecord(
+        id=row.id,
+        graph_id=row.graph_id,
+        device_kind=row.device_kind,
+        symbol_values=_pairs(row.symbol_values),
+        source=row.source,
+        num_nodes=row.num_nodes,
+        num_measured=row.num_measured,
+        total_seconds=row.total_seconds,
+        calibration=_calibration(row),
+        created_at=row.created_at,
+    )
+
+
+def _pairs(content: list[Any]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, value) for name, value in content)
+
+
+_RATES = (
+    "float64_flops_per_second",
+    "float32_flops_per_second",
+    "float16_flops_per_second",
+    "float8_flops_per_second",
+    "memory_bytes_per_second",
+    "node_seconds",
+)
+
+
+def _calibration_columns(calibration: Calibration | None) -> dict[str, Any]:
+    if calibration is None:
+        return {"num_fitted": 0}
+    rates = {name: getattr(calibration.rates, name) for name in _RATES}
+    return {**rates, "num_fitted": calibration.num_nodes, "median_error": calibration.median_error}
+
+
+def _calibration(row: ProfileRow) -> Calibration | None:
+    rates = {name: getattr(row, name) for name in _RATES}
+    if not row.num_fitted or row.median_error is None or None in rates.values():
+        return None
+    return Calibration(
+        device_kind=row.device_kind,
+        rates=DeviceKind(**rates),
+        num_nodes=row.num_fitted,
+        median_error=row.median_error,
+    )

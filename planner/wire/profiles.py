@@ -1,0 +1,77 @@
+"""Measured times and calibrations on the wire."""
+
+from __future__ import annotations
+
+from planner.cost.calibration import Calibration
+from planner.cost.device_kinds import DeviceKind
+from planner.cost.measured import MeasuredTimes, symbol_values_of
+from planner.errors import InvalidArgument
+from protos.v1 import planner_pb2
+
+MAX_SYMBOLS = 10_000
+
+
+def calibration_to_proto(calibration: Calibration) -> planner_pb2.Calibration:
+    rates = calibration.rates
+    return planner_pb2.Calibration(
+        float64_flops_per_second=rates.float64_flops_per_second,
+        float32_flops_per_second=rates.float32_flops_per_second,
+        float16_flops_per_second=rates.float16_flops_per_second,
+        float8_flops_per_second=rates.float8_flops_per_second,
+        memory_bytes_per_second=rates.memory_bytes_per_second,
+        node_seconds=rates.node_seconds,
+        num_nodes=calibration.num_nodes,
+        median_error=calibration.median_error,
+    )
+
+
+def calibration_from_proto(message: planner_pb2.Calibration, device_kind: str) -> Calibration:
+    return Calibration(
+        device_kind=device_kind,
+        rates=DeviceKind(
+            float64_flops_per_second=message.float64_flops_per_second,
+            float32_flops_per_second=message.float32_flops_per_second,
+            float16_flops_per_second=message.float16_flops_per_second,
+            float8_flops_per_second=message.float8_flops_per_second,
+            memory_bytes_per_second=message.memory_bytes_per_second,
+            node_seconds=message.node_seconds,
+        ),
+        num_nodes=message.num_nodes,
+        median_error=message.median_error,
+    )
+
+
+def import_to_proto(times: MeasuredTimes, graph_id: str) -> planner_pb2.ImportTimesRequest:
+    return planner_pb2.ImportTimesRequest(
+        graph_id=graph_id,
+        device_kind=times.device_kind,
+        symbol_values=dict(times.symbol_values),
+        source=times.source,
+        times=[planner_pb2.NodeTime(node=node, seconds=seconds) for node, seconds in times.seconds],
+    )
+
+
+def times_from_import(message: planner_pb2.ImportTimesRequest, graph_id: str) -> MeasuredTimes:
+    """`graph_id` is the whole id of the graph that the request names. Raises InvalidArgument, naming the field."""
+    if not message.times:
+        raise InvalidArgument("times is empty; give at least one node's seconds")
+    if len(message.symbol_values) > MAX_SYMBOLS:
+        raise InvalidArgument(f"symbol_values has {len(message.symbol_values)} entries, at most {MAX_SYMBOLS}")
+    return MeasuredTimes(
+        graph_id=graph_id,
+        device_kind=message.device_kind.lower(),
+        symbol_values=symbol_values_of(message.symbol_values),
+        source=message.source,
+        seconds=tuple((entry.node, entry.seconds) for entry in message.times),
+    )
+
+
+def times_from_profile(message: planner_pb2.Profile) -> MeasuredTimes:
+    record = message.record
+    return MeasuredTimes(
+        graph_id=record.graph_id,
+        device_kind=record.device_kind,
+        symbol_values=symbol_values_of(record.symbol_values),
+        source=record.source,
+        seconds=tuple((entry.node, entry.seconds) for entry in message.times),
+    )

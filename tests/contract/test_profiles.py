@@ -1,0 +1,121 @@
+"""Measured times: given, stored, listed, and used by the plans that come after."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from planner.cost.roofline import node_costs
+from planner.wire.graph import graph_from_bytes
+from planner.wire.inventory import inventory_from_proto
+from protos.v1 import plan_pb2, planner_pb2
+from protos.v1.planner_pb2_grpc import PlannerServiceStub
+from tests.contract.calls import balanced, create_graph, inventory_message, refused, wait_plan
+from tests.contract.graphs import chain_bytes
+
+
+def import_request(graph_id: str, seconds: dict[int, float], **more: object) -> planner_pb2.ImportTimesRequest:
+    times = [planner_pb2.NodeTime(node=node, seconds=found) for node, found in seconds.items()]
+    return planner_pb2.ImportTimesRequest(graph_id=graph_id, device_kind="cpu", times=times, **more)
+
+
+async def plan_of(planner: PlannerServiceStub, graph_id: str) -> plan_pb2.Plan:
+    request = planner_pb2.CreatePlanRequest(
+        graph_id=graph_id, inventory=inventory_message(), options=balanced(num_stages=2)
+    )
+    operation = await wait_plan(planner, (await planner.CreatePlan(request)).id)
+    assert operation.state == planner_pb2.OPERATION_STATE_SUCCEEDED, operation
+    return await planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=operation.id))
+
+
+async def test_plan_says_where_its_seconds_come_from(planner: PlannerServiceStub) -> None:
+    graph = await create_graph(planner, chain_bytes())
+    before = await plan_of(planner, graph.id)
+    assert [(one.device_kind, one.num_measured, one.rates) for one in before.cost_sources] == [
+        ("cpu", 0, plan_pb2.RATE_SOURCE_ROOFLINE)
+    ]
+    times = dict.fromkeys(range(graph.num_nodes), 0.25)
+    record = await planner.ImportTimes(import_request(graph.id, times, source="a stopwatch"))
+    assert (record.num_nodes, record.num_measured) == (graph.num_nodes, graph.num_nodes)
+    assert record.source == "a stopwatch"
+    assert math.isclose(record.total_seconds, 0.25 * graph.num_nodes)
+    after = await plan_of(planner, graph.id)
+    assert [(one.device_kind, one.num_measured) for one in after.cost_sources] == [("cpu", graph.num_nodes)]
+    assert math.isclose(sum(stage.compute_seconds for stage in after.stages), 0.25 * graph.num_nodes)
+
+
+async def test_node_without_a_time_keeps_its_prediction(planner: PlannerServiceStub) -> None:
+    content = chain_bytes()
+    graph = await create_graph(planner, content)
+    await planner.ImportTimes(import_request(graph.id, {0: 1.0}))
+    plan = await plan_of(planner, graph.id)
+    inventory = inventory_from_proto(inventory_message())
+    predicted = node_costs(graph_from_bytes(content), inventory.devices, {}).seconds[0]
+    assert math.isclose(sum(stage.compute_seconds for stage in plan.stages), 1.0 + predicted[1:].sum())
+
+
+async def test_profile_reads_back_as_it_was_given(planner: PlannerServiceStub) -> None:
+    graph = await create_graph(planner, chain_bytes())
+    times = {node: 1e-6 * (node + 1) for node in range(graph.num_nodes)}
+    record = await planner.ImportTimes(import_request(graph.id, times))
+    profile = await planner.GetProfile(planner_pb2.GetProfileRequest(profile_id=record.id))
+    assert {entry.node: entry.seconds for entry in profile.times} == times
+    assert profile.record == record
+
+
+async def test_newer_times_take_the_place_of_older(planner: PlannerServiceStub) -> None:
+    graph = await create_graph(planner, chain_bytes())
+    older = await planner.ImportTimes(import_request(graph.id, {0: 1.0}))
+    newer = await planner.ImportTimes(import_request(graph.id, {1: 2.0}))
+    listed = await planner.ListProfiles(planner_pb2.ListProfilesRequest(graph_id=graph.id))
+    assert [record.id for record in listed.profiles] == [newer.id]
+    with refused("NOT_FOUND"):
+        await planner.GetProfile(planner_pb2.GetProfileRequest(profile_id=older.id))
+
+
+async def test_deleted_times_are_used_no_more(planner: PlannerServiceStub) -> None:
+    graph = await create_graph(planner, chain_bytes())
+    record = await planner.ImportTimes(import_request(graph.id, {0: 1.0}))
+    await planner.DeleteProfile(planner_pb2.DeleteProfileRequest(profile_id=record.id))
+    assert (await plan_of(planner, graph.id)).cost_sources[0].num_measured == 0
+
+
+async def test_lists_filter_by_kind(planner: PlannerServiceStub) -> None:
+    graph = await create_graph(planner, chain_bytes())
+    await planner.ImportTimes(import_request(graph.id, {0: 1.0}))
+    for kind, expected in (("CPU", 1), ("h200", 0)):
+        found = await planner.ListProfiles(planner_pb2.ListProfilesRequest(device_kind=kind))
+        assert len(found.profiles) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "more", "says"),
+    [
+        ({}, {}, "times is empty"),
+        ({0: -1.0}, {}, "node 0: seconds is -1.0"),
+        ({0: math.nan}, {}, "node 0: seconds is nan"),
+        ({2: 1.0, 1: 1.0}, {}, "node 1 stands after node 2"),
+        ({10**6: 1.0}, {}, "node 1000000"),
+        ({0: 1.0}, {"symbol_values": {"batch": 2}}, "'batch'"),
+    ],
+)
+async def test_times_that_do_not_fit_are_refused(
+    planner: PlannerServiceStub, seconds: dict[int, float], more: dict[str, object], says: str
+) -> None:
+    graph = await create_graph(planner, chain_bytes())
+    with refused("INVALID_ARGUMENT") as refusal:
+        await planner.ImportTimes(import_request(graph.id, seconds, **more))
+    assert says in refusal.message
+
+
+async def test_profiling_without_a_daemon_says_so(planner: PlannerServiceStub) -> None:
+    graph = await create_graph(planner, chain_bytes())
+    for request in (
+        planner_pb2.ProfileGraphRequest(graph_id=graph.id),
+        planner_pb2.ProfileGraphRequest(graph_id=graph.id, device_ids=["node/gpu0"]),
+        planner_pb2.ProfileGraphRequest(graph_id=graph.id, device_kinds=["h200"]),
+    ):
+        with refused("NOT_FOUND"):
+            async for _ in planner.ProfileGraph(request):
+                pass
