@@ -21,6 +21,8 @@ from planner.partition.problem import Booleans, Floats, Integers, Labels, Partit
 # An opaque state counts as float32.
 OPAQUE_ELEMENT_BYTES = 4
 
+_EMBEDDINGS = frozenset({"aten::embedding", "aten::embedding_bag", "aten::_embedding_bag"})
+
 
 def problem_from_graph(
     graph: Graph,
@@ -69,6 +71,7 @@ def problem_from_graph(
         shown_node=np.array([node for _, node in shown], dtype=np.int64),
         cut_allowed=_cut_allowed(groups, len(graph.nodes)),
         node_group=_node_group(groups, len(graph.nodes)),
+        is_embedding=np.array([node.operator.name in _EMBEDDINGS for node in graph.nodes], dtype=np.bool_),
         device_memory_bytes=np.array([device.memory_bytes for device in inventory.devices], dtype=np.int64),
         link_latency_seconds=latency,
         link_seconds_per_byte=per_byte,

@@ -51,7 +51,8 @@ class PartitionProblem:
     `value_root` indexes `root_bytes`: a root that is a state's storage has 0 bytes there. Reads are distinct (value,
     node) pairs in `read_value` and `read_node`, uses of states in `use_state` and `use_node`. A returned value
     is handed to the last stage. Where a state's storage is a root, `shown_root` and `shown_node` are the nodes that
-    read the state itself; n if the graph returns it. `cut_allowed` is [n + 1]; ends are True.
+    read the state itself; n if the graph returns it. `cut_allowed` is [n + 1]; ends are True. `is_embedding` [n]: nodes
+    that look rows up in a table.
 
     `compute_seconds` [d, n] are of the forward pass, infinite where a device cannot run a node: any stage that holds
     the node needs another device. `fixed_device` [n] is the only device that may run a node, or FREE.
@@ -78,6 +79,7 @@ class PartitionProblem:
     shown_node: Integers
     cut_allowed: Booleans
     node_group: Integers
+    is_embedding: Booleans
     device_memory_bytes: Integers
     link_latency_seconds: Floats
     link_seconds_per_byte: Floats

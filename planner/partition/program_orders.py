@@ -170,6 +170,7 @@ def reordered(problem: PartitionProblem, order: Integers, bundles: Bundles) -> P
         use_node=position[problem.use_node],
         shown_node=position[problem.shown_node],
         node_group=problem.node_group[order],
+        is_embedding=problem.is_embedding[order],
         fixed_device=problem.fixed_device[order],
         node_has_gradient=problem.node_has_gradient[order],
         cut_allowed=cut_allowed,

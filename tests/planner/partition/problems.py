@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from planner.partition.assignment import Assignment, contiguous
-from planner.partition.problem import Labels, PartitionProblem
+from planner.partition.objective import PipelineSchedule, Training
+from planner.partition.problem import FREE, Labels, PartitionProblem
 
 
 def problem(
@@ -25,14 +26,20 @@ def problem(
     latency: list[list[float]] | float = 0.0,
     per_byte: list[list[float]] | float = 0.0,
     groups: list[tuple[int, int]] = (),
+    embeddings: tuple[int, ...] = (),
     relay: bool = False,
     microbatches_in_flight: int = 2,
     kinds: list[str] | None = None,
     module_paths: list[str] | None = None,
+    fixed: dict[int, int] | None = None,
+    training: Training | None = None,
+    frozen: tuple[int, ...] = (),
 ) -> PartitionProblem:
     """Values 0 to num_inputs - 1 are inputs; node k makes value num_inputs + k. `reads[k]`: values that node k reads.
 
-    `views`: value to the value whose storage it shows. `states`: (bytes, the nodes that use it).
+    `views`: value to the value whose storage it shows. `states`: (bytes, the nodes that use it). `fixed`: node to
+    device. In training every state is trained, and every node but the `frozen` has a gradient; an optimizer byte counts
+    as one per byte of state.
     """
     n, devices = len(reads), len(compute_seconds)
     num_values = num_inputs + n
@@ -48,6 +55,10 @@ def problem(
         cut_allowed[first + 1 : last + 1] = False
         node_group[[first, last]] = index
     names = [f"d{index}" for index in range(devices)]
+    trained = training is not None
+    differentiated = np.array([trained and node not in frozen for node in range(n)], dtype=np.bool_)
+    with_gradient = np.concatenate([np.zeros(num_inputs, dtype=np.bool_), differentiated])
+    state_sizes = np.array([size for size, _ in states], dtype=np.int64)
     return PartitionProblem(
         compute_seconds=np.array(compute_seconds, dtype=np.float64).reshape(devices, n),
         flops=np.ones(n),
@@ -66,6 +77,7 @@ def problem(
         shown_node=np.array([], dtype=np.int64),
         cut_allowed=cut_allowed,
         node_group=node_group,
+        is_embedding=np.array([node in embeddings for node in range(n)], dtype=np.bool_),
         device_memory_bytes=np.array(memory_bytes or [1 << 40] * devices, dtype=np.int64),
         link_latency_seconds=_matrix(latency, devices),
         link_seconds_per_byte=_matrix(per_byte, devices),
@@ -77,6 +89,12 @@ def problem(
             devices=tuple(names),
             device_kinds=tuple(kinds or ["cpu"] * devices),
         ),
+        fixed_device=np.array([(fixed or {}).get(node, FREE) for node in range(n)], dtype=np.int64),
+        training=training,
+        node_has_gradient=differentiated,
+        value_gradient_bytes=np.where(with_gradient, np.array(value_bytes, dtype=np.int64), 0),
+        state_gradient_bytes=state_sizes * trained,
+        state_optimizer_bytes=state_sizes * trained,
     )
 
 
@@ -93,6 +111,17 @@ def chain(seconds: list[list[float]], **more: object) -> PartitionProblem:
     return problem(compute_seconds=seconds, **given)
 
 
+trainings = st.builds(
+    Training,
+    schedule=st.sampled_from(PipelineSchedule),
+    microbatches=st.integers(1, 4),
+    backward_ratio=st.sampled_from([0.0, 1.0, 2.0]),
+)
+
+
+INFERENCE: st.SearchStrategy[Training | None] = st.none()
+
+
 @st.composite
 def problems(
     draw: st.DrawFn,
@@ -100,8 +129,10 @@ def problems(
     max_devices: int = 3,
     equal_links: bool | None = None,
     relay: bool | None = None,
+    training: st.SearchStrategy[Training | None] = INFERENCE,
+    barred: bool = False,
 ) -> PartitionProblem:
-    """None: either."""
+    """None: either. `barred`: some nodes are fixed, or cannot run on some device."""
     n = draw(st.integers(1, max_nodes))
     devices = draw(st.integers(1, max_devices))
     num_inputs = draw(st.integers(0, 2))
@@ -127,8 +158,19 @@ def problems(
         first = draw(st.integers(0, n - 2))
         groups = [(first, draw(st.integers(first + 1, n - 1)))]
     tight = draw(st.booleans())
+    table = [[speed * one for one in seconds] for speed in speeds]
+    fixed = {}
+    if barred:
+        for node in draw(st.sets(st.integers(0, n - 1), max_size=2)):
+            fixed[node] = draw(st.integers(0, devices - 1))
+        for node in draw(st.sets(st.integers(0, n - 1), max_size=2)) - fixed.keys():
+            table[draw(st.integers(0, devices - 1))][node] = np.inf if devices > 1 else seconds[node]
+    trained = draw(training)
     return problem(
-        compute_seconds=[[speed * one for one in seconds] for speed in speeds],
+        fixed=fixed,
+        training=trained,
+        frozen=tuple(draw(st.sets(st.integers(0, n - 1), max_size=2))) if trained else (),
+        compute_seconds=table,
         reads=reads,
         value_bytes=[draw(sizes) for _ in range(num_inputs + n)],
         num_inputs=num_inputs,
