@@ -15,7 +15,7 @@ from planner.partition.placement.pass_coarse import segmented_units, shorter_uni
 from planner.partition.placement.pass_flow import FlowGame
 from planner.partition.placement.pass_game import Incumbent, play
 from planner.partition.placement.pass_graph import PassGraph, pass_graph
-from planner.partition.placement.pass_ideals import PassIdeals, pass_ideals
+from planner.partition.placement.pass_ideals import PassIdeals, pass_ideals, prefix_ideals
 from planner.partition.placement.pass_labels import search_labels
 from planner.partition.placement.pass_mix import MixedChain, cheapest_chain
 from planner.partition.placement.pass_simple import check_each_node, no_placement, path_bound, simple_placements
@@ -29,7 +29,9 @@ MAX_BLOCKS = 40_000_000
 MAX_STATES = 256
 # Where a level has more ideals, a coarser one is searched first.
 QUICK_IDEALS = 3_000
-NUM_SEGMENTS = 120
+NUM_SEGMENTS = 300
+# With even more, only intervals of one order are tried.
+MAX_PREFIXES = 1_000
 ROUNDS = 200
 COARSE_ROUNDS = 40
 # Each mix costs a product for each label, and the last ones bound best.
@@ -92,6 +94,8 @@ class _Search:
             ideals = pass_ideals(graph, MAX_IDEALS)
             if ideals is not None:
                 self._search_level(graph, ideals, exact=units is self._finest)
+            elif graph.num_units <= MAX_PREFIXES:
+                self._search_level(graph, prefix_ideals(graph), exact=False)
 
     def _levels(self) -> list[PassUnits]:
         """From the finest to the first whose ideals are quickly searched; and one that keeps colocated nodes as one."""
@@ -120,7 +124,7 @@ class _Search:
             self._search_devices(left)
 
     def _search_chains(self, space: ChainSpace, *, exact: bool, is_bound: bool) -> tuple[ChainSpace, _Left | None]:
-        """What may still hold a better chain, and with what is known of it where it is little enough to search again."""
+        """What may still hold a better chain, with what is known of it where it is little enough to search again."""
         game = self._game = self._game or FlowGame(space.graph)
         weighings = max(1, space.blocks.before.size * space.states.num_states)
         rounds = min(ROUNDS if exact else COARSE_ROUNDS, 1 + WEIGHINGS // weighings)

@@ -30,12 +30,8 @@ class PassIdeals:
 
 def pass_ideals(graph: PassGraph, max_ideals: int) -> PassIdeals | None:
     """All of them, or None if there are more than `max_ideals`. O(ideals * width)."""
-    before = [0] * graph.num_units
-    after: list[list[int]] = [[] for _ in range(graph.num_units)]
-    for tensor, unit in enumerate(graph.tensor_unit.tolist()):
-        for reader in graph.reader_unit[graph.reader_begin[tensor] : graph.reader_begin[tensor + 1]].tolist():
-            before[reader] |= 1 << unit
-            after[unit].append(reader)
+    found_before, after = _unit_arcs(graph)
+    before = [sum(1 << unit for unit in found) for found in found_before]
     sources = sum(1 << unit for unit, found in enumerate(before) if not found)
     number = {0: 0}
     ready = [sources]
@@ -54,11 +50,39 @@ def pass_ideals(graph: PassGraph, max_ideals: int) -> PassIdeals | None:
                     return None
                 target = number[larger] = len(ideals)
                 ideals.append(larger)
-                freed = sum(1 << reader for reader in set(after[unit]) if not before[reader] & ~larger)
+                freed = sum(1 << reader for reader in after[unit] if not before[reader] & ~larger)
                 ready.append(ready[index] & ~bit | freed)
                 steps.append([])
             steps[target].append((index, unit))
     return _packed(graph.num_units, ideals, steps)
+
+
+def prefix_ideals(graph: PassGraph) -> PassIdeals:
+    """Those of one depth-first order only: its prefixes. Blocks are then its intervals."""
+    before, after = _unit_arcs(graph)
+    left = [len(found) for found in before]
+    ready = [unit for unit in reversed(range(graph.num_units)) if not left[unit]]
+    steps: list[list[tuple[int, int]]] = [[]]
+    ideals = [0]
+    while ready:
+        unit = ready.pop()
+        steps.append([(len(ideals) - 1, unit)])
+        ideals.append(ideals[-1] | 1 << unit)
+        for reader in sorted(after[unit], reverse=True):
+            left[reader] -= 1
+            if not left[reader]:
+                ready.append(reader)
+    return _packed(graph.num_units, ideals, steps)
+
+
+def _unit_arcs(graph: PassGraph) -> tuple[list[set[int]], list[set[int]]]:
+    before: list[set[int]] = [set() for _ in range(graph.num_units)]
+    after: list[set[int]] = [set() for _ in range(graph.num_units)]
+    for tensor, unit in enumerate(graph.tensor_unit.tolist()):
+        for reader in graph.reader_unit[graph.reader_begin[tensor] : graph.reader_begin[tensor + 1]].tolist():
+            before[reader].add(unit)
+            after[unit].add(reader)
+    return before, after
 
 
 def _packed(num_units: int, ideals: list[int], steps: list[list[tuple[int, int]]]) -> PassIdeals:
