@@ -1,0 +1,147 @@
+"""Mode "aot_based": partitions and their devices as given, once all that could be wrong with them is ruled out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.errors import Infeasible, OptionsError
+from planner.partition.assignment import Assignment
+from planner.partition.describe import describe_bytes, describe_node
+from planner.partition.evaluate import evaluate
+from planner.partition.operations.grouping import find_cycle, running_order
+from planner.partition.problem import FREE, Integers, PartitionProblem
+
+_SHOWN = 10
+
+
+def aot_based(
+    problem: PartitionProblem, partition_of_node: Sequence[int], device_of_partition: Sequence[int]
+) -> Assignment:
+    """Stages are the partitions in an order in which they can run. Raises OptionsError, or Infeasible for memory."""
+    _check_devices(problem, device_of_partition)
+    _check_cover(problem, partition_of_node, len(device_of_partition))
+    part = np.asarray(partition_of_node, dtype=np.int64)
+    _check_groups(problem, part)
+    _check_fixed(problem, part, device_of_partition)
+    order = _order(problem, part, len(device_of_partition))
+    rank = np.argsort(np.asarray(order, dtype=np.int64))
+    assignment = Assignment(
+        stage_of_node=tuple(rank[part].tolist()),
+        device_of_stage=tuple(device_of_partition[given] for given in order),
+        reasons=tuple(f"partition {given}, as given" for given in order),
+    )
+    _check_memory(problem, assignment, order)
+    return assignment
+
+
+def _check_devices(problem: PartitionProblem, device_of_partition: Sequence[int]) -> None:
+    if not device_of_partition:
+        raise OptionsError("mode aot_based: device_of_partition is empty; give each partition's device")
+    for given, device in enumerate(device_of_partition):
+        if not 0 <= device < problem.num_devices:
+            raise OptionsError(
+                f"mode aot_based: partition {given} is on device {device}, and the inventory has {problem.num_devices} "
+                f"(0 to {problem.num_devices - 1})",
+                partition=given,
+                device=device,
+            )
+
+
+def _check_cover(problem: PartitionProblem, partition_of_node: Sequence[int], count: int) -> None:
+    if len(partition_of_node) != problem.num_nodes:
+        raise OptionsError(
+            f"mode aot_based: partition_of_node has {len(partition_of_node)} entries, the graph {problem.num_nodes} "
+            f"nodes; give one for each node, in order"
+        )
+    wrong = [node for node, given in enumerate(partition_of_node) if not 0 <= given < count]
+    if wrong:
+        raise OptionsError(
+            f"mode aot_based: {len(wrong)} nodes have no partition of 0 to {count - 1}: {_named(problem, wrong)}",
+            node=wrong[0],
+        )
+    empty = sorted(set(range(count)) - set(partition_of_node))
+    if empty:
+        raise OptionsError(
+            f"mode aot_based: no node is in partition {', '.join(map(str, empty[:_SHOWN]))}; number the partitions "
+            f"without gaps",
+            partition=empty[0],
+        )
+
+
+def _named(problem: PartitionProblem, nodes: Sequence[int]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return ", ".join(describe_node(problem, node) for node in nodes[:_SHOWN]) + more
+
+
+def _check_groups(problem: PartitionProblem, part: Integers) -> None:
+    """Nodes around storage that is written in place, and modules that are asked to stay together."""
+    first: dict[int, int] = {}
+    for node in np.flatnonzero(problem.node_group >= 0).tolist():
+        other = first.setdefault(int(problem.node_group[node]), node)
+        if part[other] != part[node]:
+            raise OptionsError(
+                f"mode aot_based: {describe_node(problem, other)} is in partition {part[other]} and "
+                f"{describe_node(problem, node)} in {part[node]}, but they have to share a stage: they use storage "
+                f"that is written in place, or were asked to stay together",
+                node=node,
+            )
+
+
+def _check_fixed(problem: PartitionProblem, part: Integers, device_of_partition: Sequence[int]) -> None:
+    devices = np.asarray(device_of_partition, dtype=np.int64)[part]
+    wrong = np.flatnonzero((problem.fixed_device != FREE) & (problem.fixed_device != devices))
+    if wrong.size:
+        node = int(wrong[0])
+        raise OptionsError(
+            f"mode aot_based: {describe_node(problem, node)} is fixed to device "
+            f"{problem.labels.devices[problem.fixed_device[node]]!r}, and its partition {part[node]} is on "
+            f"{problem.labels.devices[devices[node]]!r}",
+            node=node,
+        )
+
+
+def _order(problem: PartitionProblem, part: Integers, count: int) -> tuple[int, ...]:
+    """Partitions so that each runs after those that it reads from; the lowest of those that can first."""
+    made_by = problem.value_producer[problem.read_value]
+    inside = made_by >= 0
+    tails, heads = made_by[inside], problem.read_node[inside]
+    crossing = part[tails] != part[heads]
+    pairs = np.unique(part[tails[crossing]] * count + part[heads[crossing]])
+    children: list[list[int]] = [[] for _ in range(count)]
+    for pair in pairs.tolist():
+        children[pair // count].append(pair % count)
+    order = running_order(children)
+    if len(order) == count:
+        return order
+    cycle = find_cycle(children)
+    steps = []
+    for parent, child in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+        at = int(np.flatnonzero((part[tails] == parent) & (part[heads] == child))[0])
+        steps.append(f"{describe_node(problem, int(heads[at]))} of partition {child} reads from partition {parent}")
+    raise OptionsError(
+        f"mode aot_based: partitions {', '.join(map(str, cycle))} wait for each other: {'; '.join(steps)}. Join them "
+        f"or cut elsewhere",
+        partitions=", ".join(map(str, cycle)),
+    )
+
+
+def _check_memory(problem: PartitionProblem, assignment: Assignment, order: Sequence[int]) -> None:
+    found = evaluate(problem, assignment)
+    for device, peak in enumerate(found.device_peak_bytes):
+        room = int(problem.device_memory_bytes[device])
+        if peak <= room:
+            continue
+        here = [stage for stage, at in enumerate(assignment.device_of_stage) if at == device]
+        parts = ", ".join(f"{order[stage]} ({found.stages[stage].peak_bytes} bytes)" for stage in here)
+        worst = max(here, key=lambda stage: (found.stages[stage].peak_bytes, -stage))
+        raise Infeasible(
+            f"mode aot_based: device {problem.labels.devices[device]!r} has {describe_bytes(room)}, its partitions "
+            f"{parts} need {describe_bytes(peak)}: {describe_bytes(peak - room)} are lacking; move stage {worst}, "
+            f"partition {order[worst]}, or some of its nodes elsewhere",
+            stage=worst,
+            device=problem.labels.devices[device],
+            needed_bytes=peak,
+            lacking_bytes=peak - room,
+        )

@@ -1,0 +1,80 @@
+"""What modes "cost_aware" and "kl_based" share: placements offered for a lone batch's latency, judged by `evaluate`.
+
+torch.fx's byte and path model proposes devices for nodes; stages made of them, the program order's cuts and single
+devices compete on the true latency within true memory, and the best is improved on those terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.bundle_operations import BundleOperations
+from planner.partition.cut_search import climb
+from planner.partition.infeasible import memory_shortage
+from planner.partition.lift import one_stage_each, stages_by_level
+from planner.partition.objective import Objective
+from planner.partition.operations.first_fit import PlacedGroups
+from planner.partition.operations.least_latency import least_latency_groups
+from planner.partition.ordered_plan import least_bottleneck
+from planner.partition.portfolio import Portfolio
+from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import Bundles
+from planner.partition.reasons import reasons
+from planner.partition.request import Request
+
+# Of each device's memory, what the byte model may fill, in turn: liveness and buffers need the rest.
+ROOM_SHARES = (1.0, 0.8, 0.6, 0.4)
+STEPS_PER_BUNDLE = 300
+MAX_STEPS = 2_000_000
+
+
+def latency_portfolio(problem: PartitionProblem, request: Request) -> Portfolio:
+    return Portfolio(problem, replace(request, objective=Objective.LATENCY, num_stages=0))
+
+
+def offer_single_devices(found: Portfolio) -> None:
+    problem = found.problem
+    for device in range(problem.num_devices):
+        found.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
+
+
+def offer_program_order(found: Portfolio) -> None:
+    layout = least_bottleneck(found.problem)
+    if layout is not None:
+        found.offer(contiguous(found.problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
+
+
+def offer_placements(
+    found: Portfolio, bundles: Bundles, operations: BundleOperations, starts: Sequence[PlacedGroups]
+) -> None:
+    """Devices by torch.fx's model, with ever more room left for what it does not count, until the stages fit."""
+    problem = found.problem
+    for share in ROOM_SHARES:
+        capacities = [int(room * share) for room in problem.device_memory_bytes.tolist()]
+        steps = min(MAX_STEPS, STEPS_PER_BUNDLE * bundles.count)
+        placed = least_latency_groups(
+            operations.graph, operations.seconds, operations.bytes_per_second, capacities, starts, steps
+        )
+        if placed is None:
+            return
+        devices = operations.devices_of_nodes(bundles, placed)
+        offered = [
+            found.offer(one_stage_each(problem, bundles, devices)),
+            found.offer(stages_by_level(problem, bundles, devices)),
+        ]
+        if any(one is not None and one.fits for one in offered):
+            return
+
+
+def best_of(found: Portfolio, bundles: Bundles, mode: str) -> Assignment:
+    """Improved; raises Infeasible if nothing fits."""
+    if found.best is None:
+        raise memory_shortage(found.problem, mode)
+    if found.best.assignment.num_stages > 1 or found.problem.num_devices > 1:
+        found.keep(climb(found.problem, bundles, found.best, Objective.LATENCY))
+    assert np.isfinite(found.best.value)
+    return replace(found.best.assignment, reasons=reasons(found.problem, found.best))
