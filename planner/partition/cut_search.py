@@ -15,7 +15,7 @@ from planner.partition.program_orders import Bundles
 from planner.partition.score import Scored, score
 
 # Reads and values by stage that all trials together may look at: about a second.
-MAX_LOOKED_AT = 1.5e7
+MAX_LOOKED_AT = 1e7
 # What a trial costs however small the program is, in the same unit.
 _TRIAL = 4000
 _STRIDES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from planner.partition.line_layout import Line, LineLayout
 from planner.partition.objective import Objective
-from planner.partition.problem import PartitionProblem
+from planner.partition.problem import Floats, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.score import NEGLIGIBLE, Scored, score
 
@@ -20,10 +22,11 @@ def fewest_stages(problem: PartitionProblem, bundles: Bundles, found: Scored, ob
 def _joined(problem: PartitionProblem, bundles: Bundles, found: Scored, objective: Objective) -> Scored | None:
     line = Line(bundles, found.assignment)
     boundaries, devices = line.layout.boundaries, line.layout.devices
+    work = _work(problem, found)
     for cut in range(1, len(devices)):
         for left_out in (cut, cut - 1):
             kept = devices[2 * cut - 1 - left_out]
-            if objective is Objective.THROUGHPUT and _work(problem, found, cut, kept) > found.value * (1 + 1e-9):
+            if objective is Objective.THROUGHPUT and work[kept, cut - 1] + work[kept, cut] > found.value * (1 + 1e-9):
                 continue
             layout = LineLayout(
                 boundaries=(*boundaries[:cut], *boundaries[cut + 1 :]),
@@ -35,8 +38,7 @@ def _joined(problem: PartitionProblem, bundles: Bundles, found: Scored, objectiv
     return None
 
 
-def _work(problem: PartitionProblem, found: Scored, cut: int, device: int) -> float:
-    """Seconds of work of the two stages at a cut if `device` did it all."""
-    stages = found.assignment.stage_of_node
-    both = [node for node, stage in enumerate(stages) if stage in (cut - 1, cut)]
-    return float(problem.work_seconds[device, both].sum())
+def _work(problem: PartitionProblem, found: Scored) -> Floats:
+    """[devices, stages] seconds of work."""
+    stage_of_node, num_stages = np.asarray(found.assignment.stage_of_node), found.assignment.num_stages
+    return np.array([np.bincount(stage_of_node, row, num_stages) for row in problem.work_seconds])

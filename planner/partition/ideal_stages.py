@@ -21,7 +21,7 @@ class StageRow:
 
 
 class IdealStages:
-    """`members` [ideals, nodes], ideal 0 empty and the last one whole. A row costs O(ends x (nodes + values + reads))."""
+    """`members` [ideals, nodes], the first empty, the last whole. A row costs O(ends x (nodes + values + reads))."""
 
     def __init__(self, problem: PartitionProblem, members: Booleans) -> None:
         n = problem.num_nodes

@@ -1,4 +1,4 @@
-"""Mode "optimal": the least of the asked objective that a portfolio of searches finds, and the best bound that any proves.
+"""Mode "optimal": the least of the asked objective that a portfolio of searches finds, and the best bound of any.
 
 | search | finds | proves |
 |---|---|---|
@@ -8,6 +8,7 @@
 | order ideals, where few | stages of any order | exact over equal links |
 | additive relaxation | stages of any order, or any device for any node | as far as it is searched |
 | other orders | segments of each | |
+| copies of stages, if asked for | segments, and how many devices each gets | |
 | local search | from the best of all, on the true objective | |
 
 Every candidate is judged by `evaluate`. Budgets are counted in steps, so that the answer is the same on any machine.
@@ -29,21 +30,26 @@ from planner.partition.fewest_stages import fewest_stages
 from planner.partition.infeasible import memory_shortage
 from planner.partition.lift import one_stage_each, stages_by_level
 from planner.partition.objective import Objective
+from planner.partition.ordered_pass import ordered_pass
 from planner.partition.ordered_plan import least_bottleneck
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
 from planner.partition.portfolio import Portfolio
+from planner.partition.positions import few_positions
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import Bundles, bundles_of, program_orders, reordered
 from planner.partition.reasons import reasons
 from planner.partition.relaxation import relaxed
+from planner.partition.replicated import least_bottleneck_with_copies, with_idle_copies
 from planner.partition.request import Request
 
 # Larger programs are searched in their own order alone, and less.
-MAX_REORDERED_NODES = 1500
-MAX_RELAXED_NODES = 8000
-MAX_IDEAL_PAIRS = 20_000_000
-FREE_STEPS = 2_000_000
+MAX_REORDERED_NODES = 800
+OTHER_ORDERS_POSITIONS = 80
+MAX_RELAXED_NODES = 600
+MAX_IDEAL_PAIRS = 1_000_000
+# Steps of annealing: at most, and by pairs of nodes.
+MAX_FREE_STEPS, FREE_STEPS_PER_PAIR = 4_000_000, 500
 # Of each device's memory, what the relaxation may fill with states, in turn.
 ROOM_SHARES = (1.0, 0.85, 0.6)
 
@@ -60,10 +66,11 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     _relaxation(found, bundles)
     _other_orders(found, bundles)
     _improve(found, bundles)
+    _copies(found)
     if found.best is None:
         raise memory_shortage(problem, "optimal", request.num_stages)
     best = found.best
-    if not request.num_stages:
+    if not request.num_stages and not best.assignment.replicas:
         best = fewest_stages(problem, bundles, best, request.objective)
     bound = min(found.proven_bound, best.value)
     return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
@@ -159,7 +166,7 @@ def _placed(
     relaxation = relaxed(problem, bundles, room_share)
     try:
         if request.free:
-            steps = int(FREE_STEPS * request.effort)
+            steps = int(min(MAX_FREE_STEPS, FREE_STEPS_PER_PAIR * problem.num_nodes**2) * request.effort)
             placement = best_free(relaxation.placement, effort=steps)
         else:
             pairs = int(MAX_IDEAL_PAIRS * request.effort)
@@ -175,7 +182,9 @@ def _other_orders(found: Portfolio, bundles: Bundles) -> None:
     if found.is_proven or problem.num_nodes > MAX_REORDERED_NODES * request.effort:
         return
     for order in program_orders(problem, bundles):
-        layout = least_bottleneck(reordered(problem, order, bundles), request.num_stages)
+        shared = ordered_pass(reordered(problem, order, bundles), request.num_stages)
+        solution = shared.search(few_positions(shared.problem, OTHER_ORDERS_POSITIONS))
+        layout = shared.layout(solution.boundaries, solution.classes)
         if layout is not None:
             stages = np.repeat(np.arange(len(layout.devices)), np.diff(layout.boundaries))
             stage_of_node = np.empty(problem.num_nodes, dtype=np.int64)
@@ -203,3 +212,12 @@ def _improve(found: Portfolio, bundles: Bundles) -> None:
         effort=request.effort,
     )
     found.keep(climbed)
+
+
+def _copies(found: Portfolio) -> None:
+    problem, request = found.problem, found.request
+    if not request.replicate or found.is_proven:
+        return
+    found.offer(least_bottleneck_with_copies(problem, request.num_stages))
+    if found.best is not None:
+        found.keep(with_idle_copies(problem, found.best, request.objective))

@@ -22,8 +22,8 @@ def reasons(problem: PartitionProblem, found: Scored) -> tuple[str, ...]:
     bottleneck = found.evaluation.bottleneck_seconds
     words = []
     for index, stage in enumerate(stages):
-        share = stage.load_seconds / len(assignment.devices_of_stage[index])
-        load = f"{describe_seconds(stage.load_seconds)} of work, {share / bottleneck if bottleneck else 1.0:.0%} of the bottleneck"
+        share = stage.load_seconds / len(assignment.devices_of_stage[index]) / bottleneck if bottleneck else 1.0
+        load = f"{describe_seconds(stage.load_seconds)} of work, {share:.0%} of the bottleneck"
         if index == assignment.num_stages - 1:
             words.append(f"the program ends; {load}")
         else:

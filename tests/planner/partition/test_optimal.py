@@ -186,5 +186,5 @@ def test_more_stages_than_devices_names_the_mode() -> None:
 def test_what_fits_nowhere_says_what_is_lacking() -> None:
     states = [(100, (node,)) for node in range(4)]
     problem = chain([[1.0] * 4] * 2, states=states, memory_bytes=[150, 150], value_bytes=[0] * 5)
-    with pytest.raises(Infeasible, match="mode optimal: no cut .* lacks"):
+    with pytest.raises(Infeasible, match=r"mode optimal: no cut .* lacks"):
         optimal(problem, asked())
