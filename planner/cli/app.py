@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from planner.cli import exit_codes
-from planner.cli.commands import deployment, device, graph, inventory, plan
+from planner.cli.commands import deployment, device, graph, inventory, plan, profile
 from planner.cli.commands.completion import completion
 from planner.cli.commands.run import run
 from planner.cli.commands.solve import solve
@@ -36,6 +36,7 @@ app.command("submit")(submit)
 app.command("export")(export)
 app.add_typer(graph.app, name="graph")
 app.add_typer(plan.app, name="plan")
+app.add_typer(profile.app, name="profile")
 app.add_typer(device.app, name="device")
 app.add_typer(inventory.app, name="inventory")
 app.command("deploy")(deployment.deploy)

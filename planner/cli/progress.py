@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from planner.cli.output import messages
-from planner.client.records import DeploymentEvent, UploadProgress
+from planner.client.records import DeploymentEvent, ProfileProgress, UploadProgress
 
 
 @contextmanager
@@ -51,6 +51,21 @@ def rollout_bars() -> Iterator[Callable[[DeploymentEvent], None]]:
                 description = f"stage {event.stage} on {event.device_id}"
                 tasks[event.stage] = progress.add_task(description, total=event.total_bytes)
             progress.update(tasks[event.stage], completed=event.loaded_bytes)
+
+        yield show
+
+
+@contextmanager
+def profile_bars() -> Iterator[Callable[[ProfileProgress], None]]:
+    """One bar per device, of distinct nodes."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=messages()) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(step: ProfileProgress) -> None:
+            if step.device_id not in tasks:
+                tasks[step.device_id] = progress.add_task(step.device_id, total=step.num_distinct)
+            progress.update(tasks[step.device_id], completed=step.num_done)
 
         yield show
 

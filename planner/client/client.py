@@ -8,11 +8,12 @@ from planner.client.connection import Connection
 from planner.client.deployments import DeploymentCalls
 from planner.client.inventories import InventoryCalls
 from planner.client.plans import PlanCalls
+from planner.client.profiles import ProfileCalls
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
 
-class PlannerClient(InventoryCalls, PlanCalls, DeploymentCalls):
+class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls):
     """Talks to the planner-server at `address` ("host:port"); connects on the first call.
 
     Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`.

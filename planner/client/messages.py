@@ -12,6 +12,7 @@ from planner.graph.ir import WeightFile
 from planner.plan.plan import Plan
 from planner.wire.inventory import inventory_from_proto
 from planner.wire.plan import plan_from_proto
+from planner.wire.profiles import calibration_from_proto, times_from_profile
 from protos.v1 import inventory_pb2, plan_pb2, planner_pb2
 
 
@@ -126,4 +127,37 @@ def deployment_event_from_proto(message: planner_pb2.DeploymentEvent) -> records
         loaded_bytes=message.loaded_bytes,
         total_bytes=message.total_bytes,
         failure=failure_from_proto(message.failure) if message.HasField("failure") else None,
+    )
+
+
+def profile_record_from_proto(message: planner_pb2.ProfileRecord) -> records.ProfileRecord:
+    fitted = message.HasField("calibration")
+    return records.ProfileRecord(
+        id=message.id,
+        graph_id=message.graph_id,
+        device_kind=message.device_kind,
+        symbol_values=tuple(sorted(message.symbol_values.items())),
+        source=message.source,
+        num_nodes=message.num_nodes,
+        num_measured=message.num_measured,
+        total_seconds=message.total_seconds,
+        calibration=calibration_from_proto(message.calibration, message.device_kind) if fitted else None,
+        created_at=time_from_proto(message.created_at),
+    )
+
+
+def profile_from_proto(message: planner_pb2.Profile) -> records.Profile:
+    return records.Profile(
+        record=profile_record_from_proto(message.record),
+        times=times_from_profile(message),
+        unmeasured=tuple((entry.node, entry.reason) for entry in message.unmeasured),
+    )
+
+
+def profile_progress_from_proto(message: planner_pb2.ProfileGraphResponse) -> records.ProfileProgress:
+    return records.ProfileProgress(
+        device_id=message.device_id,
+        device_kind=message.device_kind,
+        num_done=message.num_done,
+        num_distinct=message.num_distinct,
     )

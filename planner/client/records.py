@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from planner.cost.calibration import Calibration
 from planner.cost.inventory import Device, Inventory
+from planner.cost.measured import MeasuredTimes
 from planner.graph.ir import WeightFile
 from planner.plan.plan import Plan
 
@@ -141,6 +143,41 @@ class DeploymentEvent:
     loaded_bytes: int
     total_bytes: int
     failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRecord:
+    """Measured times of a graph on a device kind, at one setting of its dimensions."""
+
+    id: str
+    graph_id: str
+    device_kind: str
+    symbol_values: tuple[tuple[str, int], ...]
+    source: str
+    num_nodes: int
+    num_measured: int
+    total_seconds: float
+    calibration: Calibration | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """`unmeasured` holds (node index, why) of nodes that could not be run alone."""
+
+    record: ProfileRecord
+    times: MeasuredTimes
+    unmeasured: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileProgress:
+    """How many of a graph's distinct nodes were timed on a device."""
+
+    device_id: str
+    device_kind: str
+    num_done: int
+    num_distinct: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,8 @@ def _headline(plan: Plan) -> Iterator[str]:
         f"{name}: {_count(len(plan.stages), 'stage')} of {_count(plan.num_nodes, 'node')}, "
         f"mode {plan.options.mode.name}, {plan.options.routing.value} routing"
     )
+    for source in plan.cost_sources:
+        yield f"seconds of {source.device_kind}: {source.text()}"
     if plan.symbol_values:
         yield f"planned for {', '.join(f'{symbol} = {found}' for symbol, found in plan.symbol_values)}"
     yield (

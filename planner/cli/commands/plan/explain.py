@@ -17,5 +17,6 @@ def explain(plan: PlanArgument, server: ServerOption = None, output: OutputOptio
 
     with connect(server) as client, spinner("weighing other cuts"):
         found = client.get_plan(plan)
-        lines = explain_plan(client.read_graph(found.graph_id), found)
+        costs = client.stored_costs(found.graph_id, [device.kind for device in found.inventory.devices])
+        lines = explain_plan(client.read_graph(found.graph_id), found, *costs)
     emit({"id": plan, "lines": lines}, output, lambda: Text("\n".join(lines)))

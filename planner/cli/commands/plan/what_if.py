@@ -17,6 +17,7 @@ from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
 from planner.cli.study_tables import diff_table
 from planner.cli.tables import plan_table
+from planner.cli.times import TimesOption, read_times_file
 from planner.partition.objective import Objective
 from planner.plan.options import Routing
 
@@ -34,6 +35,7 @@ def what_if(
     mode: given.ModeOption = None,
     objective: Annotated[Objective | None, typer.Option("--objective", help="Another thing to make least.")] = None,
     routing: Annotated[Routing | None, typer.Option("--routing", help="Another way for tensors to travel.")] = None,
+    times: TimesOption = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -43,7 +45,8 @@ def what_if(
 
     with connect(server) as client, spinner("planning"):
         before = client.get_plan(plan)
-        graph = client.read_graph(before.graph_id)
+        graph_id = before.graph_id
+        graph = client.read_graph(graph_id)
         devices = before.inventory
         if inventory is not None:
             file = Path(inventory)
@@ -57,7 +60,12 @@ def what_if(
             routing=routing or options.routing,
             symbol_values=tuple(sorted(changed.items())),
         )
-        after = make_plan(graph, before.graph_id, devices.without(without or ()), options)
+        measured, calibrations = client.stored_costs(graph_id, [device.kind for device in devices.devices])
+        given_times = read_times_file(times, graph_id) if times else ()
+        # Of one kind and one setting of the dimensions, the times given count: they stand first.
+        after = make_plan(
+            graph, graph_id, devices.without(without or ()), options, (*given_times, *measured), calibrations
+        )
         found = diff_plans(graph, before, after)
     emit(
         {"plan": after, "diff": found},

@@ -1,0 +1,38 @@
+"""Measured times as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from planner.cli.quantities import format_seconds
+from planner.cli.tables import ID_CHARACTERS, plain_table
+from planner.client.records import ProfileRecord
+
+
+def profiles_table(profiles: Iterable[ProfileRecord]) -> Table:
+    table = plain_table("id", "graph", "kind", "at", "measured", "in all", "fitted rates", "source")
+    for profile in profiles:
+        table.add_row(
+            profile.id,
+            profile.graph_id[:ID_CHARACTERS],
+            profile.device_kind,
+            ", ".join(f"{name}={value}" for name, value in profile.symbol_values) or "-",
+            f"{profile.num_measured:,} of {profile.num_nodes:,}",
+            format_seconds(profile.total_seconds),
+            _rates(profile),
+            profile.source or "-",
+        )
+    return table
+
+
+def _rates(profile: ProfileRecord) -> str:
+    """ "0.081 TFLOP/s, 64 GB/s, 2.94 µs a call, ±12 %" """
+    if profile.calibration is None:
+        return "-"
+    rates = profile.calibration.rates
+    return (
+        f"{rates.float32_flops_per_second / 1e12:.3g} TFLOP/s, {rates.memory_bytes_per_second / 1e9:.3g} GB/s, "
+        f"{format_seconds(rates.node_seconds)} a call, ±{profile.calibration.median_error:.0%}"
+    )
