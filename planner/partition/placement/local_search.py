@@ -286,7 +286,14 @@ def _try_cluster(arena: Arena, state: State, cell: int, target: int, scale: floa
 
 @njit(cache=True)
 def anneal(
-    arena: Arena, state: State, exponential: Floats, start: float, ends: Floats, swaps: int, clusters: int, num_steps: int
+    arena: Arena,
+    state: State,
+    exponential: Floats,
+    start: float,
+    ends: Floats,
+    swaps: int,
+    clusters: int,
+    num_steps: int,
 ) -> None:
     """`num_steps` steps, the temperature falling with the square of what is left of the round: `ends` of [1, 0].
 

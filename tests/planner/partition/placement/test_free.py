@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.planner.partition.placement.small_problems import random_problem
 
 from planner.errors import Infeasible
 from planner.partition.placement.cost_graph import read_cost_graph
 from planner.partition.placement.free import best_free
 from planner.partition.placement.loads import device_bytes, device_loads
 from planner.partition.placement.problem import Placement, PlacementProblem
+from tests.planner.partition.placement.small_problems import random_problem
 
 _INSTANCES = Path(__file__).parents[4] / "benchmarks" / "instances" / "throughput"
 
@@ -43,9 +43,9 @@ def test_reaches_the_best_of_all_assignments_of_a_small_problem(number: int) -> 
     best = _best_of_all(problem)
     if np.isinf(best):
         with pytest.raises(Infeasible):
-            best_free(problem, effort=20_000)
+            best_free(problem, effort=100_000)
         return
-    found = best_free(problem, effort=20_000)
+    found = best_free(problem, effort=100_000)
     assert found.value_seconds == pytest.approx(best, rel=1e-9)
     assert found.lower_bound_seconds <= best * (1 + 1e-9)
 
@@ -83,9 +83,9 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 def test_every_device_a_class_of_its_own() -> None:
     problem = random_problem(6, nodes=200, classes=(1,) * 16)
-    found = best_free(problem, effort=500_000)
-    assert _is_allowed(problem, np.array(found.device_of_node))
-    assert found.gap < 0.5
+    first, longer = best_free(problem, effort=1), best_free(problem, effort=500_000)
+    assert _is_allowed(problem, np.array(longer.device_of_node))
+    assert longer.value_seconds < 0.8 * first.value_seconds
 
 
 def test_one_device_takes_everything_and_is_proven() -> None:
@@ -136,10 +136,13 @@ def test_a_group_without_a_common_class_is_named() -> None:
 def test_a_group_larger_than_any_device_says_what_lacks() -> None:
     problem = random_problem(1, nodes=4, classes=(1, 2), groups=1)
     problem.node_bytes[:] = 100.0
-    problem.class_bytes[:] = (300.0, 350.0)
-    with pytest.raises(Infeasible, match="hold 400 bytes, and the largest device that runs them has 350 bytes") as caught:
+    problem.seconds[:] = 1.0
+    problem.class_bytes[:] = (250.0, 300.0)
+    with pytest.raises(
+        Infeasible, match="hold 400 bytes, and the largest device that runs them has 300 bytes"
+    ) as caught:
         best_free(problem)
-    assert caught.value.metadata["lacking_bytes"] == "50.0"
+    assert caught.value.metadata["lacking_bytes"] == "100.0"
 
 
 def test_too_little_memory_in_all_says_what_lacks() -> None:

@@ -1,0 +1,58 @@
+"""The kernel's running sums against what the devices alone give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.partition.placement import local_search
+from planner.partition.placement.annealing import annealed, loads_of
+from planner.partition.placement.loads import device_bytes, device_loads
+from planner.partition.placement.netlist import netlist_of
+from planner.partition.placement.packing import first_packing, fits
+from planner.partition.placement.problem import never
+from tests.planner.partition.placement.small_problems import random_problem
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_loads_of_a_netlist_are_those_of_its_problem(number: int) -> None:
+    problem = random_problem(number, nodes=40, classes=(2, 3))
+    netlist = netlist_of(problem)
+    devices = np.random.default_rng(number).integers(0, 5, netlist.num_cells)
+    expected = device_loads(problem, devices[netlist.cell_of_node])
+    np.testing.assert_allclose(loads_of(netlist, devices), expected)
+    arena, state = local_search.arena_of(netlist), local_search.state_of(netlist, devices)
+    local_search.recount(arena, state)
+    np.testing.assert_allclose(state.load, expected)
+    np.testing.assert_allclose(state.held, device_bytes(problem, devices[netlist.cell_of_node]))
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_running_sums_and_counts_hold_after_many_steps(number: int) -> None:
+    netlist = netlist_of(random_problem(number, nodes=50, classes=(1, 3), tightness=1.2))
+    start = first_packing(netlist)
+    assert start is not None
+    arena, state = local_search.arena_of(netlist), local_search.state_of(netlist, start)
+    local_search.recount(arena, state)
+    state.best_value[0], state.doublings[0] = state.load.max(), 3
+    local_search.anneal(arena, state, local_search.EXPONENTIAL, 0.5, np.array([1.0, 0.5]), 80, 80, 20_000)
+    running = [field.copy() for field in (state.load, state.held, state.pins)]
+    local_search.recount(arena, state)
+    for kept, counted in zip(running, (state.load, state.held, state.pins), strict=True):
+        np.testing.assert_allclose(kept, counted, atol=1e-6)
+    assert fits(netlist, state.best)
+    assert loads_of(netlist, state.best).max() == pytest.approx(state.best_value[0])
+
+
+def test_a_search_ends_at_its_target() -> None:
+    netlist = netlist_of(random_problem(2, nodes=40, classes=(1, 3)))
+    start = first_packing(netlist)
+    assert start is not None
+    _, best = annealed(netlist, start, steps=200_000, target_seconds=0.0, out_of_time=never)
+    _, value = annealed(netlist, start, steps=10**15, target_seconds=best * 1.05, out_of_time=never)
+    assert value <= best * 1.05
+
+
+def test_the_exponential_table_has_mean_one() -> None:
+    assert local_search.EXPONENTIAL.mean() == pytest.approx(1.0)
+    assert (np.diff(local_search.EXPONENTIAL) > 0).all()
