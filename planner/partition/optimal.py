@@ -3,6 +3,7 @@
 | search | finds | proves |
 |---|---|---|
 | arithmetic | | work divided at will; the longest path; all states spread evenly |
+| paths, by arithmetic | | transfers that no device is spared |
 | single devices | the whole program on one | |
 | the program order | segments, exact over that order | all orders, if there is no other |
 | order ideals, where few | stages of any order | exact over equal links |
@@ -42,6 +43,7 @@ from planner.partition.reasons import reasons
 from planner.partition.relaxation import relaxed
 from planner.partition.replicated import least_bottleneck_with_copies, with_idle_copies
 from planner.partition.request import Request
+from planner.partition.transfer_bound import transfer_bound
 
 # Larger programs are searched in their own order alone, and less.
 MAX_REORDERED_NODES = 800
@@ -62,11 +64,13 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     _arithmetic(found, bundles)
     _single_devices(found)
     _program_order(found, bundles)
+    _transfers(found)
     _all_orders(found, bundles)
     _relaxation(found, bundles)
     _other_orders(found, bundles)
     _improve(found, bundles)
     _copies(found)
+    _transfers(found)
     if found.best is None:
         raise memory_shortage(problem, "optimal", request.num_stages)
     best = found.best
@@ -117,6 +121,12 @@ def _program_order(found: Portfolio, bundles: Bundles) -> None:
 def _is_chain(bundles: Bundles) -> bool:
     """Whether there is only one order."""
     return all(bundle + 1 in after for bundle, after in enumerate(bundles.after[:-1]))
+
+
+def _transfers(found: Portfolio) -> None:
+    request = found.request
+    if found.best and not found.is_proven and request.objective is Objective.THROUGHPUT and not request.replicate:
+        found.prove(transfer_bound(found.problem, found.best.value))
 
 
 def _all_orders(found: Portfolio, bundles: Bundles) -> None:
