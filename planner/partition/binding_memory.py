@@ -17,17 +17,21 @@ def without_idle_memory(problem: PartitionProblem, limit: float = np.inf) -> Par
 
     The same contiguous layouts up to the limit fit. O(positions x row) for a finite limit.
     """
-    most = _everything_bytes(problem)
+    most = everything_bytes(problem)
     if np.isfinite(limit) and np.unique(np.minimum(problem.device_memory_bytes, most)).size > 1:
         most = min(most, _largest_segment_bytes(problem, limit))
     return replace(problem, device_memory_bytes=np.minimum(problem.device_memory_bytes, most))
 
 
-def _everything_bytes(problem: PartitionProblem) -> int:
-    """Every state, every storage and every value at once, and every value buffered."""
+def everything_bytes(problem: PartitionProblem) -> int:
+    """Every state, every storage and every value at once, and every value buffered; in training all of them saved."""
     values = int(problem.value_bytes.sum())
     roots, states = int(problem.root_bytes.sum()), int(problem.state_bytes.sum())
-    return states + roots + values + problem.microbatches_in_flight * values
+    needed = states + roots + values + problem.microbatches_in_flight * values
+    if problem.training is not None:
+        needed += int(problem.state_gradient_bytes.sum() + problem.state_optimizer_bytes.sum())
+        needed += problem.training.microbatches * (roots + values)
+    return needed
 
 
 def _largest_segment_bytes(problem: PartitionProblem, limit: float) -> int:

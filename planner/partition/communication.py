@@ -32,10 +32,8 @@ class Exchange:
 def communication_seconds(
     problem: PartitionProblem, crossings: Crossings, device_of_stage: Sequence[int] | Integers
 ) -> Floats:
-    """[stages]. With UNKNOWN devices, which are never those of another stage: a lower bound for the known ones.
-
-    Forward only.
-    """
+    """[stages], in training with the gradients that come back. With UNKNOWN devices, which are never those of another
+    stage: a lower bound for the known ones."""
     devices = np.asarray(device_of_stage, dtype=np.int64)
     source, target = devices[crossings.sources], devices[crossings.targets]
     apart = (source != target) | (source == UNKNOWN)
@@ -44,7 +42,14 @@ def communication_seconds(
     latency = problem.best_latency_seconds[source, target]
     spent = problem.value_bytes[crossings.values] * problem.best_seconds_per_byte[source, target]
     found = _exchange(crossings, latency, spent, devices.size)
-    return found.received + found.sent
+    if problem.training is None:
+        return found.received + found.sent
+    carry = problem.value_gradient_bytes[crossings.values] > 0
+    source, target, crossings = source[carry], target[carry], _some(crossings, carry)
+    latency = problem.best_latency_seconds[target, source]
+    spent = problem.value_gradient_bytes[crossings.values] * problem.best_seconds_per_byte[target, source]
+    gradients = _exchange(crossings, latency, spent, devices.size)
+    return found.received + found.sent + gradients.received + gradients.sent
 
 
 def exchange_seconds(

@@ -92,7 +92,7 @@ class _Modules:
         if len(entry) != 1 or "*" not in entry[0]:
             return [tuple(entry)]
         wanted = entry[0].split(".")
-        found = [
+        found: list[tuple[str, ...]] = [
             (path,)
             for path in self._nodes
             if len(names := path.split(".")) == len(wanted)

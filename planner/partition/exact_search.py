@@ -73,7 +73,7 @@ class _Search:
             target = int(space.target[step])
             if self._bound.best[target, end] >= self._threshold:
                 continue
-            longer = self._with_stage(partial, int(positions[end]), space.labels[space.label[step]][1])
+            longer = self._with_stage(partial, int(positions[end]), space.labels[space.label[step]].own)
             if longer.bottleneck_seconds < self._threshold:
                 self.expand(target, end, longer)
 
@@ -107,6 +107,6 @@ class _Search:
         stage_of_node = np.searchsorted(ends, np.arange(problem.num_nodes), side="right")
         crossings = traffic(problem, stage_of_node, num_stages).crossings
         placed = devices[:-1]
-        loads = problem.compute_before[placed, ends] - problem.compute_before[placed, starts]
+        loads = problem.segment_seconds(placed, starts, ends)
         loads += communication_seconds(problem, crossings, devices[:num_stages])[: placed.size]
         return _Partial(boundaries, classes, float(loads.max()))

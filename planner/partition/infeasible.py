@@ -19,6 +19,8 @@ _POSITIONS = 400
 def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -> Infeasible:
     """Names the stage that lacks the most, in the segments that lack the least; and what would make a plan exist."""
     shared, found = _least_shortage(problem, num_stages)
+    if not found.boundaries and problem.some_are_barred:
+        return _kept_apart(problem, mode, num_stages)
     if not found.boundaries:
         return Infeasible(
             f"mode {mode}: no cut into {num_stages} stages was found for {_count(problem)}; ask for fewer"
@@ -44,6 +46,21 @@ def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -
         needed_bytes=needed,
         lacking_bytes=lacking[worst],
         node=problem.labels.nodes[boundaries[worst]],
+    )
+
+
+def _kept_apart(problem: PartitionProblem, mode: str, num_stages: int) -> Infeasible:
+    """Memory aside: where nodes may run leaves no segments."""
+    barred = np.isinf(problem.compute_seconds)
+    node = int(np.argmax(barred.sum(axis=0)))
+    able = [problem.labels.devices[device] for device in np.flatnonzero(~barred[:, node]).tolist()]
+    stages = f"{num_stages} segments" if num_stages else "segments"
+    return Infeasible(
+        f"mode {mode}: no cut of the program into {stages}, each on a device of its own, lets every node run where it "
+        f"may, by what is fixed and by what devices can run; {describe_node(problem, node)} may run on "
+        f"{', '.join(map(repr, able))}. Fix fewer modules, or use mode optimal with free placement, where a device may "
+        f"hold nodes from anywhere in the program",
+        node=problem.labels.nodes[node],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +19,11 @@ from planner.partition.state_space import (
     StateSpace,
     build_space,
     counted_choices,
+    no_microbatches,
     num_counted_states,
     ordered_choices,
 )
+from planner.partition.training import kept_microbatches
 
 MAX_STATES = 4096
 
@@ -83,9 +86,14 @@ def ordered_pass(problem: PartitionProblem, num_stages: int = 0) -> OrderedPass:
     else:
         start, choices = (NOBODY, 0), ordered_choices(_orders(problem, classes))
     space = build_space(
-        start, choices, num_stages=num_stages, max_stages=problem.num_devices, linked=not classes.uniform_links
+        start,
+        choices,
+        num_stages=num_stages,
+        max_stages=problem.num_devices,
+        linked=not classes.uniform_links,
+        kept_microbatches=_kept_microbatches(problem, num_stages),
     )
-    own = np.array([classes.representatives[label[1]] for label in space.labels], dtype=np.int64)
+    own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
     return OrderedPass(
         problem=problem,
         classes=classes,
@@ -97,10 +105,18 @@ def ordered_pass(problem: PartitionProblem, num_stages: int = 0) -> OrderedPass:
     )
 
 
+def _kept_microbatches(problem: PartitionProblem, num_stages: int) -> Callable[[int], int]:
+    """Exact for a given number of stages; else as for as many as there are devices, which is enough for fewer."""
+    training = problem.training
+    if training is None:
+        return no_microbatches
+    return lambda stage: kept_microbatches(training, num_stages or problem.num_devices, stage)
+
+
 def _orders(problem: PartitionProblem, classes: DeviceClasses) -> list[list[int]]:
     """Orders to try where there are too many: as listed, fastest, largest or nearest first, and their reverses."""
     index_of = {device: index for index, members in enumerate(classes.members) for device in members}
-    speed: Floats = problem.compute_seconds.sum(axis=1)
+    speed: Floats = problem.work_seconds.sum(axis=1)
     listed = list(range(problem.num_devices))
     fastest = sorted(listed, key=lambda device: (speed[device], device))
     largest = sorted(listed, key=lambda device: (-problem.device_memory_bytes[device], device))

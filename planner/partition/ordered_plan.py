@@ -11,17 +11,18 @@ them with memory in tiers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.partition.binding_memory import without_idle_memory
+from planner.partition.binding_memory import everything_bytes, without_idle_memory
 from planner.partition.exact_search import NEGLIGIBLE, branch_and_bound
 from planner.partition.memory_tiers import in_memory_tiers
 from planner.partition.ordered_pass import Layout, OrderedPass, ordered_pass
 from planner.partition.ordered_search import Solution, reach
 from planner.partition.positions import allowed_positions, few_positions
 from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.training import depends_on_num_stages
 
 # Pairs of a step and an end that one pass may look at: about two seconds.
 MAX_PAIRS = 4e8
@@ -43,7 +44,25 @@ class OrderedPlan:
 
 
 def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedPlan | None:
-    """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory."""
+    """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory.
+
+    In training under a schedule where the number of stages decides what each keeps, every number is searched in turn:
+    that is exact, and takes as many passes. The fewest stages of equal plans are chosen.
+    """
+    few = problem.training is None or not depends_on_num_stages(problem.training)
+    if num_stages or few or problem.device_memory_bytes.min() >= everything_bytes(problem):
+        return _least_bottleneck(problem, num_stages)[0]
+    most = min(problem.num_devices, allowed_positions(problem).size - 1)
+    found = [_least_bottleneck(problem, stages) for stages in range(1, most + 1)]
+    layouts = [layout for layout, _ in found if layout is not None]
+    if not layouts:
+        return None
+    best = min(layouts, key=lambda layout: layout.bottleneck_seconds)
+    return replace(best, lower_bound_seconds=min(best.bottleneck_seconds, *(bound for _, bound in found)))
+
+
+def _least_bottleneck(problem: PartitionProblem, num_stages: int) -> tuple[OrderedPlan | None, float]:
+    """With a bound for every layout of so many stages, infinite where there is provably none."""
     problem = without_idle_memory(problem)
     in_hand = _coarse_layout(ordered_pass(problem, num_stages))
     problem = without_idle_memory(problem, _limit(in_hand))
@@ -53,18 +72,19 @@ def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedP
     if not proven:
         in_hand = _better(in_hand, _tiered_layout(problem, num_stages, _limit(in_hand)))
     if in_hand is None:
-        return None
+        return None, proven
     if not shared.exact_loads and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
         in_hand, proven = _refined(shared, fine, in_hand, proven)
     if not proven:
         proven = _tiered_bound(problem, num_stages, _limit(in_hand))
-    bound = max(proven, _cheap_bound(shared, in_hand.bottleneck_seconds))
-    return OrderedPlan(
+    bound = min(max(proven, _cheap_bound(shared, in_hand.bottleneck_seconds)), in_hand.bottleneck_seconds)
+    plan = OrderedPlan(
         boundaries=in_hand.boundaries,
         devices=in_hand.devices,
         bottleneck_seconds=in_hand.bottleneck_seconds,
-        lower_bound_seconds=min(bound, in_hand.bottleneck_seconds),
+        lower_bound_seconds=bound,
     )
+    return plan, bound
 
 
 def _limit(in_hand: Layout | None) -> float:
@@ -145,7 +165,7 @@ def _cheap_bound(shared: OrderedPass, upper: float) -> float:
     problem = shared.problem
     if not shared.complete:
         # However it is cut: each device does at most its share of the fastest device's work for each node.
-        fastest = problem.compute_seconds.min(axis=0)
+        fastest = problem.work_seconds.min(axis=0)
         return min(upper, max(float(fastest.max()), float(fastest.sum()) / problem.num_devices) * (1 - 1e-9))
     low, high = 0.0, upper
     for _ in range(40):

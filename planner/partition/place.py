@@ -12,7 +12,7 @@ from planner.partition.assignment import contiguous
 from planner.partition.communication import UNKNOWN, communication_seconds
 from planner.partition.describe import describe_bytes, describe_stage, smaller_batch_hint
 from planner.partition.evaluate import StageEvaluation, evaluate
-from planner.partition.problem import Booleans, Floats, PartitionProblem
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.traffic import Crossings, traffic
 
 MAX_EXPANSIONS = 10_000
@@ -31,7 +31,9 @@ def place(problem: PartitionProblem, boundaries: Sequence[int]) -> Placement:
     """Exact where links are equal, or within MAX_EXPANSIONS steps. Raises Infeasible where memory does not suffice."""
     stages, crossings = _stages(problem, boundaries)
     fits = _fits(problem, boundaries, stages)
-    compute = np.diff(problem.compute_before[:, np.asarray(boundaries)], axis=1).T
+    compute = _compute_seconds(problem, boundaries)
+    fits &= np.isfinite(compute)
+    _check_runnable(problem, boundaries, stages, fits)
     loads = compute + _least_communication(problem, crossings, len(stages))
     bound, devices = _bottleneck_matching(np.where(fits, loads, np.inf))
     assignment = contiguous(problem, boundaries, devices, [""] * len(devices))
@@ -46,7 +48,8 @@ def place(problem: PartitionProblem, boundaries: Sequence[int]) -> Placement:
 
 def _stages(problem: PartitionProblem, boundaries: Sequence[int]) -> tuple[tuple[StageEvaluation, ...], Crossings]:
     count = len(boundaries) - 1
-    assignment = contiguous(problem, boundaries, [0] * count, [""] * count)
+    # Devices of their own, as far as there are any: what a stage holds in training depends on that.
+    assignment = contiguous(problem, boundaries, [stage % problem.num_devices for stage in range(count)], [""] * count)
     stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
     return evaluate(problem, assignment).stages, traffic(problem, stage_of_node, count).crossings
 
@@ -80,16 +83,58 @@ def _fits(problem: PartitionProblem, boundaries: Sequence[int], stages: Sequence
     return needed[:, None] <= memory[None, :]
 
 
+def _compute_seconds(problem: PartitionProblem, boundaries: Sequence[int]) -> Floats:
+    """[stages, devices]"""
+    starts, ends = np.array(boundaries[:-1])[:, None], np.array(boundaries[1:])[:, None]
+    return problem.segment_seconds(np.arange(problem.num_devices), starts, ends)
+
+
+def _check_runnable(
+    problem: PartitionProblem, boundaries: Sequence[int], stages: Sequence[StageEvaluation], possible: Booleans
+) -> None:
+    """Memory suffices in some way, so what is lacking is devices that can run the nodes of the stages."""
+    if not problem.some_are_barred or _match(possible) is not None:
+        return
+    stage = int(np.argmin(possible.sum(axis=1)))
+    able = [problem.labels.devices[device] for device in np.flatnonzero(possible[stage]).tolist()]
+    raise Infeasible(
+        f"no choice of devices, one for each stage, can run these {len(stages)} stages with their nodes that are fixed "
+        f"to a device or that only some devices can run. {describe_stage(problem, boundaries, stage, stages[stage])}, "
+        f"and can go to {', '.join(map(repr, able)) or 'no device'}: cut elsewhere, or fix fewer modules",
+        stage=stage,
+    )
+
+
 def _least_communication(problem: PartitionProblem, crossings: Crossings, num_stages: int) -> Floats:
     """[stages, devices]: every tensor over the best link of the device: exact where links are equal."""
-    entering = np.bincount(crossings.targets, problem.value_bytes[crossings.values], num_stages)
+    latency, per_byte = problem.best_latency_seconds, problem.best_seconds_per_byte
+    into = latency[UNKNOWN, :-1], per_byte[UNKNOWN, :-1]
+    out = latency[:-1, UNKNOWN], per_byte[:-1, UNKNOWN]
+    seconds = _over_best_links(crossings, problem.value_bytes, num_stages, into, out)
+    if problem.training is not None:
+        carry = problem.value_gradient_bytes[crossings.values] > 0
+        gradients = Crossings(
+            values=crossings.values[carry], sources=crossings.sources[carry], targets=crossings.targets[carry]
+        )
+        seconds += _over_best_links(gradients, problem.value_gradient_bytes, num_stages, out, into)
+    return seconds
+
+
+def _over_best_links(
+    crossings: Crossings,
+    sizes: Integers,
+    num_stages: int,
+    into: tuple[Floats, Floats],
+    out: tuple[Floats, Floats],
+) -> Floats:
+    """`into` and `out`: each device's best latency and seconds per byte."""
+    entering = np.bincount(crossings.targets, sizes[crossings.values], num_stages)
     sends = np.unique(crossings.values * num_stages + crossings.sources)
-    leaving = np.bincount(sends % num_stages, problem.value_bytes[sends // num_stages], num_stages)
+    leaving = np.bincount(sends % num_stages, sizes[sends // num_stages], num_stages)
     receives = np.bincount(crossings.targets, minlength=num_stages) > 0
     sent = np.bincount(crossings.sources, minlength=num_stages) > 0
-    latency, per_byte = problem.best_latency_seconds, problem.best_seconds_per_byte
-    seconds: Floats = np.outer(receives, latency[UNKNOWN, :-1]) + np.outer(entering, per_byte[UNKNOWN, :-1])
-    seconds += np.outer(sent, latency[:-1, UNKNOWN]) + np.outer(leaving, per_byte[:-1, UNKNOWN])
+    seconds: Floats = np.outer(receives, into[0]) + np.outer(entering, into[1])
+    seconds += np.outer(sent, out[0]) + np.outer(leaving, out[1])
     return seconds
 
 

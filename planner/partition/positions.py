@@ -37,7 +37,8 @@ def few_positions(problem: PartitionProblem, count: int) -> Integers:
 
 def _progress(problem: PartitionProblem) -> Floats:
     """By position, from 0 to 1: how much of the nodes, of the compute and of the state lies before it."""
-    compute = problem.compute_seconds.mean(axis=0)
+    runs = np.isfinite(problem.work_seconds)
+    compute = np.where(runs, problem.work_seconds, 0.0).sum(axis=0) / runs.sum(axis=0)
     state = np.zeros(problem.num_nodes)
     np.add.at(state, problem.use_node, problem.state_bytes[problem.use_state].astype(np.float64))
     parts = [part / part.sum() for part in (compute, state, np.ones(problem.num_nodes)) if part.sum() > 0]

@@ -6,76 +6,101 @@ import numpy as np
 
 from planner.partition.communication import UNKNOWN
 from planner.partition.device_classes import DeviceClasses
-from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.segments import SegmentRow
 from planner.partition.state_space import NOBODY, StateSpace
 
 
 class SegmentLoads:
-    """[labels, ends] seconds, inf where the device's memory does not hold the segment.
+    """[labels, ends] seconds, inf where the device's memory does not hold the segment or it cannot run it.
 
     Exact where links are equal or tensors are relayed. Otherwise a lower bound: every crossing value is paid once at
-    each end, over the neighbour's link where it provably goes there, else over the best link that the device has.
+    each end, over the neighbour's link where it provably goes there, else over the best link that the device has. In
+    training, gradients likewise on their way back; memory counts the microbatches that the label says are kept.
     """
 
     def __init__(self, problem: PartitionProblem, classes: DeviceClasses, space: StateSpace) -> None:
         self._problem = problem
-        self._classes = classes
-        own = np.array([classes.representatives[label[1]] for label in space.labels], dtype=np.int64)
-        self._own = own
-        self._memory = problem.device_memory_bytes[own].astype(np.float64)[:, None]
-        self._far_in_latency = problem.best_latency_seconds[UNKNOWN, own][:, None]
-        self._far_out_latency = problem.best_latency_seconds[own, UNKNOWN][:, None]
-        self._far_in = problem.best_seconds_per_byte[UNKNOWN, own][:, None]
-        self._far_out = problem.best_seconds_per_byte[own, UNKNOWN][:, None]
-        before = [(label[0], label[1]) for label in space.labels]
-        after = [(label[1], label[2]) for label in space.labels]
-        self._near_in_latency, self._near_in = self._near(before, self._far_in_latency, self._far_in)
-        self._near_out_latency, self._near_out = self._near(after, self._far_out_latency, self._far_out)
-        self._near_bytes = _bytes_between_neighbours(problem)
+        self._own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
+        self._memory = problem.device_memory_bytes[self._own].astype(np.float64)[:, None]
+        self._kept = np.array([label.kept_microbatches for label in space.labels], dtype=np.float64)[:, None]
+        self._forward = _Transfers(problem, classes, space, problem.value_bytes, back=False)
+        if problem.training is not None:
+            self._back = _Transfers(problem, classes, space, problem.value_gradient_bytes, back=True)
 
     def seconds(self, row: SegmentRow, ends: Integers) -> Floats:
         at = ends - row.start - 1
-        compute_before = self._problem.compute_before
-        seconds: Floats = compute_before[self._own][:, ends] - compute_before[self._own, row.start][:, None]
-        received, sent = row.received_bytes[at], row.sent_bytes[at]
-        near_in, near_out = self._near_parts(row, ends)
-        seconds += near_in * self._near_in + (received - near_in) * self._far_in
-        seconds += near_out * self._near_out + (sent - near_out) * self._far_out
-        receives, sends = row.receives[at], row.sends[at]
-        # Relayed tensors all come from, and go to, the neighbour.
-        from_near, to_near = (receives, sends) if self._problem.relay else (near_in > 0, near_out > 0)
-        seconds += np.where(from_near, self._near_in_latency, self._far_in_latency * receives)
-        seconds += np.where(to_near, self._near_out_latency, self._far_out_latency * sends)
-        fitting: Floats = np.where(row.peak_bytes[at] <= self._memory, seconds, np.inf)
+        seconds = self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends)
+        seconds += self._forward.seconds(
+            row.start, ends, row.received_bytes[at], row.sent_bytes[at], row.receives[at], row.sends[at]
+        )
+        if self._problem.training is not None:
+            returned, awaited = row.gradients_returned_bytes[at], row.gradients_awaited_bytes[at]
+            seconds += self._back.seconds(row.start, ends, returned, awaited, returned > 0, awaited > 0)
+        fitting: Floats = np.where(self._needed_bytes(row, at) <= self._memory, seconds, np.inf)
         return fitting
 
-    def _near_parts(self, row: SegmentRow, ends: Integers) -> tuple[Floats, Floats]:
-        """Bytes received from, and sent to, the neighbours at least."""
-        at = ends - row.start - 1
-        received, sent = row.received_bytes[at], row.sent_bytes[at]
-        if self._problem.relay:
-            return received, sent
-        return np.minimum(self._near_bytes[row.start], received), np.minimum(self._near_bytes[ends], sent)
-
     def lacking_bytes(self, row: SegmentRow, ends: Integers) -> Floats:
-        """[labels, ends] bytes beyond the device's memory; negative where some are left."""
-        lacking: Floats = row.peak_bytes[ends - row.start - 1] - self._memory
-        return lacking
+        """[labels, ends] bytes beyond the device's memory; negative where some are left, inf where it cannot run it."""
+        lacking = self._needed_bytes(row, ends - row.start - 1) - self._memory
+        runs = np.isfinite(self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends))
+        return np.where(runs, lacking, np.inf)
 
-    def _near(self, pairs: list[tuple[int, int]], far_latency: Floats, far: Floats) -> tuple[Floats, Floats]:
-        latency, per_byte = far_latency.copy(), far.copy()
-        for index, (source, target) in enumerate(pairs):
-            if NOBODY not in (source, target):
-                latency[index] = self._classes.latency_seconds[source, target]
-                per_byte[index] = self._classes.seconds_per_byte[source, target]
-        return latency, per_byte
+    def _needed_bytes(self, row: SegmentRow, at: Integers) -> Floats:
+        needed: Floats = row.resting_bytes[at] + self._kept * row.saved_bytes[at]
+        return needed
 
 
-def _bytes_between_neighbours(problem: PartitionProblem) -> Floats:
+class _Transfers:
+    """Seconds of what a segment exchanges with others in one direction: `back` is what gradients take."""
+
+    def __init__(
+        self, problem: PartitionProblem, classes: DeviceClasses, space: StateSpace, sizes: Integers, *, back: bool
+    ) -> None:
+        self._relay = problem.relay
+        own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
+        into, out = ((own, UNKNOWN), (UNKNOWN, own)) if back else ((UNKNOWN, own), (own, UNKNOWN))
+        self._far_in_latency = problem.best_latency_seconds[into][:, None]
+        self._far_out_latency = problem.best_latency_seconds[out][:, None]
+        self._far_in = problem.best_seconds_per_byte[into][:, None]
+        self._far_out = problem.best_seconds_per_byte[out][:, None]
+        before = [(label.before, label.own)[:: -1 if back else 1] for label in space.labels]
+        after = [(label.own, label.after)[:: -1 if back else 1] for label in space.labels]
+        self._near_in_latency, self._near_in = _near(classes, before, self._far_in_latency, self._far_in)
+        self._near_out_latency, self._near_out = _near(classes, after, self._far_out_latency, self._far_out)
+        self._near_bytes = _bytes_between_neighbours(problem, sizes)
+
+    def seconds(
+        self, start: int, ends: Integers, received: Floats, sent: Floats, receives: Booleans, sends: Booleans
+    ) -> Floats:
+        """[labels, ends], from arrays by end."""
+        near_in, near_out = received, sent
+        if not self._relay:
+            near_in = np.minimum(self._near_bytes[start], received)
+            near_out = np.minimum(self._near_bytes[ends], sent)
+        seconds: Floats = near_in * self._near_in + (received - near_in) * self._far_in
+        seconds += near_out * self._near_out + (sent - near_out) * self._far_out
+        # Relayed tensors all come from, and go to, the neighbour.
+        from_near, to_near = (receives, sends) if self._relay else (near_in > 0, near_out > 0)
+        seconds += np.where(from_near, self._near_in_latency, self._far_in_latency * receives)
+        seconds += np.where(to_near, self._near_out_latency, self._far_out_latency * sends)
+        return seconds
+
+
+def _near(
+    classes: DeviceClasses, pairs: list[tuple[int, ...]], far_latency: Floats, far: Floats
+) -> tuple[Floats, Floats]:
+    latency, per_byte = far_latency.copy(), far.copy()
+    for index, (source, target) in enumerate(pairs):
+        if NOBODY not in (source, target):
+            latency[index] = classes.latency_seconds[source, target]
+            per_byte[index] = classes.seconds_per_byte[source, target]
+    return latency, per_byte
+
+
+def _bytes_between_neighbours(problem: PartitionProblem, sizes: Integers) -> Floats:
     """By position p: bytes that node p - 1 makes and node p reads, which a cut at p sends over the neighbours' link."""
     between = np.zeros(problem.num_nodes + 1)
     adjacent = (problem.value_producer[problem.read_value] == problem.read_node - 1) & (problem.read_node > 0)
-    sizes = problem.value_bytes[problem.read_value[adjacent]].astype(np.float64)
-    np.add.at(between, problem.read_node[adjacent], sizes)
+    np.add.at(between, problem.read_node[adjacent], sizes[problem.read_value[adjacent]].astype(np.float64))
     return between

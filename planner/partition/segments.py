@@ -2,16 +2,19 @@
 
 These are evaluate's definitions for stages that are segments: there, what enters and what is live depends on where
 the segment starts and ends alone. (One exception, on the safe side: a view of a state that crosses a cut counts as
-live to the segment's end if anything reads that state later.)
+live to the segment's end if anything reads that state later.) In training, how many microbatches a segment keeps
+depends on its place in the pipeline: `peak_bytes` counts the most that it could be.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+from planner.partition.training import most_kept_microbatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -19,7 +22,9 @@ class SegmentRow:
     """Bytes of segments [start, start + 1 + k), k along each array.
 
     `received_bytes` and `sent_bytes` count each crossing value once, however many stages there are at the other end.
-    `receives` and `sends`: whether any value crosses, even of 0 bytes.
+    `receives` and `sends`: whether any value crosses, even of 0 bytes. In training, `trained_bytes` are gradients and
+    what the optimizer keeps, `saved_bytes` what one microbatch keeps for its backward pass; `gradients_returned_bytes`
+    go back for what is received, `gradients_awaited_bytes` come back for what is sent.
     """
 
     start: int
@@ -30,10 +35,20 @@ class SegmentRow:
     sent_bytes: Floats
     receives: Booleans
     sends: Booleans
+    trained_bytes: Floats
+    saved_bytes: Floats
+    gradients_returned_bytes: Floats
+    gradients_awaited_bytes: Floats
+    most_kept_microbatches: int
 
     @property
     def peak_bytes(self) -> Floats:
-        return self.state_bytes + self.activation_bytes + self.buffer_bytes
+        return self.resting_bytes + self.most_kept_microbatches * self.saved_bytes
+
+    @property
+    def resting_bytes(self) -> Floats:
+        """The peak, but for what is saved."""
+        return self.state_bytes + self.trained_bytes + self.activation_bytes + self.buffer_bytes
 
 
 class Segments:
@@ -54,6 +69,13 @@ class Segments:
         nodes = np.concatenate([problem.read_node, np.full(returned.size, n - 1, dtype=np.int64)])
         self._reads = _FirstUses(nodes, np.concatenate([problem.read_value, returned]), n)
         self._uses = _FirstUses(problem.use_node, problem.use_state, n)
+        self._most_kept = 0
+        if problem.training is not None:
+            self._most_kept = most_kept_microbatches(problem.training, problem.num_devices)
+            self._gradient_bytes = problem.value_gradient_bytes.astype(np.float64)
+            self._trained_bytes = (problem.state_gradient_bytes + problem.state_optimizer_bytes).astype(np.float64)
+            differentiated = problem.node_has_gradient[problem.read_node]
+            self._saved_reads = _FirstUses(problem.read_node[differentiated], problem.read_value[differentiated], n)
 
     def row(self, start: int, furthest_end: int) -> SegmentRow:
         problem, width = self._problem, furthest_end - start
@@ -74,7 +96,27 @@ class Segments:
             sent_bytes=sent,
             receives=num_received > 0,
             sends=num_sent > 0,
+            **self._training(start, width, entering, made),
         )
+
+    def _training(self, start: int, width: int, entering: Integers, made: Integers) -> dict[str, Any]:
+        """The row's fields about training; zeros in inference."""
+        problem, nothing = self._problem, np.zeros(width)
+        if problem.training is None:
+            names = "trained_bytes", "saved_bytes", "gradients_returned_bytes", "gradients_awaited_bytes"
+            return {**dict.fromkeys(names, nothing), "most_kept_microbatches": 0}
+        own = self._roots.between(start, start + width)
+        kept = np.bincount(problem.root_producer[own] - start, problem.root_saved_bytes[own], minlength=width)
+        given = self._saved_reads.sums(self._bytes, start, width, problem.value_producer)
+        leaving = _sums(self._gradient_bytes, made, problem.value_producer, self._last, start, width)
+        awaited, returned = self._crossing(self._gradient_bytes, start, width, entering, leaving)
+        return {
+            "trained_bytes": self._uses.sums(self._trained_bytes, start, width),
+            "saved_bytes": np.cumsum(kept) + given,
+            "gradients_returned_bytes": returned,
+            "gradients_awaited_bytes": awaited,
+            "most_kept_microbatches": self._most_kept,
+        }
 
     def _activation(self, start: int, width: int, entering: Integers) -> Floats:
         problem = self._problem

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +20,18 @@ Choices = Callable[[Key], Iterable[tuple[int, Key]]]
 NOBODY = -1
 
 
+class Label(NamedTuple):
+    """Classes of devices, NOBODY where there is none or it does not matter; `kept_microbatches` in training, else 0."""
+
+    before: int
+    own: int
+    after: int
+    kept_microbatches: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StateSpace:
-    """Step t goes from state `source[t]` to `target[t]` as `labels[label[t]]`: (class before, own class, class after).
+    """Step t goes from state `source[t]` to `target[t]` as `labels[label[t]]`.
 
     Steps are ordered by depth: `depth[s]` stages precede state s. A program ends in a state of `final`.
     """
@@ -33,7 +43,7 @@ class StateSpace:
     source: Integers
     target: Integers
     label: Integers
-    labels: tuple[tuple[int, int, int], ...]
+    labels: tuple[Label, ...]
 
 
 def counted_choices(classes: DeviceClasses) -> Choices:
@@ -69,21 +79,36 @@ def num_counted_states(classes: DeviceClasses) -> int:
     return states if classes.uniform_links else states * len(classes.members) ** 2
 
 
-def build_space(start: Key, choices: Choices, *, num_stages: int, max_stages: int, linked: bool) -> StateSpace:
-    """`num_stages` 0 lets every number of stages end. Linear in the steps."""
-    walk = _Walk(choices, num_stages, max_stages)
+def no_microbatches(stage: int) -> int:
+    return 0
+
+
+def build_space(
+    start: Key,
+    choices: Choices,
+    *,
+    num_stages: int,
+    max_stages: int,
+    linked: bool,
+    kept_microbatches: Callable[[int], int] = no_microbatches,
+) -> StateSpace:
+    """`num_stages` 0 lets every number of stages end. `kept_microbatches`: of each stage. Linear in the steps."""
+    walk = _Walk(choices, num_stages, max_stages, kept_microbatches)
     return walk.linked(start) if linked else walk.unlinked(start)
 
 
 class _Walk:
-    def __init__(self, choices: Choices, num_stages: int, max_stages: int) -> None:
+    def __init__(
+        self, choices: Choices, num_stages: int, max_stages: int, kept_microbatches: Callable[[int], int]
+    ) -> None:
+        self._kept_microbatches = kept_microbatches
         self._choices = choices
         self._num_stages = num_stages
         self._max_stages = num_stages or max_stages
         self._states: dict[tuple[Key, int, int], int] = {}
         self._depths: list[int] = []
         self._steps: list[tuple[int, int, int]] = []
-        self._labels: dict[tuple[int, int, int], int] = {}
+        self._labels: dict[Label, int] = {}
 
     def unlinked(self, start: Key) -> StateSpace:
         frontier = [(start, self._state((start, NOBODY, NOBODY), 0))]
@@ -95,7 +120,7 @@ class _Walk:
                 for own, after in self._choices(key):
                     target = self._state((after, NOBODY, NOBODY), depth)
                     reached[target] = after
-                    self._steps.append((source, target, self._label((NOBODY, own, NOBODY))))
+                    self._steps.append((source, target, self._label(depth, NOBODY, own, NOBODY)))
             frontier = [(key, target) for target, key in reached.items()]
         final = [state for state, at in enumerate(self._depths) if at and self._may_end(at)]
         return self._space([0], final)
@@ -110,11 +135,11 @@ class _Walk:
             reached: dict[int, tuple[Key, int, int]] = {}
             for (key, before, own), source in frontier:
                 if self._may_end(depth):
-                    self._steps.append((source, done, self._label((before, own, NOBODY))))
+                    self._steps.append((source, done, self._label(depth, before, own, NOBODY)))
                 for next_class, after in self._choices(key) if depth < self._max_stages else ():
                     target = self._state((after, own, next_class), depth)
                     reached[target] = (after, own, next_class)
-                    self._steps.append((source, target, self._label((before, own, next_class))))
+                    self._steps.append((source, target, self._label(depth, before, own, next_class)))
             frontier = [(names, target) for target, names in reached.items()]
         self._depths[done] = depth + 1
         return self._space(starts, [done])
@@ -128,8 +153,10 @@ class _Walk:
             self._depths.append(depth)
         return self._states[names]
 
-    def _label(self, names: tuple[int, int, int]) -> int:
-        return self._labels.setdefault(names, len(self._labels))
+    def _label(self, depth: int, before: int, own: int, after: int) -> int:
+        """Of the stage that is number `depth`, from 1."""
+        label = Label(before, own, after, self._kept_microbatches(depth - 1))
+        return self._labels.setdefault(label, len(self._labels))
 
     def _space(self, starts: list[int], final: list[int]) -> StateSpace:
         steps = np.array(self._steps, dtype=np.int64).reshape(-1, 3)

@@ -11,12 +11,15 @@ from planner.partition.assignment import Assignment
 from planner.partition.balanced import balanced
 from planner.partition.evaluate import evaluate
 from planner.partition.problem import PartitionProblem
-from tests.planner.partition.problems import all_contiguous, chain, problems
+from tests.planner.partition.problems import INFERENCE, all_contiguous, chain, problems, trainings
 from tests.planner.partition.problems import problem as problem_of
 
 
 def fits(problem: PartitionProblem, assignment: Assignment) -> bool:
-    return bool((np.array(evaluate(problem, assignment).device_peak_bytes) <= problem.device_memory_bytes).all())
+    """Also whether every device can run what it is given."""
+    found = evaluate(problem, assignment)
+    in_memory = np.array(found.device_peak_bytes) <= problem.device_memory_bytes
+    return bool(in_memory.all()) and np.isfinite(found.bottleneck_seconds)
 
 
 def least(problem: PartitionProblem, num_stages: int) -> float | None:
@@ -57,6 +60,21 @@ def test_is_the_best_of_all_on_four_devices(problem: PartitionProblem) -> None:
 @settings(max_examples=250, deadline=None)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False), num_stages=st.integers(0, 3))
 def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, num_stages: int) -> None:
+    check_against_all(problem, num_stages)
+
+
+@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("equal_links", [False, True])
+@given(data=st.data(), num_stages=st.integers(0, 3))
+def test_is_the_best_of_all_in_training(equal_links: bool, data: st.DataObject, num_stages: int) -> None:
+    check_against_all(data.draw(problems(max_nodes=6, equal_links=equal_links, training=trainings)), num_stages)
+
+
+@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("equal_links", [False, True])
+@given(data=st.data(), num_stages=st.integers(0, 3))
+def test_is_the_best_of_all_where_nodes_may_run(equal_links: bool, data: st.DataObject, num_stages: int) -> None:
+    problem = data.draw(problems(max_nodes=6, equal_links=equal_links, training=INFERENCE | trainings, barred=True))
     check_against_all(problem, num_stages)
 
 
