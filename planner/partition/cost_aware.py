@@ -11,8 +11,8 @@ from planner.partition.bundle_operations import bundle_operations
 from planner.partition.lone_batch import (
     best_of,
     latency_portfolio,
+    offer_first_fits,
     offer_placements,
-    offer_program_order,
     offer_single_devices,
 )
 from planner.partition.problem import PartitionProblem
@@ -24,6 +24,6 @@ def cost_aware(problem: PartitionProblem, request: Request) -> Assignment:
     """Raises Infeasible where nothing fits."""
     found, bundles = latency_portfolio(problem, request), bundles_of(problem)
     offer_single_devices(found)
-    offer_program_order(found)
+    offer_first_fits(found)
     offer_placements(found, bundles, bundle_operations(problem, bundles), [])
     return best_of(found, bundles, "cost_aware")

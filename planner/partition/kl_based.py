@@ -10,19 +10,23 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.bundle_operations import bundle_operations
-from planner.partition.lone_batch import best_of, latency_portfolio, offer_placements, offer_single_devices
+from planner.partition.lone_batch import (
+    best_of,
+    latency_portfolio,
+    offer_first_fits,
+    offer_placements,
+    offer_single_devices,
+)
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of
 from planner.partition.request import Request
-from planner.partition.size_based import size_based
 
 
 def kl_based(problem: PartitionProblem, request: Request) -> Assignment:
     """Raises Infeasible where nothing fits."""
     found, bundles = latency_portfolio(problem, request), bundles_of(problem)
     operations = bundle_operations(problem, bundles)
-    start = size_based(problem)
-    found.offer(start)
+    start = offer_first_fits(found)
     offer_single_devices(found)
     stages = np.array(start.stage_of_node, dtype=np.int64)
     devices = np.array(start.device_of_stage, dtype=np.int64)

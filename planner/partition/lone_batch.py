@@ -19,12 +19,12 @@ from planner.partition.lift import one_stage_each, stages_by_level
 from planner.partition.objective import Objective
 from planner.partition.operations.first_fit import PlacedGroups
 from planner.partition.operations.least_latency import least_latency_groups
-from planner.partition.ordered_plan import least_bottleneck
 from planner.partition.portfolio import Portfolio
-from planner.partition.problem import PartitionProblem
+from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.reasons import reasons
 from planner.partition.request import Request
+from planner.partition.size_based import size_based
 
 # Of each device's memory, what the byte model may fill, in turn: liveness and buffers need the rest.
 ROOM_SHARES = (1.0, 0.8, 0.6, 0.4)
@@ -42,10 +42,36 @@ def offer_single_devices(found: Portfolio) -> None:
         found.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
 
 
-def offer_program_order(found: Portfolio) -> None:
-    layout = least_bottleneck(found.problem)
-    if layout is not None:
-        found.offer(contiguous(found.problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
+def offer_first_fits(found: Portfolio) -> Assignment:
+    """The size-based stages, which are returned, and those that fill the quickest devices first. Raises Infeasible."""
+    problem = found.problem
+    start = size_based(problem)
+    found.offer(start)
+    speed = problem.compute_before[:, -1]
+    order = sorted(range(problem.num_devices), key=lambda device: (float(speed[device]), device))
+    if order != list(range(problem.num_devices)):
+        quickest = size_based(_in_device_order(problem, order))
+        devices = tuple(order[device] for device in quickest.device_of_stage)
+        found.offer(replace(quickest, device_of_stage=devices))
+    return start
+
+
+def _in_device_order(problem: PartitionProblem, order: list[int]) -> PartitionProblem:
+    place = np.argsort(np.array(order, dtype=np.int64))
+    fixed = problem.fixed_device
+    return replace(
+        problem,
+        compute_seconds=problem.compute_seconds[order],
+        device_memory_bytes=problem.device_memory_bytes[order],
+        link_latency_seconds=problem.link_latency_seconds[np.ix_(order, order)],
+        link_seconds_per_byte=problem.link_seconds_per_byte[np.ix_(order, order)],
+        fixed_device=np.where(fixed == FREE, FREE, place[fixed]),
+        labels=replace(
+            problem.labels,
+            devices=tuple(problem.labels.devices[device] for device in order),
+            device_kinds=tuple(problem.labels.device_kinds[device] for device in order),
+        ),
+    )
 
 
 def offer_placements(
