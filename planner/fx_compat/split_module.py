@@ -3,6 +3,9 @@
 What differs from torch 2.13: partitions whose calls write in place or draw random numbers keep their order, or are
 refused; "a.b_c" and "a_b.c" stay two attributes; an autocast region may be split under an affix; the graph that is
 split is only read; errors name nodes.
+
+As with torch.fx, parts hand tensors on by reference, so a write in place reaches all who hold the tensor: that is what
+the order is kept for. Parts that are to run apart, on copies, need what is written and its writers in one partition.
 """
 
 from __future__ import annotations

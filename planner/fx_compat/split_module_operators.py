@@ -17,149 +17,18 @@ from typing import Any
 import torch
 from torch import fx
 
+from planner.fx_compat.split_module_names import (
+    CONTAINER_WRITES,
+    DRAWING_FUNCTIONS,
+    DROPOUTS,
+    METADATA,
+    OPERATOR_WRITES,
+    UNDECLARED_METHODS,
+    VIEWS,
+)
 from planner.graph.effects import UNDECLARED_VIEWS
 
 _RANDOM = torch.Tag.nondeterministic_seeded
-
-# Draw by an operator with another name, which their own names do not tell.
-_DRAWING_FUNCTIONS = frozenset(
-    {
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "fractional_max_pool2d_with_indices",
-        "fractional_max_pool3d_with_indices",
-        "gumbel_softmax",
-        "multi_head_attention_forward",
-    }
-)
-
-# Out of training, or with probability 0, each returns its argument itself.
-_DROPOUTS = frozenset(
-    {
-        "alpha_dropout",
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "feature_alpha_dropout",
-        "feature_dropout",
-        "native_dropout",
-    }
-)
-
-# Return a view whatever their argument holds and however it lies, so they read nothing of it.
-_VIEWS = frozenset(
-    {
-        "alias",
-        "chunk",
-        "detach",
-        "diagonal",
-        "expand",
-        "expand_as",
-        "movedim",
-        "narrow",
-        "permute",
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "swapaxes",
-        "swapdims",
-        "t",
-        "transpose",
-        "unbind",
-        "unfold",
-        "unsqueeze",
-        "view",
-        "view_as",
-    }
-)
-
-# Change the shape of the tensor that they are called on, so that a view made before is not one made after.
-RESHAPING_WRITES = frozenset(
-    {
-        "as_strided_",
-        "detach_",
-        "requires_grad_",
-        "resize_",
-        "resize_as_",
-        "set_",
-        "squeeze_",
-        "swapaxes_",
-        "swapdims_",
-        "t_",
-        "transpose_",
-        "unsqueeze_",
-    }
-)
-
-_CONTAINER_WRITES = frozenset(
-    {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update", "__setitem__"}
-)
-
-# Views and conversions that are no aten operator of that name.
-_UNDECLARED_METHODS = frozenset(
-    {
-        "__getitem__",
-        "bfloat16",
-        "bool",
-        "byte",
-        "char",
-        "cpu",
-        "cuda",
-        "data_ptr",
-        "double",
-        "float",
-        "get",
-        "half",
-        "int",
-        "items",
-        "long",
-        "short",
-        "type",
-        "values",
-    }
-)
-
-_OPERATOR_WRITES = frozenset(
-    {
-        operator.delitem,
-        operator.iadd,
-        operator.iand,
-        operator.iconcat,
-        operator.ifloordiv,
-        operator.ilshift,
-        operator.imatmul,
-        operator.imod,
-        operator.imul,
-        operator.ior,
-        operator.ipow,
-        operator.irshift,
-        operator.isub,
-        operator.itruediv,
-        operator.ixor,
-        operator.setitem,
-    }
-)
-
-# Attributes that are no view of the tensor they belong to.
-_METADATA = frozenset(
-    {
-        "device",
-        "dtype",
-        "is_cuda",
-        "is_sparse",
-        "itemsize",
-        "layout",
-        "names",
-        "ndim",
-        "nbytes",
-        "requires_grad",
-        "shape",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +76,7 @@ def only_views(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
         return all(item is None or item is ... or isinstance(item, int | slice) for item in index)
-    return name_of(node) in _VIEWS
+    return name_of(node) in VIEWS
 
 
 def signature_of(node: fx.Node) -> Signature:
@@ -216,7 +85,7 @@ def signature_of(node: fx.Node) -> Signature:
         return _of_method(str(node.target))
     if node.target is getattr:
         return Signature(
-            parameters=("self", "name"), aliased=frozenset() if node.args[1] in _METADATA else frozenset({"self"})
+            parameters=("self", "name"), aliased=frozenset() if node.args[1] in METADATA else frozenset({"self"})
         )
     return _of_function(node.target)
 
@@ -237,7 +106,7 @@ def _of_function(target: Callable[..., Any]) -> Signature:
 
 
 def _of_operator(target: Callable[..., Any]) -> Signature:
-    written = frozenset({"a"}) if target in _OPERATOR_WRITES else frozenset()
+    written = frozenset({"a"}) if target in OPERATOR_WRITES else frozenset()
     aliased = frozenset({"a"}) if written or target is operator.getitem else frozenset()
     return Signature(parameters=("a", "b"), written=written, aliased=aliased)
 
@@ -255,18 +124,18 @@ def _of_foreign(target: Callable[..., Any], name: str, home: str) -> Signature:
 @cache
 def _of_method(name: str) -> Signature:
     overloads = _aten_overloads(name)
-    if overloads and name not in _CONTAINER_WRITES:
+    if overloads and name not in CONTAINER_WRITES:
         return _of_overloads(overloads, name)
     this = frozenset({"self"})
-    written = this if name in _CONTAINER_WRITES or _says_in_place(name) or name.startswith("__i") else frozenset()
-    aliased = this if written or name in _UNDECLARED_METHODS else frozenset()
+    written = this if name in CONTAINER_WRITES or _says_in_place(name) or name.startswith("__i") else frozenset()
+    aliased = this if written or name in UNDECLARED_METHODS else frozenset()
     return Signature(parameters=("self",), written=written, aliased=aliased, known=bool(aliased))
 
 
 def _of_name(name: str, target: Callable[..., Any]) -> Signature:
     """A function of torch: its aten namesake's schema where there is one, its own parameters where it shows them."""
     overloads = _aten_overloads(name)
-    found = _of_overloads(overloads, name) if overloads else Signature(known=False, draws=name in _DRAWING_FUNCTIONS)
+    found = _of_overloads(overloads, name) if overloads else Signature(known=False, draws=name in DRAWING_FUNCTIONS)
     parameters, defaults = _parameters(target)
     if not parameters:
         return found
@@ -276,8 +145,8 @@ def _of_name(name: str, target: Callable[..., Any]) -> Signature:
         parameters=parameters,
         defaults=defaults,
         written=(first if "self" in found.written or _says_in_place(name) else frozenset()) | (found.written & shown),
-        aliased=(first if "self" in found.aliased or name in _DROPOUTS else frozenset()) | (found.aliased & shown),
-        draws=found.draws or name in _DRAWING_FUNCTIONS,
+        aliased=(first if "self" in found.aliased or name in DROPOUTS else frozenset()) | (found.aliased & shown),
+        draws=found.draws or name in DRAWING_FUNCTIONS,
         known=found.known,
     )
 
@@ -299,7 +168,7 @@ def _of_overloads(overloads: tuple[torch._ops.OpOverload, ...], name: str) -> Si
     )
     if _says_in_place(name):
         written, aliased = written | first, aliased | first
-    if f"aten::{name}" in UNDECLARED_VIEWS or name in _DROPOUTS:
+    if f"aten::{name}" in UNDECLARED_VIEWS or name in DROPOUTS:
         aliased |= first
     return Signature(
         parameters=tuple(argument.name for argument in longest._schema.arguments),

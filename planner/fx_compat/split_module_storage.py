@@ -22,7 +22,8 @@ from planner.fx_compat.split_module_effects import (
     effects_of_function,
     effects_of_module,
 )
-from planner.fx_compat.split_module_operators import RESHAPING_WRITES, name_of
+from planner.fx_compat.split_module_names import RESHAPING_WRITES
+from planner.fx_compat.split_module_operators import name_of
 from planner.fx_compat.split_module_targets import attribute_at
 from planner.graph.alias import DisjointSets
 
