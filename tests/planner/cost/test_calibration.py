@@ -1,0 +1,110 @@
+"""Rates fitted to synthetic times: those that made the times come back."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.cost.calibration import MIN_NODES, calibrate
+from planner.cost.device_kinds import DeviceKind, device_kind
+from planner.cost.kind_costs import roofline_seconds
+from planner.cost.work import Work
+from planner.graph.ir import Dtype
+
+CPU = replace(device_kind("cpu"), float32_flops_per_second=6e10, memory_bytes_per_second=9e9, node_seconds=7e-6)
+FAST_CPU = replace(device_kind("cpu"), float32_flops_per_second=2e12, memory_bytes_per_second=1e11, node_seconds=1e-6)
+GPU = replace(
+    device_kind("h200"),
+    float16_flops_per_second=6e14,
+    float32_flops_per_second=3e13,
+    memory_bytes_per_second=3e12,
+    node_seconds=6e-6,
+)
+
+
+def random_work(seed: int, num_nodes: int, dtypes: tuple[Dtype, ...]) -> Work:
+    random = np.random.default_rng(seed)
+    moved = 10 ** random.uniform(3, 9, num_nodes)
+    intensity = 10 ** random.uniform(0, 4, num_nodes)
+    return Work(
+        flops=np.where(random.random(num_nodes) < 0.4, moved * intensity, 0.0),
+        bytes_moved=moved,
+        calls=np.ones(num_nodes),
+        dtypes=tuple(dtypes[index] for index in random.integers(len(dtypes), size=num_nodes)),
+        shapes={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "truth", "dtypes"),
+    [
+        ("cpu", CPU, (Dtype.FLOAT32,)),
+        ("cpu", FAST_CPU, (Dtype.FLOAT32,)),
+        ("h200", GPU, (Dtype.FLOAT32, Dtype.BFLOAT16)),
+        ("abacus", GPU, (Dtype.FLOAT32, Dtype.BFLOAT16)),
+    ],
+)
+def test_known_rates_come_back(kind: str, truth: DeviceKind, dtypes: tuple[Dtype, ...]) -> None:
+    work = random_work(1, 300, dtypes)
+    random = np.random.default_rng(2)
+    seconds = roofline_seconds(work, truth) * np.exp(random.normal(0, 0.1, 300))
+    outliers = random.random(300) < 0.05
+    found = calibrate(kind, [(work, np.where(outliers, 10 * seconds, seconds))])
+    assert found is not None
+    assert found.median_error < 0.12
+    for dtype in dtypes:
+        assert found.rates.flops_per_second(dtype) == pytest.approx(truth.flops_per_second(dtype), rel=0.1)
+    assert found.rates.memory_bytes_per_second == pytest.approx(truth.memory_bytes_per_second, rel=0.1)
+    assert found.rates.node_seconds == pytest.approx(truth.node_seconds, rel=0.1)
+
+
+def test_exact_times_give_exact_rates() -> None:
+    work = random_work(3, 200, (Dtype.FLOAT32,))
+    found = calibrate("cpu", [(work, roofline_seconds(work, CPU))])
+    assert found is not None
+    assert found.rates.float32_flops_per_second == pytest.approx(6e10, rel=1e-6)
+    assert found.median_error < 1e-6
+
+
+def test_dtype_that_was_not_measured_keeps_its_ratio() -> None:
+    work = random_work(4, 200, (Dtype.FLOAT32,))
+    found = calibrate("h200", [(work, roofline_seconds(work, GPU))])
+    assert found is not None
+    known = device_kind("h200")
+    before = known.float16_flops_per_second / known.float32_flops_per_second
+    assert found.rates.float16_flops_per_second / found.rates.float32_flops_per_second == pytest.approx(before)
+
+
+def test_nodes_without_a_time_or_without_work_do_not_count() -> None:
+    work = random_work(5, 200, (Dtype.FLOAT32,))
+    seconds = roofline_seconds(work, CPU)
+    seconds[::2] = np.nan
+    found = calibrate("cpu", [(replace(work, calls=np.where(np.arange(200) % 4 == 1, 0.0, 1.0)), seconds)])
+    assert found is not None
+    assert found.num_nodes == 50
+
+
+def test_several_graphs_are_fitted_together() -> None:
+    works = [random_work(seed, 40, (Dtype.FLOAT32,)) for seed in range(5)]
+    found = calibrate("cpu", [(work, roofline_seconds(work, CPU)) for work in works])
+    assert found is not None
+    assert found.num_nodes == 200
+
+
+def test_too_few_nodes_fit_nothing() -> None:
+    work = random_work(6, MIN_NODES - 1, (Dtype.FLOAT32,))
+    assert calibrate("cpu", [(work, roofline_seconds(work, CPU))]) is None
+
+
+def test_only_equal_nodes_give_finite_rates() -> None:
+    work = Work(
+        flops=np.zeros(20),
+        bytes_moved=np.full(20, 4096.0),
+        calls=np.ones(20),
+        dtypes=(Dtype.FLOAT32,) * 20,
+        shapes={},
+    )
+    found = calibrate("cpu", [(work, np.full(20, 5e-6))])
+    assert found is not None
+    assert found.median_error < 1e-3
+    assert np.isfinite([found.rates.memory_bytes_per_second, found.rates.node_seconds]).all()

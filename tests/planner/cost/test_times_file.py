@@ -1,0 +1,74 @@
+"""Measured times as JSON: what is written reads back, and what is wrong is named."""
+
+import json
+from typing import Any
+
+import pytest
+
+from planner.cost.measured import MeasuredTimes
+from planner.cost.times_file import read_times, write_times
+from planner.errors import InvalidArgument
+
+TABLE = MeasuredTimes(
+    graph_id="3f9a",
+    device_kind="h200",
+    symbol_values=(("batch", 8), ("sequence", 128)),
+    source="a run",
+    seconds=((0, 1.5e-5), (3, 3.1e-4), (4, 1.5e-5)),
+)
+OTHER = MeasuredTimes(graph_id="", device_kind="cpu", seconds=((1, 0.0),))
+
+
+@pytest.mark.parametrize("tables", [(TABLE,), (TABLE, OTHER)])
+def test_what_is_written_reads_back(tables: tuple[MeasuredTimes, ...]) -> None:
+    assert read_times(write_times(tables)) == tables
+
+
+def test_nodes_of_one_time_stand_together() -> None:
+    assert json.loads(write_times([TABLE]))["times"][0] == {"nodes": [0, 4], "seconds": 1.5e-5}
+
+
+def test_shortest_file_is_enough() -> None:
+    (times,) = read_times('{"device_kind": "cpu", "times": [{"node": 2, "seconds": 1}]}')
+    assert times == MeasuredTimes(graph_id="", device_kind="cpu", seconds=((2, 1.0),))
+
+
+def table(*times: Any, **more: Any) -> dict[str, Any]:
+    return {"device_kind": "cpu", "times": list(times), **more}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (7, "measured times: is int, needs an object"),
+        ({"device_kind": "cpu"}, "times: needs a list"),
+        (table(), "times: needs a list of at least one"),
+        (table({"node": 0, "seconds": -1}), r"times\[0\].seconds is -1, needs a finite number"),
+        (table({"node": 0, "seconds": "1"}), r"times\[0\].seconds is 1, needs"),
+        (table({"node": 0, "seconds": True}), r"times\[0\].seconds is True"),
+        (table({"node": 0, "seconds": 1}, {"node": 0.5, "seconds": 1}), r"times\[1\].node: '0.5' is no index"),
+        (table({"node": -1, "seconds": 1}), r"times\[0\].node: '-1' is no index"),
+        (table({"nodes": 3, "seconds": 1}), r"times\[0\].nodes: needs a list"),
+        (table({"seconds": 1}), r"times\[0\]: has \['seconds'\], needs seconds and either"),
+        (table({"node": 1, "seconds": 1, "second": 1}), r"times\[0\]: has"),
+        (table({"node": 4, "seconds": 1}, {"nodes": [2, 4], "seconds": 1}), r"times\[1\]: node 4 has a time already"),
+        (table({"node": 1, "seconds": 1}, device_kind=""), "device_kind is empty"),
+        (table({"node": 1, "seconds": 1}, symbol_values={"batch": "8"}), "symbol_values.batch is 8, needs an integer"),
+        (table({"node": 1, "seconds": 1}, kind="cpu"), "kind: no such field"),
+        (
+            [table({"node": 0, "seconds": 1}), table({"node": 0, "seconds": 1e9})],
+            r"\[1\].node 0: seconds is 1000000000",
+        ),
+        ([table({"node": 0, "seconds": 1}), table({"node": 0})], r"\[1\].times\[0\]"),
+    ],
+)
+def test_error_names_the_entry(content: Any, says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        read_times(json.dumps(content))
+
+
+def test_what_is_not_json_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="not JSON"):
+        read_times("node 0: 3 ms")
+    with pytest.raises(InvalidArgument, match=r"times\[0\].seconds is nan"):
+        read_times('{"device_kind": "cpu", "times": [{"node": 0, "seconds": NaN}]}')
