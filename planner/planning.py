@@ -13,7 +13,7 @@ from planner.cost.roofline import NodeCosts, node_costs
 from planner.errors import GraphError, InventoryError, OptionsError
 from planner.graph.ir import Graph
 from planner.partition.describe import describe_node
-from planner.partition.evaluate import evaluate
+from planner.partition.evaluate import evaluate, objective_value
 from planner.partition.from_graph import problem_from_graph
 from planner.partition.next_best import NextBestCut, next_best_cuts
 from planner.partition.problem import PartitionProblem
@@ -114,13 +114,16 @@ def explain_plan(
     `measured` and `calibrations` are those that the plan was made with.
     """
     problem = partition_problem(graph, plan.inventory, plan.options, measured, calibrations)
-    found = next_best_cuts(problem, assignment_of(plan), lambda evaluation: evaluation.bottleneck_seconds)
-    return explain(plan, [_alternative(problem, cut) for cut in found])
+    assignment, objective = assignment_of(plan), plan.options.objective
+    value = objective_value(evaluate(problem, assignment), objective)
+    found = next_best_cuts(problem, assignment, lambda evaluation: objective_value(evaluation, objective))
+    return explain(plan, [_alternative(problem, cut, value) for cut in found])
 
 
-def _alternative(problem: PartitionProblem, cut: NextBestCut) -> CutAlternative:
+def _alternative(problem: PartitionProblem, cut: NextBestCut, value: float) -> CutAlternative:
     last = "" if cut.position is None else describe_node(problem, cut.position - 1)
-    return CutAlternative(cut_index=cut.cut_index, after=last, seconds=cut.value)
+    change = cut.value / value - 1 if value and cut.position is not None else 0.0
+    return CutAlternative(cut_index=cut.cut_index, after=last, value=cut.value, change=change)
 
 
 def _microbatches_in_flight(options: PlanOptions) -> int:

@@ -164,9 +164,11 @@ def _plan_title(plan: Plan) -> str:
 
 def _plan_caption(plan: Plan) -> str:
     text = f"bottleneck {format_seconds(plan.bottleneck_seconds)}, latency {format_seconds(plan.latency_seconds)}"
-    if plan.lower_bound_seconds is not None and plan.bottleneck_seconds > 0:
-        gap = max(0.0, 1 - plan.lower_bound_seconds / plan.bottleneck_seconds)
-        text += f", lower bound {format_seconds(plan.lower_bound_seconds)} (gap {gap:.1%})"
+    if plan.step_seconds is not None:
+        text += f", training step {format_seconds(plan.step_seconds)}"
+    if plan.gap is not None:
+        closeness = f"within {plan.gap:.2%} of optimal" if plan.gap else "proven optimal"
+        text += f"; {plan.options.objective.value} {closeness}"
     if plan.tie_groups:
         text += f", {len(plan.tie_groups)} tied tensor(s) held by several stages"
     return text

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.partition.describe import describe_bytes, describe_seconds
+from planner.partition.objective import Objective
 from planner.plan.plan import Plan, Stage, StageEdge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutAlternative:
-    """The next best place for a cut: `after` a node, with that bottleneck. No node: no other place fits memory."""
+    """The next best place for a cut: `after` a node, with the objective's `value` there, and its change as a share.
+
+    No node: no other place fits memory.
+    """
 
     cut_index: int
     after: str
-    seconds: float
+    value: float
+    change: float
 
 
 def explain(plan: Plan, alternatives: Sequence[CutAlternative] = ()) -> tuple[str, ...]:
@@ -42,9 +47,14 @@ def _headline(plan: Plan) -> Iterator[str]:
         f"a result every {describe_seconds(plan.bottleneck_seconds)} ({_busiest_device(plan)} is the bottleneck), "
         f"a lone batch takes {describe_seconds(plan.latency_seconds)}"
     )
-    if plan.lower_bound_seconds:
-        gap = max(plan.bottleneck_seconds / plan.lower_bound_seconds - 1, 0.0)
-        yield f"no cut that the mode allows gives less than {describe_seconds(plan.lower_bound_seconds)}: gap {gap:.1%}"
+    if plan.step_seconds is not None:
+        yield f"a training step takes {describe_seconds(plan.step_seconds)}"
+    if plan.lower_bound_seconds is not None:
+        objective = plan.options.objective
+        yield (
+            f"objective {objective.value}: no plan that the mode allows does better than "
+            f"{_BOUNDS[objective](plan.lower_bound_seconds)}; this one is {_closeness(plan)}"
+        )
 
 
 def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) -> Iterator[str]:
@@ -69,9 +79,24 @@ def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) ->
 def _next_best(plan: Plan, alternative: CutAlternative) -> str:
     if not alternative.after:
         return "no other place for this cut fits memory, with the other cuts where they are"
-    change = alternative.seconds / plan.bottleneck_seconds - 1 if plan.bottleneck_seconds else 0.0
-    cost = f"a result every {describe_seconds(alternative.seconds)} ({change:+.1%})"
-    return f"next best, with the other cuts where they are: after {alternative.after}, {cost}"
+    promise = f"{_PROMISES[plan.options.objective](alternative.value)} ({alternative.change:+.1%})"
+    return f"next best, with the other cuts where they are: after {alternative.after}, {promise}"
+
+
+def _closeness(plan: Plan) -> str:
+    return f"within {plan.gap:.2%} of optimal" if plan.gap else "optimal"
+
+
+_BOUNDS: Mapping[Objective, Callable[[float], str]] = {
+    objective: "{:.1%} of the fullest device".format if objective is Objective.MEMORY else describe_seconds
+    for objective in Objective
+}
+_PROMISES: Mapping[Objective, Callable[[float], str]] = {
+    Objective.THROUGHPUT: lambda value: f"a result every {describe_seconds(value)}",
+    Objective.LATENCY: lambda value: f"a lone batch takes {describe_seconds(value)}",
+    Objective.STEP_TIME: lambda value: f"a step takes {describe_seconds(value)}",
+    Objective.MEMORY: lambda value: f"the fullest device is filled to {value:.1%}",
+}
 
 
 def _memory(plan: Plan, stage: Stage) -> str:

@@ -11,6 +11,7 @@ from planner.cost.inventory import Inventory
 from planner.cost.sources import CostSource
 from planner.graph.expression import Expression
 from planner.graph.ir import Dtype, ValueKind
+from planner.partition.objective import Objective
 from planner.plan.options import PlanOptions
 
 # LiveTensor.producer_stage of an input of the graph.
@@ -131,3 +132,32 @@ class Plan:
     symbol_values: tuple[tuple[str, int], ...]
     step_seconds: float | None = None
     cost_sources: tuple[CostSource, ...] = ()
+
+    @property
+    def device_peak_bytes(self) -> dict[str, int]:
+        """By device id, all stages that it runs; 0 for a device that runs none."""
+        peaks = dict.fromkeys((device.id for device in self.inventory.devices), 0)
+        for stage in self.stages:
+            for device_id in stage.device_ids:
+                peaks[device_id] += stage.memory.peak_bytes
+        return peaks
+
+    @property
+    def objective_value(self) -> float:
+        """Of the objective asked for: seconds, or for memory the fullest device's share."""
+        objective = self.options.objective
+        if objective is Objective.MEMORY:
+            memory = {device.id: device.memory_bytes for device in self.inventory.devices}
+            return max(peak / memory[device_id] for device_id, peak in self.device_peak_bytes.items())
+        if objective is Objective.STEP_TIME:
+            assert self.step_seconds is not None, "step time of a plan without training"
+            return self.step_seconds
+        return self.bottleneck_seconds if objective is Objective.THROUGHPUT else self.latency_seconds
+
+    @property
+    def gap(self) -> float | None:
+        """How far the objective may be above the least possible, as a share of it; None where nothing is proven."""
+        if self.lower_bound_seconds is None:
+            return None
+        value = self.objective_value
+        return max(0.0, 1 - self.lower_bound_seconds / value) if value else 0.0

@@ -47,7 +47,7 @@ def test_what_if_stores_nothing(cli: RunCli, graph: str, two_devices: Path, tmp_
     bigger = tmp_path / "bigger.yaml"
     bigger.write_text("devices:\n- {id: x, memory: 1GiB}\n- {id: y, memory: 1GiB}\n")
     table = cli("plan", "what-if", plan["id"], "--inventory", bigger).stdout
-    assert "nowhere → x" in table
+    assert "→ x: 2 tensors, 512 B" in table
     assert "4 of 4 nodes move" in table
 
 

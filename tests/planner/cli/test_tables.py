@@ -29,7 +29,7 @@ def test_a_plan_as_a_table() -> None:
     assert "layers.0 → layers.2" in text
     assert "chain, balanced, 2 stages, direct routing" in text
     assert "4 KiB" in text
-    assert "gap" in text
+    assert "optimal" in text
 
 
 def test_memory_bars() -> None:

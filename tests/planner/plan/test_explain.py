@@ -23,7 +23,7 @@ def test_the_head_says_what_was_planned_and_how_good_it_is() -> None:
     assert "random: 3 stages of 3 nodes, mode balanced, direct routing" in lines()
     assert "planned for batch = 3" in lines()
     assert "is the bottleneck" in lines()
-    assert "gap 100.0%" in lines()
+    assert "this one is within 50.00% of optimal" in lines()
 
 
 def test_each_stage_says_why_it_ends_what_it_holds_and_what_crosses() -> None:
