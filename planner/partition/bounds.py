@@ -83,4 +83,5 @@ def memory_bound(problem: PartitionProblem) -> float:
 def node_state_bytes(problem: PartitionProblem) -> Floats:
     """[n] bytes of the states that each node uses, with all that training adds."""
     held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
-    return np.bincount(problem.use_node, held[problem.use_state].astype(np.float64), problem.num_nodes)
+    found = np.bincount(problem.use_node, held[problem.use_state].astype(np.float64), problem.num_nodes)
+    return found.astype(np.float64)

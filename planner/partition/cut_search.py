@@ -49,7 +49,7 @@ class _Climb:
         self._tried = {line.layout}
         size = problem.num_values + problem.read_value.size
         self._left = effort * MAX_LOOKED_AT
-        self._cost = lambda stages: _TRIAL * stages + size + stages * problem.num_values
+        self._fixed_cost, self._stage_cost = size, _TRIAL + problem.num_values
         self.best = start
 
     def step(self) -> bool:
@@ -58,7 +58,7 @@ class _Climb:
             if layout in self._tried:
                 continue
             self._tried.add(layout)
-            self._left -= self._cost(len(layout.devices))
+            self._left -= self._fixed_cost + self._stage_cost * len(layout.devices)
             if self._left < 0:
                 return False
             found = score(self._problem, self._line.assignment(layout), self._objective)

@@ -67,7 +67,8 @@ class IdealStages:
         seconds = self.seconds(np.arange(self._problem.num_devices), start, after).min(axis=0)
         after = after[(seconds <= limit * (1 + 1e-9)) & (seconds < np.inf)]
         missing = np.flatnonzero(self.members[start])
-        return after[self.members[np.ix_(after, missing)].all(axis=1)]
+        found: Integers = after[self.members[np.ix_(after, missing)].all(axis=1)]
+        return found
 
     def row(self, start: int, ends: Integers) -> StageRow:
         problem, size = self._problem, self._bytes
@@ -82,7 +83,7 @@ class IdealStages:
         else:
             received = self._made[start] & (read_here | (problem.value_returned & last[:, None]))
             sent = leaving | (entering & self._needed[ends]) if start == 0 else leaving
-        received, sent = received & (start > 0), sent & ~last[:, None]
+        received, sent = np.logical_and(received, start > 0), sent & ~last[:, None]
         held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
         states = (self._num_used[ends] > self._num_used[start]) @ held.astype(np.float64)
         buffers = problem.microbatches_in_flight * (size[entering].sum() + leaving @ size)
@@ -90,8 +91,8 @@ class IdealStages:
             peak_bytes=states + buffers + self._activation_bytes(start, ends, last, entering),
             received_bytes=received @ size,
             sent_bytes=sent @ size,
-            receives=received.any(axis=1),
-            sends=sent.any(axis=1),
+            receives=np.any(received, axis=1),
+            sends=np.any(sent, axis=1),
         )
 
     def _activation_bytes(self, start: int, ends: Integers, last_stage: Booleans, entering: Booleans) -> Floats:
@@ -112,7 +113,7 @@ class IdealStages:
         sizes = own * problem.root_bytes.astype(np.float64)
         change = np.zeros((ends.size, n + 1))
         made = problem.root_producer >= 0
-        np.add.at(change, (slice(None), problem.root_producer[made]), sizes[:, made])
+        np.add.at(change.T, problem.root_producer[made], sizes[:, made].T)
         given = np.bincount(problem.value_root[entering], self._bytes[entering], problem.root_bytes.size)
         change[:, 0] += given.sum()
         rows = np.repeat(np.arange(ends.size), last.shape[1])
@@ -125,5 +126,5 @@ class IdealStages:
 def _counts(members: Booleans, node: Integers, item: Integers, num_items: int) -> Integers:
     """[ideals, items]: how many of the pairs (node, item) have their node in each ideal."""
     found = np.zeros((members.shape[0], num_items), dtype=np.int64)
-    np.add.at(found, (slice(None), item), members[:, node])
+    np.add.at(found.T, item, members[:, node].T)
     return found

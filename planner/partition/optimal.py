@@ -9,6 +9,7 @@
 | order ideals, where few | stages of any order | exact over equal links |
 | additive relaxation | stages of any order, or any device for any node | as far as it is searched |
 | other orders | segments of each | |
+| other modes, where quick | what they find | |
 | copies of stages, if asked for | segments, and how many devices each gets | |
 | local search | from the best of all, on the true objective | |
 
@@ -17,18 +18,22 @@ Every candidate is judged by `evaluate`. Budgets are counted in steps, so that t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
-from planner.errors import Infeasible
+from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.balanced import check_num_stages
 from planner.partition.bounds import largest_bundle_bound, memory_bound, path_bound, work_bound
+from planner.partition.cost_aware import cost_aware
 from planner.partition.cut_search import climb
 from planner.partition.exact_ideals import least_over_ideals
 from planner.partition.fewest_stages import fewest_stages
 from planner.partition.infeasible import memory_shortage
+from planner.partition.kl_based import kl_based
 from planner.partition.lift import one_stage_each, stages_by_level
 from planner.partition.objective import Objective
 from planner.partition.ordered_pass import ordered_pass
@@ -43,10 +48,13 @@ from planner.partition.reasons import reasons
 from planner.partition.relaxation import relaxed
 from planner.partition.replicated import least_bottleneck_with_copies, with_idle_copies
 from planner.partition.request import Request
+from planner.partition.size_based import size_based
+from planner.partition.sparse_nn import sparse_nn
 from planner.partition.transfer_bound import transfer_bound
 
 # Larger programs are searched in their own order alone, and less.
 MAX_REORDERED_NODES = 800
+MAX_OTHER_MODES_NODES = 600
 OTHER_ORDERS_POSITIONS = 80
 MAX_RELAXED_NODES = 600
 MAX_IDEAL_PAIRS = 1_000_000
@@ -68,6 +76,7 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     _all_orders(found, bundles)
     _relaxation(found, bundles)
     _other_orders(found, bundles)
+    _other_modes(found)
     _improve(found, bundles)
     _copies(found)
     _transfers(found)
@@ -90,7 +99,7 @@ def _arithmetic(found: Portfolio, bundles: Bundles) -> None:
         microbatches = problem.training.microbatches if problem.training else 1
         turns = microbatches if objective is Objective.STEP_TIME else 1
         found.prove(work_bound(problem) * turns)
-        if not found.request.replicate:
+        if not found.has_copies:
             found.prove(largest_bundle_bound(problem, bundles) * turns)
 
 
@@ -108,13 +117,29 @@ def _single_devices(found: Portfolio) -> None:
             found.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
 
 
+def _other_modes(found: Portfolio) -> None:
+    """What they find, where that is quick: none of them is better."""
+    problem, request = found.problem, found.request
+    modes: tuple[Callable[[], Assignment], ...] = (
+        lambda: size_based(problem),
+        lambda: sparse_nn(problem),
+        lambda: cost_aware(problem, request),
+        lambda: kl_based(problem, request),
+    )
+    if found.is_proven or problem.num_nodes > MAX_OTHER_MODES_NODES * request.effort:
+        return
+    for mode in modes:
+        with suppress(Infeasible, OptionsError):
+            found.offer(mode())
+
+
 def _program_order(found: Portfolio, bundles: Bundles) -> None:
     problem, request = found.problem, found.request
     layout = least_bottleneck(problem, request.num_stages)
     if layout is None:
         return
     found.offer(contiguous(problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
-    if _is_chain(bundles) and request.objective is Objective.THROUGHPUT and not (request.free or request.replicate):
+    if _is_chain(bundles) and request.objective is Objective.THROUGHPUT and not (request.free or found.has_copies):
         found.prove(layout.lower_bound_seconds)
 
 
@@ -125,7 +150,7 @@ def _is_chain(bundles: Bundles) -> bool:
 
 def _transfers(found: Portfolio) -> None:
     request = found.request
-    if found.best and not found.is_proven and request.objective is Objective.THROUGHPUT and not request.replicate:
+    if found.best and not found.is_proven and request.objective is Objective.THROUGHPUT and not found.has_copies:
         found.prove(transfer_bound(found.problem, found.best.value))
 
 
@@ -144,7 +169,7 @@ def _all_orders(found: Portfolio, bundles: Bundles) -> None:
     if solution is None:
         return
     found.offer(solution.assignment)
-    if not (request.free or request.replicate):
+    if not (request.free or found.has_copies):
         found.prove(min(solution.value, found.limit) * (1 - 1e-9))
 
 
@@ -155,7 +180,7 @@ def _relaxation(found: Portfolio, bundles: Bundles) -> None:
         return
     for room_share in ROOM_SHARES:
         device_of_node, bound = _placed(problem, bundles, request, room_share)
-        if room_share == 1.0 and request.objective is Objective.THROUGHPUT and not request.replicate:
+        if room_share == 1.0 and request.objective is Objective.THROUGHPUT and not found.has_copies:
             found.prove(bound)
         if device_of_node is None:
             return
@@ -210,7 +235,7 @@ def _other_orders(found: Portfolio, bundles: Bundles) -> None:
 
 def _improve(found: Portfolio, bundles: Bundles) -> None:
     request = found.request
-    if found.best is None or found.is_proven:
+    if found.best is None or found.is_proven or found.has_copies:
         return
     climbed = climb(
         found.problem,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.partition.assignment import Assignment
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
+from planner.partition.saturate_host import saturate_host
 from planner.partition.score import Scored, score
 
 # Relative: a value this close to the bound is proven, and the search for better ones ends.
@@ -20,9 +21,11 @@ class Portfolio:
         self.bound = 0.0
 
     def offer(self, assignment: Assignment | None) -> Scored | None:
-        """Kept if it fits and is better; returned in any case."""
+        """Kept if it fits and is better; returned in any case. With copies on idle devices if these are asked for."""
         if assignment is None:
             return None
+        if self.request.saturate_host:
+            assignment = saturate_host(self.problem, assignment)
         found = score(self.problem, assignment, self.request.objective)
         self.keep(found)
         return found
@@ -34,6 +37,11 @@ class Portfolio:
 
     def prove(self, bound: float) -> None:
         self.bound = max(self.bound, bound)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether stages may have copies: then a bottleneck is not bounded by one device's work on a stage."""
+        return self.request.replicate or self.request.saturate_host
 
     @property
     def limit(self) -> float:

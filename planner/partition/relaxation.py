@@ -42,7 +42,7 @@ def relaxed(problem: PartitionProblem, bundles: Bundles, room_share: float = 1.0
             is_backward=np.zeros(problem.num_nodes, dtype=np.bool_),
             colocation=bundles.bundle_of_node,
             class_devices=np.array(classes.counts(), dtype=np.int64),
-            class_bytes=problem.device_memory_bytes[own] * room_share,
+            class_bytes=problem.device_memory_bytes[own].astype(np.float64) * room_share,
             class_is_parallel=np.zeros(own.size, dtype=np.bool_),
             node_names=problem.labels.nodes,
             class_names=tuple(problem.labels.devices[device] for device in own.tolist()),
@@ -61,4 +61,5 @@ def _tensors(problem: PartitionProblem) -> tuple[Integers, Integers, Integers]:
 def _held_bytes(problem: PartitionProblem) -> Floats:
     held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
     states, first = np.unique(problem.use_state, return_index=True)
-    return np.bincount(problem.use_node[first], held[states].astype(np.float64), problem.num_nodes)
+    found = np.bincount(problem.use_node[first], held[states].astype(np.float64), problem.num_nodes)
+    return found.astype(np.float64)

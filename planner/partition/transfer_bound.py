@@ -39,8 +39,15 @@ def transfer_bound(problem: PartitionProblem, limit: float) -> float:
     if problem.num_devices == 1 or not np.isfinite(limit):
         return 0.0
     seconds = problem.work_seconds.min(axis=0)
-    received = _least_bytes(_backward_paths(problem, seconds), seconds, limit)
-    sent = _least_bytes(_forward_paths(problem, seconds), seconds, limit)
+    made = problem.value_bytes[problem.value_producer >= 0]
+    # Any path will do: also one that keeps to larger values, since its smallest is what counts.
+    usual = (0.0, float(np.median(made)) if made.size else 0.0)
+    received = np.max(
+        [_least_bytes(_backward_paths(problem, seconds, size, limit), seconds, limit) for size in usual], axis=0
+    )
+    sent = np.max(
+        [_least_bytes(_forward_paths(problem, seconds, size, limit), seconds, limit) for size in usual], axis=0
+    )
     rows, kind = np.unique(problem.work_seconds, axis=0, return_inverse=True)
     best = 0.0
     for least_received in _thresholds(received, seconds):
@@ -90,10 +97,13 @@ def _thresholds(sizes: Floats, seconds: Floats) -> Floats:
     return np.unique(sizes[order][np.minimum(at, sizes.size - 1)])
 
 
-def _backward_paths(problem: PartitionProblem, seconds: Floats) -> _Paths:
-    """From each node to the producer at the end of the longest path; an input of the graph ends one."""
+def _backward_paths(problem: PartitionProblem, seconds: Floats, usual: float, penalty: float) -> _Paths:
+    """From each node to the producer at the end of the longest path, less a penalty for each value below the usual.
+
+    An input of the graph ends a path.
+    """
     n = problem.num_nodes
-    following, sizes, reached = [-1] * n, [_NOTHING] * n, [0.0] * n
+    following, sizes, reached, worth = [-1] * n, [_NOTHING] * n, seconds.tolist(), seconds.tolist()
     order = np.argsort(problem.read_node, kind="stable")
     value = problem.read_value[order]
     reads = zip(
@@ -103,29 +113,27 @@ def _backward_paths(problem: PartitionProblem, seconds: Floats) -> _Paths:
         strict=True,
     )
     took, current = seconds.tolist(), -1
-    best = (-2.0, -1.0)
+    best = (-np.inf, -1.0)
     for node, producer, size in reads:
         if node != current:
-            current, best = node, (-2.0, -1.0)
-        found = (reached[producer] if producer >= 0 else -1.0, float(size))
+            current, best = node, (-np.inf, -1.0)
+        before = worth[producer] if producer >= 0 else 0.0
+        found = (before - (penalty if size < usual else 0.0), float(size))
         if found > best:
             best = found
-            following[node], sizes[node] = producer, float(size)
-            reached[node] = max(found[0], 0.0) + took[node]
-    first = np.setdiff1d(np.arange(n), problem.read_node)
-    for node in first.tolist():
-        reached[node] = took[node]
+            following[node], sizes[node], worth[node] = producer, float(size), found[0] + took[node]
+            reached[node] = (reached[producer] if producer >= 0 else 0.0) + took[node]
     return _Paths(following=np.array(following), sizes=np.array(sizes), reached=np.array(reached))
 
 
-def _forward_paths(problem: PartitionProblem, seconds: Floats) -> _Paths:
-    """From each node to the reader at the start of the longest path; what the graph returns ends one."""
+def _forward_paths(problem: PartitionProblem, seconds: Floats, usual: float, penalty: float) -> _Paths:
+    """From each node to a reader, as backward; what the graph returns ends a path."""
     n = problem.num_nodes
-    following, sizes, reached = [-1] * n, [_NOTHING] * n, seconds.tolist()
+    following, sizes, reached, worth = [-1] * n, [_NOTHING] * n, seconds.tolist(), seconds.tolist()
     returned = np.flatnonzero(problem.value_returned & (problem.value_producer >= 0))
-    for value in returned.tolist():
-        producer = int(problem.value_producer[value])
-        sizes[producer] = max(sizes[producer], float(problem.value_bytes[value]))
+    for given in returned.tolist():
+        producer = int(problem.value_producer[given])
+        sizes[producer] = max(sizes[producer], float(problem.value_bytes[given]))
     inside = np.flatnonzero(problem.value_producer[problem.read_value] >= 0)
     producers = problem.value_producer[problem.read_value[inside]]
     order = inside[np.lexsort((problem.read_node[inside], producers))][::-1]
@@ -137,14 +145,15 @@ def _forward_paths(problem: PartitionProblem, seconds: Floats) -> _Paths:
         strict=True,
     )
     took, current = seconds.tolist(), -1
-    best = (-1.0, -1.0)
+    best = (-np.inf, -1.0)
     for node, reader, size in reads:
         if node != current:
-            current, best = node, (-1.0, -1.0)
-        found = (reached[reader], float(size))
+            current, best = node, (-np.inf, -1.0)
+        found = (worth[reader] - (penalty if size < usual else 0.0), float(size))
         if found > best:
             best = found
-            following[node], sizes[node], reached[node] = reader, float(size), reached[reader] + took[node]
+            following[node], sizes[node], worth[node] = reader, float(size), found[0] + took[node]
+            reached[node] = reached[reader] + took[node]
     return _Paths(following=np.array(following), sizes=np.array(sizes), reached=np.array(reached))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from itertools import permutations, product
 
 import numpy as np
@@ -18,8 +20,9 @@ from planner.partition.objective import Objective
 from planner.partition.optimal import optimal
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of, program_orders, reordered
+from planner.partition.registry import partition
 from planner.partition.request import Request
-from planner.partition.size_based import size_based
+from planner.partition.transfer_bound import transfer_bound
 from tests.planner.partition.problems import chain, problems
 from tests.planner.partition.problems import problem as problem_of
 
@@ -86,14 +89,14 @@ def check_against(problem: PartitionProblem, request: Request, candidates: Itera
         assert value >= expected * (1 - 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("objective", INFERENCE)
 @given(problem=problems(max_nodes=5, max_devices=3))
 def test_value_and_bound_stand_beside_the_optimum(problem: PartitionProblem, objective: Objective) -> None:
     check_against(problem, asked(objective), every_assignment(problem))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problem=problems(max_nodes=5, max_devices=3, equal_links=True))
 def test_throughput_is_exact_over_equal_links(problem: PartitionProblem) -> None:
     values = [value_of(problem, one, Objective.THROUGHPUT) for one in every_assignment(problem) if fits(problem, one)]
@@ -112,21 +115,59 @@ def test_free_bounds_hold(problem: PartitionProblem) -> None:
     check_against(problem, asked(free=True), every_assignment(problem, free=True))
 
 
-@settings(max_examples=40, deadline=None)
-@given(problem=problems(max_nodes=12, max_devices=4), objective=st.sampled_from(INFERENCE))
-def test_no_other_mode_is_better(problem: PartitionProblem, objective: Objective) -> None:
+OTHER_MODES = ("balanced", "cost_aware", "kl_based", "single", "size_based", "sparse_nn")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    problem=problems(max_nodes=10, max_devices=4),
+    objective=st.sampled_from(INFERENCE),
+    copies=st.sampled_from([{}, {"saturate_host": True}]),
+)
+def test_no_other_mode_is_better(problem: PartitionProblem, objective: Objective, copies: dict[str, bool]) -> None:
+    request = asked(objective, **copies)
+    others = [replace(request, mode=mode) for mode in OTHER_MODES]
     try:
-        found = optimal(problem, asked(objective))
+        found = partition(problem, request)
     except Infeasible:
-        for mode in (size_based, balanced):
-            with pytest.raises(Infeasible):
-                mode(problem)
+        for other in others:
+            with pytest.raises((Infeasible, OptionsError)):
+                partition(problem, other)
         return
     check_is_valid(problem, found)
-    assert found == optimal(problem, asked(objective))
-    for mode in (size_based, balanced):
-        other = value_of(problem, mode(problem), objective)
-        assert value_of(problem, found, objective) <= other * (1 + 1e-9)
+    assert found == partition(problem, request)
+    value = value_of(problem, found, objective)
+    assert found.lower_bound_seconds <= value
+    for other in others:
+        with suppress(Infeasible, OptionsError):
+            assert value <= value_of(problem, partition(problem, other), objective) * (1 + 1e-9), other.mode
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(max_nodes=5, max_devices=3))
+def test_transfers_bound_whatever_the_limit(problem: PartitionProblem) -> None:
+    values = [value_of(problem, one, Objective.THROUGHPUT) for one in every_assignment(problem)]
+    for limit in {min(values), *values[:4]}:
+        assert transfer_bound(problem, limit) <= min(values) * (1 + 1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=4), num_stages=st.sampled_from([0, 0, 2]))
+def test_copies_only_help(problem: PartitionProblem, num_stages: int) -> None:
+    try:
+        alone = optimal(problem, asked(num_stages=num_stages))
+    except (Infeasible, OptionsError):
+        return
+    found = optimal(problem, asked(num_stages=num_stages, replicate=True))
+    value = value_of(problem, found, Objective.THROUGHPUT)
+    assert fits(problem, found)
+    assert found.lower_bound_seconds <= value <= value_of(problem, alone, Objective.THROUGHPUT) * (1 + 1e-9)
+
+
+def test_the_slowest_stage_gets_the_idle_devices() -> None:
+    problem = chain([[1.0, 8.0, 1.0]] * 5, latency=0.25)
+    found = optimal(problem, asked(num_stages=3, replicate=True))
+    assert [len(devices) for devices in found.devices_of_stage] == [1, 3, 1]
 
 
 @settings(max_examples=60, deadline=None)
