@@ -100,16 +100,44 @@ def _attention(node: Node, shapes: Shapes) -> int:
 
 
 def _einsum(node: Node, shapes: Shapes) -> int:
-    """Two operands: every distinct index once. More: as if contracted from the left, bounded by the same product."""
+    """Contracted pairwise from the left, as torch does without a path: every index of a pair once, where one is summed.
+
+    An index that no later operand and no output has is summed as soon as its pair is.
+    """
     equation = _argument(node, 0)
     operands = [shapes[value_id].dims for value_id in values_in(_argument(node, 1))]
     if not isinstance(equation, str) or len(operands) < 2:
         return 0
-    terms = equation.replace(" ", "").split("->")[0].split(",")
-    sizes: dict[str, int] = {}
-    for term, dims in zip(terms, operands, strict=True):
-        _add_sizes(term, dims, sizes)
-    return 2 * (len(operands) - 1) * math.prod(sizes.values())
+    given, _, wanted = equation.replace(" ", "").partition("->")
+    sizes: list[dict[str, int]] = []
+    for term, dims in zip(given.split(","), operands, strict=True):
+        sizes.append({})
+        _add_sizes(term, dims, sizes[-1])
+    kept = _kept(given, wanted if "->" in equation else None, sizes)
+    flops, left = 0, sizes[0]
+    for position, right in enumerate(sizes[1:], start=1):
+        pair = {name: max(left.get(name, 1), right.get(name, 1)) for name in (*left, *right)}
+        later = kept.union(*sizes[position + 1 :])
+        flops += 2 * math.prod(pair.values()) if pair.keys() - later else 0
+        left = {name: size for name, size in pair.items() if name in later}
+    return flops
+
+
+def _kept(given: str, wanted: str | None, sizes: Sequence[Mapping[str, int]]) -> frozenset[str]:
+    """Indices of the output: those named, or without an arrow those that stand once; an ellipsis always."""
+    letters = given.replace(",", "").replace(".", "")
+    named = set(wanted.replace(".", "")) if wanted is not None else {one for one in letters if letters.count(one) == 1}
+    return frozenset(named.union(*({name for name in operand if name.startswith("...")} for operand in sizes)))
+
+
+def _tensordot(node: Node, shapes: Shapes) -> int:
+    """tensordot(self, other, dims_self, dims_other)"""
+    first, second = _dims(node, 0, shapes), _dims(node, 1, shapes)
+    summed = _argument(node, 2)
+    if not isinstance(summed, ArgumentList):
+        return 0
+    shared = math.prod(first[dim] for dim in summed.items if isinstance(dim, int))
+    return 2 * math.prod(first) * math.prod(second) // max(1, shared)
 
 
 def _add_sizes(term: str, dims: Sequence[int], sizes: dict[str, int]) -> None:
@@ -156,6 +184,7 @@ _FORMULAS: Mapping[str, Formula] = {
     "_scaled_dot_product_efficient_attention": _attention,
     "_scaled_dot_product_cudnn_attention": _attention,
     "einsum": _einsum,
+    "tensordot": _tensordot,
     "lstm": _recurrent,
     "gru": _recurrent,
     "rnn_tanh": _recurrent,
