@@ -7,7 +7,7 @@ that its device is sent at least, unless it is the first; and bytes that it send
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from planner.partition.problem import Floats, Integers, PartitionProblem
 
 _MARGIN = 1 - 1e-9
 _THRESHOLDS = 12
+_STEPS = 500
 _NOTHING = -1.0
 
 
@@ -50,43 +51,81 @@ def transfer_bound(problem: PartitionProblem, limit: float) -> float:
     )
     rows, kind = np.unique(problem.work_seconds, axis=0, return_inverse=True)
     best = 0.0
-    for least_received in _thresholds(received, seconds):
-        for least_sent in _thresholds(sent, seconds):
-            held = (received >= least_received) & (sent >= least_sent)
-            best = max(best, _bound(problem, rows[:, held], kind, least_received, least_sent))
+    for weights in {tuple(given) for given in (_by_speed(rows), [1.0] * rows.shape[0])}:
+        weighted = rows * np.array(weights)[:, None]
+        for least_received in _thresholds(received, seconds):
+            for least_sent in _thresholds(sent, seconds):
+                into, out = _overheads(problem, float(least_received), float(least_sent))
+                shared = _Shared(
+                    weights=np.array(weights)[kind],
+                    work=float(weighted.min(axis=0).sum()),
+                    into=into,
+                    out=out,
+                    work_not_sent=_most(weighted[:, received < least_received]),
+                    work_not_sending=_most(weighted[:, sent < least_sent]),
+                )
+                held = (received >= least_received) & (sent >= least_sent)
+                less = float(weighted[:, held].min(axis=0).sum())
+                # Without the nodes that may spare a device something: less work, and nothing is spared.
+                lean = replace(shared, work=less, work_not_sent=0.0, work_not_sending=0.0)
+                best = max(best, _least_time(shared, limit), _least_time(lean, limit))
     return min(best * _MARGIN, limit)
 
 
-def _bound(problem: PartitionProblem, rows: Floats, kind: Integers, received: float, sent: float) -> float:
-    """Work of which each device's part costs it so many bytes in and out, but for one that is first and one last."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Shared:
+    """Work that all devices share, each second of device d weighing weights[d]; any weights give a bound.
+
+    A device pays `into` unless it has only `work_not_sent`, and `out` unless it has only `work_not_sending`, at their
+    heaviest; but for one device that is the first and one that is the last.
+    """
+
+    weights: Floats
+    work: float
+    into: Floats
+    out: Floats
+    work_not_sent: float
+    work_not_sending: float
+
+
+def _overheads(problem: PartitionProblem, received: float, sent: float) -> tuple[Floats, Floats]:
+    """By device: seconds to be sent and to send so many bytes over its best link."""
     latency, per_byte = problem.best_latency_seconds, problem.best_seconds_per_byte
     into = (latency[UNKNOWN, :-1] + received * per_byte[UNKNOWN, :-1]) * (received != _NOTHING)
     out = (latency[:-1, UNKNOWN] + sent * per_byte[:-1, UNKNOWN]) * (sent != _NOTHING)
-    best = 0.0
-    # Any weights give a bound; those by speed are the best where kinds differ by a factor.
-    for weights in {tuple(given) for given in (_by_speed(rows), [1.0] * rows.shape[0])}:
-        own = np.array(weights)[kind]
-        weighted = float((rows * np.array(weights)[:, None]).min(axis=0).sum())
-        spared = float((own * into).max() + (own * out).max())
-        best = max(best, _least_time(weighted - spared, own, into + out))
-    return best
+    return into, out
+
+
+def _most(weighted: Floats) -> float:
+    """What the nodes weigh where each weighs most."""
+    return float(weighted.max(axis=0).sum())
 
 
 def _by_speed(rows: Floats) -> list[float]:
+    """The best weights where kinds differ by a factor."""
     finite = np.where(np.isfinite(rows), rows, 0.0).sum(axis=1)
     if not finite.all() or not np.isfinite(rows).all():
         return [1.0] * rows.shape[0]
     return [float(weight) for weight in finite.min() / finite]
 
 
-def _least_time(work: float, weights: Floats, overhead: Floats) -> float:
-    """The least T at which devices with `overhead` have `work` left in all: sum of weight x max(0, T - overhead)."""
-    order = np.argsort(overhead, kind="stable")
-    weights, overhead = weights[order], overhead[order]
-    slope, paid = np.cumsum(weights), np.cumsum(weights * overhead)
-    times = (work + paid) / slope
-    ends = np.append(overhead[1:], np.inf)
-    return max(0.0, float(times[np.argmax(times <= ends)])) if work > 0 else 0.0
+def _least_time(shared: _Shared, limit: float) -> float:
+    """The least time, up to `limit`, at which the devices have room for the work, in steps.
+
+    A device that is spared a transfer has at least as much work as one that is not has room for: so what is spared is
+    bounded by the work that it has to consist of.
+    """
+    ends = np.linspace(0.0, limit, _STEPS + 1)
+    room = np.maximum(ends[:, None] - shared.into - shared.out, 0.0)
+    spared_first = float((shared.weights * shared.into).max() + (shared.weights * shared.out).max())
+    # In each step: room at its end, and what is spared at its start.
+    most = room[1:] @ shared.weights + spared_first
+    for overhead, work in ((shared.into, shared.work_not_sent), (shared.out, shared.work_not_sending)):
+        share = np.divide(overhead, room[:-1], out=np.full_like(room[:-1], np.inf), where=room[:-1] > 0).max(axis=1)
+        every = float((shared.weights * overhead).sum())
+        most += np.minimum(every, share * work) if work > 0 else 0.0
+    enough = np.flatnonzero(most >= shared.work * _MARGIN)
+    return float(ends[enough[0]]) if enough.size else limit
 
 
 def _thresholds(sizes: Floats, seconds: Floats) -> Floats:
