@@ -103,11 +103,15 @@ class StageEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieGroup:
-    """States that share storage and that more than one stage holds: (state name, stage index) of each."""
+    """States that share storage and that more than one stage holds: (state name, stage index) of each.
+
+    `requires_grad`: if trained, their gradients are summed.
+    """
 
     id: int
     members: tuple[tuple[str, int], ...]
     size_bytes: int
+    requires_grad: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

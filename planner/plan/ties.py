@@ -23,7 +23,14 @@ def tie_groups(graph: Graph, states: Sequence[Sequence[str]], sizes: Mapping[int
         group_id = together[0].tie_group
         if not group_id:
             group_id, next_id = next_id, next_id + 1
-        found.append(TieGroup(id=group_id, members=members, size_bytes=sizes[together[0].value_id]))
+        found.append(
+            TieGroup(
+                id=group_id,
+                members=members,
+                size_bytes=sizes[together[0].value_id],
+                requires_grad=any(state.requires_grad for state in together),
+            )
+        )
     return tuple(found)
 
 

@@ -134,7 +134,12 @@ async def _tie_groups(session: AsyncSession, plan_id: str) -> tuple[TieGroup, ..
         session, PlanTieMemberRow, plan_id, lambda row: (row.name, row.stage), group="group_position"
     )
     return tuple(
-        TieGroup(id=row.tie_group, members=tuple(members.get(row.position, ())), size_bytes=row.size_bytes)
+        TieGroup(
+            id=row.tie_group,
+            members=tuple(members.get(row.position, ())),
+            size_bytes=row.size_bytes,
+            requires_grad=row.requires_grad,
+        )
         for row in await _rows(session, PlanTieGroupRow, plan_id)
     )
 

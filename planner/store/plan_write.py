@@ -133,6 +133,12 @@ def _edge_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
 
 def _tie_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
     for index, group in enumerate(plan.tie_groups):
-        yield PlanTieGroupRow(plan_id=plan_id, position=index, tie_group=group.id, size_bytes=group.size_bytes)
+        yield PlanTieGroupRow(
+            plan_id=plan_id,
+            position=index,
+            tie_group=group.id,
+            size_bytes=group.size_bytes,
+            requires_grad=group.requires_grad,
+        )
         for position, (name, stage) in enumerate(group.members):
             yield PlanTieMemberRow(plan_id=plan_id, group_position=index, position=position, name=name, stage=stage)

@@ -264,6 +264,7 @@ class PlanTieGroupRow(Row):
     position: Mapped[int] = mapped_column(primary_key=True)
     tie_group: Mapped[int]
     size_bytes: Mapped[int]
+    requires_grad: Mapped[bool]
 
 
 class PlanTieMemberRow(Row):

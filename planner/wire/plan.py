@@ -191,7 +191,9 @@ def _edge_from_proto(message: plan_pb2.StageEdge) -> StageEdge:
 
 def _tie_group_to_proto(group: TieGroup) -> plan_pb2.TieGroup:
     members = [plan_pb2.TieGroup.TiedState(name=name, stage=stage) for name, stage in group.members]
-    return plan_pb2.TieGroup(id=group.id, members=members, size_bytes=group.size_bytes)
+    return plan_pb2.TieGroup(
+        id=group.id, members=members, size_bytes=group.size_bytes, requires_grad=group.requires_grad
+    )
 
 
 def _tie_group_from_proto(message: plan_pb2.TieGroup) -> TieGroup:
@@ -199,6 +201,7 @@ def _tie_group_from_proto(message: plan_pb2.TieGroup) -> TieGroup:
         id=message.id,
         members=tuple((member.name, member.stage) for member in message.members),
         size_bytes=message.size_bytes,
+        requires_grad=message.requires_grad,
     )
 
 

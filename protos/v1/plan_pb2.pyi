@@ -862,8 +862,11 @@ class TieGroup(google.protobuf.message.Message):
     ID_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
     SIZE_BYTES_FIELD_NUMBER: builtins.int
+    REQUIRES_GRAD_FIELD_NUMBER: builtins.int
     id: builtins.int
     size_bytes: builtins.int
+    requires_grad: builtins.bool
+    """If trained, the gradients of all members are summed."""
     @property
     def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TieGroup.TiedState]: ...
     def __init__(
@@ -872,7 +875,8 @@ class TieGroup(google.protobuf.message.Message):
         id: builtins.int = ...,
         members: collections.abc.Iterable[Global___TieGroup.TiedState] | None = ...,
         size_bytes: builtins.int = ...,
+        requires_grad: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "members", b"members", "size_bytes", b"size_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "members", b"members", "requires_grad", b"requires_grad", "size_bytes", b"size_bytes"]) -> None: ...
 
 Global___TieGroup: typing_extensions.TypeAlias = TieGroup

@@ -19,13 +19,22 @@ def check_ties(plan: Plan, graph: Graph, history: ProgramHistory, sizes: Mapping
         for name in stage.states:
             holders[history.given_tokens[states[name].value_id]].append((name, stage.index))
     needed = {}
+    trained_tokens = {history.given_tokens[state.value_id] for state in graph.states if state.requires_grad}
+    trained: set[frozenset[tuple[str, int]]] = set()
     for token, members in holders.items():
         if len({stage for _, stage in members}) < 2:
             continue
         if token in history.touched_by:
             raise broken("mutated_state", f"a state that is written is held by more than one stage: {members}")
         needed[frozenset(members)] = (states[members[0][0]].tie_group, sizes[token])
+        if token in trained_tokens:
+            trained.add(frozenset(members))
     _check_groups(plan, needed)
+    for group in plan.tie_groups:
+        if group.requires_grad != (frozenset(group.members) in trained):
+            raise broken(
+                "tie_groups", f"tie group {group.id}: requires_grad is {group.requires_grad}, unlike its states"
+            )
 
 
 def _check_groups(plan: Plan, needed: Mapping[frozenset[tuple[str, int]], tuple[int, int]]) -> None:

@@ -87,7 +87,7 @@ def plan(mode: Mode) -> Plan:
             StageEdge(source_stage=0, target_stage=2, value_ids=(), size_bytes=0),
         ),
         tie_groups=(
-            TieGroup(id=4, members=(("wte", 0), ("head", 2)), size_bytes=8),
+            TieGroup(id=4, members=(("wte", 0), ("head", 2)), size_bytes=8, requires_grad=True),
             TieGroup(id=1, members=(), size_bytes=0),
         ),
         bottleneck_seconds=0.7,

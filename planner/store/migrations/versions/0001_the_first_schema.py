@@ -356,6 +356,7 @@ def upgrade() -> None:
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.Column("tie_group", sa.BigInteger(), nullable=False),
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("requires_grad", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(["plan_id"], ["plans.id"], name=op.f("fk_plan_tie_groups_plan_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("plan_id", "position", name=op.f("pk_plan_tie_groups")),
     )

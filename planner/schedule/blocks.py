@@ -1,0 +1,79 @@
+"""A schedule's actions as blocks: one pass of one microbatch with the messages before and after it.
+
+A block keeps its device from its first receive to its last send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from planner.plan.plan import Plan
+from planner.schedule.schedule import Forward, Receive, Schedule, Send
+from planner.schedule.timeline import Activity
+from planner.schedule.training import Kind, TrainingAction, TrainingSchedule
+
+_PASSES = {
+    Kind.FORWARD: Activity.FORWARD,
+    Kind.BACKWARD: Activity.BACKWARD,
+    Kind.BACKWARD_INPUT: Activity.BACKWARD_INPUT,
+    Kind.BACKWARD_WEIGHT: Activity.BACKWARD_WEIGHT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`received` and `sent` are edges; those of a backward pass carry gradients."""
+
+    activity: Activity
+    stage: int
+    microbatch: int
+    received: tuple[int, ...]
+    sent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """Blocks that a device runs in this order; several queues of one device take turns as they are ready."""
+
+    device_id: str
+    blocks: tuple[Block, ...]
+
+
+def stream_blocks(plan: Plan, schedule: Schedule, microbatches: int) -> tuple[Queue, ...]:
+    """Each lane, and each copy of its stage, repeats its actions for its share of the microbatches."""
+    queues = []
+    for lane in schedule.lanes:
+        received = tuple(action.edge_index for action in lane.actions if isinstance(action, Receive))
+        sent = tuple(action.edge_index for action in lane.actions if isinstance(action, Send))
+        stage = next(action.stage_index for action in lane.actions if isinstance(action, Forward))
+        devices = plan.stages[stage].device_ids
+        for copy, device_id in enumerate(devices):
+            blocks = (
+                Block(Activity.FORWARD, stage, k, received, sent) for k in range(copy, microbatches, len(devices))
+            )
+            queues.append(Queue(device_id=device_id, blocks=tuple(blocks)))
+    return tuple(queues)
+
+
+def step_blocks(schedule: TrainingSchedule) -> tuple[Queue, ...]:
+    return tuple(
+        Queue(device_id=device.device_id, blocks=tuple(_blocks(device.actions))) for device in schedule.devices
+    )
+
+
+def _blocks(actions: Sequence[TrainingAction]) -> Iterator[Block]:
+    received: list[int] = []
+    position = 0
+    while position < len(actions):
+        action = actions[position]
+        position += 1
+        if action.kind in (Kind.RECEIVE, Kind.RECEIVE_GRADIENT):
+            received.append(action.index)
+        elif action.kind in _PASSES:
+            sent = []
+            while position < len(actions) and actions[position].kind in (Kind.SEND, Kind.SEND_GRADIENT):
+                sent.append(actions[position].index)
+                position += 1
+            yield Block(_PASSES[action.kind], action.index, action.microbatch, tuple(received), tuple(sent))
+            received = []

@@ -1,0 +1,205 @@
+"""Proves of a training schedule that each microbatch passes every stage forward, then backward, that every message has
+its receiver, that no device waits for ever, and that no stage keeps more microbatches than memory was planned for.
+
+As for inference, the devices form a Kahn network: one dry run in any order proves all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from planner.errors import PlanInvariantError
+from planner.plan.invariants.memory import kept_microbatches
+from planner.plan.plan import Plan
+from planner.schedule.training import (
+    NO_MICROBATCH,
+    Kind,
+    TrainingAction,
+    TrainingSchedule,
+    reducing_stages,
+    tie_devices,
+)
+
+_SENDS = {Kind.SEND: Kind.RECEIVE, Kind.SEND_GRADIENT: Kind.RECEIVE_GRADIENT}
+_RECEIVES = {receive: send for send, receive in _SENDS.items()}
+
+
+def check_training_schedule(schedule: TrainingSchedule, plan: Plan, *, capacity: int = 2) -> None:
+    """Raises PlanInvariantError. `capacity`: messages that an edge holds in each direction before its sender waits.
+
+    Linear in the actions.
+    """
+    _check_devices(schedule, plan)
+    _check_complete(schedule, plan)
+    _check_dependences(schedule, plan)
+    _check_kept(schedule, plan)
+    _DryRun(schedule, plan, capacity).run()
+
+
+def _check_devices(schedule: TrainingSchedule, plan: Plan) -> None:
+    used = {device_id for stage in plan.stages for device_id in stage.device_ids}
+    found = [device.device_id for device in schedule.devices]
+    if len(set(found)) != len(found) or set(found) != used:
+        raise _broken("devices", f"there are actions for devices {found}, the stages are on {sorted(used)}")
+
+
+def _check_complete(schedule: TrainingSchedule, plan: Plan) -> None:
+    """Every device does exactly what its stages ask for, whatever the order."""
+    split = any(action.kind is Kind.BACKWARD_INPUT for device in schedule.devices for action in device.actions)
+    for device in schedule.devices:
+        found = Counter(device.actions)
+        needed = Counter(_needed(plan, device.device_id, schedule.microbatches, split))
+        if found != needed:
+            extra, missing = list((found - needed).elements()), list((needed - found).elements())
+            raise _broken(
+                "matching_actions", f"device {device.device_id!r}: {extra[:3]} too many, {missing[:3]} missing"
+            )
+
+
+def _needed(plan: Plan, device_id: str, microbatches: int, split: bool) -> Iterator[TrainingAction]:
+    for stage in plan.stages:
+        if device_id not in stage.device_ids:
+            continue
+        passes = [Kind.FORWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT] if split else [Kind.FORWARD, Kind.BACKWARD]
+        for k in range(stage.device_ids.index(device_id), microbatches, len(stage.device_ids)):
+            yield from (TrainingAction(kind, stage.index, k) for kind in passes)
+            if stage.index == 0:
+                yield TrainingAction(Kind.TAKE_INPUT, 0, k)
+            for index, edge in enumerate(plan.edges):
+                if edge.target_stage == stage.index:
+                    yield TrainingAction(Kind.RECEIVE, index, k)
+                    if edge.gradient_value_ids:
+                        yield TrainingAction(Kind.SEND_GRADIENT, index, k)
+                if edge.source_stage == stage.index:
+                    yield TrainingAction(Kind.SEND, index, k)
+                    if edge.gradient_value_ids:
+                        yield TrainingAction(Kind.RECEIVE_GRADIENT, index, k)
+        if stage.index in reducing_stages(plan):
+            yield TrainingAction(Kind.REDUCE_GRADIENTS, stage.index)
+        if stage.memory.gradient_bytes:
+            yield TrainingAction(Kind.OPTIMIZER_STEP, stage.index)
+    for tie in range(len(plan.tie_groups)):
+        if device_id in tie_devices(plan, tie):
+            yield TrainingAction(Kind.REDUCE_TIED, tie)
+
+
+def _check_dependences(schedule: TrainingSchedule, plan: Plan) -> None:
+    for device in schedule.devices:
+        done: set[TrainingAction] = set()
+        for action in device.actions:
+            lacking = next((before for before in _before(action, plan) if before not in done), None)
+            if lacking is not None and not _has_whole_backward(lacking, done):
+                raise _broken("order", f"device {device.device_id!r} does {action} before {lacking}")
+            done.add(action)
+        last = [position for position, action in enumerate(device.actions) if action.microbatch != NO_MICROBATCH]
+        first = [position for position, action in enumerate(device.actions) if action.microbatch == NO_MICROBATCH]
+        if last and first and first[0] < last[-1]:
+            raise _broken("order", f"device {device.device_id!r} ends its step before its last microbatch")
+
+
+def _before(action: TrainingAction, plan: Plan) -> Iterator[TrainingAction]:
+    """What the same device has to have done."""
+    kind, index, k = action.kind, action.index, action.microbatch
+    if kind is Kind.FORWARD:
+        for edge_index, edge in enumerate(plan.edges):
+            if edge.target_stage == index:
+                yield TrainingAction(Kind.RECEIVE, edge_index, k)
+        if index == 0:
+            yield TrainingAction(Kind.TAKE_INPUT, 0, k)
+    elif kind is Kind.SEND:
+        yield TrainingAction(Kind.FORWARD, plan.edges[index].source_stage, k)
+    elif kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
+        yield TrainingAction(Kind.FORWARD, index, k)
+        for edge_index, edge in enumerate(plan.edges):
+            if edge.source_stage == index and edge.gradient_value_ids:
+                yield TrainingAction(Kind.RECEIVE_GRADIENT, edge_index, k)
+    elif kind is Kind.BACKWARD_WEIGHT:
+        yield TrainingAction(Kind.BACKWARD_INPUT, index, k)
+    elif kind is Kind.SEND_GRADIENT:
+        yield TrainingAction(Kind.BACKWARD_INPUT, plan.edges[index].target_stage, k)
+
+
+def _has_whole_backward(lacking: TrainingAction, done: set[TrainingAction]) -> bool:
+    whole = TrainingAction(Kind.BACKWARD, lacking.index, lacking.microbatch)
+    return lacking.kind is Kind.BACKWARD_INPUT and whole in done
+
+
+def _check_kept(schedule: TrainingSchedule, plan: Plan) -> None:
+    promised = kept_microbatches(plan)
+    for device in schedule.devices:
+        kept = [0] * len(plan.stages)
+        for action in device.actions:
+            if action.kind is Kind.FORWARD:
+                kept[action.index] += 1
+                if kept[action.index] > promised[action.index]:
+                    raise _broken(
+                        "kept_microbatches",
+                        f"stage {action.index} keeps {kept[action.index]} microbatches on {device.device_id!r}, memory "
+                        f"is planned for {promised[action.index]}",
+                    )
+            elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
+                kept[action.index] -= 1
+
+
+class _DryRun:
+    """Each device as far as it gets; a message belongs to an edge, a direction and the two copies at its ends."""
+
+    def __init__(self, schedule: TrainingSchedule, plan: Plan, capacity: int) -> None:
+        self._plan = plan
+        self._capacity = max(capacity, 1)
+        self._devices = {device.device_id: device.actions for device in schedule.devices}
+        self._position = dict.fromkeys(self._devices, 0)
+        self._held: dict[tuple[Kind, int, str, str], list[int]] = {}
+        self._arrived: dict[TrainingAction, set[str]] = {}
+
+    def run(self) -> None:
+        while sum(self._advance(device_id) for device_id in self._devices):
+            pass
+        stuck = [(device_id, actions[self._position[device_id]]) for device_id, actions in self._unfinished()]
+        if stuck:
+            waits = "; ".join(f"{device_id!r} at {action}" for device_id, action in stuck)
+            raise _broken("no_deadlock", f"every device that is not done waits: {waits}")
+
+    def _unfinished(self) -> Iterator[tuple[str, Sequence[TrainingAction]]]:
+        return ((name, actions) for name, actions in self._devices.items() if self._position[name] < len(actions))
+
+    def _advance(self, device_id: str) -> bool:
+        actions, start = self._devices[device_id], self._position[device_id]
+        while self._position[device_id] < len(actions) and self._do(device_id, actions[self._position[device_id]]):
+            self._position[device_id] += 1
+        return self._position[device_id] > start
+
+    def _do(self, device_id: str, action: TrainingAction) -> bool:
+        if action.kind in _SENDS:
+            held = self._held.setdefault(self._channel(action, action.kind), [])
+            if len(held) >= self._capacity:
+                return False
+            held.append(action.microbatch)
+        elif action.kind in _RECEIVES:
+            held = self._held.get(self._channel(action, _RECEIVES[action.kind]), [])
+            if not held:
+                return False
+            if held[0] != action.microbatch:
+                raise _broken("matching_order", f"{device_id!r} is at {action}, and microbatch {held[0]} comes first")
+            held.pop(0)
+        elif action.kind in (Kind.REDUCE_GRADIENTS, Kind.REDUCE_TIED):
+            arrived = self._arrived.setdefault(action, set())
+            arrived.add(device_id)
+            return len(arrived) == len(self._partners(action))
+        return True
+
+    def _partners(self, action: TrainingAction) -> tuple[str, ...]:
+        if action.kind is Kind.REDUCE_TIED:
+            return tie_devices(self._plan, action.index)
+        return self._plan.stages[action.index].device_ids
+
+    def _channel(self, action: TrainingAction, send: Kind) -> tuple[Kind, int, str, str]:
+        edge = self._plan.edges[action.index]
+        ends = (self._plan.stages[stage].device_ids for stage in (edge.source_stage, edge.target_stage))
+        source, target = (devices[action.microbatch % len(devices)] for devices in ends)
+        return send, action.index, source, target
+
+
+def _broken(invariant: str, found: str) -> PlanInvariantError:
+    return PlanInvariantError(f"training schedule: {invariant}: {found}", invariant=invariant)

@@ -1,0 +1,198 @@
+"""Runs a schedule on a plan's inventory in simulated time: which device does what when, and where it waits.
+
+Devices and links are the resources. A message occupies its sender from the end of the pass that made it, streams over
+its link, and occupies its receiver from when that is free, so that an idle receiver is done when the sender is. A
+device does one thing at a time; stages that share one in inference go in the order in which they become ready. Ties go
+to the earlier stage: the same schedule gives the same timeline.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from planner.errors import OptionsError
+from planner.plan.plan import Plan
+from planner.schedule.blocks import Block, Queue, step_blocks, stream_blocks
+from planner.schedule.link_seconds import Messages, gradient_bytes, reduction_seconds, stage_messages
+from planner.schedule.schedule import Schedule
+from planner.schedule.timeline import Activity, DeviceTime, Event, LinkTime, Simulation, Transfer
+from planner.schedule.training import TrainingSchedule, reducing_stages, tie_devices
+
+
+def simulate(plan: Plan, schedule: Schedule | TrainingSchedule, *, microbatches: int) -> Simulation:
+    """A stream of `microbatches` through an inference schedule, or a training step of as many as its schedule has.
+
+    O(actions x log(lanes)). Raises OptionsError for a number of microbatches that the schedule is not for.
+    """
+    if microbatches < 1:
+        raise OptionsError(f"simulate: {microbatches} microbatches, needs at least 1")
+    if isinstance(schedule, Schedule):
+        engine = _Engine(plan, stream_blocks(plan, schedule, microbatches), microbatches)
+        engine.run()
+    else:
+        if microbatches != schedule.microbatches:
+            raise OptionsError(
+                f"simulate: {microbatches} microbatches, and the training schedule is of {schedule.microbatches}; plan "
+                f"with training.microbatches={microbatches} to simulate so many"
+            )
+        engine = _Engine(plan, step_blocks(schedule), microbatches)
+        engine.run()
+        engine.reduce()
+    return engine.simulation()
+
+
+class _Engine:
+    """Takes, again and again, the block that can start first; nothing that becomes ready later can start earlier."""
+
+    def __init__(self, plan: Plan, queues: Sequence[Queue], microbatches: int) -> None:
+        self._plan, self._queues, self._microbatches = plan, queues, microbatches
+        self._messages = stage_messages(plan)
+        self._gradient_bytes = gradient_bytes(plan)
+        self._free = {queue.device_id: 0.0 for queue in queues}
+        self._position = [0] * len(queues)
+        self._sent: dict[tuple[bool, int, int], float] = {}
+        self._waiting: dict[tuple[bool, int, int], list[int]] = {}
+        self._heap: list[tuple[float, float, int]] = []
+        self._outputs = [0.0] * microbatches
+        self._events: list[Event] = []
+        self._transfers: list[Transfer] = []
+
+    def run(self) -> None:
+        for queue in range(len(self._queues)):
+            self._offer(queue)
+        while self._heap:
+            start, ready, queue = heapq.heappop(self._heap)
+            now = max(ready, self._free[self._queues[queue].device_id])
+            if now > start:
+                heapq.heappush(self._heap, (now, ready, queue))
+                continue
+            self._run_block(queue, now)
+            self._position[queue] += 1
+            self._offer(queue)
+        left = [
+            queue.device_id for at, queue in zip(self._position, self._queues, strict=True) if at < len(queue.blocks)
+        ]
+        assert not left, f"{left} wait for ever: the schedule was not checked"
+
+    def _offer(self, queue: int) -> None:
+        """Puts the queue's next block up, or lets it wait for the message that it lacks."""
+        blocks, at = self._queues[queue].blocks, self._position[queue]
+        if at == len(blocks):
+            return
+        block, ready = blocks[at], 0.0
+        for edge in block.received:
+            message = (block.activity is not Activity.FORWARD, edge, block.microbatch)
+            if message not in self._sent:
+                self._waiting.setdefault(message, []).append(queue)
+                return
+            ready = max(ready, self._sent[message])
+        heapq.heappush(self._heap, (max(ready, self._free[self._queues[queue].device_id]), ready, queue))
+
+    def _run_block(self, queue: int, now: float) -> None:
+        device_id = self._queues[queue].device_id
+        block = self._queues[queue].blocks[self._position[queue]]
+        costs, stage = self._messages[block.stage], self._plan.stages[block.stage]
+        forward = block.activity is Activity.FORWARD
+        into, out = (costs.received, costs.sent) if forward else _backward_messages(costs, block)
+        compute = stage.compute_seconds if forward else stage.backward_seconds
+        if block.activity in (Activity.BACKWARD_INPUT, Activity.BACKWARD_WEIGHT):
+            compute /= 2
+        receive, send = (
+            (Activity.RECEIVE, Activity.SEND) if forward else (Activity.RECEIVE_GRADIENT, Activity.SEND_GRADIENT)
+        )
+        at = self._spend(device_id, receive, block, now, into)
+        at = self._spend(device_id, block.activity, block, at, compute)
+        if forward and block.stage == len(self._plan.stages) - 1:
+            self._outputs[block.microbatch] = at
+        woken: list[int] = []
+        for edge in block.sent:
+            self._sent[not forward, edge, block.microbatch] = at
+            self._put_on_link(edge, block, at)
+            woken += self._waiting.pop((not forward, edge, block.microbatch), [])
+        self._free[device_id] = self._spend(device_id, send, block, at, out)
+        for waiting in woken:
+            self._offer(waiting)
+
+    def _spend(self, device_id: str, activity: Activity, block: Block, at: float, seconds: float) -> float:
+        if seconds or activity is block.activity:
+            self._events.append(Event(device_id, activity, block.stage, block.microbatch, at, at + seconds))
+        return at + seconds
+
+    def _put_on_link(self, edge_index: int, block: Block, at: float) -> None:
+        edge, forward = self._plan.edges[edge_index], block.activity is Activity.FORWARD
+        copies = (self._plan.stages[stage].device_ids for stage in (edge.source_stage, edge.target_stage))
+        source, target = (devices[block.microbatch % len(devices)] for devices in copies)
+        if not forward:
+            source, target = target, source
+        size = edge.size_bytes if forward else self._gradient_bytes[edge_index]
+        if source == target or not edge.value_ids:
+            return
+        end = at + self._plan.inventory.link(source, target).transfer_seconds(size)
+        self._transfers.append(Transfer(edge_index, block.microbatch, not forward, source, target, size, at, end))
+
+    def reduce(self) -> None:
+        """Sums of gradients at the step's end: first among copies, then among the holders of tied states."""
+        plan = self._plan
+        for stage in reducing_stages(plan):
+            self._reduce(plan.stages[stage].device_ids, stage, plan.stages[stage].memory.gradient_bytes)
+        for tie, group in enumerate(plan.tie_groups):
+            devices = tie_devices(plan, tie)
+            if devices:
+                self._reduce(devices, min(stage for _, stage in group.members), group.size_bytes)
+
+    def _reduce(self, device_ids: Sequence[str], stage: int, size_bytes: int) -> None:
+        start = max(self._free[device_id] for device_id in device_ids)
+        end = start + reduction_seconds(self._plan, device_ids, size_bytes)
+        for device_id in device_ids:
+            self._events.append(Event(device_id, Activity.REDUCE, stage, -1, start, end))
+            self._free[device_id] = end
+
+    def simulation(self) -> Simulation:
+        makespan = max(self._free.values())
+        busy, communicating = dict.fromkeys(self._free, 0.0), dict.fromkeys(self._free, 0.0)
+        for event in self._events:
+            times = busy if event.activity.is_compute else communicating
+            times[event.device_id] += event.end_seconds - event.start_seconds
+        devices = tuple(
+            DeviceTime(
+                device_id=device_id,
+                busy_seconds=busy[device_id],
+                communication_seconds=communicating[device_id],
+                waiting_seconds=max(makespan - busy[device_id] - communicating[device_id], 0.0),
+            )
+            for device_id in self._free
+        )
+        total = makespan * len(devices)
+        rank = {device_id: index for index, device_id in enumerate(self._free)}
+        return Simulation(
+            microbatches=self._microbatches,
+            makespan_seconds=makespan,
+            bubble_share=sum(device.waiting_seconds for device in devices) / total if total else 0.0,
+            devices=devices,
+            links=_links(self._transfers),
+            output_seconds=tuple(self._outputs),
+            events=tuple(sorted(self._events, key=lambda event: (rank[event.device_id], event.start_seconds))),
+            transfers=tuple(
+                sorted(self._transfers, key=lambda transfer: (transfer.start_seconds, transfer.edge_index))
+            ),
+        )
+
+
+def _backward_messages(costs: Messages, block: Block) -> tuple[float, float]:
+    if block.activity is Activity.BACKWARD_WEIGHT:
+        return 0.0, 0.0
+    return costs.gradients_received, costs.gradients_sent
+
+
+def _links(transfers: Sequence[Transfer]) -> tuple[LinkTime, ...]:
+    seconds: dict[tuple[str, str], float] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for transfer in transfers:
+        pair = transfer.source_id, transfer.target_id
+        seconds[pair] = seconds.get(pair, 0.0) + transfer.end_seconds - transfer.start_seconds
+        sizes[pair] = sizes.get(pair, 0) + transfer.size_bytes
+    return tuple(
+        LinkTime(source_id=source, target_id=target, busy_seconds=seconds[source, target], size_bytes=size)
+        for (source, target), size in sorted(sizes.items())
+    )

@@ -1,0 +1,145 @@
+"""The schedule of a training step: what each device does, in order, with the microbatch that it does it for.
+
+The order of the passes is that of `planner.partition.pipeline_order`; around each stand the messages that it needs and
+makes. Data only: nothing runs it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from planner.errors import OptionsError
+from planner.partition.pipeline_order import Pass, Step, device_orders
+from planner.plan.plan import Plan
+
+
+class Kind(Enum):
+    """What an action does. `TrainingAction.index` is of an edge, a stage or a tie group, as said here."""
+
+    TAKE_INPUT = "take_input"  # stage 0
+    RECEIVE = "receive"  # edge
+    FORWARD = "forward"  # stage
+    SEND = "send"  # edge
+    RECEIVE_GRADIENT = "receive_gradient"  # edge, of what it sent
+    BACKWARD = "backward"  # stage: for inputs and weights at once
+    BACKWARD_INPUT = "backward_input"  # stage
+    BACKWARD_WEIGHT = "backward_weight"  # stage
+    SEND_GRADIENT = "send_gradient"  # edge, of what it received
+    REDUCE_GRADIENTS = "reduce_gradients"  # stage: among its copies
+    REDUCE_TIED = "reduce_tied"  # position in Plan.tie_groups: among the stages that hold it
+    OPTIMIZER_STEP = "optimizer_step"  # stage
+
+
+NO_MICROBATCH = -1
+PASSES = {
+    Pass.FORWARD: Kind.FORWARD,
+    Pass.BACKWARD: Kind.BACKWARD,
+    Pass.BACKWARD_INPUT: Kind.BACKWARD_INPUT,
+    Pass.BACKWARD_WEIGHT: Kind.BACKWARD_WEIGHT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingAction:
+    """`microbatch` is NO_MICROBATCH for what is done once per step."""
+
+    kind: Kind
+    index: int
+    microbatch: int = NO_MICROBATCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceActions:
+    device_id: str
+    actions: tuple[TrainingAction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSchedule:
+    """Devices in the order of their first stages. A message needs a free buffer of its edge, not a waiting receiver."""
+
+    microbatches: int
+    devices: tuple[DeviceActions, ...]
+
+
+def training_schedule(plan: Plan) -> TrainingSchedule:
+    """Linear in the actions. Raises OptionsError for a plan without training."""
+    training = plan.options.training
+    if training is None:
+        raise OptionsError("the plan is for inference; plan with a training schedule to have a training step")
+    index = {device.id: position for position, device in enumerate(plan.inventory.devices)}
+    copies = [[index[device_id] for device_id in stage.device_ids] for stage in plan.stages]
+    orders = device_orders(training.schedule, training.microbatches, copies)
+    writer = _Writer(plan)
+    return TrainingSchedule(
+        microbatches=training.microbatches,
+        devices=tuple(
+            DeviceActions(
+                device_id=plan.inventory.devices[device].id,
+                actions=(
+                    *(action for step in order for action in writer.actions(step)),
+                    *writer.last_actions(plan.inventory.devices[device].id),
+                ),
+            )
+            for device, order in orders.items()
+        ),
+    )
+
+
+def reducing_stages(plan: Plan) -> tuple[int, ...]:
+    """Stages whose copies have gradients to sum."""
+    return tuple(stage.index for stage in plan.stages if len(stage.device_ids) > 1 and stage.memory.gradient_bytes)
+
+
+def tie_devices(plan: Plan, tie: int) -> tuple[str, ...]:
+    """Devices that sum the gradients of a tie group; none where it is on one device or not trained."""
+    group = plan.tie_groups[tie]
+    if not group.requires_grad or not group.size_bytes:
+        return ()
+    stages = sorted({stage for _, stage in group.members})
+    devices = tuple(dict.fromkeys(device for stage in stages for device in plan.stages[stage].device_ids))
+    return devices if len(devices) > 1 else ()
+
+
+class _Writer:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._entering: list[list[int]] = [[] for _ in plan.stages]
+        self._leaving: list[list[int]] = [[] for _ in plan.stages]
+        for index, edge in enumerate(plan.edges):
+            self._entering[edge.target_stage].append(index)
+            self._leaving[edge.source_stage].append(index)
+        self._has_gradient = [bool(edge.gradient_value_ids) for edge in plan.edges]
+
+    def actions(self, step: Step) -> Iterator[TrainingAction]:
+        """A pass with its messages: in the order of the other end's stage, as all devices keep it."""
+        entering, leaving, k = self._entering[step.stage], self._leaving[step.stage], step.microbatch
+        if step.kind is Pass.FORWARD:
+            if step.stage == 0:
+                yield TrainingAction(Kind.TAKE_INPUT, 0, k)
+            yield from (TrainingAction(Kind.RECEIVE, edge, k) for edge in entering)
+        elif step.kind is not Pass.BACKWARD_WEIGHT:
+            awaited = (edge for edge in leaving if self._has_gradient[edge])
+            yield from (TrainingAction(Kind.RECEIVE_GRADIENT, edge, k) for edge in awaited)
+        yield TrainingAction(PASSES[step.kind], step.stage, k)
+        if step.kind is Pass.FORWARD:
+            yield from (TrainingAction(Kind.SEND, edge, k) for edge in leaving)
+        elif step.kind is not Pass.BACKWARD_WEIGHT:
+            owed = (edge for edge in entering if self._has_gradient[edge])
+            yield from (TrainingAction(Kind.SEND_GRADIENT, edge, k) for edge in owed)
+
+    def last_actions(self, device_id: str) -> Iterator[TrainingAction]:
+        """Sums in one order for all devices, so that none waits for another's next."""
+        plan = self._plan
+        own = [stage for stage in plan.stages if device_id in stage.device_ids]
+        for index in reducing_stages(plan):
+            if device_id in plan.stages[index].device_ids:
+                yield TrainingAction(Kind.REDUCE_GRADIENTS, index)
+        for tie in range(len(plan.tie_groups)):
+            if device_id in tie_devices(plan, tie):
+                yield TrainingAction(Kind.REDUCE_TIED, tie)
+        for stage in own:
+            if stage.memory.gradient_bytes:
+                yield TrainingAction(Kind.OPTIMIZER_STEP, stage.index)
