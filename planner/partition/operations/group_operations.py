@@ -10,11 +10,10 @@ from planner.partition.operations.critical_path import (
     transfer_seconds,
 )
 from planner.partition.operations.first_fit import PlacedGroups
+from planner.partition.operations.group_by_slack import group_by_slack
 from planner.partition.operations.grouping import children_of_groups, running_order
 from planner.partition.operations.operation_graph import OperationGraph
-
-# Joining groups pair by pair asks for the latency each time; longer programs keep the groups that levels give.
-_MAX_JOINED = 200
+from planner.partition.operations.transfer_problem import TransferProblem
 
 
 def groups_by_level(graph: OperationGraph, device_of_node: Sequence[int]) -> PlacedGroups:
@@ -32,27 +31,22 @@ def groups_by_level(graph: OperationGraph, device_of_node: Sequence[int]) -> Pla
     return _placed(graph, members)
 
 
-def connected_groups(graph: OperationGraph, placed: PlacedGroups) -> PlacedGroups:
-    """The same groups, in parts that no value joins."""
+def groups_by_slack(
+    graph: OperationGraph, problem: TransferProblem, device: Sequence[int], latency: float
+) -> PlacedGroups:
+    """More groups than by level, but of hardly a higher latency than single operations have on the same devices."""
+    position = {node: operation for operation, node in enumerate(problem.nodes)}
+    after: list[list[int]] = [[] for _ in problem.nodes]
+    for earlier, later in graph.after:
+        after[position[later]].append(position[earlier])
     members: dict[tuple[int, int], list[int]] = {}
-    for group, devices in zip(placed.groups, placed.devices, strict=True):
-        inside = sorted(node for node in group if graph.is_operation[node])
-        first = {node: node for node in inside}
-        for node in inside:
-            for source in graph.inputs[node]:
-                if source in first:
-                    one, other = sorted((_root(first, source), _root(first, node)))
-                    first[other] = one
-        for node in inside:
-            members.setdefault((_root(first, node), devices[0]), []).append(node)
+    for index, operations in enumerate(group_by_slack(problem, device, latency, after)):
+        members[index, device[operations[0]]] = [problem.nodes[operation] for operation in operations]
     return _placed(graph, members)
 
 
-def _root(first: dict[int, int], node: int) -> int:
-    while first[node] != node:
-        first[node] = first[first[node]]
-        node = first[node]
-    return node
+def groups_of_one(graph: OperationGraph, device_of_node: Sequence[int]) -> PlacedGroups:
+    return _placed(graph, {(node, device_of_node[node]): [node] for node in graph.operations})
 
 
 def _placed(graph: OperationGraph, members: dict[tuple[int, int], list[int]]) -> PlacedGroups:
@@ -88,36 +82,3 @@ def _longest_inside(graph: OperationGraph, seconds: Sequence[float], group: froz
         if graph.is_operation[node]:
             done[node] = max((done[at] for at in graph.inputs[node] if at in done), default=0.0) + seconds[node]
     return max(done.values(), default=0.0)
-
-
-def joined_groups(
-    graph: OperationGraph,
-    seconds: Sequence[float],
-    bytes_per_second: float,
-    device_of_node: Sequence[int],
-    latency: float,
-) -> PlacedGroups | None:
-    """From single operations, neighbours on one device join while the latency stays. None for a long program."""
-    nodes = graph.operations
-    if len(nodes) > _MAX_JOINED:
-        return None
-    placed = _placed(graph, {(node, device_of_node[node]): [node] for node in nodes})
-    for node in nodes:
-        for source in graph.inputs[node]:
-            if not graph.is_operation[source] or device_of_node[source] != device_of_node[node]:
-                continue
-            joined = _join(graph, placed, source, node)
-            if joined and grouped_latency(graph, seconds, bytes_per_second, joined) <= latency:
-                placed = joined
-    return placed
-
-
-def _join(graph: OperationGraph, placed: PlacedGroups, one: int, other: int) -> PlacedGroups | None:
-    holding = [index for index, group in enumerate(placed.groups) if one in group or other in group]
-    if len(holding) < 2:
-        return None
-    kept, gone = holding
-    groups = [group for index, group in enumerate(placed.groups) if index != gone]
-    groups[kept] = placed.groups[kept] | placed.groups[gone]
-    devices = tuple(at for index, at in enumerate(placed.devices) if index != gone)
-    return PlacedGroups(groups=tuple(groups), devices=devices)

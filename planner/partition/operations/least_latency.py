@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from planner.partition.operations.first_fit import PlacedGroups
 from planner.partition.operations.group_operations import (
-    connected_groups,
     grouped_latency,
     groups_by_level,
-    joined_groups,
+    groups_by_slack,
+    groups_of_one,
 )
 from planner.partition.operations.occupancy import Occupancy
 from planner.partition.operations.operation_graph import OperationGraph
@@ -23,6 +23,9 @@ from planner.partition.operations.path_search import LEAST_GAIN, Steps, improve,
 from planner.partition.operations.shake import shake
 from planner.partition.operations.starts import cluster_start, segment_starts
 from planner.partition.operations.transfer_problem import TransferProblem, transfer_problem
+
+# (latency, device by operation)
+Placement = tuple[float, list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +52,24 @@ def least_latency_groups(
     """`seconds` by node; `starts` are tried first. None if nothing fits. About `num_steps` visits of an operation."""
     problem = transfer_problem(graph, seconds, bytes_per_second, capacities)
     goal, steps = least_latency(problem), Steps(num_steps)
-    best: _Found | None = None
-    placements: list[tuple[float, list[int]]] = []
+    placements: list[Placement] = []
     for start in _starts(problem, starts):
         occupancy = Occupancy(problem, start)
-        if not occupancy.fitting():
-            continue
-        value = improve(problem, occupancy, steps, goal)
-        placements.append((value, list(occupancy.device)))
-        best = _better(best, _grouped(graph, problem, seconds, bytes_per_second, placements[-1]))
-        if best.latency <= goal * (1 + LEAST_GAIN) and not best.exceeding_bytes:
-            return best.placed
-    if best is None:
+        if occupancy.fitting():
+            placements.append((improve(problem, occupancy, steps, goal), list(occupancy.device)))
+            if placements[-1][0] <= goal * (1 + LEAST_GAIN):
+                break
+    if not placements:
         return None
     placements.sort(key=lambda found: found[0])
-    shaken = shake(problem, placements, steps, goal)
-    return _better(best, _grouped(graph, problem, seconds, bytes_per_second, shaken)).placed
+    placements.insert(0, shake(problem, placements, steps, goal))
+    best: _Found | None = None
+    for placement in placements:
+        # Groups are never quicker than single operations on the same devices.
+        if best is None or placement[0] < best.latency:
+            best = _better(best, _grouped(graph, problem, seconds, bytes_per_second, placement))
+    assert best is not None
+    return best.placed
 
 
 def _starts(problem: TransferProblem, given: Sequence[PlacedGroups]) -> Iterator[list[int]]:
@@ -96,7 +101,7 @@ def _grouped(
     problem: TransferProblem,
     seconds: Sequence[float],
     bytes_per_second: float,
-    placement: tuple[float, list[int]],
+    placement: Placement,
 ) -> _Found:
     value, device = placement
     device_of_node = [0] * len(graph.inputs)
@@ -112,11 +117,11 @@ def _grouped(
     by_level = found(groups_by_level(graph, device_of_node))
     if by_level.latency <= limit:
         return by_level
-    best = _better(by_level, found(connected_groups(graph, by_level.placed)))
-    if best.latency > limit:
-        joined = joined_groups(graph, seconds, bytes_per_second, device_of_node, limit)
-        best = _better(best, found(joined)) if joined else best
-    return best
+    by_slack = found(groups_by_slack(graph, problem, device, limit))
+    if by_slack.latency <= limit:
+        return by_slack
+    single = found(groups_of_one(graph, device_of_node))
+    return _better(_better(by_level, by_slack), single)
 
 
 def _exceeding_bytes(graph: OperationGraph, placed: PlacedGroups, capacities: Sequence[int]) -> int:
