@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
 from planner.partition.placement.loads import device_bytes, device_loads
 from planner.partition.placement.problem import PlacementProblem
-from planner.partition.problem import Integers
+from planner.partition.problem import Booleans, Integers
 
 _MAX_PASSES = 8
 # Trials of one item on one device, each an evaluation of the whole placement.
@@ -19,12 +20,18 @@ _MAX_MOVED = 1_000
 Cost = tuple[float, tuple[float, ...]]
 
 
-def place_free_items(problem: PlacementProblem, device_of_node: Integers, item_of_node: Integers) -> Integers:
-    """`device_of_node` is -1 for the free items' nodes. Greedy, then local search: no guarantee, not even to fit."""
+def place_free_items(
+    problem: PlacementProblem, device_of_node: Integers, item_of_node: Integers, nearest: Integers
+) -> Integers:
+    """`device_of_node` is -1 for the free items' nodes, `nearest` [n] a node with a device to start from, or -1.
+
+    Greedy, then local search: no guarantee, not even to fit.
+    """
     free = np.flatnonzero(device_of_node < 0)
     if not free.size:
         return device_of_node
-    devices = _spread(problem, device_of_node)
+    devices = device_of_node.copy()
+    devices[free] = np.where(nearest[free] < 0, 0, device_of_node[nearest[free]])
     order = free[np.argsort(item_of_node[free], kind="stable")]
     members = np.split(order, np.flatnonzero(np.diff(item_of_node[order])) + 1)
     homes = [_allowed(problem, nodes) for nodes in members]
@@ -34,17 +41,22 @@ def place_free_items(problem: PlacementProblem, device_of_node: Integers, item_o
     return _improved(problem, devices, members, homes) if len(members) <= _MAX_MOVED else devices
 
 
-def _spread(problem: PlacementProblem, device_of_node: Integers) -> Integers:
-    """Each node without a device takes that of a neighbour, ring by ring. O(rings * r)."""
-    devices = device_of_node.copy()
+def nearest_placed(problem: PlacementProblem, placed: Booleans) -> Integers:
+    """[n] a placed node that is the fewest tensors away, or -1. O(n + r)."""
     source, target = problem.tensor_producer[problem.read_tensor], problem.read_node
-    while True:
-        before = devices.copy()
-        for near, far in ((source, target), (target, source)):
-            taken = (devices[far] < 0) & (before[near] >= 0)
-            devices[far[taken]] = before[near[taken]]
-        if np.array_equal(before, devices):
-            return np.where(devices < 0, 0, devices)
+    ends = np.concatenate([source, target])
+    order = np.argsort(ends, kind="stable")
+    others = np.concatenate([target, source])[order].tolist()
+    begins = np.searchsorted(ends[order], np.arange(problem.num_nodes + 1)).tolist()
+    found = np.where(placed, np.arange(problem.num_nodes), -1).tolist()
+    waiting = deque(np.flatnonzero(placed).tolist())
+    while waiting:
+        node = waiting.popleft()
+        for other in others[begins[node] : begins[node + 1]]:
+            if found[other] < 0:
+                found[other] = found[node]
+                waiting.append(other)
+    return np.array(found, dtype=np.int64)
 
 
 def _improved(

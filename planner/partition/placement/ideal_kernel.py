@@ -35,7 +35,8 @@ def relax_rows(
     best: Floats,
     parent: Integers,
 ) -> int:
-    """Takes each ideal in `rows` as a start, and every superset as an end of the next stage. Returns pairs seen.
+    """Takes each ideal in `rows` as a start, and every superset as an end of the next stage. Returns pairs seen, one
+    whose load is worked out counting as several.
 
     `best` [i, s]: the least bottleneck of stages that cover ideal i with the devices of state s. `parent`: the last
     stage, as (start * states + state before) * classes + class. O(pairs * edges).
@@ -96,6 +97,7 @@ def relax_rows(
                         gains = gains or max(best[start, state], least) < best[end, after]
                 if not gains:
                     continue
+                seen += 2 * (num_live + first[end + 1] - first[end])
                 load = closing[end, own] - opening[start, own]
                 for at in range(first[end], first[end + 1]):
                     held = reached[edge[at]]

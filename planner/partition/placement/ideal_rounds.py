@@ -7,6 +7,7 @@ few stay that a round can afford to double them for each free item that it takes
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isqrt
 
 import numpy as np
 
@@ -24,6 +25,9 @@ MAX_IDEALS = 1 << 18
 # Values of the search, by ideal and devices used.
 MAX_VALUES = 1 << 23
 MAX_STATES = 1 << 12
+# Free items that a round takes in: fewer at once leave more to drop between rounds.
+_TAKEN_AT_ONCE = 2
+_MAX_ROUNDS = 24
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +52,9 @@ def search_all_ideals(items: Items, costs: ItemCosts, incumbent: Incumbent, boun
     if num_counted_states(counts) > MAX_STATES:
         return bound
     rounds = _Rounds(*kept_together, incumbent, counted_states(counts), budget)
-    while not incumbent.is_proven_by(bound) and not budget.is_spent and rounds.can_go_on:
+    for _ in range(_MAX_ROUNDS):
+        if incumbent.is_proven_by(bound) or budget.is_spent or not rounds.can_go_on:
+            break
         bound = rounds.next_round(bound)
     return bound
 
@@ -119,8 +125,9 @@ class _Rounds:
     def _take_in(self, bound: float) -> bool:
         """Doubles the ideals for each further free item, the critical ones first, as far as values can be held."""
         assert self._allowed is not None
-        room = min(MAX_IDEALS, MAX_VALUES // self._states.num_states) // max(1, len(self._ideals))
-        chosen = self._critical(bound)[: max(0, room.bit_length() - 1)]
+        most = min(MAX_IDEALS, MAX_VALUES // self._states.num_states, isqrt(self._budget.num_pairs))
+        room = most // max(1, len(self._ideals))
+        chosen = self._critical(bound)[: min(_TAKEN_AT_ONCE, max(0, room.bit_length() - 1))]
         for item in chosen:
             bit = 1 << (self._items.num_ordered + len(self._searched))
             self._ideals += [ideal | bit for ideal in self._ideals]
@@ -135,12 +142,13 @@ class _Rounds:
         if devices is None:
             return free
         slow = self._incumbent.slower_than(bound)[devices]
+        inside = set(self._items.item_of_node[slow].tolist())
         makers = problem.tensor_producer[problem.read_tensor]
         near = slow.copy()
         near[problem.read_node[slow[makers]]] = True
         near[makers[slow[problem.read_node]]] = True
         touched = set(self._items.item_of_node[near].tolist())
-        return [item for item in free if item in touched] or free
+        return [item for item in free if item in inside] or [item for item in free if item in touched] or free
 
 
 def _within(problem: PlacementProblem, items: Items, costs: ItemCosts, limit: float) -> tuple[Items, ItemCosts] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.placement.free_placement import place_free_items
+from planner.partition.placement.free_placement import nearest_placed, place_free_items
 from planner.partition.placement.ideal_search import Chain
 from planner.partition.placement.items import Items
 from planner.partition.placement.loads import device_bytes, device_loads
@@ -22,6 +22,7 @@ class Incumbent:
         self.problem = problem
         self.value = float("inf")
         self.devices: Integers | None = None
+        self._nearest: Integers | None = None
 
     def offer(self, items: Items, chain: Chain, left: Integers) -> None:
         """Takes the chain if it fits and is better; `left` [i] are the numbers in `items` of what it places."""
@@ -34,7 +35,9 @@ class Incumbent:
         for stage in chain.stages:
             device_of_item[left[list(stage.items)]] = first[stage.device_class] + used[stage.device_class]
             used[stage.device_class] += 1
-        devices = place_free_items(problem, device_of_item[items.item_of_node], items.item_of_node)
+        if self._nearest is None:
+            self._nearest = nearest_placed(problem, items.item_of_node < items.num_ordered)
+        devices = place_free_items(problem, device_of_item[items.item_of_node], items.item_of_node, self._nearest)
         value = float(device_loads(problem, devices).max())
         fits = device_bytes(problem, devices) <= problem.class_bytes[problem.class_of_device]
         if fits.all() and value < self.value:

@@ -50,11 +50,8 @@ def is_feasible(problem: PlacementProblem, devices: tuple[int, ...]) -> bool:
     groups = set(zip(problem.colocation.tolist(), devices, strict=True))
     fits = device_bytes(problem, devices) <= problem.class_bytes[problem.class_of_device]
     runs = np.isfinite(device_loads(problem, devices))
-    return (
-        len(groups) == len(set(problem.colocation.tolist()))
-        and bool((fits & runs).all())
-        and _is_chain(problem, devices)
-    )
+    together = len(groups) == len(set(problem.colocation.tolist()))
+    return together and bool((fits & runs).all()) and _is_chain(problem, devices)
 
 
 def _feasible(problem: PlacementProblem) -> Iterator[tuple[int, ...]]:

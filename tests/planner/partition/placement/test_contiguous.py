@@ -98,9 +98,7 @@ def test_ideals_of_a_chain_are_its_prefixes() -> None:
 def test_memory_that_binds_is_named_with_numbers() -> None:
     problem = _parallel_chains(num_chains=1, length=4)
     small = replace(problem, node_bytes=np.full(4, 3.0), class_bytes=np.array([5.0]))
-    with pytest.raises(
-        Infeasible, match=r"12 bytes .* 3 devices .* 15 bytes|no contiguous placement exists .* 12 bytes"
-    ):
+    with pytest.raises(Infeasible, match=r"no contiguous placement exists .* 12 bytes"):
         best_contiguous(small)
 
 
