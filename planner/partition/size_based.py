@@ -2,7 +2,7 @@
 
 A program that fits the largest device that can run it stays whole there. Otherwise a stage opens on the first unused
 device in list order that can hold and run the next node, and grows while it fits. Bytes are a stage's own peak
-(distinct states, live tensors, buffers; in training with as many microbatches as a stage may ever keep) and a device may be
+(distinct states, live tensors, buffers; in training as many microbatches as a stage may ever keep) and a device may be
 filled exactly. Where first fit runs out of devices although some cut fits, that cut is taken.
 """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from planner.errors import PlanInvariantError
 from planner.plan.invariants.memory import kept_microbatches
@@ -58,6 +59,7 @@ def _check_complete(schedule: TrainingSchedule, plan: Plan) -> None:
 
 
 def _needed(plan: Plan, device_id: str, microbatches: int, split: bool) -> Iterator[TrainingAction]:
+    neighbours = _neighbours(plan)
     for stage in plan.stages:
         if device_id not in stage.device_ids:
             continue
@@ -66,15 +68,10 @@ def _needed(plan: Plan, device_id: str, microbatches: int, split: bool) -> Itera
             yield from (TrainingAction(kind, stage.index, k) for kind in passes)
             if stage.index == 0:
                 yield TrainingAction(Kind.TAKE_INPUT, 0, k)
-            for index, edge in enumerate(plan.edges):
-                if edge.target_stage == stage.index:
-                    yield TrainingAction(Kind.RECEIVE, index, k)
-                    if edge.gradient_value_ids:
-                        yield TrainingAction(Kind.SEND_GRADIENT, index, k)
-                if edge.source_stage == stage.index:
-                    yield TrainingAction(Kind.SEND, index, k)
-                    if edge.gradient_value_ids:
-                        yield TrainingAction(Kind.RECEIVE_GRADIENT, index, k)
+            yield from (TrainingAction(Kind.RECEIVE, edge, k) for edge in neighbours.entering[stage.index])
+            yield from (TrainingAction(Kind.SEND, edge, k) for edge in neighbours.leaving[stage.index])
+            yield from (TrainingAction(Kind.SEND_GRADIENT, edge, k) for edge in neighbours.owed[stage.index])
+            yield from (TrainingAction(Kind.RECEIVE_GRADIENT, edge, k) for edge in neighbours.awaited[stage.index])
         if stage.index in reducing_stages(plan):
             yield TrainingAction(Kind.REDUCE_GRADIENTS, stage.index)
         if stage.memory.gradient_bytes:
@@ -84,11 +81,37 @@ def _needed(plan: Plan, device_id: str, microbatches: int, split: bool) -> Itera
             yield TrainingAction(Kind.REDUCE_TIED, tie)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Neighbours:
+    """By stage, positions in Plan.edges: what enters and leaves, and of those what a gradient comes back over."""
+
+    entering: Sequence[Sequence[int]]
+    leaving: Sequence[Sequence[int]]
+    owed: Sequence[Sequence[int]]
+    awaited: Sequence[Sequence[int]]
+
+
+def _neighbours(plan: Plan) -> _Neighbours:
+    entering: list[list[int]] = [[] for _ in plan.stages]
+    leaving: list[list[int]] = [[] for _ in plan.stages]
+    for index, edge in enumerate(plan.edges):
+        entering[edge.target_stage].append(index)
+        leaving[edge.source_stage].append(index)
+    has_gradient = [bool(edge.gradient_value_ids) for edge in plan.edges]
+    return _Neighbours(
+        entering=entering,
+        leaving=leaving,
+        owed=[[index for index in found if has_gradient[index]] for found in entering],
+        awaited=[[index for index in found if has_gradient[index]] for found in leaving],
+    )
+
+
 def _check_dependences(schedule: TrainingSchedule, plan: Plan) -> None:
+    neighbours = _neighbours(plan)
     for device in schedule.devices:
         done: set[TrainingAction] = set()
         for action in device.actions:
-            lacking = next((before for before in _before(action, plan) if before not in done), None)
+            lacking = next((before for before in _before(action, plan, neighbours) if before not in done), None)
             if lacking is not None and not _has_whole_backward(lacking, done):
                 raise _broken("order", f"device {device.device_id!r} does {action} before {lacking}")
             done.add(action)
@@ -98,22 +121,18 @@ def _check_dependences(schedule: TrainingSchedule, plan: Plan) -> None:
             raise _broken("order", f"device {device.device_id!r} ends its step before its last microbatch")
 
 
-def _before(action: TrainingAction, plan: Plan) -> Iterator[TrainingAction]:
+def _before(action: TrainingAction, plan: Plan, neighbours: _Neighbours) -> Iterator[TrainingAction]:
     """What the same device has to have done."""
     kind, index, k = action.kind, action.index, action.microbatch
     if kind is Kind.FORWARD:
-        for edge_index, edge in enumerate(plan.edges):
-            if edge.target_stage == index:
-                yield TrainingAction(Kind.RECEIVE, edge_index, k)
+        yield from (TrainingAction(Kind.RECEIVE, edge, k) for edge in neighbours.entering[index])
         if index == 0:
             yield TrainingAction(Kind.TAKE_INPUT, 0, k)
     elif kind is Kind.SEND:
         yield TrainingAction(Kind.FORWARD, plan.edges[index].source_stage, k)
     elif kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
         yield TrainingAction(Kind.FORWARD, index, k)
-        for edge_index, edge in enumerate(plan.edges):
-            if edge.source_stage == index and edge.gradient_value_ids:
-                yield TrainingAction(Kind.RECEIVE_GRADIENT, edge_index, k)
+        yield from (TrainingAction(Kind.RECEIVE_GRADIENT, edge, k) for edge in neighbours.awaited[index])
     elif kind is Kind.BACKWARD_WEIGHT:
         yield TrainingAction(Kind.BACKWARD_INPUT, index, k)
     elif kind is Kind.SEND_GRADIENT:
@@ -172,8 +191,10 @@ class _DryRun:
 
     def _do(self, device_id: str, action: TrainingAction) -> bool:
         if action.kind in _SENDS:
-            held = self._held.setdefault(self._channel(action, action.kind), [])
-            if len(held) >= self._capacity:
+            channel = self._channel(action, action.kind)
+            held = self._held.setdefault(channel, [])
+            # A device hands over to itself: nothing is buffered.
+            if len(held) >= self._capacity and channel[2] != channel[3]:
                 return False
             held.append(action.microbatch)
         elif action.kind in _RECEIVES:

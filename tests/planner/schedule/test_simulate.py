@@ -1,0 +1,209 @@
+"""Simulated schedules against times reckoned by hand, known bubbles and the planner's own predictions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.errors import OptionsError
+from planner.partition.objective import PipelineSchedule, Training
+from planner.plan.options import BalancedMode, PlanOptions, Routing
+from planner.plan.plan import Plan
+from planner.planning import make_plan
+from planner.schedule.check_training import check_training_schedule
+from planner.schedule.inference import inference_schedule
+from planner.schedule.simulate import simulate
+from planner.schedule.timeline import Activity, Simulation
+from planner.schedule.trace import chrome_trace
+from planner.schedule.training import training_schedule
+from tests.builders.random_graphs import random_graph
+from tests.planner.schedule.steps import chain_plan
+
+GPIPE, ONE_F_ONE_B = PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B
+INTERLEAVED, ZERO_BUBBLE = PipelineSchedule.INTERLEAVED, PipelineSchedule.ZERO_BUBBLE
+
+
+def step(plan: Plan) -> Simulation:
+    schedule = training_schedule(plan)
+    check_training_schedule(schedule, plan)
+    return simulate(plan, schedule, microbatches=schedule.microbatches)
+
+
+def stream(plan: Plan, microbatches: int) -> Simulation:
+    return simulate(plan, inference_schedule(plan), microbatches=microbatches)
+
+
+def test_two_uneven_stages_stream() -> None:
+    found = stream(chain_plan([1.0, 3.0], transfer_seconds=0.5), 3)
+    # Stage 1 receives from 1 on, computes from 1.5 to 4.5; then the next waits for it.
+    assert found.output_seconds == (4.5, 8.0, 11.5)
+    assert found.makespan_seconds == 11.5
+    first, second = found.devices
+    assert (first.busy_seconds, first.communication_seconds, first.waiting_seconds) == (3.0, 1.5, 7.0)
+    assert (second.busy_seconds, second.communication_seconds, second.waiting_seconds) == (9.0, 1.5, 1.0)
+    assert found.seconds_between_outputs == 3.5
+
+
+def test_one_f_one_b_of_two_stages_by_hand() -> None:
+    plan = chain_plan([1.0, 1.0], microbatches=2)
+    found = step(plan)
+    # d0: F0 0-1, F1 1-2, B0 4-6, B1 7-9. d1: F0 1-2, B0 2-4, F1 4-5, B1 5-7.
+    times = {(e.device_id, e.activity, e.microbatch): e.start_seconds for e in found.events if e.activity.is_compute}
+    assert times["d0", Activity.FORWARD, 1] == 1.0
+    assert times["d1", Activity.BACKWARD, 0] == 2.0
+    assert times["d0", Activity.BACKWARD, 0] == 4.0
+    assert times["d1", Activity.FORWARD, 1] == 4.0
+    assert times["d0", Activity.BACKWARD, 1] == 7.0
+    assert found.makespan_seconds == 9.0
+
+
+def test_gradients_pay_for_their_way_back() -> None:
+    found = step(chain_plan([1.0, 1.0], microbatches=1, transfer_seconds=0.25))
+    assert found.makespan_seconds == 1 + 0.25 + 1 + 2 + 0.25 + 2
+    assert [transfer.is_gradient for transfer in found.transfers] == [False, True]
+
+
+@pytest.mark.parametrize("schedule", [GPIPE, ONE_F_ONE_B])
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 4), (4, 16), (8, 3)])
+def test_bubble_of_equal_stages(schedule: PipelineSchedule, stages: int, microbatches: int) -> None:
+    found = step(chain_plan([1.0] * stages, schedule, microbatches=microbatches))
+    assert found.bubble_share == pytest.approx((stages - 1) / (microbatches + stages - 1))
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 8), (4, 16), (8, 16)])
+def test_zero_bubble_leaves_a_third_of_the_bubble(stages: int, microbatches: int) -> None:
+    """ZB-H1: (S - 1) x (forward + input pass - weight pass) of idle time, where 1F1B has (S - 1) x all three."""
+    found = step(chain_plan([1.0] * stages, ZERO_BUBBLE, microbatches=microbatches))
+    assert found.makespan_seconds == pytest.approx(3 * microbatches + (stages - 1))
+
+
+@pytest.mark.parametrize(("devices", "chunks", "microbatches"), [(2, 2, 4), (4, 2, 8), (4, 4, 8), (2, 3, 6)])
+def test_interleaving_divides_the_bubble(devices: int, chunks: int, microbatches: int) -> None:
+    where = [[stage % devices] for stage in range(devices * chunks)]
+    plan = chain_plan([1.0] * len(where), INTERLEAVED, microbatches=microbatches, devices=where)
+    found = step(plan)
+    work = 3.0 * chunks * microbatches
+    assert found.makespan_seconds == pytest.approx(work + 3.0 * (devices - 1))
+
+
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("microbatches", [1, 2, 5])
+@pytest.mark.parametrize("where", [[0, 1, 0], [0, 0, 1, 1], [1, 0, 0, 2, 1], [0, 1, 2, 0, 1, 2, 0]], ids=str)
+def test_any_placement_of_stages_ends(schedule: PipelineSchedule, microbatches: int, where: list[int]) -> None:
+    devices = [[device] for device in where]
+    plan = chain_plan(
+        [1.0 + stage for stage in range(len(where))], schedule, microbatches=microbatches, devices=devices
+    )
+    found = step(plan)
+    busiest = max(sum(3.0 * (1 + stage) for stage, own in enumerate(where) if own == device) for device in set(where))
+    assert found.makespan_seconds >= microbatches * busiest
+    assert sum(device.busy_seconds for device in found.devices) == pytest.approx(
+        microbatches * sum(3.0 * (1 + stage) for stage in range(len(where)))
+    )
+
+
+def test_copies_share_the_microbatches() -> None:
+    plan = chain_plan([1.0, 2.0], devices=[[0], [1, 2]])
+    found = stream(plan, 40)
+    assert found.seconds_between_outputs == pytest.approx(1.0, rel=0.06)
+    forwards = Counter(event.device_id for event in found.events if event.activity is Activity.FORWARD)
+    assert forwards == {"d0": 40, "d1": 20, "d2": 20}
+    assert step(plan).makespan_seconds < step(chain_plan([1.0, 2.0])).makespan_seconds
+
+
+def test_copies_sum_their_gradients_once() -> None:
+    plan = chain_plan([1.0, 2.0], devices=[[0], [1, 2]], transfer_seconds=0.5, gradient_bytes=1000)
+    reduced = [event for event in step(plan).events if event.activity is Activity.REDUCE]
+    assert [event.device_id for event in reduced] == ["d1", "d2"]
+    # A ring of two: a message each way.
+    assert all(event.end_seconds - event.start_seconds == pytest.approx(1.0) for event in reduced)
+
+
+def inventory() -> Inventory:
+    return Inventory(
+        devices=tuple(
+            Device(id=f"d{index}", kind=("cpu", "l4")[index % 2], host="h", memory_bytes=1 << 40) for index in range(3)
+        ),
+        links={("d0", "d1"): LinkSpeed(bytes_per_second=1e6, latency_seconds=1e-4)},
+        default_link=LinkSpeed(bytes_per_second=1e9, latency_seconds=1e-6),
+    )
+
+
+@pytest.mark.parametrize("routing", Routing)
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+def test_the_step_takes_what_the_plan_says(schedule: PipelineSchedule, routing: Routing) -> None:
+    compared = 0
+    for seed in range(20):
+        graph = random_graph(seed, 14)
+        states = tuple(replace(state, requires_grad=index % 2 == 0) for index, state in enumerate(graph.states))
+        graph = replace(graph, states=states)
+        training = Training(schedule=schedule, microbatches=5)
+        options = PlanOptions(mode=BalancedMode(num_stages=seed % 4), routing=routing, training=training)
+        try:
+            plan = make_plan(graph, "id", inventory(), options)
+        except OptionsError:
+            # Nothing to train, or fewer cuts than asked for.
+            continue
+        assert plan.step_seconds is not None
+        assert step(plan).makespan_seconds == pytest.approx(plan.step_seconds, rel=1e-9)
+        compared += 1
+    assert compared >= 10
+
+
+@pytest.mark.parametrize("routing", Routing)
+def test_a_stream_of_random_programs_runs_at_the_bottleneck(routing: Routing) -> None:
+    for seed in range(20):
+        options = PlanOptions(mode=BalancedMode(num_stages=1 + seed % 3), routing=routing)
+        try:
+            plan = make_plan(random_graph(seed, 14), "id", inventory(), options)
+        except OptionsError:
+            continue
+        found = stream(plan, 60)
+        assert found.seconds_between_outputs == pytest.approx(plan.bottleneck_seconds, rel=1e-9)
+        assert found.output_seconds[0] >= plan.latency_seconds * (1 - 1e-9)
+
+
+def test_the_first_result_of_a_chain_takes_its_latency() -> None:
+    plan = chain_plan([1.0, 2.0, 4.0], transfer_seconds=0.5)
+    assert stream(plan, 1).output_seconds == (8.0,)
+
+
+def test_same_schedule_same_timeline() -> None:
+    plan = chain_plan([1.0, 1.0, 1.0], INTERLEAVED, devices=[[0], [1], [0]])
+    assert step(plan) == step(plan)
+
+
+def test_a_device_does_one_thing_at_a_time() -> None:
+    plan = chain_plan([1.0, 2.0, 1.5], devices=[[0], [1], [0]], transfer_seconds=0.25)
+    for found in (stream(plan, 9), step(plan)):
+        for device in found.devices:
+            spans = [(e.start_seconds, e.end_seconds) for e in found.events if e.device_id == device.device_id]
+            assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(spans))
+
+
+def test_a_trace_holds_every_event_and_names_every_device() -> None:
+    found = step(chain_plan([1.0, 2.0], transfer_seconds=0.5))
+    document = json.loads(json.dumps(chrome_trace(found)))
+    kinds = Counter(event["ph"] for event in document["traceEvents"])
+    assert kinds["X"] == len(found.events) + len(found.transfers)
+    assert kinds["s"] == kinds["f"] == len(found.transfers)
+    named = [event["args"]["name"] for event in document["traceEvents"] if event["name"] == "process_name"]
+    assert named == ["d0", "d1", "links"]
+    end = max(event["ts"] + event["dur"] for event in document["traceEvents"] if event["ph"] == "X")
+    assert math.isclose(end, found.makespan_seconds * 1e6)
+
+
+def test_numbers_of_microbatches_that_do_not_fit() -> None:
+    plan = chain_plan([1.0], microbatches=4)
+    with pytest.raises(OptionsError, match="at least 1"):
+        stream(plan, 0)
+    with pytest.raises(OptionsError, match=r"training\.microbatches=5"):
+        simulate(plan, training_schedule(plan), microbatches=5)
+    with pytest.raises(OptionsError, match="for inference"):
+        training_schedule(replace(plan, options=PlanOptions(mode=BalancedMode())))
