@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 from torch.fx import Node
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from planner.fx_compat.dag import DAG, DAGNode, dag_of
 from planner.fx_compat.latency import (
@@ -114,7 +115,9 @@ class Partitioner:
             saturate(partitions, self.devices)
         self.partitions = partitions
         self.node_to_partition = get_node_to_partition_mapping(partitions)
-        split = split_module(fx_module, torch_module, self.node_to_partition.__getitem__)
+        # Submodules are compiled when they first run: that takes as long as all the rest.
+        with _use_lazy_graph_module(True):
+            split = split_module(fx_module, torch_module, self.node_to_partition.__getitem__)
         dag = dag_of(split, {partition.partition_id: partition for partition in partitions})
         return PartitionResult(dag, split)
 

@@ -26,9 +26,10 @@ from planner.partition.operations.saturate import replicas_of_devices
 from planner.partition.operations.size_groups import size_groups, torch_size_groups
 from planner.partition.operations.sparse_groups import sparse_groups
 
-# How many visits of operations a search may make, by operation.
-_COST_AWARE_STEPS = 1500
-_KL_STEPS = 400
+# How many visits of operations a search may make, by operation: of short programs, and of others.
+_SHORT = 32
+_COST_AWARE_STEPS = (1500, 400)
+_KL_STEPS = (400, 60)
 
 
 def partitions_as_given(program: NumberedGraph, config: PartitionerConfig) -> list[Partition]:
@@ -80,6 +81,7 @@ def _placed_by_mode(
         check_transfer_rate(config.transfer_rate_bytes_per_sec)
         seconds = operation_seconds(program.nodes, config.node_to_latency_mapping)
         kl_based = config.mode is PartitionMode.kl_based
+        steps = (_KL_STEPS if kl_based else _COST_AWARE_STEPS)[len(program.nodes) > _SHORT]
         start = torch_size_groups(program.graph, capacities) if kl_based else None
         return least_latency_groups(
             program.graph,
@@ -87,7 +89,7 @@ def _placed_by_mode(
             config.transfer_rate_bytes_per_sec,
             capacities,
             [start] if start else [],
-            len(program.nodes) * (_KL_STEPS if kl_based else _COST_AWARE_STEPS),
+            len(program.nodes) * steps,
         )
     if config.mode is PartitionMode.sparse_nn:
         embeddings = embedding_nodes(program, fx_module)

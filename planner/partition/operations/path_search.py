@@ -80,6 +80,9 @@ def improve(problem: TransferProblem, occupancy: Occupancy, steps: Steps, goal: 
                 value = (max(found), sum(found))
                 if _is_less(value, best):
                     best, chosen = value, move
+            elif not steps.spend(problem.num_operations // 4):
+                apply(occupancy, back)
+                return best[0]
             apply(occupancy, back)
         if chosen is None:
             return best[0]
