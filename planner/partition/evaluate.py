@@ -12,6 +12,7 @@
 - load: compute, forward and backward, and each distinct tensor that enters from or leaves to another device, once (see
   communication), and in training its gradient on the way back. A device's load sums its stages'; of a stage with
   copies it has its share of the microbatches.
+- what a stage runs again costs it seconds, bytes and states as if it were its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.communication import Exchange, exchange_seconds, gradient_exchange_seconds, slowest_links
+from planner.partition.expansion import expanded
 from planner.partition.objective import Objective
 from planner.partition.pipeline_order import device_orders
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
@@ -88,6 +90,7 @@ def objective_value(evaluation: Evaluation, objective: Objective) -> float:
 
 def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
     """Linear in reads + stages x values, in training + stages x microbatches. Whether memory suffices is not asked."""
+    problem, assignment = expanded(problem, assignment)
     stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
     flow = traffic(problem, stage_of_node, assignment.num_stages)
     copies = assignment.devices_of_stage

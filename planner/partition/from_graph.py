@@ -14,6 +14,7 @@ from planner.errors import OptionsError
 from planner.graph.alias import no_cut_groups, storage_roots
 from planner.graph.gradients import values_with_gradient
 from planner.graph.ir import Graph, Node, values_in, values_read
+from planner.graph.recomputable import recomputable_nodes
 from planner.partition.constraints import fixed_devices, joined_groups
 from planner.partition.objective import Training
 from planner.partition.problem import Booleans, Floats, Integers, Labels, PartitionProblem
@@ -34,10 +35,12 @@ def problem_from_graph(
     training: Training | None = None,
     fixed: Sequence[tuple[str, str]] = (),
     together: Sequence[Sequence[str]] = (),
+    recompute: bool = False,
 ) -> PartitionProblem:
     """Linear in values + reads. Raises GraphError, InventoryError or OptionsError for what cannot be planned at all.
 
-    `fixed`: (module path, device id). `together`: module paths that have to share a stage.
+    `fixed`: (module path, device id). `together`: module paths that have to share a stage. `recompute`:
+    whether to find the nodes that stages may run again.
     """
     roots = storage_roots(graph)
     states = {state.value_id for state in graph.states}
@@ -85,6 +88,7 @@ def problem_from_graph(
         ),
         fixed_device=fixed_devices(fixed, paths, groups, device_ids),
         training=training,
+        node_recomputable=np.array(recomputable_nodes(graph) if recompute else (), dtype=np.bool_),
         **_training_arrays(graph, costs, values.producers, roots, state_of_root, training),
     )
 

@@ -59,7 +59,10 @@ class PartitionProblem:
 
     In training, `node_has_gradient` [n] says where a backward pass goes, `value_gradient_bytes` [v] what comes back for
     each value, `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself. Arrays
-    that are left out say: no gradient, nothing fixed.
+    that are left out say: no gradient, nothing fixed, nothing recomputable.
+
+    `node_recomputable` [n]: reads no parameter and gives the same wherever it runs, so that a later stage may run it
+    again instead of receiving what it makes.
     """
 
     compute_seconds: Floats
@@ -92,6 +95,7 @@ class PartitionProblem:
     value_gradient_bytes: Integers = field(default_factory=_nothing)
     state_gradient_bytes: Integers = field(default_factory=_nothing)
     state_optimizer_bytes: Integers = field(default_factory=_nothing)
+    node_recomputable: Booleans = field(default_factory=_no_flags)
 
     def __post_init__(self) -> None:
         if self.num_nodes == 0:
@@ -118,6 +122,7 @@ class PartitionProblem:
         sizes = {
             "fixed_device": (self.num_nodes, FREE),
             "node_has_gradient": (self.num_nodes, False),
+            "node_recomputable": (self.num_nodes, False),
             "value_gradient_bytes": (self.num_values, 0),
             "state_gradient_bytes": (self.state_bytes.size, 0),
             "state_optimizer_bytes": (self.state_bytes.size, 0),

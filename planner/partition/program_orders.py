@@ -173,6 +173,7 @@ def reordered(problem: PartitionProblem, order: Integers, bundles: Bundles) -> P
         is_embedding=problem.is_embedding[order],
         fixed_device=problem.fixed_device[order],
         node_has_gradient=problem.node_has_gradient[order],
+        node_recomputable=problem.node_recomputable[order],
         cut_allowed=cut_allowed,
         labels=Labels(
             nodes=tuple(labels.nodes[node] for node in order.tolist()),

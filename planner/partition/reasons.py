@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.describe import describe_bytes, describe_node, describe_seconds
+from planner.partition.expansion import expanded
 from planner.partition.problem import PartitionProblem
 from planner.partition.score import Scored
 from planner.partition.traffic import traffic
@@ -17,7 +18,9 @@ def reasons(problem: PartitionProblem, found: Scored) -> tuple[str, ...]:
     last_node = np.zeros(assignment.num_stages, dtype=np.int64)
     np.maximum.at(last_node, stage_of_node, np.arange(problem.num_nodes))
     sent = [0] * assignment.num_stages
-    for (source, _), size in traffic(problem, stage_of_node, assignment.num_stages).edges.items():
+    run_problem, run = expanded(problem, assignment)
+    flow = traffic(run_problem, np.asarray(run.stage_of_node, dtype=np.int64), run.num_stages)
+    for (source, _), size in flow.edges.items():
         sent[source] += size
     bottleneck = found.evaluation.bottleneck_seconds
     words = []

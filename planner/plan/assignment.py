@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.partition.assignment import Assignment
+from planner.plan.node_ranges import nodes_in
 from planner.plan.plan import Plan
 
 
@@ -14,9 +15,7 @@ def assignment_of(plan: Plan) -> Assignment:
         for start, end in stage.node_ranges:
             stage_of_node[start:end] = [stage.index] * (end - start)
     replicas = tuple(tuple(index[device] for device in stage.device_ids[1:]) for stage in plan.stages)
-    recomputed = tuple(
-        tuple(node for start, end in stage.recomputed_ranges for node in range(start, end)) for stage in plan.stages
-    )
+    recomputed = tuple(nodes_in(stage.recomputed_ranges) for stage in plan.stages)
     return Assignment(
         stage_of_node=tuple(stage_of_node),
         device_of_stage=tuple(index[stage.device_ids[0]] for stage in plan.stages),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from planner.cost.inventory import Inventory
 from planner.cost.sources import CostSource
+from planner.graph.expansion import expand
 from planner.graph.gradients import values_with_gradient
 from planner.graph.ir import Graph, values_in
 from planner.partition.assignment import Assignment
@@ -14,6 +15,7 @@ from planner.plan.crossing import find_residence
 from planner.plan.dimensions import largest_setting, planned_sizes, settings_of
 from planner.plan.edges import stage_edges
 from planner.plan.liveness import liveness_tables
+from planner.plan.node_ranges import node_ranges, ranges_of
 from planner.plan.options import PlanOptions
 from planner.plan.plan import Plan, Stage, StageMemory
 from planner.plan.ties import tie_groups
@@ -30,11 +32,12 @@ def build_plan(
 ) -> Plan:
     """Sizes are the largest over the options' shape buckets. Linear in the graph and in the tables."""
     num_stages = len(assignment.device_of_stage)
+    expanded = expand(graph, assignment.stage_of_node, assignment.recomputed)
     values = graph.values_by_id()
     settings = settings_of(graph, options)
     symbol_values = largest_setting(graph, settings).symbol_values
     sizes = planned_sizes(graph, settings)
-    residence = find_residence(graph, assignment.stage_of_node, num_stages)
+    residence = find_residence(expanded.graph, expanded.stage_of_node, num_stages)
     tables = liveness_tables(residence, values, sizes, num_stages)
     ranges = node_ranges(assignment.stage_of_node, num_stages)
     modules = [_end_modules(graph, stage_ranges) for stage_ranges in ranges]
@@ -61,6 +64,7 @@ def build_plan(
             first_module=modules[index][0],
             last_module=modules[index][1],
             backward_seconds=costs.backward_seconds,
+            recomputed_ranges=ranges_of(assignment.recomputed[index]) if assignment.recomputed else (),
         )
         for index, costs in enumerate(evaluation.stages)
     )
@@ -88,18 +92,6 @@ def _with_gradient(graph: Graph, options: PlanOptions) -> frozenset[int]:
         return frozenset()
     inputs = {value_id for entry in graph.inputs for value_id in values_in(entry.content)}
     return values_with_gradient(graph) - inputs
-
-
-def node_ranges(stage_of_node: Sequence[int], num_stages: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Each stage's nodes as half-open index ranges, ascending."""
-    ranges: list[list[tuple[int, int]]] = [[] for _ in range(num_stages)]
-    start = 0
-    for end in range(1, len(stage_of_node) + 1):
-        stage = stage_of_node[start]
-        if end == len(stage_of_node) or stage_of_node[end] != stage:
-            ranges[stage].append((start, end))
-            start = end
-    return tuple(tuple(found) for found in ranges)
 
 
 def _end_modules(graph: Graph, ranges: Sequence[tuple[int, int]]) -> tuple[str, str]:

@@ -20,14 +20,17 @@ from planner.graph.ir import (
     Value,
     ValueReference,
 )
+from planner.plan.expansion import expanded_plan
 from planner.plan.plan import Plan
 
 
 def stage_graph(graph: Graph, plan: Plan, stage_index: int) -> Graph:
     """Inputs: what the stage consumes, in the order of its liveness table. Outputs: `Stage.outputs`, as a tuple.
 
-    Value ids are the whole graph's, so that stages can be joined by them; subgraphs and symbols are those in use.
+    Value ids are the whole graph's, so that stages can be joined by them, but for what the stage recomputes; subgraphs
+    and symbols are those in use.
     """
+    graph, plan = expanded_plan(graph, plan)
     stage = plan.stages[stage_index]
     nodes = tuple(graph.nodes[index] for index in stage.node_indexes())
     owned = frozenset(stage.states)

@@ -4,6 +4,7 @@
 |---|---|
 | graph, symbols, stage_indexes | the plan is of this graph, at a value for each symbol, its stages numbered from 0 |
 | cover, order | every node is in exactly one stage and reads from its own or earlier ones |
+| recomputed | what a stage runs again is of an earlier one, and gives the same wherever it runs |
 | edges_forward, edges_sorted | edges lead to later stages, one per pair |
 | devices, finite | devices exist; numbers are finite and not negative |
 | in_place, mutated_state | reads see the writes that the unsplit program shows; written states have one owner |
@@ -17,11 +18,13 @@
 from __future__ import annotations
 
 from planner.graph.ir import Graph
+from planner.plan.expansion import expanded_plan
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.edges import check_edges
 from planner.plan.invariants.gradients import check_gradients, find_gradients
 from planner.plan.invariants.history import program_history
 from planner.plan.invariants.memory import check_memory
+from planner.plan.invariants.recomputed import check_recomputed, check_same_program
 from planner.plan.invariants.replay import check_writes_stay_together, replay
 from planner.plan.invariants.seconds import check_seconds
 from planner.plan.invariants.structure import check_structure
@@ -32,6 +35,14 @@ from planner.plan.plan import Plan
 
 def verify_plan(plan: Plan, graph: Graph) -> None:
     """Raises PlanInvariantError; its `metadata["invariant"]` is a name of the table above. Near-linear in the graph."""
+    check_recomputed(plan, graph, check_structure(plan, graph))
+    expanded, expanded_of_plan = expanded_plan(graph, plan)
+    check_same_program(plan, graph, expanded)
+    _verify_expanded(expanded_of_plan, expanded)
+
+
+def _verify_expanded(plan: Plan, graph: Graph) -> None:
+    """Of a plan in which no node runs twice."""
     stage_of_node = check_structure(plan, graph)
     sizes = _sizes(plan, graph)
     values = graph.values_by_id()
