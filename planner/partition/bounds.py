@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.problem import Floats, PartitionProblem
+from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 
 _ROUNDS = 40
@@ -19,20 +19,26 @@ def work_bound(problem: PartitionProblem) -> float:
     each node's least weighted seconds. Weights go up where the least-weighted choice overloads.
     """
     rows, counts = np.unique(problem.work_seconds, axis=0, return_counts=True)
-    weights = 1.0 / counts.sum() * np.ones(counts.size)
-    best = 0.0
-    for round_ in range(_ROUNDS):
+    weights = fair_weights(rows, counts)
+    return float((rows * weights[:, None]).min(axis=0).sum()) / float((weights * counts).sum()) * _MARGIN
+
+
+def fair_weights(rows: Floats, counts: Integers) -> Floats:
+    """[kinds] weights of the best bound found. `rows` [kinds, nodes] seconds, `counts` [kinds] devices."""
+    weights: Floats = np.ones(counts.size) / counts.sum()
+    best, chosen_weights = -1.0, weights
+    for round_ in range(_ROUNDS if counts.size > 1 else 1):
         weighted = rows * weights[:, None]
         chosen = weighted.argmin(axis=0)
-        best = max(best, float(weighted[chosen, np.arange(chosen.size)].sum()))
-        if counts.size == 1:
-            break
-        loads = np.bincount(chosen, rows[chosen, np.arange(chosen.size)], counts.size) / counts
-        # Devices in proportion to the speed at which they would all end together: a step towards equal loads.
-        scale = loads.mean() or 1.0
-        weights = weights * np.exp((loads / scale - 1.0) * (0.5 / (1 + round_)))
-        weights /= (weights * counts).sum()
-    return best * _MARGIN
+        nodes = np.arange(chosen.size)
+        found = float(weighted[chosen, nodes].sum())
+        if found > best:
+            best, chosen_weights = found, weights
+        loads = np.bincount(chosen, rows[chosen, nodes], counts.size) / counts
+        # A step towards equal loads, ever smaller.
+        weights = weights * np.exp((loads / (loads.mean() or 1.0) - 1.0) * (0.5 / (1 + round_)))
+        weights = np.asarray(weights / (weights * counts).sum(), dtype=np.float64)
+    return chosen_weights
 
 
 def largest_bundle_bound(problem: PartitionProblem, bundles: Bundles) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.partition.bounds import fair_weights
 from planner.partition.communication import UNKNOWN
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
@@ -50,8 +51,9 @@ def transfer_bound(problem: PartitionProblem, limit: float) -> float:
         [_least_bytes(_forward_paths(problem, seconds, size, limit), seconds, limit) for size in usual], axis=0
     )
     rows, kind = np.unique(problem.work_seconds, axis=0, return_inverse=True)
+    fair = fair_weights(rows, np.bincount(kind, minlength=rows.shape[0]))
     best = 0.0
-    for weights in {tuple(given) for given in (_by_speed(rows), [1.0] * rows.shape[0])}:
+    for weights in {tuple(given) for given in ((fair / fair.max()).tolist(), _by_speed(rows))}:
         weighted = rows * np.array(weights)[:, None]
         for least_received in _thresholds(received, seconds):
             for least_sent in _thresholds(sent, seconds):

@@ -16,7 +16,7 @@ from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment
 from planner.partition.balanced import balanced
 from planner.partition.evaluate import evaluate, objective_value
-from planner.partition.objective import Objective
+from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.partition.optimal import optimal
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of, program_orders, reordered
@@ -229,3 +229,36 @@ def test_what_fits_nowhere_says_what_is_lacking() -> None:
     problem = chain([[1.0] * 4] * 2, states=states, memory_bytes=[150, 150], value_bytes=[0] * 5)
     with pytest.raises(Infeasible, match=r"mode optimal: no cut .* lacks"):
         optimal(problem, asked())
+
+
+@pytest.mark.parametrize("schedule", list(PipelineSchedule))
+def test_training_step_is_bounded_and_no_worse_than_balanced(schedule: PipelineSchedule) -> None:
+    seconds = [1.0 + 3 * node % 5 for node in range(12)]
+    given = chain([seconds] * 3, latency=0.1)
+    training = Training(schedule=schedule, microbatches=4)
+    problem = replace(given, training=training, node_has_gradient=np.ones(12, dtype=np.bool_))
+    found = optimal(problem, asked(Objective.STEP_TIME))
+    value = value_of(problem, found, Objective.STEP_TIME)
+    assert 0 < found.lower_bound_seconds <= value
+    assert value <= value_of(problem, balanced(problem), Objective.STEP_TIME)
+
+
+def test_nodes_stay_where_they_are_fixed() -> None:
+    given = chain([[1.0] * 6] * 3)
+    fixed = np.full(6, -1)
+    fixed[[0, 5]] = 2, 1
+    problem = replace(given, fixed_device=fixed)
+    found = optimal(problem, asked())
+    assert found.device_of_stage[found.stage_of_node[0]] == 2
+    assert found.device_of_stage[found.stage_of_node[5]] == 1
+    assert value_of(problem, found, Objective.THROUGHPUT) == pytest.approx(2.0)
+
+
+def test_free_stages_return_to_a_device() -> None:
+    """The ends are fixed to one device and the middle to another: no order of two devices runs it."""
+    fixed = np.array([0, 1, 1, 0])
+    problem = replace(chain([[1.0] * 4] * 2, latency=0.1), fixed_device=fixed)
+    with pytest.raises(Infeasible):
+        optimal(problem, asked())
+    found = optimal(problem, asked(free=True))
+    assert found.device_of_stage == (0, 1, 0)
