@@ -100,7 +100,7 @@ class Preparation:
         self.blobs = BlobStore(f"file://{folder}/blobs", staging=folder / "staging")
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
         planner_pb2_grpc.add_PlannerServiceServicer_to_server(BlobService(self.blobs), self._server)
-        self._address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Preparation:
         graph_sha256 = self.blobs.put(graph_to_bytes(exported.graph))
         requests = prepare_requests(deployment, plan, graph_sha256, tuple(files), self.blobs, edge_seconds)
         device_of_stage = tuple(stage.device_ids[0] for stage in plan.stages)
-        return Prepared(requests=requests, blob_address=self._address, device_ids=device_of_stage)
+        return Prepared(requests=requests, blob_address=self.address, device_ids=device_of_stage)
 
 
 @asynccontextmanager

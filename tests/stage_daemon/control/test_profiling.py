@@ -1,0 +1,139 @@
+"""Profiles in processes of their own: what a node does to its process, and what ends a profile."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from planner.client.export import export
+from planner.wire.graph import graph_to_bytes
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.control.profiling import Profiling
+from stage_daemon.control.supervisor import Supervisor
+from stage_daemon.errors import Conflict, InvalidGraph, InvalidRequest, NotFound
+from tests.stage_daemon.runtime.workers import Preparation
+
+WAIT_SECONDS = 60.0
+
+
+class SlowInTheMiddle(torch.nn.Module):
+    """A quick node, one that takes seconds to be timed, and a quick one."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(torch.relu(x) @ y)
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Iterator[Preparation]:
+    served = Preparation(tmp_path)
+    yield served
+    served.close()
+
+
+def profiling_of(blobs: Preparation, content: bytes, **more: object) -> Profiling:
+    request = stage_daemon_pb2.ProfileRequest(
+        graph_sha256=blobs.blobs.put(content), blob_address=blobs.address, repetitions=2, **more
+    )
+    return Profiling(request, "cpu")
+
+
+def slow_graph(size: int = 3000) -> bytes:
+    large = torch.ones(size, size)
+    return graph_to_bytes(export(SlowInTheMiddle(), (large, large)).graph)
+
+
+def kill_process() -> None:
+    (process,) = (child for child in multiprocessing.active_children() if child.name == "profile")
+    process.kill()
+
+
+async def everything(profiling: Profiling) -> list[stage_daemon_pb2.DistinctNode]:
+    async with asyncio.timeout(WAIT_SECONDS):
+        return [one async for response in profiling.run() for one in response.measured]
+
+
+async def test_node_that_kills_its_process_is_left_out(blobs: Preparation) -> None:
+    profiling = profiling_of(blobs, slow_graph())
+    found = []
+    async with asyncio.timeout(WAIT_SECONDS):
+        async for response in profiling.run():
+            found.extend(response.measured)
+            if response.num_done == 1:
+                # The product is under way by now, or about to be.
+                kill_process()
+    assert [one.operator for one in found] == ["aten::relu.default", "aten::matmul.default", "aten::tanh.default"]
+    assert "killed by signal 9" in found[1].unmeasured_reason
+    assert [bool(one.unmeasured_reason) for one in found] == [False, True, False]
+    assert found[0].seconds > 0 < found[2].seconds
+
+
+async def test_stopped_profile_says_why_and_leaves_no_process(blobs: Preparation) -> None:
+    profiling = profiling_of(blobs, slow_graph())
+
+    async def read() -> None:
+        async for _ in profiling.run():
+            profiling.stop(Conflict("a deployment came"))
+
+    with pytest.raises(Conflict, match="a deployment came"):
+        await asyncio.wait_for(read(), WAIT_SECONDS)
+    assert not [child for child in multiprocessing.active_children() if child.name == "profile"]
+
+
+async def test_device_profiles_one_graph_at_a_time_until_a_deployment_comes(blobs: Preparation) -> None:
+    supervisor = Supervisor(
+        device_id="node/cpu0", torch_device="cpu", planner_address=blobs.address, listen_host="127.0.0.1"
+    )
+    request = stage_daemon_pb2.ProfileRequest(graph_sha256=blobs.blobs.put(slow_graph()))
+    responses = supervisor.profile(request)
+    await asyncio.wait_for(anext(responses), WAIT_SECONDS)
+    with pytest.raises(Conflict, match="is profiling"):
+        await anext(supervisor.profile(request))
+    deployment = stage_daemon_pb2.LoadStagesRequest(
+        deployment_id="dep-1", generation=1, stages=[stage_daemon_pb2.StageModule(graph_sha256=bytes(32))]
+    )
+    loading = asyncio.ensure_future(anext(supervisor.load(deployment)))
+    with pytest.raises(Conflict, match="dep-1 came to node/cpu0"):
+        await asyncio.wait_for(anext(responses), WAIT_SECONDS)
+    with pytest.raises(NotFound):
+        await asyncio.wait_for(loading, WAIT_SECONDS)
+    await supervisor.close()
+
+
+async def test_reader_that_leaves_ends_the_process(blobs: Preparation) -> None:
+    responses = profiling_of(blobs, slow_graph()).run()
+    await asyncio.wait_for(anext(responses), WAIT_SECONDS)
+    await asyncio.wait_for(responses.aclose(), WAIT_SECONDS)
+    assert not [child for child in multiprocessing.active_children() if child.name == "profile"]
+
+
+async def test_graph_of_many_sizes_is_measured_at_the_one_asked_for(blobs: Preparation) -> None:
+    rows = torch.export.Dim("rows", min=1, max=1 << 20)
+    graph = export(torch.nn.ReLU(), (torch.ones(2, 64),), dynamic_shapes={"input": {0: rows}}).graph
+    seconds = [
+        (await everything(profiling_of(blobs, graph_to_bytes(graph), symbol_values={"rows": size})))[0].seconds
+        for size in (1, 1 << 18)
+    ]
+    assert seconds[1] > seconds[0]
+
+
+async def test_what_is_no_graph_is_refused(blobs: Preparation) -> None:
+    with pytest.raises(InvalidGraph):
+        await everything(profiling_of(blobs, b"\xff no graph"))
+
+
+async def test_unknown_size_is_refused(blobs: Preparation) -> None:
+    with pytest.raises(InvalidRequest, match="'batch' is no dynamic dimension"):
+        await everything(profiling_of(blobs, slow_graph(8), symbol_values={"batch": 2}))
+
+
+async def test_graph_that_is_not_there_is_not_found(blobs: Preparation) -> None:
+    request = stage_daemon_pb2.ProfileRequest(graph_sha256=bytes(32), blob_address=blobs.address)
+    with pytest.raises(NotFound):
+        await everything(Profiling(request, "cpu"))
+    with pytest.raises(InvalidRequest, match="graph_sha256 has 3 bytes"):
+        Profiling(stage_daemon_pb2.ProfileRequest(graph_sha256=b"abc"), "cpu")
