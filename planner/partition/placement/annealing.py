@@ -47,15 +47,16 @@ _HEATS = (
 
 
 def annealed(
-    netlist: Netlist, start: Integers, *, steps: int, target_seconds: float, out_of_time: OutOfTime
+    netlist: Netlist, start: Integers, *, steps: int, target_seconds: float, out_of_time: OutOfTime, mix: int = 0
 ) -> tuple[Integers, float]:
     """[cells] devices and their greatest load, no worse than `start`; ends at `target_seconds` or after `steps`.
 
-    `start` has to fit. Each round is longer than the one before, so that most of any budget goes to long ones.
+    `start` has to fit. `mix` varies the random choices. Each round is longer than the one before, so that most of any
+    budget goes to long ones.
     """
-    search = _Annealing(netlist, start)
+    search = _Annealing(netlist, start, mix)
     first = min(_COLD_STEPS_PER_CELL * netlist.num_cells, steps)
-    length, left = _FIRST_ROUND_STEPS_PER_CELL * netlist.num_cells, steps - first
+    length, left = max(_FIRST_ROUND_STEPS_PER_CELL * netlist.num_cells, steps // 32), steps - first
     search.run(_COLD, first, target_seconds, out_of_time)
     for number in count():
         round_steps = min(length, left, _MAX_ROUND_STEPS)
@@ -70,12 +71,13 @@ def annealed(
 
 
 class _Annealing:
-    def __init__(self, netlist: Netlist, start: Integers) -> None:
+    def __init__(self, netlist: Netlist, start: Integers, mix: int = 0) -> None:
         from planner.partition.placement import local_search
 
         self._kernel = local_search
         self._arena = local_search.arena_of(netlist)
         self._state = local_search.state_of(netlist, start)
+        self._state.random[0] ^= np.uint64(mix % (1 << 32))
         self._kernel.recount(self._arena, self._state)
         self._state.best_value[0] = self._state.load.max()
 

@@ -9,6 +9,7 @@ import numpy as np
 from planner.partition.placement.annealing import annealed, loads_of
 from planner.partition.placement.loads import device_loads
 from planner.partition.placement.lower_bound import lower_bound
+from planner.partition.placement.milp import better_or_bound, num_columns
 from planner.partition.placement.must_fit import check_can_exist, no_packing_found
 from planner.partition.placement.netlist import Netlist, netlist_of
 from planner.partition.placement.packing import first_packing, fits
@@ -16,6 +17,12 @@ from planner.partition.placement.problem import OutOfTime, Placement, PlacementP
 from planner.partition.problem import Integers
 
 DEFAULT_EFFORT = 4_000_000
+_FIRST_TURN_STEPS = 16_000_000
+# A node of the programme costs about the square of its columns: about as long as the annealing before it.
+_SQUARED_COLUMNS_PER_STEP = 128
+_LEAST_QUESTIONS = 20
+# A value this close to the bound, as a share, is taken for it.
+_AS_GOOD = 3e-6
 
 
 def best_free(
@@ -30,8 +37,33 @@ def best_free(
     netlist = netlist_of(problem)
     bound = lower_bound(netlist)
     found = _first(problem, netlist, start)
-    found, _ = annealed(netlist, found, steps=effort, target_seconds=bound, out_of_time=out_of_time)
+    found, bound = _searched(netlist, found, bound, effort, out_of_time)
     return _placement(problem, netlist, found, bound)
+
+
+def _searched(
+    netlist: Netlist, found: Integers, bound: float, effort: int, out_of_time: OutOfTime
+) -> tuple[Integers, float]:
+    """Annealing and the integer programme in turns, each turn longer, until value and bound meet or effort is spent."""
+    left, turn_steps = effort, _FIRST_TURN_STEPS
+    while True:
+        steps = min(turn_steps, left)
+        found, value = annealed(netlist, found, steps=steps, target_seconds=bound, out_of_time=out_of_time, mix=left)
+        left -= steps
+        if value > bound and not out_of_time():
+            questions = max(_LEAST_QUESTIONS, steps * _SQUARED_COLUMNS_PER_STEP // num_columns(netlist) ** 2)
+            answer = better_or_bound(netlist, value, questions=questions, out_of_time=out_of_time)
+            bound = max(bound, answer.lower_bound_seconds)
+            found = _better(netlist, found, answer.devices)
+        if left <= 0 or out_of_time() or float(loads_of(netlist, found).max()) <= bound * (1 + _AS_GOOD):
+            return found, bound
+        turn_steps *= 2
+
+
+def _better(netlist: Netlist, found: Integers, other: Integers | None) -> Integers:
+    if other is None or not fits(netlist, other):
+        return found
+    return other if loads_of(netlist, other).max() < loads_of(netlist, found).max() else found
 
 
 def _first(problem: PlacementProblem, netlist: Netlist, start: Sequence[Placement]) -> Integers:

@@ -60,8 +60,8 @@ class State(NamedTuple):
 def arena_of(netlist: Netlist) -> Arena:
     """A device over its memory by all of that memory pays as much as OVERFLOW devices at the best load."""
     price = OVERFLOW / np.where(netlist.device_bytes > 0, netlist.device_bytes, 1.0)
-    fields = (np.ascontiguousarray(getattr(netlist, field)) for field in Arena._fields[:-1])
-    return Arena(*fields, overflow_price=price)
+    fields = [np.ascontiguousarray(getattr(netlist, field)) for field in Arena._fields[:-1]]
+    return Arena._make([*fields, price])
 
 
 def state_of(netlist: Netlist, devices: Integers) -> State:

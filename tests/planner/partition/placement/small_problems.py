@@ -10,7 +10,7 @@ from planner.partition.placement.problem import PlacementProblem
 def random_problem(
     number: int, *, nodes: int, classes: tuple[int, ...], tightness: float = 1.6, groups: int | None = None
 ) -> PlacementProblem:
-    """`classes`: devices of each. `tightness`: memory in all over the bytes in all; about every tenth pair unsupported."""
+    """`classes`: devices of each. `tightness`: memory in all over the bytes in all; some pairs unsupported."""
     random = np.random.default_rng(number)
     seconds = random.integers(0, 20, (len(classes), nodes)) * random.uniform(0.5, 4.0, (len(classes), 1))
     if len(classes) > 1:

