@@ -33,7 +33,9 @@ MAX_STEPS = 2_000_000
 
 
 def latency_portfolio(problem: PartitionProblem, request: Request) -> Portfolio:
-    return Portfolio(problem, replace(request, objective=Objective.LATENCY, num_stages=0))
+    """Copies come afterwards: they do not help a lone batch."""
+    asked = replace(request, objective=Objective.LATENCY, num_stages=0, replicate=False, saturate_host=False)
+    return Portfolio(problem, asked)
 
 
 def offer_single_devices(found: Portfolio) -> None:

@@ -41,16 +41,22 @@ def test_bytes_beyond_what_sums_can_hold() -> None:
 
 
 def test_unknown_mode_lists_the_known_ones() -> None:
-    with pytest.raises(OptionsError, match="balanced, cut, size_based"):
+    with pytest.raises(OptionsError, match="aot_based, balanced, cost_aware, cut, kl_based"):
         partition(chain([[1.0]]), Request(mode="best"))
 
 
 @pytest.mark.parametrize("mode", sorted(ALGORITHMS))
 def test_every_mode_gives_stages_in_order(mode: str) -> None:
     given = chain([[1.0] * 6] * 3, module_paths=["a", "a", "b", "b", "c", "c"])
-    found = partition(given, Request(mode=mode, module_paths=("a", "b")))
+    request = Request(
+        mode=mode,
+        module_paths=("a", "b"),
+        partition_of_node=(1, 1, 0, 0, 0, 0),
+        device_of_partition=(0, 2),
+    )
+    found = partition(given, request)
     assert sorted(found.stage_of_node) == list(found.stage_of_node)
     assert set(found.stage_of_node) == set(range(found.num_stages))
     assert len(found.reasons) == found.num_stages
     assert len(set(found.device_of_stage)) == found.num_stages
-    assert found == partition(given, Request(mode=mode, module_paths=("a", "b")))
+    assert found == partition(given, request)
