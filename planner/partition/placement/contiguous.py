@@ -17,7 +17,7 @@ from planner.partition.placement.problem import OutOfTime, Placement, PlacementP
 from planner.partition.placement.shortage import check_feasible, not_found
 
 # About ten seconds.
-MAX_PAIRS = 1 << 32
+MAX_PAIRS = 3 << 30
 
 
 def best_contiguous(

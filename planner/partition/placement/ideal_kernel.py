@@ -89,6 +89,7 @@ def relax_rows(
                     continue
                 if held_bytes[end] - held_bytes[start] > class_bytes[own]:
                     continue
+                seen += 2 * num_live
                 gains = False
                 for index in range(num_live):
                     state = live[index]
@@ -97,7 +98,7 @@ def relax_rows(
                         gains = gains or max(best[start, state], least) < best[end, after]
                 if not gains:
                     continue
-                seen += 2 * (num_live + first[end + 1] - first[end])
+                seen += 2 * (first[end + 1] - first[end])
                 load = closing[end, own] - opening[start, own]
                 for at in range(first[end], first[end + 1]):
                     held = reached[edge[at]]

@@ -28,6 +28,8 @@ MAX_STATES = 1 << 12
 # Free items that a round takes in: fewer at once leave more to drop between rounds.
 _TAKEN_AT_ONCE = 2
 _MAX_ROUNDS = 24
+# What working out one item or hyperedge of an ideal takes, in pairs.
+_TABLE_STEPS = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class _Rounds:
             out_of_time=self._budget.out_of_time,
             allowed=allowed,
         )
-        self._budget.num_pairs -= chain.num_pairs
+        self._budget.num_pairs -= chain.num_pairs + _TABLE_STEPS * len(ideals) * (costs.num_items + len(costs.edges))
         return chain
 
     def _drop_hopeless(self, costs: ItemCosts, chain: Chain) -> bool:

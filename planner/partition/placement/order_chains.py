@@ -22,6 +22,8 @@ from planner.partition.placement.problem import PlacementProblem
 
 # Longer orders are cut into so many blocks.
 MAX_BLOCKS = 1024
+# Of graphs beyond this size, few orders are tried.
+_MANY_ITEMS = 20_000
 # With more ways to have used some of the devices, they are taken in a few orders only.
 _MAX_COUNTED = 128
 _UNLIMITED = 1 << 62
@@ -30,25 +32,25 @@ _UNLIMITED = 1 << 62
 def search_orders(items: Items, costs: ItemCosts, incumbent: Incumbent) -> None:
     """At most 10^8 steps; linear in the nodes."""
     orders = item_orders(items.num_ordered, items.arc_source, items.arc_target)
-    problem = incumbent.problem
-    for states in _device_states(problem, costs):
-        if items.num_ordered <= MAX_BLOCKS:
-            _offer_chain(items, costs, prefixes(orders), states, incumbent)
-            continue
-        for order in orders:
-            blocks = _as_blocks(items, costs, order)
-            block_costs = item_costs(problem, blocks.item_of_node)
-            _offer_chain(blocks, block_costs, prefixes([range(blocks.num_ordered)]), states, incumbent)
+    states = list(_device_states(incumbent.problem, costs))
+    if items.num_ordered <= MAX_BLOCKS:
+        _offer_chains(items, costs, prefixes(orders), states, incumbent)
+        return
+    for order in orders if items.num_ordered <= _MANY_ITEMS else orders[:2]:
+        blocks = _as_blocks(items, costs, order)
+        block_costs = item_costs(incumbent.problem, blocks.item_of_node)
+        _offer_chains(blocks, block_costs, prefixes([range(blocks.num_ordered)]), states, incumbent)
 
 
-def _offer_chain(
-    items: Items, costs: ItemCosts, ideals: Sequence[int], states: DeviceStates, incumbent: Incumbent
+def _offer_chains(
+    items: Items, costs: ItemCosts, ideals: Sequence[int], states: Sequence[DeviceStates], incumbent: Incumbent
 ) -> None:
     if not costs.supported.any(axis=0).all():
         return
     relaxed, left = without_free_items(costs, items, ())
     room = incumbent.problem.class_bytes
-    incumbent.offer(items, best_chain(relaxed, ideals, states, room, incumbent.value, max_pairs=_UNLIMITED), left)
+    for each in states:
+        incumbent.offer(items, best_chain(relaxed, ideals, each, room, incumbent.value, max_pairs=_UNLIMITED), left)
 
 
 def _device_states(problem: PlacementProblem, costs: ItemCosts) -> Iterator[DeviceStates]:
