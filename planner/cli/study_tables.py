@@ -8,6 +8,8 @@ from rich.text import Text
 from planner.cli.quantities import format_bytes, format_seconds
 from planner.cli.tables import plain_table
 from planner.plan.diff import PlanDiff
+from planner.plan.plan import Plan
+from planner.schedule.timeline import Simulation
 
 
 def diff_table(before: str, after: str, diff: PlanDiff) -> RenderableType:
@@ -39,3 +41,37 @@ def diff_table(before: str, after: str, diff: PlanDiff) -> RenderableType:
 
 def change(before: float, after: float) -> str:
     return f"{after / before - 1:+.1%}" if before else "-"
+
+
+def simulation_table(plan: Plan, schedule: str, simulation: Simulation) -> RenderableType:
+    """One row per device; below, the whole beside what the plan promised."""
+    makespan = simulation.makespan_seconds
+    table = plain_table(
+        "device",
+        "computing",
+        "transfers",
+        "waiting",
+        "busy",
+        title=f"{schedule}, {simulation.microbatches} microbatches",
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for device in simulation.devices:
+        share = (device.busy_seconds + device.communication_seconds) / makespan if makespan else 0.0
+        table.add_row(
+            device.device_id,
+            format_seconds(device.busy_seconds),
+            format_seconds(device.communication_seconds),
+            format_seconds(device.waiting_seconds),
+            f"{share:.1%}",
+        )
+    lines = [f"{format_seconds(makespan)} in all, {simulation.bubble_share:.1%} of device time is bubble"]
+    if plan.options.training is None and simulation.seconds_between_outputs:
+        lines.append(
+            f"a result every {format_seconds(simulation.seconds_between_outputs)} once it is steady "
+            f"(the plan says {format_seconds(plan.bottleneck_seconds)}), "
+            f"the first after {format_seconds(simulation.output_seconds[0])}"
+        )
+    elif plan.step_seconds is not None:
+        lines.append(f"the plan says {format_seconds(plan.step_seconds)} for its own schedule and microbatches")
+    return Group(table, *map(Text, lines))

@@ -83,6 +83,32 @@ def test_layers_are_kept_whole(cli: RunCli, graph: str, two_devices: Path) -> No
     assert "no node runs in module 'blocks.*'" in refused.stderr
 
 
+def test_simulate_a_stream(cli: RunCli, graph: str, two_devices: Path, tmp_path: Path) -> None:
+    plan = cut_plan(cli, graph, two_devices, "--cut", "layers.1")
+    trace = tmp_path / "trace.json"
+    document = cli("plan", "simulate", plan["id"], "--microbatches", 20, "--trace", trace, "-o", "json").document()
+    simulation = document["simulation"]
+    assert document["schedule"] == "inference"
+    assert len(simulation["output_seconds"]) == 20
+    assert simulation["makespan_seconds"] >= 20 * plan["bottleneck_seconds"]
+    assert {event["ph"] for event in json.loads(trace.read_text())["traceEvents"]} >= {"X", "M"}
+    table = cli("plan", "simulate", plan["id"]).stdout
+    assert "inference, 32 microbatches" in table
+    assert "of device time is bubble" in table
+    refused = cli("plan", "simulate", plan["id"], "--schedule", "gpipe")
+    assert refused.status == exit_codes.INVALID_INPUT
+    assert "the plan is for inference" in refused.stderr
+
+
+def test_simulate_a_training_step(cli: RunCli, graph: str, two_devices: Path) -> None:
+    plan = cut_plan(cli, graph, two_devices, "--cut", "layers.1", "--schedule", "1f1b", "--microbatches", 4)
+    document = cli("plan", "simulate", plan["id"], "-o", "json").document()
+    assert document["simulation"]["makespan_seconds"] == pytest.approx(plan["step_seconds"])
+    slower = cli("plan", "simulate", plan["id"], "--microbatches", 8, "--schedule", "gpipe", "-o", "json").document()
+    assert slower["simulation"]["makespan_seconds"] > document["simulation"]["makespan_seconds"]
+    assert "training step" in cli("plan", "get", plan["id"]).stdout
+
+
 def test_explain_says_what_the_next_best_cut_costs(cli: RunCli, graph: str, two_devices: Path) -> None:
     plan = cut_plan(cli, graph, two_devices, "--cut", "layers.0")["id"]
     lines = cli("plan", "explain", plan, "-o", "json").document()["lines"]
