@@ -83,7 +83,7 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     if found.best is None:
         raise memory_shortage(problem, "optimal", request.num_stages)
     best = found.best
-    if not request.num_stages and not best.assignment.replicas:
+    if not request.num_stages and not found.has_copies:
         best = fewest_stages(problem, bundles, best, request.objective)
     bound = min(found.proven_bound, best.value)
     return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
