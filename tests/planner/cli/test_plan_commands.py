@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.cli import exit_codes
+from planner.wire.graph import graph_to_bytes
+from tests.contract.graphs import linear_chain
 from tests.planner.cli.conftest import RunCli
 
 
@@ -100,7 +103,12 @@ def test_simulate_a_stream(cli: RunCli, graph: str, two_devices: Path, tmp_path:
     assert "the plan is for inference" in refused.stderr
 
 
-def test_simulate_a_training_step(cli: RunCli, graph: str, two_devices: Path) -> None:
+def test_simulate_a_training_step(cli: RunCli, two_devices: Path, tmp_path: Path) -> None:
+    chain = linear_chain(4, name="trained")
+    states = tuple(replace(state, requires_grad=True) for state in chain.states)
+    (tmp_path / "trained.ppgraph").mkdir()
+    (tmp_path / "trained.ppgraph" / "graph.pb").write_bytes(graph_to_bytes(replace(chain, states=states)))
+    graph = cli("submit", tmp_path / "trained.ppgraph", "-o", "json").document()["id"]
     plan = cut_plan(cli, graph, two_devices, "--cut", "layers.1", "--schedule", "1f1b", "--microbatches", 4)
     document = cli("plan", "simulate", plan["id"], "-o", "json").document()
     assert document["simulation"]["makespan_seconds"] == pytest.approx(plan["step_seconds"])
