@@ -28,7 +28,7 @@ from planner.partition.operations.sparse_groups import sparse_groups
 
 # How many visits of operations a search may make, by operation: of short programs, and of others.
 _SHORT = 32
-_COST_AWARE_STEPS = (1500, 400)
+_COST_AWARE_STEPS = (1500, 200)
 _KL_STEPS = (400, 60)
 
 
