@@ -18,7 +18,7 @@ import numpy as np
 from planner.partition.binding_memory import everything_bytes, without_idle_memory
 from planner.partition.exact_search import NEGLIGIBLE, branch_and_bound
 from planner.partition.memory_tiers import in_memory_tiers
-from planner.partition.ordered_pass import Layout, OrderedPass, ordered_pass
+from planner.partition.ordered_pass import Layout, OrderedPass, evaluate_layout, ordered_pass
 from planner.partition.ordered_search import Solution, reach
 from planner.partition.positions import allowed_positions, few_positions
 from planner.partition.problem import Integers, PartitionProblem
@@ -27,6 +27,9 @@ from planner.partition.training import depends_on_num_stages
 # Pairs of a step and an end that one pass may look at: about two seconds.
 MAX_PAIRS = 4e8
 COARSE_POSITIONS = 160
+# In training, with memory that binds, every number of stages is searched: over all of so many positions, else over few.
+MAX_TRAINING_POSITIONS = 64
+TRAINING_POSITIONS = 80
 # Where devices differ in too many ways to tell all apart: numbers of states to try, in turn.
 MAX_TIERED_STATES = (1024, 128, 32)
 # Branch and bound looks at so many reads, over all the layouts that it tries: about a second.
@@ -46,19 +49,53 @@ class OrderedPlan:
 def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedPlan | None:
     """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory.
 
-    In training under a schedule where the number of stages decides what each keeps, every number is searched in turn:
-    that is exact, and takes as many passes. The fewest stages of equal plans are chosen.
+    In training, what a stage keeps may depend on the number of stages behind it: see `_least_in_training`.
     """
     few = problem.training is None or not depends_on_num_stages(problem.training)
     if num_stages or few or problem.device_memory_bytes.min() >= everything_bytes(problem):
         return _least_bottleneck(problem, num_stages)[0]
+    return _least_in_training(problem)
+
+
+def _least_in_training(problem: PartitionProblem) -> OrderedPlan | None:
+    """As if each stage kept one microbatch: a bound, and the answer if that fits in truth. Else every number of stages
+    in turn: exact up to MAX_TRAINING_POSITIONS, beyond that over the positions most worth cutting at. The fewest
+    stages of equal plans are chosen."""
+    assert problem.training is not None
+    lightest, bound = _least_bottleneck(replace(problem, training=replace(problem.training, microbatches=1)), 0)
+    if lightest is not None and _fits(problem, lightest):
+        return lightest
     most = min(problem.num_devices, allowed_positions(problem).size - 1)
-    found = [_least_bottleneck(problem, stages) for stages in range(1, most + 1)]
-    layouts = [layout for layout, _ in found if layout is not None]
-    if not layouts:
+    if allowed_positions(problem).size <= MAX_TRAINING_POSITIONS:
+        exact = [_least_bottleneck(problem, stages) for stages in range(1, most + 1)]
+        found = [layout for layout, _ in exact if layout is not None]
+        bound = max(bound, min(least for _, least in exact))
+    else:
+        found = []
+        for stages in range(1, most + 1):
+            shared = ordered_pass(problem, stages)
+            limit = min((one.bottleneck_seconds for one in found), default=np.inf)
+            coarse = shared.search(few_positions(problem, TRAINING_POSITIONS), limit)
+            layout = shared.layout(coarse.boundaries, coarse.classes)
+            found += [_ordered_plan(layout)] if layout is not None else []
+    if not found:
         return None
-    best = min(layouts, key=lambda layout: layout.bottleneck_seconds)
-    return replace(best, lower_bound_seconds=min(best.bottleneck_seconds, *(bound for _, bound in found)))
+    best = min(found, key=lambda layout: layout.bottleneck_seconds)
+    return replace(best, lower_bound_seconds=min(best.bottleneck_seconds, bound))
+
+
+def _fits(problem: PartitionProblem, plan: OrderedPlan) -> bool:
+    peaks = evaluate_layout(problem, plan.boundaries, plan.devices).device_peak_bytes
+    return bool((np.array(peaks) <= problem.device_memory_bytes).all())
+
+
+def _ordered_plan(layout: Layout) -> OrderedPlan:
+    return OrderedPlan(
+        boundaries=layout.boundaries,
+        devices=layout.devices,
+        bottleneck_seconds=layout.bottleneck_seconds,
+        lower_bound_seconds=0.0,
+    )
 
 
 def _least_bottleneck(problem: PartitionProblem, num_stages: int) -> tuple[OrderedPlan | None, float]:

@@ -17,6 +17,22 @@ def test_impossible_seconds_name_node_and_device(seconds: float) -> None:
         chain([[1.0, seconds, 1.0]])
 
 
+def test_a_node_that_no_device_can_run_is_named_with_the_devices() -> None:
+    with pytest.raises(
+        GraphError, match=r"node 0 \('node0'\) on device 'd0' and on device 'd1' .*no device can run it"
+    ):
+        chain([[np.inf, 1.0], [np.inf, np.inf]])
+
+
+def test_a_node_fixed_to_a_device_that_cannot_run_it() -> None:
+    with pytest.raises(OptionsError, match="fixed to device 'd0', which cannot run it"):
+        chain([[np.inf, 1.0], [1.0, 1.0]], fixed={0: 0})
+
+
+def test_a_fixed_node_can_run_nowhere_else() -> None:
+    assert chain([[1.0, 2.0], [3.0, 4.0]], fixed={1: 1}).compute_seconds.tolist() == [[1.0, np.inf], [3.0, 4.0]]
+
+
 def test_no_nodes() -> None:
     with pytest.raises(GraphError, match="no nodes"):
         problem(compute_seconds=[[]], reads=[], value_bytes=[1])

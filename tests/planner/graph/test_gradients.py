@@ -1,0 +1,57 @@
+"""Which values carry a gradient: behind trained states, through what differentiates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.graph.gradients import values_with_gradient
+from planner.graph.ir import Context, Graph, Operator, OperatorKind, ValueReference
+from tests.builders.random_graphs import GraphWriter
+
+
+def trained(graph: Graph) -> Graph:
+    return replace(graph, states=tuple(replace(state, requires_grad=True) for state in graph.states))
+
+
+def test_only_what_depends_on_a_trained_state() -> None:
+    writer = GraphWriter()
+    given = writer.input()
+    mask = writer.multiply(given)
+    weight = writer.state()
+    first = writer.multiply(mask, weight)
+    last = writer.view(first)
+    graph = writer.graph(last)
+    assert values_with_gradient(graph) == frozenset()
+    assert values_with_gradient(trained(graph)) == {weight, first, last}
+
+
+def test_no_grad_and_detach_stop_it() -> None:
+    writer = GraphWriter()
+    weight = writer.state()
+    first = writer.multiply(writer.input(), weight)
+    cut = writer.tensor()
+    detach = Operator(kind=OperatorKind.ATEN, name="aten::detach", overload="default", aliased_arguments=(0,))
+    writer.call(detach, ValueReference(first), outputs=[cut])
+    last = writer.multiply(cut)
+    graph = trained(writer.graph(last))
+    assert values_with_gradient(graph) == {weight, first}
+    frozen = tuple(replace(node, context=Context(grad_enabled=False)) for node in graph.nodes)
+    assert values_with_gradient(replace(graph, nodes=frozen)) == {weight}
+
+
+def test_numbers_carry_none() -> None:
+    writer = GraphWriter()
+    weight = writer.state()
+    first = writer.multiply(writer.input(), weight)
+    size = writer.scalar()
+    size_of = Operator(kind=OperatorKind.ATEN, name="aten::sym_size", overload="int")
+    writer.call(size_of, ValueReference(first), 0, outputs=[size])
+    assert size not in values_with_gradient(trained(writer.graph(first)))
+
+
+def test_what_is_written_in_place_carries_it_from_then_on() -> None:
+    writer = GraphWriter()
+    target = writer.multiply(writer.input())
+    weight = writer.state()
+    written = writer.add_in_place(target, weight)
+    assert {target, written} <= values_with_gradient(trained(writer.graph(writer.multiply(target))))
