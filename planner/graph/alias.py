@@ -18,17 +18,28 @@ def storage_roots(graph: Graph) -> Mapping[int, int]:
 
     States of one tie group share the storage of the first of them.
     """
+    sources = storage_sources(graph)
     roots = {value.id: value.id for value in graph.values}
     for first, other in _tied_states(graph):
         roots[other] = first
+    for node in graph.nodes:
+        for output in node.outputs:
+            if output and sources[output] != output:
+                roots[output] = roots[sources[output]]
+    return roots
+
+
+def storage_sources(graph: Graph) -> Mapping[int, int]:
+    """Value id to the id of the value that it is a view of, one step back; its own id if a call made its storage."""
+    sources = {value.id: value.id for value in graph.values}
     values = graph.values_by_id()
     for node in graph.nodes:
         chosen: set[int] = set()
         for output, source in shares(graph, node, values):
             if output not in chosen:
                 chosen.add(output)
-                roots[output] = output if copies(node, values[output], values[source]) else roots[source]
-    return roots
+                sources[output] = output if copies(node, values[output], values[source]) else source
+    return sources
 
 
 def no_cut_groups(graph: Graph) -> tuple[tuple[int, ...], ...]:

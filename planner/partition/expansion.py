@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.problem import Booleans, Integers, Labels, PartitionProblem
+from planner.partition.problem import NO_SOURCE, Booleans, Integers, Labels, PartitionProblem
 
 
 def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[PartitionProblem, Assignment]:
@@ -31,6 +31,7 @@ def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[Partiti
 
     values = _Twins(problem.value_producer, copies, stages)
     roots = _Twins(problem.root_producer, copies, stages)
+    sources, root_of_value = _storage(problem, values, roots, stage_of_node, copies)
     reads = _Uses(problem.read_node, copies)
     readers = np.concatenate([stage_of_node[problem.read_node], copies.stages[reads.copy]])
     uses = _Uses(problem.use_node, copies)
@@ -43,9 +44,8 @@ def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[Partiti
         flops=problem.flops[origin],
         value_bytes=values.with_twins(problem.value_bytes),
         value_producer=np.concatenate([_moved(problem.value_producer, place), copy_place[values.copy]]),
-        value_root=np.concatenate(
-            [problem.value_root, roots.seen_by(problem.value_root[values.original], copies.stages[values.copy])]
-        ),
+        value_root=root_of_value,
+        value_source=sources,
         value_returned=np.concatenate([problem.value_returned, np.zeros(values.copy.size, dtype=np.bool_)]),
         root_bytes=roots.with_twins(problem.root_bytes),
         root_producer=np.concatenate([_moved(problem.root_producer, place), copy_place[roots.copy]]),
@@ -115,6 +115,22 @@ class _Uses:
 
     def with_copies(self, content: Integers) -> Integers:
         return np.concatenate([content, content[self._original]])
+
+
+def _storage(
+    problem: PartitionProblem, values: _Twins, roots: _Twins, stage_of_node: Integers, copies: _Copies
+) -> tuple[Integers, Integers]:
+    """(source, root) of each value and twin: a view shows what its own stage sees of its source."""
+    stages = np.where(problem.value_producer >= 0, stage_of_node[problem.value_producer], 0)
+    stages = np.concatenate([stages, copies.stages[values.copy]])
+    source = values.with_twins(problem.value_source)
+    shows = source != NO_SOURCE
+    source[shows] = values.seen_by(source[shows], stages[shows])
+    first = np.where(shows, source, np.arange(source.size))
+    while (first[first] != first).any():
+        first = first[first]
+    own = roots.seen_by(values.with_twins(problem.value_root), stages)
+    return source, own[first]
 
 
 def _by_copy(node_of: Integers, copies: _Copies) -> tuple[Integers, Integers]:

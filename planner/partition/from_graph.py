@@ -11,13 +11,13 @@ import numpy as np
 from planner.cost.inventory import Inventory
 from planner.cost.roofline import NodeCosts
 from planner.errors import OptionsError
-from planner.graph.alias import no_cut_groups, storage_roots
+from planner.graph.alias import no_cut_groups, storage_roots, storage_sources
 from planner.graph.gradients import values_with_gradient
 from planner.graph.ir import Graph, Node, values_in, values_read
 from planner.graph.recomputable import recomputable_nodes
 from planner.partition.constraints import fixed_devices, joined_groups
 from planner.partition.objective import Training
-from planner.partition.problem import Booleans, Floats, Integers, Labels, PartitionProblem
+from planner.partition.problem import NO_SOURCE, Booleans, Floats, Integers, Labels, PartitionProblem
 
 # An opaque state counts as float32.
 OPAQUE_ELEMENT_BYTES = 4
@@ -89,6 +89,7 @@ def problem_from_graph(
         fixed_device=fixed_devices(fixed, paths, groups, device_ids),
         training=training,
         node_recomputable=np.array(recomputable_nodes(graph) if recompute else (), dtype=np.bool_),
+        value_source=_sources(graph, values.producers),
         **_training_arrays(graph, costs, values.producers, roots, state_of_root, training),
     )
 
@@ -117,6 +118,19 @@ def _values(graph: Graph, states: set[int]) -> _Values:
     ]
     returned = frozenset(value for output in graph.outputs for value in values_in(output.content))
     return _Values(producers=producers, reads=reads, returned=returned)
+
+
+def _sources(graph: Graph, producers: Mapping[int, int]) -> Integers:
+    sources = storage_sources(graph)
+    dense = {value: index for index, value in enumerate(producers)}
+    found = (sources[value] for value in producers)
+    return np.array(
+        [
+            dense.get(source, NO_SOURCE) if source != value else NO_SOURCE
+            for value, source in zip(producers, found, strict=True)
+        ],
+        dtype=np.int64,
+    )
 
 
 def _training_arrays(

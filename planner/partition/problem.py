@@ -20,6 +20,7 @@ Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
 FREE = -1
+NO_SOURCE = -1
 
 # Sums of bytes, times every microbatch in flight, have to stay exact in a float64.
 MAX_TOTAL_BYTES = 1 << 53
@@ -62,7 +63,8 @@ class PartitionProblem:
     that are left out say: no gradient, nothing fixed, nothing recomputable.
 
     `node_recomputable` [n]: reads no parameter and gives the same wherever it runs, so that a later stage may run it
-    again instead of receiving what it makes.
+    again instead of receiving what it makes. `value_source` [v]: the value that it is a view of, one step back; -1 for
+    none, or a state.
     """
 
     compute_seconds: Floats
@@ -96,6 +98,7 @@ class PartitionProblem:
     state_gradient_bytes: Integers = field(default_factory=_nothing)
     state_optimizer_bytes: Integers = field(default_factory=_nothing)
     node_recomputable: Booleans = field(default_factory=_no_flags)
+    value_source: Integers = field(default_factory=_nothing)
 
     def __post_init__(self) -> None:
         if self.num_nodes == 0:
@@ -123,6 +126,7 @@ class PartitionProblem:
             "fixed_device": (self.num_nodes, FREE),
             "node_has_gradient": (self.num_nodes, False),
             "node_recomputable": (self.num_nodes, False),
+            "value_source": (self.num_values, NO_SOURCE),
             "value_gradient_bytes": (self.num_values, 0),
             "state_gradient_bytes": (self.state_bytes.size, 0),
             "state_optimizer_bytes": (self.state_bytes.size, 0),

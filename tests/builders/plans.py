@@ -29,6 +29,7 @@ def plan_of(
     stage_of_node: Sequence[int],
     routing: Routing = Routing.DIRECT,
     device_of_stage: Sequence[int] | None = None,
+    recomputed: Sequence[Sequence[int]] = (),
 ) -> Plan:
     """A plan of exactly this split, each stage on a device of its own unless told otherwise."""
     num_stages = max(stage_of_node) + 1
@@ -39,6 +40,7 @@ def plan_of(
         stage_of_node=tuple(stage_of_node),
         device_of_stage=devices,
         reasons=tuple(f"stage {index} of a given split" for index in range(num_stages)),
+        recomputed=tuple(tuple(nodes) for nodes in recomputed),
     )
     costs = node_costs(graph, inventory.devices, graph.hints())
     problem = problem_from_graph(
