@@ -12,10 +12,12 @@ import pytest
 from planner.cost.inventory import Inventory
 from planner.errors import PlanInvariantError
 from planner.graph.ir import Graph
-from planner.plan.options import Routing
+from planner.partition.objective import Training
+from planner.plan.options import BalancedMode, PlanOptions, Routing
 from planner.plan.plan import Plan, StageEdge, StageMemory, TieGroup
 from planner.plan.verify import verify_plan
-from tests.builders.plans import plan_of
+from planner.planning import make_plan
+from tests.builders.plans import inventory_of, plan_of
 from tests.builders.random_graphs import GraphWriter
 
 
@@ -235,3 +237,35 @@ def test_a_large_plan_is_built_and_verified() -> None:
     graph = writer.graph(values[-1])
     plan = plan_of(graph, tuple(index * 16 // 6000 for index in range(6000)), Routing.RELAY)
     verify_plan(plan, graph)
+
+
+def trained_plan() -> tuple[Plan, Graph]:
+    graph = replace(GRAPH, states=tuple(replace(state, requires_grad=True) for state in GRAPH.states))
+    options = PlanOptions(mode=BalancedMode(num_stages=2), training=Training(microbatches=4))
+    return make_plan(graph, "id", inventory_of(2), options), graph
+
+
+TRAINING_BREAKS: dict[str, tuple[str, Break]] = {
+    "gradients counted too low": ("stage_memory", lambda plan: with_memory(plan, 0, gradient_bytes=0)),
+    "optimizer counted too low": ("stage_memory", lambda plan: with_memory(plan, 0, optimizer_bytes=0)),
+    "saved counted too low": ("stage_memory", lambda plan: with_memory(plan, 0, saved_bytes=1)),
+    "no gradient comes back": ("edge_gradients", lambda plan: with_edge(plan, 0, gradient_value_ids=())),
+    "no backward pass paid": ("bottleneck_seconds", lambda plan: with_stage(plan, 0, backward_seconds=7.0)),
+    "a step shorter than its work": ("step_seconds", lambda plan: replace(plan, step_seconds=plan.bottleneck_seconds)),
+    "no step": ("step_seconds", lambda plan: replace(plan, step_seconds=None)),
+}
+
+
+def test_a_sound_training_plan_passes() -> None:
+    plan, graph = trained_plan()
+    verify_plan(plan, graph)
+    assert plan.tie_groups == () or plan.tie_groups[0].requires_grad
+
+
+@pytest.mark.parametrize("name", TRAINING_BREAKS)
+def test_a_broken_training_plan_is_refused(name: str) -> None:
+    invariant, breaks = TRAINING_BREAKS[name]
+    plan, graph = trained_plan()
+    with pytest.raises(PlanInvariantError) as refused:
+        verify_plan(breaks(plan), graph)
+    assert refused.value.metadata["invariant"] == invariant
