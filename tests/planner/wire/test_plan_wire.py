@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.errors import GraphError, OptionsError
+from planner.cost.sources import CostSource, RateSource
+from planner.errors import GraphError, InvalidArgument, OptionsError
 from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions, Routing
 from planner.plan.verify import verify_plan
 from planner.wire.plan import options_from_proto, options_to_proto, plan_from_proto, plan_to_proto
@@ -32,6 +34,20 @@ def test_a_plan_comes_back_from_its_bytes(seed: int, num_stages: int, routing: R
     assert message.created_at.ToDatetime(UTC) == MOMENT
     assert message.mode == "balanced"
     assert [stage.memory.peak_bytes for stage in message.stages] == [stage.memory.peak_bytes for stage in plan.stages]
+
+
+def test_sources_of_seconds_come_back() -> None:
+    graph = random_graph(1, 5)
+    sources = tuple(
+        CostSource(device_kind=rates.name, num_measured=index, num_nodes=5, rates=rates, scaled=index == 1)
+        for index, rates in enumerate(RateSource)
+    )
+    plan = replace(plan_of(graph, random_stages(graph, 1, 2)), cost_sources=sources)
+    message = plan_to_proto(plan, plan_id="plan-1", created_at=MOMENT)
+    assert plan_from_proto(message) == plan
+    message.cost_sources[2].rates = 0  # type: ignore[assignment]
+    with pytest.raises(InvalidArgument, match=r"plan\.cost_sources\[2\]: rates is 0"):
+        plan_from_proto(message)
 
 
 def test_an_absent_lower_bound_is_not_zero() -> None:
