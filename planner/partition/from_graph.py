@@ -40,7 +40,7 @@ def problem_from_graph(
     """Linear in values + reads. Raises GraphError, InventoryError or OptionsError for what cannot be planned at all.
 
     `fixed`: (module path, device id). `together`: module paths that have to share a stage. `recompute`:
-    whether to find the nodes that stages may run again.
+    whether stages may run nodes again.
     """
     roots = storage_roots(graph)
     states = {state.value_id for state in graph.states}
@@ -88,8 +88,7 @@ def problem_from_graph(
         ),
         fixed_device=fixed_devices(fixed, paths, groups, device_ids),
         training=training,
-        node_recomputable=np.array(recomputable_nodes(graph) if recompute else (), dtype=np.bool_),
-        value_source=_sources(graph, values.producers),
+        **(_recomputation_arrays(graph, values.producers) if recompute else {}),
         **_training_arrays(graph, costs, values.producers, roots, state_of_root, training),
     )
 
@@ -120,17 +119,14 @@ def _values(graph: Graph, states: set[int]) -> _Values:
     return _Values(producers=producers, reads=reads, returned=returned)
 
 
-def _sources(graph: Graph, producers: Mapping[int, int]) -> Integers:
+def _recomputation_arrays(graph: Graph, producers: Mapping[int, int]) -> dict[str, Any]:
     sources = storage_sources(graph)
     dense = {value: index for index, value in enumerate(producers)}
-    found = (sources[value] for value in producers)
-    return np.array(
-        [
-            dense.get(source, NO_SOURCE) if source != value else NO_SOURCE
-            for value, source in zip(producers, found, strict=True)
-        ],
-        dtype=np.int64,
-    )
+    shown = [NO_SOURCE if sources[value] == value else dense.get(sources[value], NO_SOURCE) for value in producers]
+    return {
+        "node_recomputable": np.array(recomputable_nodes(graph), dtype=np.bool_),
+        "value_source": np.array(shown, dtype=np.int64),
+    }
 
 
 def _training_arrays(

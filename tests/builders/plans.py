@@ -44,7 +44,12 @@ def plan_of(
     )
     costs = node_costs(graph, inventory.devices, graph.hints())
     problem = problem_from_graph(
-        graph, costs, inventory, relay=routing is Routing.RELAY, microbatches_in_flight=options.microbatches_in_flight
+        graph,
+        costs,
+        inventory,
+        relay=routing is Routing.RELAY,
+        microbatches_in_flight=options.microbatches_in_flight,
+        recompute=any(recomputed),
     )
     evaluation = evaluate(problem, assignment)
     return build_plan(graph, "graph-id", inventory, options, assignment, evaluation)

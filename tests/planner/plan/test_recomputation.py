@@ -1,4 +1,4 @@
-"""Stages that run nodes of earlier stages again give what the whole program gives; what must not run twice is refused."""
+"""Stages that run nodes of earlier stages again give what the whole program gives; other such plans are refused."""
 
 from __future__ import annotations
 
