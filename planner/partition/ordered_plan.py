@@ -59,8 +59,8 @@ def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedP
 
 def _least_in_training(problem: PartitionProblem) -> OrderedPlan | None:
     """As if each stage kept one microbatch: a bound, and the answer if that fits in truth. Else every number of stages
-    in turn: exact up to MAX_TRAINING_POSITIONS, beyond that over the positions most worth cutting at. The fewest
-    stages of equal plans are chosen."""
+    in turn: exact up to MAX_TRAINING_POSITIONS, beyond that over the positions most worth cutting at, and over
+    all of them for what fits wherever a stage stands. The first of equal plans is chosen."""
     assert problem.training is not None
     lightest, bound = _least_bottleneck(replace(problem, training=replace(problem.training, microbatches=1)), 0)
     if lightest is not None and _fits(problem, lightest):
@@ -71,7 +71,9 @@ def _least_in_training(problem: PartitionProblem) -> OrderedPlan | None:
         found = [layout for layout, _ in exact if layout is not None]
         bound = max(bound, min(least for _, least in exact))
     else:
-        found = []
+        # As many kept as there could be stages: what fits so, fits.
+        safe, _ = _least_bottleneck(problem, 0)
+        found = [safe] if safe is not None else []
         for stages in range(1, most + 1):
             shared = ordered_pass(problem, stages)
             limit = min((one.bottleneck_seconds for one in found), default=np.inf)
