@@ -3,12 +3,30 @@
 Existing code changes one import:
 
     from torch.fx.passes.split_module import split_module      ->  from planner.fx_compat import split_module
+    ...accelerator_partitioner, ...partitioner_utils           ->  from planner.fx_compat.partitioner import ...
     from slapo.pipeline import analyze_pipeline_module, ...    ->  from planner.fx_compat import analyze_pipeline_module
 
 The meaning is theirs except where theirs gives wrong numbers or refuses what can be done; each module's docstring says
 where. Importing this package loads torch, which nothing else in the planner does but the client's export.
 """
 
+from planner.fx_compat.partitioner import (
+    DAG,
+    DAGNode,
+    Device,
+    NodeLatency,
+    Partition,
+    Partitioner,
+    PartitionerConfig,
+    PartitionLatency,
+    PartitionMode,
+    PartitionResult,
+    get_comm_latency_between,
+    get_device_to_partitions_mapping,
+    get_latency_of_partitioned_graph,
+    get_partition_to_latency_mapping,
+    reset_partition_device,
+)
 from planner.fx_compat.pipeline_liveness import analyze_pipeline_module
 from planner.fx_compat.pipeline_propagate import generate_pipeline_partition, propagate_partition
 from planner.fx_compat.pipeline_stage import PipelineStage, pipeline_stages
@@ -16,11 +34,26 @@ from planner.fx_compat.pipeline_ties import analyze_tie_weights
 from planner.fx_compat.split_module import split_module
 
 __all__ = [
+    "DAG",
+    "DAGNode",
+    "Device",
+    "NodeLatency",
+    "Partition",
+    "PartitionLatency",
+    "PartitionMode",
+    "PartitionResult",
+    "Partitioner",
+    "PartitionerConfig",
     "PipelineStage",
     "analyze_pipeline_module",
     "analyze_tie_weights",
     "generate_pipeline_partition",
+    "get_comm_latency_between",
+    "get_device_to_partitions_mapping",
+    "get_latency_of_partitioned_graph",
+    "get_partition_to_latency_mapping",
     "pipeline_stages",
     "propagate_partition",
+    "reset_partition_device",
     "split_module",
 ]
