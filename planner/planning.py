@@ -100,6 +100,7 @@ def _problem(graph: Graph, costs: NodeCosts, inventory: Inventory, options: Plan
         training=options.training,
         fixed=options.fixed,
         together=options.together,
+        recompute=isinstance(options.mode, OptimalMode) and options.mode.recompute,
     )
 
 

@@ -11,6 +11,7 @@
 | other orders | segments of each | |
 | other modes, where quick | what they find | |
 | copies of stages, if asked for | segments, and how many devices each gets | |
+| recomputation, if asked for | what stages run again, also with what that makes moved for nothing | |
 | local search | from the best of all, on the true objective | |
 
 Every candidate is judged by `evaluate`. Budgets are counted in steps, so that the answer is the same on any machine.
@@ -45,9 +46,12 @@ from planner.partition.positions import few_positions
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import Bundles, bundles_of, program_orders, reordered
 from planner.partition.reasons import reasons
+from planner.partition.recompute import recompute
+from planner.partition.recompute_cones import sent_for_nothing
 from planner.partition.relaxation import relaxed
 from planner.partition.replicated import least_bottleneck_with_copies, with_idle_copies
 from planner.partition.request import Request
+from planner.partition.score import score
 from planner.partition.size_based import size_based
 from planner.partition.sparse_nn import sparse_nn
 from planner.partition.transfer_bound import transfer_bound
@@ -66,6 +70,8 @@ ROOM_SHARES = (1.0, 0.85, 0.6)
 
 def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     """Raises OptionsError for stages that cannot be, Infeasible where nothing fits. Deterministic."""
+    if request.recompute:
+        return _with_recomputation(problem, request)
     check_num_stages(problem, request.num_stages, "optimal")
     found = Portfolio(problem, request)
     bundles = bundles_of(problem)
@@ -87,6 +93,19 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
         best = fewest_stages(problem, bundles, best, request.objective)
     bound = min(found.proven_bound, best.value)
     return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
+
+
+def _with_recomputation(problem: PartitionProblem, request: Request) -> Assignment:
+    """Bounded by arithmetic alone: what else is proven counts transfers that may be spared."""
+    plain, objective = replace(request, recompute=False), request.objective
+    found = Portfolio(problem, plain)
+    found.keep(recompute(problem, score(problem, optimal(problem, plain), objective), objective))
+    with suppress(Infeasible):
+        moved = optimal(sent_for_nothing(problem), plain)
+        found.keep(recompute(problem, score(problem, moved, objective), objective))
+    assert found.best is not None
+    _arithmetic(found, bundles_of(problem))
+    return replace(found.best.assignment, reasons=reasons(problem, found.best), lower_bound_seconds=found.proven_bound)
 
 
 def _arithmetic(found: Portfolio, bundles: Bundles) -> None:
