@@ -4,7 +4,7 @@
 devices: [{id: gpu0, kind: a100, memory: 40GiB}, …]      # as in an inventory file, with links and default_link
 nodes:
 - id: attention.0
-  seconds: {a100: 0.004, t4: 0.02}      # a kind that is left out cannot run the node
+  seconds: {a100: 0.004, t4: 0.02}      # a kind that is left out cannot run the node; "*" stands for all others
   inputs: [embed, norm.0/mean]          # a node's only output, or one of its outputs by name
   output_bytes: 4194304                 # or outputs: {mean: 4096, scale: 4096}
   weights: {wq: 1048576}                # by name; one name in two nodes is one weight. Or weight_bytes: 1048576

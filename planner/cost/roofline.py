@@ -7,6 +7,7 @@ take the times that they were given.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ from planner.cost.sources import CostSource, RateSource
 from planner.cost.work import Floats, Work, graph_work
 from planner.errors import GraphError
 from planner.graph.ir import Graph, Node, OperatorKind
+
+# A key of opaque_seconds: every kind that has no time of its own.
+ANY_KIND = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,14 +83,15 @@ def _seconds(graph: Graph, work: Work, device: Device, kind: KindCosts) -> Float
 
 
 def _opaque_seconds(node: Node, index: int, kind: str) -> float:
-    """The kind's own time; failing that the slowest that is known; 0 where none is."""
+    """The kind's own time; failing that the time of "*"; inf, which bars the node, where others only have one."""
     times = dict(node.opaque_seconds)
     for name, seconds in times.items():
         if not 0.0 <= seconds < float("inf"):
             raise GraphError(
                 f"node {index} ({node.name!r}): opaque_seconds for {name!r} is {seconds}, needs a finite number from 0"
             )
-    return times.get(kind, max(times.values(), default=0.0))
+    own = {name.lower(): seconds for name, seconds in times.items()}
+    return own.get(kind.lower(), own.get(ANY_KIND, math.inf if own else 0.0))
 
 
 def _source(graph: Graph, device: Device, kind: KindCosts) -> CostSource:

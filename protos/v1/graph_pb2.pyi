@@ -587,7 +587,9 @@ class Node(google.protobuf.message.Message):
 
     @property
     def opaque_seconds(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """OPAQUE operators only: seconds by device kind."""
+        """OPAQUE operators only: seconds by device kind; "*" stands for every kind without a time of its own. A kind that has
+        none cannot run the node, unless the map is empty: then it costs nothing anywhere.
+        """
 
     def __init__(
         self,

@@ -142,7 +142,7 @@ async def test_cut_after_a_module_that_is_not_there(planner: PlannerServiceStub)
 async def test_what_is_refused_at_once(planner: PlannerServiceStub) -> None:
     graph = await create_graph(planner, chain_bytes())
     with refused("INVALID_OPTIONS"):
-        await ask(planner, graph_id=graph.id, options=plan_pb2.PlanOptions())
+        await ask(planner, graph_id=graph.id, options=plan_pb2.PlanOptions(cut=plan_pb2.CutMode()))
     with refused("NOT_FOUND"):
         await ask(planner, graph_id="0" * 64)
     with refused("NOT_FOUND"):

@@ -69,6 +69,18 @@ def test_our_own_format(bare_cli: RunCli, tmp_path: Path) -> None:
     assert set(json.loads(out.read_text())) == {"start", "split", "end"}
 
 
+def test_a_node_stays_where_it_can_run(bare_cli: RunCli, tmp_path: Path) -> None:
+    nodes = [{"id": "only", "seconds": {"small": 1}}, {"id": "any", "seconds": {"*": 2}, "inputs": ["only"]}]
+    path, out = tmp_path / "instance.json", tmp_path / "placed.json"
+    path.write_text(json.dumps(OWN | {"nodes": nodes}))
+    bare_cli("solve", path, "--contiguous", "--out", out, "-o", "json").document()
+    assert json.loads(out.read_text())["only"] == "b"
+    path.write_text(json.dumps(OWN | {"nodes": [{"id": "nowhere", "seconds": {"other": 1}}]}))
+    refused = bare_cli("solve", path)
+    assert refused.status == exit_codes.INVALID_INPUT
+    assert "nowhere" in refused.stderr
+
+
 def test_nodes_are_put_in_order_and_shared_weights_counted_once() -> None:
     instance = parse_instance(OWN)
     assert instance.node_ids == ("start", "split", "end")

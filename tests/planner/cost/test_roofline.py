@@ -94,9 +94,15 @@ def test_equal_devices_share_figures_and_unequal_do_not() -> None:
 
 
 def test_opaque_node_takes_its_kinds_time() -> None:
-    costs = node_costs(opaque(h200=0.5, l4=2.0), [device("h200"), device("a100")], {})
+    costs = node_costs(opaque(h200=0.5, l4=2.0), [device("H200"), device("l4")], {})
     assert costs.seconds[:, 0].tolist() == [0.5, 2.0]
     assert costs.shapes[1].size_bytes == 77
+
+
+def test_a_kind_without_a_time_cannot_run_an_opaque_node_unless_there_is_one_for_all_others() -> None:
+    assert node_costs(opaque(h200=0.5), [device("a100")], {}).seconds.tolist() == [[np.inf]]
+    assert node_costs(opaque(**{"h200": 0.5, "*": 3.0}), [device("a100")], {}).seconds.tolist() == [[3.0]]
+    assert node_costs(opaque(), [device("a100")], {}).seconds.tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
