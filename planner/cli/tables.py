@@ -190,12 +190,13 @@ def _stage_cells(stage: Stage, devices: dict[str, Device]) -> tuple[RenderableTy
 
 
 def _stage_line(stage: Stage) -> str:
-    """ "stage 1: encoder.layer.3 → pooler; takes 78.1 KiB, passes on 2 KiB" """
+    """ "stage 1: encoder.layer.3 → pooler; takes 78.1 KiB, passes on 2 KiB; runs 12 nodes of earlier stages again" """
     modules = list(dict.fromkeys(path for path in (stage.first_module, stage.last_module) if path))
     taken = sum(entry.size_bytes for entry in stage.liveness if entry.consumed)
     passing = [entry.size_bytes for entry in stage.liveness if entry.bypassing and not entry.consumed]
     bypass = f", passes on {format_bytes(sum(passing))} (unread: {len(passing)})" if passing else ""
-    return f"stage {stage.index}: {' → '.join(modules) or 'no module'}; takes {format_bytes(taken)}{bypass}"
+    again = f"; runs {stage.num_recomputed_nodes} nodes of earlier stages again" if stage.recomputed_ranges else ""
+    return f"stage {stage.index}: {' → '.join(modules) or 'no module'}; takes {format_bytes(taken)}{bypass}{again}"
 
 
 def _links_table(inventory: Inventory) -> Table:

@@ -71,9 +71,16 @@ def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) ->
     consumed = sum(entry.consumed for entry in stage.liveness)
     bypassing = sum(entry.bypassing and not entry.consumed for entry in stage.liveness)
     yield f"  on entry {_count(len(stage.liveness), 'value')} live: {consumed} read here, {bypassing} only passing by"
+    if stage.recomputed_ranges:
+        yield f"  runs {_count(stage.num_recomputed_nodes, 'node')} of earlier stages again: {_recomputed(stage)}"
     for edge in plan.edges:
         if edge.source_stage == stage.index:
             yield f"  {_edge(plan, edge)}"
+
+
+def _recomputed(stage: Stage) -> str:
+    shown = [f"{start} to {end - 1}" if end - start > 1 else f"{start}" for start, end in stage.recomputed_ranges]
+    return ", ".join([*shown[:6], "…"] if len(shown) > 6 else shown)
 
 
 def _next_best(plan: Plan, alternative: CutAlternative) -> str:

@@ -88,6 +88,10 @@ class Stage:
     def num_nodes(self) -> int:
         return sum(end - start for start, end in self.node_ranges)
 
+    @property
+    def num_recomputed_nodes(self) -> int:
+        return sum(end - start for start, end in self.recomputed_ranges)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEdge:
