@@ -34,31 +34,31 @@ class Heat:
 _COLD = Heat(doublings=4, start=0.0, swaps=40, clusters=20)
 _COLD_STEPS_PER_CELL = 50
 # Found by trial on profiled graphs: no one setting is best on all of them.
+_WIDE = Heat(doublings=4, start=0.05, swaps=160, clusters=60)
 _HEATS = (
     Heat(doublings=3, start=0.02, swaps=60, clusters=120),
-    Heat(doublings=4, start=0.05, swaps=160, clusters=60),
-    Heat(doublings=3, start=2.0, swaps=128, clusters=60),
+    _WIDE,
     Heat(doublings=5, start=0.1, swaps=160, clusters=30),
+    _WIDE,
     Heat(doublings=3, start=0.01, swaps=160, clusters=30),
-    Heat(doublings=4, start=0.01, swaps=160, clusters=60),
-    Heat(doublings=2, start=0.02, swaps=128, clusters=60),
-    Heat(doublings=5, start=0.03, swaps=100, clusters=100),
+    _WIDE,
+    Heat(doublings=3, start=2.0, swaps=128, clusters=60),
 )
 
 
 def annealed(
-    netlist: Netlist, start: Integers, *, steps: int, target_seconds: float, out_of_time: OutOfTime, mix: int = 0
+    netlist: Netlist, start: Integers, *, steps: int, target_seconds: float, out_of_time: OutOfTime, turn: int = 0
 ) -> tuple[Integers, float]:
     """[cells] devices and their greatest load, no worse than `start`; ends at `target_seconds` or after `steps`.
 
-    `start` has to fit. `mix` varies the random choices. Each round is longer than the one before, so that most of any
+    `start` has to fit. `turn` varies the random choices. Each round is longer than the one before, so that most of any
     budget goes to long ones.
     """
-    search = _Annealing(netlist, start, mix)
+    search = _Annealing(netlist, start, turn)
     first = min(_COLD_STEPS_PER_CELL * netlist.num_cells, steps)
-    length, left = max(_FIRST_ROUND_STEPS_PER_CELL * netlist.num_cells, steps // 32), steps - first
+    length, left = max(_FIRST_ROUND_STEPS_PER_CELL * netlist.num_cells, steps // 8), steps - first
     search.run(_COLD, first, target_seconds, out_of_time)
-    for number in count():
+    for number in count(turn):
         round_steps = min(length, left, _MAX_ROUND_STEPS)
         if round_steps <= 0 or netlist.num_devices == 1 or search.value <= target_seconds * (1 + _NEGLIGIBLE):
             break
@@ -71,13 +71,13 @@ def annealed(
 
 
 class _Annealing:
-    def __init__(self, netlist: Netlist, start: Integers, mix: int = 0) -> None:
+    def __init__(self, netlist: Netlist, start: Integers, turn: int = 0) -> None:
         from planner.partition.placement import local_search
 
         self._kernel = local_search
         self._arena = local_search.arena_of(netlist)
         self._state = local_search.state_of(netlist, start)
-        self._state.random[0] ^= np.uint64(mix % (1 << 32))
+        self._state.random[0] ^= np.uint64(turn)
         self._kernel.recount(self._arena, self._state)
         self._state.best_value[0] = self._state.load.max()
 
