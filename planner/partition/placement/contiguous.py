@@ -6,15 +6,15 @@ Exact where the order ideals are few enough (dynamic programming over pairs of i
 
 from __future__ import annotations
 
-from planner.partition.placement.absorption import MAX_ITEMS, absorb
-from planner.partition.placement.device_states import least_load
-from planner.partition.placement.ideal_rounds import Budget, search_all_ideals
-from planner.partition.placement.ideals import enumerate_ideals, order_of
-from planner.partition.placement.incumbent import Incumbent
-from planner.partition.placement.items import ItemCosts, Items, item_costs, items_of
-from planner.partition.placement.order_chains import search_orders
+from planner.partition.placement.ideals.absorption import MAX_ITEMS, absorb
+from planner.partition.placement.ideals.device_states import least_load
+from planner.partition.placement.ideals.ideals import enumerate_ideals, order_of
+from planner.partition.placement.ideals.incumbent import Incumbent
+from planner.partition.placement.ideals.items import ItemCosts, Items, item_costs, items_of
+from planner.partition.placement.ideals.order_chains import search_orders
+from planner.partition.placement.ideals.rounds import Budget, search_all_ideals
+from planner.partition.placement.ideals.shortage import check_feasible, not_found
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
-from planner.partition.placement.shortage import check_feasible, not_found
 
 # About ten seconds.
 MAX_PAIRS = 3 << 30

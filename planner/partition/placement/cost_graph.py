@@ -13,11 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.errors import GraphError, InventoryError
+from planner.errors import GraphError, InventoryError, PlannerError
+from planner.graph.bounds import MAX_NODES, shown_value
+from planner.graph.cycle import cycle_text, find_cycle
 from planner.partition.placement.problem import Placement, PlacementProblem
 
-MAX_COUNT = 1_000_000
+MAX_EDGES = 2_000_000
 MAX_DEVICES = 1024
+# Sums and products of such numbers stay finite.
+MAX_NUMBER = 1e18
 HOST, ACCELERATOR = 0, 1
 
 
@@ -35,7 +39,7 @@ def is_cost_graph(document: object) -> bool:
 
 def read_cost_graph(document: Mapping[str, object]) -> CostGraph:
     """Raises GraphError or InventoryError that names the node, edge or field."""
-    nodes, edges = _records(document, "nodes"), _records(document, "edges")
+    nodes, edges = _records(document, "nodes", MAX_NODES), _records(document, "edges", MAX_EDGES)
     if not nodes:
         raise GraphError("the cost graph has no nodes; there is nothing to place")
     ids = [_whole(node, "id", f"node {index}") for index, node in enumerate(nodes)]
@@ -44,9 +48,11 @@ def read_cost_graph(document: Mapping[str, object]) -> CostGraph:
         repeated = next(node_id for index, node_id in enumerate(ids) if index_of[node_id] != index)
         raise GraphError(f"two nodes have id {repeated}; give each node its own", node=str(repeated))
     costs, arcs = _edges(edges, index_of, ids)
-    _check_acyclic(len(ids), arcs, ids)
-    names = [f"node {node_id}" for node_id in ids]
-    return CostGraph(problem=_problem(document, nodes, names, costs, arcs), node_ids=tuple(ids))
+    cycle = find_cycle(len(ids), arcs)
+    if cycle is not None:
+        text = cycle_text([str(ids[node]) for node in cycle])
+        raise GraphError(f"the edges form a cycle: {text}; leave one of its edges out", node=str(ids[cycle[0]]))
+    return CostGraph(problem=_problem(document, nodes, ids, costs, arcs), node_ids=tuple(ids))
 
 
 def placement_document(graph: CostGraph, placement: Placement) -> dict[str, str]:
@@ -61,11 +67,15 @@ def placement_document(graph: CostGraph, placement: Placement) -> dict[str, str]
 def _problem(
     document: Mapping[str, object],
     nodes: Sequence[Mapping[str, object]],
-    names: Sequence[str],
+    ids: Sequence[int],
     costs: Mapping[int, float],
     arcs: Sequence[tuple[int, int]],
 ) -> PlacementProblem:
     count = len(nodes)
+    class_devices = _device_count(document, "maxCPUs"), _device_count(document, "maxFPGAs")
+    if not sum(class_devices):
+        raise InventoryError("maxCPUs and maxFPGAs are 0; there has to be a device to place on")
+    names = [f"node {node_id}" for node_id in ids]
     seconds = np.empty((2, count))
     seconds[HOST] = [_number(node, "cpuLatency", name) for node, name in zip(nodes, names, strict=True)]
     seconds[ACCELERATOR] = [_accelerator_time(node, name) for node, name in zip(nodes, names, strict=True)]
@@ -79,22 +89,30 @@ def _problem(
         read_tensor=np.array([tensor_of[source] for source, _ in arcs], dtype=np.int64),
         read_node=np.array([target for _, target in arcs], dtype=np.int64),
         transfer_seconds=transfer,
-        is_backward=np.array([bool(node.get("isBackwardNode", 0)) for node in nodes], dtype=np.bool_),
+        is_backward=np.array(
+            [_flag(node, "isBackwardNode", 0, name) for node, name in zip(nodes, names, strict=True)], dtype=np.bool_
+        ),
         colocation=_colocation(nodes),
-        class_devices=np.array([_device_count(document, "maxCPUs"), _device_count(document, "maxFPGAs")]),
-        class_bytes=np.array([math.inf, _number(document, "maxSizePerFPGA", "the inventory")]),
+        class_devices=np.array(class_devices),
+        class_bytes=np.array([math.inf, _number(document, "maxSizePerFPGA", "the inventory", InventoryError)]),
         class_is_parallel=np.array([True, False]),
-        node_names=tuple(names),
+        node_names=tuple(map(str, ids)),
         class_names=("cpu", "fpga"),
     )
 
 
-def _records(document: Mapping[str, object], field: str) -> Sequence[Mapping[str, object]]:
+def _records(document: Mapping[str, object], field: str, most: int) -> Sequence[Mapping[str, object]]:
     found = document.get(field)
-    if not isinstance(found, list) or not all(isinstance(record, Mapping) for record in found):
-        raise GraphError(f"{field!r} is missing or not a list of objects", field=field)
-    if len(found) > MAX_COUNT:
-        raise GraphError(f"{field!r} has {len(found)} entries; at most {MAX_COUNT} can be placed", field=field)
+    if not isinstance(found, list):
+        raise GraphError(f"{field} is {shown_value(found)}, needs a list of objects", field=field)
+    if len(found) > most:
+        raise GraphError(
+            f"{field} has {len(found):,} entries, and at most {most:,} can be placed; give groups of nodes as one",
+            field=field,
+        )
+    for index, record in enumerate(found):
+        if not isinstance(record, Mapping):
+            raise GraphError(f"{field}[{index}] is {shown_value(record)}, needs an object", field=field)
     return found
 
 
@@ -124,49 +142,46 @@ def _end(edge: Mapping[str, object], field: str, name: str, index_of: Mapping[in
     return index_of[node_id]
 
 
-def _check_acyclic(count: int, arcs: Sequence[tuple[int, int]], ids: Sequence[int]) -> None:
-    readers: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
-    for source, target in arcs:
-        readers[source].append(target)
-        waiting[target] += 1
-    ready = [node for node in range(count) if not waiting[node]]
-    for node in ready:
-        for reader in readers[node]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    if len(ready) < count:
-        stuck = next(node for node in range(count) if waiting[node])
-        raise GraphError(f"the edges form a cycle: node {ids[stuck]} waits for itself", node=str(ids[stuck]))
-
-
 def _colocation(nodes: Sequence[Mapping[str, object]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     numbers: dict[object, int] = {}
-    keys = [("class", str(node["colorClass"])) if "colorClass" in node else index for index, node in enumerate(nodes)]
+    keys = [("class", _colour(node)) if "colorClass" in node else index for index, node in enumerate(nodes)]
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
+def _colour(node: Mapping[str, object]) -> str:
+    found = node["colorClass"]
+    if isinstance(found, bool) or not isinstance(found, (int, str)):
+        raise GraphError(f"node {node['id']}: colorClass is {shown_value(found)}, needs a number or a text")
+    return str(found)
+
+
 def _accelerator_time(node: Mapping[str, object], name: str) -> float:
-    return _number(node, "fpgaLatency", name) if node.get("supportedOnFpga", 1) else math.inf
+    return _number(node, "fpgaLatency", name) if _flag(node, "supportedOnFpga", 1, name) else math.inf
+
+
+def _flag(node: Mapping[str, object], field: str, otherwise: int, name: str) -> bool:
+    found = node.get(field, otherwise)
+    if found not in (0, 1):
+        raise GraphError(f"{name}: {field} is {shown_value(found)}, needs 0 or 1", field=field)
+    return bool(found)
 
 
 def _device_count(document: Mapping[str, object], field: str) -> int:
-    count = _whole(document, field, "the inventory")
+    count = _whole(document, field, "the inventory", InventoryError)
     if not 0 <= count <= MAX_DEVICES:
-        raise InventoryError(f"{field} is {count}, needs 0 to {MAX_DEVICES}", field=field)
+        raise InventoryError(f"{field} is {shown_value(count)}, needs 0 to {MAX_DEVICES}", field=field)
     return count
 
 
-def _number(record: Mapping[str, object], field: str, name: str) -> float:
+def _number(record: Mapping[str, object], field: str, name: str, kind: type[PlannerError] = GraphError) -> float:
     found = record.get(field)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < math.inf:
-        raise GraphError(f"{name}: {field} is {found!r}, needs a finite number from 0", field=field)
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found <= MAX_NUMBER:
+        raise kind(f"{name}: {field} is {shown_value(found)}, needs a finite number from 0 to 1e18", field=field)
     return float(found)
 
 
-def _whole(record: Mapping[str, object], field: str, name: str) -> int:
+def _whole(record: Mapping[str, object], field: str, name: str, kind: type[PlannerError] = GraphError) -> int:
     found = record.get(field)
-    if isinstance(found, bool) or not isinstance(found, int):
-        raise GraphError(f"{name}: {field} is {found!r}, needs a whole number", field=field)
+    if isinstance(found, bool) or not isinstance(found, int) or abs(found) >= 1 << 63:
+        raise kind(f"{name}: {field} is {shown_value(found)}, needs a whole number of 64 bits", field=field)
     return found

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner.partition.placement.pass_blocks import pass_blocks
-from planner.partition.placement.pass_borders import PassBorders
-from planner.partition.placement.pass_chain import ChainSpace
-from planner.partition.placement.pass_coarse import segmented_units, shorter_units, tied_units
-from planner.partition.placement.pass_flow import FlowGame
-from planner.partition.placement.pass_game import Incumbent, play
-from planner.partition.placement.pass_graph import PassGraph, pass_graph
-from planner.partition.placement.pass_ideals import PassIdeals, pass_ideals, prefix_ideals
-from planner.partition.placement.pass_labels import search_labels
-from planner.partition.placement.pass_mix import MixedChain, cheapest_chain
-from planner.partition.placement.pass_simple import check_each_node, no_placement, path_bound, simple_placements
-from planner.partition.placement.pass_states import counted, uncounted
-from planner.partition.placement.pass_units import PassUnits, pass_units
+from planner.partition.placement.passes.blocks import pass_blocks
+from planner.partition.placement.passes.borders import PassBorders
+from planner.partition.placement.passes.chain import ChainSpace
+from planner.partition.placement.passes.coarse import segmented_units, shorter_units, tied_units
+from planner.partition.placement.passes.flow import FlowGame
+from planner.partition.placement.passes.game import Incumbent, play
+from planner.partition.placement.passes.graph import PassGraph, pass_graph
+from planner.partition.placement.passes.ideals import PassIdeals, pass_ideals, prefix_ideals
+from planner.partition.placement.passes.labels import search_labels
+from planner.partition.placement.passes.mix import MixedChain, cheapest_chain
+from planner.partition.placement.passes.simple import check_each_node, no_placement, path_bound, simple_placements
+from planner.partition.placement.passes.states import counted, uncounted
+from planner.partition.placement.passes.units import PassUnits, pass_units
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
 from planner.partition.problem import Floats
 

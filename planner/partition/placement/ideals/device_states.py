@@ -1,0 +1,146 @@
+"""Which devices are used: the states of the search over ideals, and which of them can still finish.
+
+What is left has to fit into what the other devices can do within the limit: weights on the classes turn that into one
+number, as the dual of the fractional assignment does. Any weights give a valid bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from planner.partition.placement.ideals.items import ItemCosts
+from planner.partition.placement.ideals.tables import IdealSets, held
+from planner.partition.problem import Booleans, Floats, Integers
+
+# From so many classes on, bounds let every class take part, whether a device of it is left or not.
+MAX_CLASSES_BY_PATTERN = 4
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Shares of the limit: room for rounding in sums.
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceStates:
+    """States [s] by class [k], the first with no device used. `used` and `left` [s, k]: devices.
+
+    `step` [s, k]: the state after one more device of class k; `fewer` [s, ...]: states that are at least as good where
+    they have reached the same ideal. -1 for none. `complete`: any order of the devices can be reached.
+    """
+
+    used: Integers
+    left: Integers
+    step: Integers
+    fewer: Integers
+    complete: bool
+
+    @property
+    def num_states(self) -> int:
+        return int(self.used.shape[0])
+
+
+def num_counted_states(counts: tuple[int, ...]) -> int:
+    return prod(count + 1 for count in counts)
+
+
+def counted_states(counts: tuple[int, ...]) -> DeviceStates:
+    """How many of each class are used, the last class's count running fastest."""
+    used = np.array(list(product(*(range(count + 1) for count in counts))), dtype=np.int64)
+    strides = np.array([num_counted_states(counts[index + 1 :]) for index in range(len(counts))])
+    state = np.arange(used.shape[0])[:, None]
+    return DeviceStates(
+        used=used,
+        left=np.array(counts) - used,
+        step=np.where(used < np.array(counts), state + strides, -1),
+        fewer=np.where(used > 0, state - strides, -1),
+        complete=True,
+    )
+
+
+def ordered_states(classes: Sequence[int], num_classes: int) -> DeviceStates:
+    """Devices in one order, where any may be passed over: state s has the first s of them behind."""
+    count = len(classes)
+    used = np.zeros((count + 1, num_classes), dtype=np.int64)
+    step = np.full((count + 1, num_classes), -1, dtype=np.int64)
+    for position, own in enumerate(classes):
+        used[position + 1] = used[position]
+        used[position + 1, own] += 1
+    for position in reversed(range(count)):
+        step[position] = step[position + 1]
+        step[position, classes[position]] = position + 1
+    return DeviceStates(used=used, left=used[-1] - used, step=step, fewer=np.arange(-1, count)[:, None], complete=False)
+
+
+def least_load(costs: ItemCosts, counts: tuple[int, ...]) -> float:
+    """No placement's bottleneck is below: the largest item, and all work spread over all devices."""
+    pattern = np.array(counts) > 0
+    own = np.where(costs.supported & pattern[:, None], costs.seconds, np.inf)
+    weights = _weights(costs, pattern)
+    spread = [float(_weighted(costs, row).sum() / (row[pattern] @ np.array(counts)[pattern])) for row in weights]
+    return max(float(own.min(axis=0).max()), *spread) * (1 - _SLACK)
+
+
+def may_lead_on(costs: ItemCosts, sets: IdealSets, states: DeviceStates, class_bytes: Floats, limit: float) -> Booleans:
+    """[ideals, states]: False where the devices used cannot hold the ideal, or the others the rest, below `limit`."""
+    alive = np.ones((sets.work.size, states.num_states), dtype=np.bool_)
+    held_bytes = held(sets.bits, costs.item_bytes)
+    rest_bytes = held_bytes[-1] - held_bytes
+    for state in range(states.num_states):
+        alive[:, state] &= held_bytes <= _room(states.used[state], class_bytes)
+        alive[:, state] &= rest_bytes <= _room(states.left[state], class_bytes)
+    if np.isfinite(limit):
+        _drop_overloaded(costs, sets, states.used, limit * (1 + _SLACK), alive, rest=False)
+        _drop_overloaded(costs, sets, states.left, limit * (1 + _SLACK), alive, rest=True)
+    alive[0, 0] = True
+    return alive
+
+
+def _room(devices: Integers, rooms: Floats) -> float:
+    """Zero devices of unlimited room have none."""
+    return float(rooms[devices > 0] @ devices[devices > 0])
+
+
+def _drop_overloaded(
+    costs: ItemCosts, sets: IdealSets, devices: Integers, limit: float, alive: Booleans, *, rest: bool
+) -> None:
+    by_pattern = devices.shape[1] <= MAX_CLASSES_BY_PATTERN
+    patterns = devices > 0 if by_pattern else np.ones_like(devices, dtype=np.bool_)
+    for pattern in np.unique(patterns, axis=0):
+        states = np.flatnonzero((patterns == pattern).all(axis=1))
+        usable = costs.supported[pattern].any(axis=0)
+        stranded = _on_one_side(sets, (~usable).astype(np.float64), rest)
+        alive[np.ix_(stranded > 0, states)] = False
+        for row in _weights(costs, pattern) if pattern.any() else ():
+            work = _on_one_side(sets, _weighted(costs, row), rest)
+            for state in states.tolist():
+                alive[:, state] &= work <= limit * float(row[pattern] @ devices[state, pattern])
+
+
+def _on_one_side(sets: IdealSets, weight: Floats, rest: bool) -> Floats:
+    """[ideals] the weight of the ideal's items, or of the others."""
+    inside = held(sets.bits, weight)
+    return inside[-1] - inside if rest else inside
+
+
+def _weights(costs: ItemCosts, pattern: Booleans) -> Floats:
+    """[*, k]: inf where the class is out. Quantiles of how much slower each class is than the first of the pattern."""
+    reference = int(np.argmax(pattern))
+    rows = np.full((len(_QUANTILES), pattern.size), np.inf)
+    for index in np.flatnonzero(pattern).tolist():
+        both = costs.supported[reference] & costs.supported[index]
+        both &= (costs.seconds[reference] > 0) & (costs.seconds[index] > 0)
+        ratios = costs.seconds[reference, both] / costs.seconds[index, both]
+        rows[:, index] = np.quantile(ratios, _QUANTILES) if ratios.size else 1.0
+    return np.unique(rows, axis=0)
+
+
+def _weighted(costs: ItemCosts, weights: Floats) -> Floats:
+    """[i]: the least weighted seconds on a class that takes part; 0 where none does."""
+    allowed = costs.supported & np.isfinite(weights)[:, None]
+    seconds = np.where(allowed, costs.seconds * np.where(np.isfinite(weights), weights, 0.0)[:, None], np.inf)
+    least = seconds.min(axis=0)
+    return np.where(np.isfinite(least), least, 0.0)

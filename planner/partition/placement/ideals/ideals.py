@@ -1,0 +1,106 @@
+"""The order ideals of the items: the sets that hold every predecessor of their members. Any first stages are one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.partition.placement.ideals.items import items_of
+from planner.partition.placement.problem import PlacementProblem
+from planner.partition.problem import Integers
+
+Words = npt.NDArray[np.uint64]
+
+# Bitsets held at once, in words: 64 MiB.
+MAX_WORDS = 1 << 23
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Order:
+    """`before[i]`: the bitset of the direct predecessors of item i. `after[i]`: the direct successors."""
+
+    num_items: int
+    before: Sequence[int]
+    after: Sequence[Sequence[int]]
+
+
+def count_ideals(problem: PlacementProblem, limit: int) -> int | None:
+    """How many ideals the forward items have; None if more than `limit`, or more than memory holds.
+
+    O(limit * width), and linear in the nodes where that alone is more than the limit.
+    """
+    items = items_of(problem)
+    if items.num_ordered >= limit:
+        return None
+    order = order_of(items.num_ordered, items.arc_source, items.arc_target)
+    ideals = enumerate_ideals(order, limit)
+    return None if ideals is None else len(ideals)
+
+
+def order_of(num_items: int, arc_source: Integers, arc_target: Integers) -> Order:
+    before = [0] * num_items
+    after: list[list[int]] = [[] for _ in range(num_items)]
+    for source, target in zip(arc_source.tolist(), arc_target.tolist(), strict=True):
+        before[target] |= 1 << source
+        after[source].append(target)
+    return Order(num_items=num_items, before=before, after=after)
+
+
+def enumerate_ideals(order: Order, limit: int) -> list[int] | None:
+    """All ideals as bitsets, smaller ones first; None if there are more than `limit`, or than MAX_WORDS hold."""
+    num_words = -(-order.num_items // 64)
+    limit = min(limit, MAX_WORDS // max(1, num_words))
+    if order.num_items >= limit:
+        return None
+    ready = sum(1 << item for item, before in enumerate(order.before) if not before)
+    level = {0: ready}
+    found = [0]
+    for _ in range(order.num_items):
+        level = _next_level(level, order, limit - len(found))
+        found.extend(level)
+        if len(found) > limit:
+            return None
+    return found
+
+
+def prefixes(orders: Iterable[Sequence[int]]) -> list[int]:
+    """The distinct prefixes of topological orders, smaller ones first."""
+    found = {0}
+    for order in orders:
+        held = 0
+        for item in order:
+            held |= 1 << item
+            found.add(held)
+    return sorted(found, key=lambda held: (held.bit_count(), held))
+
+
+def as_words(ideals: Sequence[int], num_items: int) -> Words:
+    """[ideals, words], little end first."""
+    num_words = max(1, -(-num_items // 64))
+    packed = b"".join(ideal.to_bytes(8 * num_words, "little") for ideal in ideals)
+    return np.frombuffer(packed, dtype="<u8").reshape(len(ideals), num_words).astype(np.uint64)
+
+
+def _next_level(level: dict[int, int], order: Order, room: int) -> dict[int, int]:
+    """Ideals of one more item, each with the bitset of items that may come next. Ends early beyond `room` ideals."""
+    longer: dict[int, int] = {}
+    before, after = order.before, order.after
+    for ideal, ready in level.items():
+        if len(longer) > room:
+            return longer
+        left = ready
+        while left:
+            bit = left & -left
+            left ^= bit
+            held = ideal | bit
+            if held in longer:
+                continue
+            enabled = ready ^ bit
+            for successor in after[bit.bit_length() - 1]:
+                if before[successor] & held == before[successor]:
+                    enabled |= 1 << successor
+            longer[held] = enabled
+    return longer

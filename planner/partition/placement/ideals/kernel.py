@@ -1,0 +1,121 @@
+"""The loop over pairs of ideals, compiled. Apart, so that only a search over ideals waits for the compiler."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from planner.partition.placement.ideals.ideals import Words
+from planner.partition.problem import Booleans, Floats, Integers
+
+
+@njit(cache=True)
+def relax_rows(
+    rows: tuple[int, int],
+    ideals: Words,
+    work: Integers,
+    compute: Floats,
+    forbidden: Integers,
+    held_bytes: Floats,
+    opening: Floats,
+    closing: Floats,
+    first: Integers,
+    edge: Integers,
+    pins: Integers,
+    payments: Floats,
+    offset: Integers,
+    num_pins: Integers,
+    class_bytes: Floats,
+    step: Integers,
+    fewer: Integers,
+    alive: Booleans,
+    alive_mask: Words,
+    limit: float,
+    max_work: int,
+    best: Floats,
+    parent: Integers,
+) -> int:
+    """Takes each ideal in `rows` as a start, and every superset as an end of the next stage. Returns pairs seen, one
+    whose load is worked out counting as several.
+
+    `best` [i, s]: the least bottleneck of stages that cover ideal i with the devices of state s. `parent`: the last
+    stage, as (start * states + state before) * classes + class. O(pairs * edges).
+    """
+    num_ideals, num_words = ideals.shape
+    num_states, num_classes = step.shape
+    reached = np.zeros(num_pins.size, dtype=np.int64)
+    live = np.zeros(num_states, dtype=np.int64)
+    wanted = np.zeros(num_classes, dtype=np.uint64)
+    seen = 0
+    for start in range(rows[0], rows[1]):
+        num_live = 0
+        wanted[:] = 0
+        targets = np.uint64(0)
+        for state in range(num_states):
+            dominated = False
+            for index in range(fewer.shape[1]):
+                other = fewer[state, index]
+                dominated = dominated or (other >= 0 and best[start, other] <= best[start, state])
+            if alive[start, state] and best[start, state] < limit and not dominated:
+                live[num_live] = state
+                num_live += 1
+                for own in range(num_classes):
+                    if step[state, own] >= 0:
+                        wanted[own] |= np.uint64(1) << np.uint64(step[state, own] & 63)
+        if num_live == 0:
+            continue
+        for own in range(num_classes):
+            targets |= wanted[own]
+        for at in range(first[start], first[start + 1]):
+            reached[edge[at]] = pins[at]
+        for end in range(start + 1, num_ideals):
+            if work[end] - work[start] > max_work:
+                break
+            seen += 1
+            if alive_mask[end] & targets == 0:
+                continue
+            inside = True
+            for word in range(num_words):
+                if ideals[start, word] & ~ideals[end, word] != 0:
+                    inside = False
+                    break
+            if not inside:
+                continue
+            for own in range(num_classes):
+                if alive_mask[end] & wanted[own] == 0:
+                    continue
+                least = compute[end, own] - compute[start, own]
+                if least >= limit or forbidden[end, own] != forbidden[start, own]:
+                    continue
+                if held_bytes[end] - held_bytes[start] > class_bytes[own]:
+                    continue
+                seen += 2 * num_live
+                gains = False
+                for index in range(num_live):
+                    state = live[index]
+                    after = step[state, own]
+                    if after >= 0 and alive[end, after]:
+                        gains = gains or max(best[start, state], least) < best[end, after]
+                if not gains:
+                    continue
+                seen += 2 * (first[end + 1] - first[end])
+                load = closing[end, own] - opening[start, own]
+                for at in range(first[end], first[end + 1]):
+                    held = reached[edge[at]]
+                    if held > 0:
+                        base, size, now = offset[edge[at]], num_pins[edge[at]], pins[at]
+                        load += payments[own, base + now - held] - payments[own, base + now]
+                        load += payments[own, base + size] - payments[own, base + size - held]
+                if load >= limit:
+                    continue
+                for index in range(num_live):
+                    state = live[index]
+                    after = step[state, own]
+                    if after >= 0 and alive[end, after]:
+                        value = max(best[start, state], load)
+                        if value < best[end, after]:
+                            best[end, after] = value
+                            parent[end, after] = (start * num_states + state) * num_classes + own
+        for at in range(first[start], first[start + 1]):
+            reached[edge[at]] = 0
+    return seen

@@ -1,0 +1,79 @@
+"""A first placement: the best chain over the prefixes of a few topological orders. Quick whatever the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from planner.partition.placement.ideals.device_states import (
+    DeviceStates,
+    counted_states,
+    num_counted_states,
+    ordered_states,
+)
+from planner.partition.placement.ideals.free_items import without_free_items
+from planner.partition.placement.ideals.ideals import prefixes
+from planner.partition.placement.ideals.incumbent import Incumbent
+from planner.partition.placement.ideals.item_orders import even_blocks, item_orders
+from planner.partition.placement.ideals.items import ItemCosts, Items, item_costs
+from planner.partition.placement.ideals.search import best_chain
+from planner.partition.placement.problem import PlacementProblem
+
+# Longer orders are cut into so many blocks.
+MAX_BLOCKS = 1024
+# Of graphs beyond this size, few orders are tried.
+_MANY_ITEMS = 20_000
+# With more ways to have used some of the devices, they are taken in a few orders only.
+_MAX_COUNTED = 128
+_UNLIMITED = 1 << 62
+
+
+def search_orders(items: Items, costs: ItemCosts, incumbent: Incumbent) -> None:
+    """At most 10^8 steps; linear in the nodes."""
+    orders = item_orders(items.num_ordered, items.arc_source, items.arc_target)
+    states = list(_device_states(incumbent.problem, costs))
+    if items.num_ordered <= MAX_BLOCKS:
+        _offer_chains(items, costs, prefixes(orders), states, incumbent)
+        return
+    for order in orders if items.num_ordered <= _MANY_ITEMS else orders[:2]:
+        blocks = _as_blocks(items, costs, order)
+        block_costs = item_costs(incumbent.problem, blocks.item_of_node)
+        _offer_chains(blocks, block_costs, prefixes([range(blocks.num_ordered)]), states, incumbent)
+
+
+def _offer_chains(
+    items: Items, costs: ItemCosts, ideals: Sequence[int], states: Sequence[DeviceStates], incumbent: Incumbent
+) -> None:
+    if not costs.supported.any(axis=0).all():
+        return
+    relaxed, left = without_free_items(costs, items, ())
+    room = incumbent.problem.class_bytes
+    for each in states:
+        incumbent.offer(items, best_chain(relaxed, ideals, each, room, incumbent.value, max_pairs=_UNLIMITED), left)
+
+
+def _device_states(problem: PlacementProblem, costs: ItemCosts) -> Iterator[DeviceStates]:
+    counts = tuple(problem.class_devices.tolist())
+    if num_counted_states(counts) <= _MAX_COUNTED:
+        yield counted_states(counts)
+        return
+    by_speed = np.argsort(costs.seconds.sum(axis=1), kind="stable")
+    fast_first = np.repeat(by_speed, problem.class_devices[by_speed])
+    for order in (problem.class_of_device, fast_first, fast_first[::-1]):
+        yield ordered_states(order.tolist(), problem.num_classes)
+
+
+def _as_blocks(items: Items, costs: ItemCosts, order: Sequence[int]) -> Items:
+    """The ordered items in runs that are placed whole, a chain; free items stay."""
+    work = np.where(costs.supported, costs.seconds, np.inf).min(axis=0)[: items.num_ordered]
+    block = even_blocks(order, work, MAX_BLOCKS)
+    num_blocks = int(block.max()) + 1
+    free = num_blocks + np.arange(items.num_items - items.num_ordered)
+    return Items(
+        item_of_node=np.concatenate([block, free])[items.item_of_node],
+        num_items=num_blocks + free.size,
+        num_ordered=num_blocks,
+        arc_source=np.arange(num_blocks - 1),
+        arc_target=np.arange(1, num_blocks),
+    )

@@ -1,0 +1,170 @@
+"""The search over all ideals, in rounds: first without the free items, then with those that the bound depends on.
+
+Between rounds an ideal stays only if, within the relaxation, it is on a chain that is better than the value in hand. So
+few stay that a round can afford to double them for each free item that it takes in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isqrt
+
+import numpy as np
+
+from planner.partition.placement.ideals.absorption import absorb
+from planner.partition.placement.ideals.device_states import DeviceStates, counted_states, num_counted_states
+from planner.partition.placement.ideals.free_items import without_free_items
+from planner.partition.placement.ideals.ideals import enumerate_ideals, order_of
+from planner.partition.placement.ideals.incumbent import Incumbent
+from planner.partition.placement.ideals.items import ItemCosts, Items, item_costs
+from planner.partition.placement.ideals.search import Chain, best_chain
+from planner.partition.placement.problem import OutOfTime, PlacementProblem
+from planner.partition.problem import Booleans, Floats
+
+MAX_IDEALS = 1 << 18
+# Values of the search, by ideal and devices used.
+MAX_VALUES = 1 << 23
+MAX_STATES = 1 << 12
+# Free items that a round takes in: fewer at once leave more to drop between rounds.
+_TAKEN_AT_ONCE = 2
+_MAX_ROUNDS = 24
+# What working out one item or hyperedge of an ideal takes, in pairs.
+_TABLE_STEPS = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """Counts down in pairs of ideals."""
+
+    num_pairs: int
+    out_of_time: OutOfTime
+
+    @property
+    def is_spent(self) -> bool:
+        return self.num_pairs <= 0 or self.out_of_time()
+
+
+def search_all_ideals(items: Items, costs: ItemCosts, incumbent: Incumbent, bound: float, budget: Budget) -> float:
+    """A bound at least as good, and a better incumbent if there is one. inf if no placement exists at all."""
+    problem = incumbent.problem
+    kept_together = _within(problem, items, costs, incumbent.value)
+    if kept_together is None:
+        return incumbent.value
+    counts = tuple(problem.class_devices.tolist())
+    if num_counted_states(counts) > MAX_STATES:
+        return bound
+    rounds = _Rounds(*kept_together, incumbent, counted_states(counts), budget)
+    for _ in range(_MAX_ROUNDS):
+        if incumbent.is_proven_by(bound) or budget.is_spent or not rounds.can_go_on:
+            break
+        bound = rounds.next_round(bound)
+    return bound
+
+
+class _Rounds:
+    def __init__(
+        self, items: Items, costs: ItemCosts, incumbent: Incumbent, states: DeviceStates, budget: Budget
+    ) -> None:
+        self._items, self._costs, self._incumbent = items, costs, incumbent
+        self._states, self._budget = states, budget
+        limit = min(MAX_IDEALS, MAX_VALUES // states.num_states)
+        order = order_of(items.num_ordered, items.arc_source, items.arc_target)
+        self._ideals = enumerate_ideals(order, limit) or []
+        self._allowed: Booleans | None = None
+        self._searched: list[int] = []
+        self.can_go_on = bool(self._ideals)
+
+    def next_round(self, bound: float) -> float:
+        relaxed, left = without_free_items(self._costs, self._items, self._searched)
+        limit = self._incumbent.value
+        chain = self._chain(relaxed, self._ideals, limit, self._allowed)
+        self._incumbent.offer(self._items, chain, left)
+        self.can_go_on = chain.complete
+        if not chain.complete:
+            return bound
+        bound = max(bound, min(chain.value_seconds, limit))
+        if not self._incumbent.is_proven_by(bound) and np.isfinite(bound):
+            self.can_go_on = self._drop_hopeless(relaxed, chain) and self._take_in(bound)
+        return bound
+
+    def _chain(self, costs: ItemCosts, ideals: list[int], limit: float, allowed: Booleans | None) -> Chain:
+        chain = best_chain(
+            costs,
+            ideals,
+            self._states,
+            self._incumbent.problem.class_bytes,
+            limit,
+            max_pairs=self._budget.num_pairs,
+            out_of_time=self._budget.out_of_time,
+            allowed=allowed,
+        )
+        self._budget.num_pairs -= chain.num_pairs + _TABLE_STEPS * len(ideals) * (costs.num_items + len(costs.edges))
+        return chain
+
+    def _drop_hopeless(self, costs: ItemCosts, chain: Chain) -> bool:
+        """Keeps ideals that chains from both ends meet at. The loads of a stage are the same seen from behind."""
+        limit = self._incumbent.value * (1 + 1e-12)
+        everything = (1 << costs.num_items) - 1
+        before = self._with_fewer(chain.reached)
+        mirrored = [everything ^ ideal for ideal in self._ideals]
+        behind = self._chain(costs, mirrored, limit, before[:, ::-1] < limit)
+        if not behind.complete:
+            return False
+        allowed = np.maximum(before, self._with_fewer(behind.reached)[:, ::-1]) < limit
+        kept = np.flatnonzero(allowed.sum(axis=1) > 0)
+        self._ideals = [self._ideals[index] for index in kept.tolist()]
+        self._allowed = allowed[kept]
+        return True
+
+    def _with_fewer(self, reached: Floats) -> Floats:
+        """[ideals, states]: the least over states that have used no more devices of any class."""
+        counts = self._states.used[-1]
+        grid = reached.reshape(reached.shape[0], *(counts + 1).tolist())
+        for axis in range(counts.size):
+            grid = np.minimum.accumulate(grid, axis=1 + axis)
+        return grid.reshape(reached.shape)
+
+    def _take_in(self, bound: float) -> bool:
+        """Doubles the ideals for each further free item, the critical ones first, as far as values can be held."""
+        assert self._allowed is not None
+        most = min(MAX_IDEALS, MAX_VALUES // self._states.num_states, isqrt(self._budget.num_pairs))
+        room = most // max(1, len(self._ideals))
+        chosen = self._critical(bound)[: min(_TAKEN_AT_ONCE, max(0, room.bit_length() - 1))]
+        for item in chosen:
+            bit = 1 << (self._items.num_ordered + len(self._searched))
+            self._ideals += [ideal | bit for ideal in self._ideals]
+            self._allowed = np.concatenate([self._allowed, self._allowed])
+            self._searched.append(item)
+        return bool(chosen)
+
+    def _critical(self, bound: float) -> list[int]:
+        """Free items on a device that is slower than the bound, or that exchange tensors with it; else any."""
+        problem, devices = self._incumbent.problem, self._incumbent.devices
+        free = [item for item in range(self._items.num_ordered, self._items.num_items) if item not in self._searched]
+        if devices is None:
+            return free
+        slow = self._incumbent.slower_than(bound)[devices]
+        inside = set(self._items.item_of_node[slow].tolist())
+        makers = problem.tensor_producer[problem.read_tensor]
+        near = slow.copy()
+        near[problem.read_node[slow[makers]]] = True
+        near[makers[slow[problem.read_node]]] = True
+        touched = set(self._items.item_of_node[near].tolist())
+        return [item for item in free if item in inside] or [item for item in free if item in touched] or free
+
+
+def _within(problem: PlacementProblem, items: Items, costs: ItemCosts, limit: float) -> tuple[Items, ItemCosts] | None:
+    """Items that some best placement below the limit keeps together; None if one of them runs nowhere within it."""
+    costs = _runnable(costs, limit)
+    while costs.supported.any(axis=0).all():
+        fewer = absorb(items, costs, problem.class_bytes)
+        if fewer.num_items == items.num_items:
+            return items, costs
+        items, costs = fewer, _runnable(item_costs(problem, fewer.item_of_node), limit)
+    return None
+
+
+def _runnable(costs: ItemCosts, limit: float) -> ItemCosts:
+    """An item that alone takes as long as the limit does not run there."""
+    supported = costs.supported & (costs.seconds < limit)
+    return replace(costs, supported=supported, seconds=np.where(supported, costs.seconds, 0.0))

@@ -1,0 +1,153 @@
+"""What each ideal contributes to the load of the stages that start or end there, so that a pair costs a few additions.
+
+A stage is the difference of two ideals J ⊂ I. What it pays for a hyperedge depends on how many of the pins are inside:
+a term of I, less a term of J, corrected for hyperedges that reach over the borders of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.partition.placement.ideals.ideals import Words, as_words
+from planner.partition.placement.ideals.items import ItemCosts
+from planner.partition.problem import Booleans, Floats, Integers
+
+Number = TypeVar("Number", np.float64, np.int64)
+
+# Work in whole steps: sums of them keep the order of sets exactly, where sums of seconds would round.
+STEPS = 1 << 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IdealSets:
+    """Ideals [i], supersets later, as `words` [i, words] and as `bits` [items, i].
+
+    `work` [i]: the least seconds of the items on any class, in steps of `step_seconds`. `index` [i]: as was given.
+    """
+
+    words: Words
+    bits: Booleans
+    work: Integers
+    step_seconds: float
+    index: Integers
+
+    def only(self, kept: Booleans) -> IdealSets:
+        return IdealSets(
+            words=np.ascontiguousarray(self.words[kept]),
+            bits=np.ascontiguousarray(self.bits[:, kept]),
+            work=self.work[kept],
+            step_seconds=self.step_seconds,
+            index=self.index[kept],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IdealTables:
+    """By ideal [i] and class [k]. `closing` [i, k] less `opening` [j, k] is the load of the stage from ideal j to i,
+    but for hyperedges that cross both. Those that cross ideal i are `edge[first[i]:first[i + 1]]`, with `pins` inside.
+    What a device with p pins of an edge pays: `payments` [k, offset[edge] + p].
+    """
+
+    compute: Floats
+    forbidden: Integers
+    held_bytes: Floats
+    opening: Floats
+    closing: Floats
+    first: Integers
+    edge: Integers
+    pins: Integers
+    payments: Floats
+    offset: Integers
+    num_pins: Integers
+
+
+def ideal_sets(costs: ItemCosts, ideals: Sequence[int]) -> IdealSets:
+    """O(ideals * items)."""
+    words = as_words(ideals, costs.num_items)
+    bits = _item_major(words, costs.num_items)
+    least = np.where(costs.supported, costs.seconds, np.inf).min(axis=0)
+    step = max(float(least.sum()), 1e-300) / STEPS
+    work = held(bits, np.rint(least / step).astype(np.int64))
+    order = np.lexsort((held(bits, np.ones(costs.num_items, dtype=np.int64)), work))
+    return IdealSets(
+        words=words[order],
+        bits=np.ascontiguousarray(bits[:, order]),
+        work=work[order],
+        step_seconds=step,
+        index=order,
+    )
+
+
+def ideal_tables(costs: ItemCosts, sets: IdealSets) -> IdealTables:
+    """O(ideals * (items + pins))."""
+    bits = sets.bits
+    compute = np.stack([held(bits, row) for row in costs.seconds], axis=1)
+    crossings = _Crossings(costs, bits)
+    return IdealTables(
+        compute=compute,
+        forbidden=np.stack([held(bits, row.astype(np.int64)) for row in ~costs.supported], axis=1),
+        held_bytes=held(bits, costs.item_bytes),
+        opening=compute + crossings.opening,
+        closing=compute + crossings.closing,
+        first=crossings.first,
+        edge=crossings.edge,
+        pins=crossings.pins,
+        payments=crossings.payments,
+        offset=crossings.offset,
+        num_pins=crossings.num_pins,
+    )
+
+
+def held(bits: Booleans, weight: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """[ideals] sums of the items' weights, added in the items' order on any machine."""
+    total = np.zeros(bits.shape[1], dtype=weight.dtype)
+    for row, value in zip(bits, weight, strict=True):
+        if value:
+            total += row * value
+    return total
+
+
+def _item_major(words: Words, num_items: int) -> Booleans:
+    """[items, ideals]."""
+    little = words.astype("<u8").view(np.uint8)
+    unpacked = np.unpackbits(little, axis=1, count=num_items, bitorder="little")
+    return np.ascontiguousarray(unpacked.T).view(np.bool_)
+
+
+class _Crossings:
+    def __init__(self, costs: ItemCosts, bits: Booleans) -> None:
+        num_ideals, num_classes = bits.shape[1], costs.seconds.shape[0]
+        self.opening = np.zeros((num_ideals, num_classes))
+        self.closing = np.zeros((num_ideals, num_classes))
+        tables = list(costs.edges.values())
+        self.num_pins = np.array([len(pins) for pins in costs.edges], dtype=np.int64)
+        self.offset = np.concatenate([[0], np.cumsum(self.num_pins + 1)])[:-1].astype(np.int64)
+        self.payments = np.concatenate([np.zeros((num_classes, 0)), *tables], axis=1)
+        found: list[tuple[Integers, Integers]] = []
+        for (pins, table), size in zip(costs.edges.items(), self.num_pins.tolist(), strict=True):
+            inside = bits[list(pins)].sum(axis=0)
+            crossing = np.flatnonzero((inside > 0) & (inside < size))
+            found.append((crossing, inside[crossing]))
+            self._charge(table, inside, size)
+        self._order(found, num_ideals)
+
+    def _charge(self, table: Floats, inside: Integers, size: int) -> None:
+        """A stage from J to I pays table[:, size] if all pins are in I and none in J, table[:, pins in I] if some."""
+        for index in np.flatnonzero(table.any(axis=1)).tolist():
+            self.closing[:, index] += table[index][inside]
+            opening = table[index, size] - table[index, ::-1]
+            opening[0] = 0.0
+            self.opening[:, index] += opening[inside]
+
+    def _order(self, found: Sequence[tuple[Integers, Integers]], num_ideals: int) -> None:
+        ideal = np.concatenate([np.zeros(0, dtype=np.int64), *(crossing for crossing, _ in found)])
+        inside = np.concatenate([np.zeros(0, dtype=np.int64), *(pins for _, pins in found)])
+        edge = np.repeat(np.arange(len(found)), [crossing.size for crossing, _ in found])
+        order = np.argsort(ideal, kind="stable")
+        self.first = np.searchsorted(ideal[order], np.arange(num_ideals + 1)).astype(np.int64)
+        self.edge, self.pins = edge[order].astype(np.int64), inside[order].astype(np.int64)

@@ -1,0 +1,1 @@
+"""Least single-pass latency: blocks of accelerators and free-running hosts, bounded by mixes of paths."""

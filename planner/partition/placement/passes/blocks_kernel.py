@@ -1,0 +1,171 @@
+"""The walk over pairs of ideals, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+Array = np.ndarray[Any, Any]
+
+
+@njit(cache=True)
+def list_blocks(
+    inside: Array,
+    step_begin: Array,
+    step_from: Array,
+    num_read: Array,
+    border_begin: Array,
+    border_tensor: Array,
+    tensor_unit: Array,
+    transfer: Array,
+    held: Array,
+    spent: Array,
+    barred: Array,
+    option_unit: Array,
+    option_of_tensor: Array,
+    option_bytes: Array,
+    option_seconds: Array,
+    option_loss: Array,
+    option_order: Array,
+    optional_bytes: Array,
+    optional_seconds: Array,
+    limits: Array,
+    max_blocks: int,
+) -> tuple[Array, Array, Array, Array]:
+    """(begin, before, class, seconds); it stops early, with a larger count in `begin`, past `max_blocks`."""
+    num_ideals, num_classes = inside.shape[0], limits.size
+    begin = np.zeros(num_ideals + 1, dtype=np.int64)
+    room = min(max_blocks, 1 << 16)
+    before, classes = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int16)
+    seconds = np.empty(room)
+    seen = np.full(num_ideals, -1, dtype=np.int64)
+    stack = np.empty(num_ideals, dtype=np.int64)
+    count = 0
+    largest = limits.max() if num_classes else -1.0
+    for after in range(num_ideals):
+        stack[0], depth = after, 1
+        while depth:
+            depth -= 1
+            here = stack[depth]
+            for step in range(step_begin[here], step_begin[here + 1]):
+                first = step_from[step]
+                if seen[first] == after:
+                    continue
+                seen[first] = after
+                if held[after] - held[first] > largest:
+                    continue
+                stack[depth] = first
+                depth += 1
+                for chosen in range(num_classes):
+                    lasts = _block_seconds(
+                        first, after, chosen, inside, num_read, border_begin, border_tensor, tensor_unit, transfer,
+                        held, spent, barred, option_unit, option_of_tensor, option_bytes, option_seconds, option_loss,
+                        option_order, optional_bytes, optional_seconds, limits,
+                    )  # fmt: skip
+                    if lasts == np.inf:
+                        continue
+                    if count == room:
+                        if room >= max_blocks:
+                            begin[num_ideals] = max_blocks + 1
+                            return begin, before, classes, seconds
+                        room = min(max_blocks, 2 * room)
+                        before, classes = _grown(before, room), _grown(classes, room)
+                        seconds = _grown(seconds, room)
+                    before[count], classes[count], seconds[count] = first, chosen, lasts
+                    count += 1
+        begin[after + 1] = count
+    return begin, before[:count].copy(), classes[:count].copy(), seconds[:count].copy()
+
+
+@njit(cache=True)
+def _grown(found: Array, room: int) -> Array:
+    larger = np.empty(room, dtype=found.dtype)
+    larger[: found.size] = found
+    return larger
+
+
+@njit(cache=True)
+def _block_seconds(
+    first: int,
+    after: int,
+    chosen: int,
+    inside: Array,
+    num_read: Array,
+    border_begin: Array,
+    border_tensor: Array,
+    tensor_unit: Array,
+    transfer: Array,
+    held: Array,
+    spent: Array,
+    barred: Array,
+    option_unit: Array,
+    option_of_tensor: Array,
+    option_bytes: Array,
+    option_seconds: Array,
+    option_loss: Array,
+    option_order: Array,
+    optional_bytes: Array,
+    optional_seconds: Array,
+    limits: Array,
+) -> float:
+    """inf where the block does not fit or cannot run on the class."""
+    spare = limits[chosen] - (held[after] - held[first])
+    if spare < 0 or barred[chosen, after] != barred[chosen, first]:
+        return np.inf
+    lasts = spent[chosen, after] - spent[chosen, first]
+    for entry in range(border_begin[first], border_begin[first + 1]):
+        tensor = border_tensor[entry]
+        if num_read[after, tensor] > num_read[first, tensor]:
+            lasts += transfer[chosen, tensor]
+    lasts += optional_seconds[chosen, after] - optional_seconds[chosen, first]
+    spare -= optional_bytes[chosen, after] - optional_bytes[chosen, first]
+    for entry in range(border_begin[after], border_begin[after + 1]):
+        tensor = border_tensor[entry]
+        if inside[first, tensor_unit[tensor]]:
+            continue
+        lasts += transfer[chosen, tensor]
+        option = option_of_tensor[tensor]
+        if option >= 0:
+            lasts -= option_seconds[chosen, option]
+            spare += option_bytes[chosen, option]
+    if spare >= 0:
+        return float(lasts)
+    return float(lasts) + _least_loss(
+        first, after, chosen, -spare, inside, num_read, border_begin, border_tensor, option_unit, option_of_tensor,
+        option_bytes, option_loss, option_order,
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _least_loss(
+    first: int,
+    after: int,
+    chosen: int,
+    lacking: float,
+    inside: Array,
+    num_read: Array,
+    border_begin: Array,
+    border_tensor: Array,
+    option_unit: Array,
+    option_of_tensor: Array,
+    option_bytes: Array,
+    option_loss: Array,
+    option_order: Array,
+) -> float:
+    """A bound on what leaving options of `lacking` bytes costs: fractional, and at least the cheapest one."""
+    free = np.zeros(option_unit.size, dtype=np.bool_)
+    for entry in range(border_begin[after], border_begin[after + 1]):
+        option = option_of_tensor[border_tensor[entry]]
+        if option >= 0:
+            free[option] = True
+    least, lost = np.inf, 0.0
+    for option in option_order[chosen]:
+        unit, size = option_unit[option], option_bytes[chosen, option]
+        if inside[after, unit] and not inside[first, unit] and not free[option] and size > 0:
+            loss = option_loss[chosen, option]
+            least = min(least, loss)
+            lost += loss * min(1.0, max(lacking, 0.0) / size)
+            lacking -= size
+    return max(lost, least)

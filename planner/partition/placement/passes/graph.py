@@ -1,0 +1,101 @@
+"""Units and the tensors between them as arrays: what a block of units costs on each serial class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partition.placement.passes.units import CORE, FREE, PassUnits
+from planner.partition.placement.problem import PlacementProblem
+from planner.partition.problem import Floats, Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PassGraph:
+    """Arrays by serial class [a], unit [u], tensor [t] that crosses units, pin [p], option [o] and core node's arc [e].
+
+    - `serial`, `parallel`: the problem's classes of either kind. `unit_bytes` [u]. `unit_seconds` [a, u]; inf: never.
+    - `tensor_unit` [t] makes it; `reader_begin` [t + 1] into `reader_unit` [p]. `transfer_seconds` [a, t].
+    - `option_tensor` [o] indexes [t]; -1 where nothing else can read it. Taking the option costs `option_bytes` [a, o]
+      and `option_seconds` [a, o], leaving it `option_loss` [a, o] more.
+    - `arc_source`, `arc_target` [e]: nodes.
+    """
+
+    problem: PlacementProblem
+    units: PassUnits
+    serial: Integers
+    parallel: Integers
+    unit_bytes: Floats
+    unit_seconds: Floats
+    tensor_unit: Integers
+    reader_begin: Integers
+    reader_unit: Integers
+    transfer_seconds: Floats
+    option_tensor: Integers
+    option_bytes: Floats
+    option_seconds: Floats
+    option_loss: Floats
+    arc_source: Integers
+    arc_target: Integers
+
+    @property
+    def num_units(self) -> int:
+        return self.units.num_units
+
+    @property
+    def num_tensors(self) -> int:
+        return int(self.tensor_unit.size)
+
+    def is_core(self) -> np.ndarray:
+        found: np.ndarray = (self.units.unit_of_node != FREE) & (self.units.option_of_node == CORE)
+        return found
+
+
+def pass_graph(problem: PlacementProblem, units: PassUnits) -> PassGraph:
+    """O((nodes + reads) log reads)."""
+    serial, parallel = np.flatnonzero(~problem.class_is_parallel), np.flatnonzero(problem.class_is_parallel)
+    core = (units.unit_of_node != FREE) & (units.option_of_node == CORE)
+    nodes = np.flatnonzero(core)
+    held = np.zeros(units.num_units)
+    np.add.at(held, units.unit_of_node[nodes], problem.node_bytes[nodes])
+    seconds = np.zeros((serial.size, units.num_units))
+    for row, chosen in enumerate(serial):
+        np.add.at(seconds[row], units.unit_of_node[nodes], problem.seconds[chosen, nodes])
+    source = problem.tensor_producer[problem.read_tensor]
+    known = core[source] & core[problem.read_node]
+    arcs = np.unique(np.stack([source[known], problem.read_node[known]]), axis=1)
+    maker, reader = units.unit_of_node[source], units.unit_of_node[problem.read_node]
+    crossing = known & (maker != reader)
+    pins = np.unique(np.stack([problem.read_tensor[crossing], reader[crossing]]), axis=1)
+    tensors, counts = np.unique(pins[0], return_counts=True)
+    option_bytes, option_seconds, option_loss = _option_costs(problem, units, serial)
+    place = np.full(problem.num_tensors, -1, dtype=np.int64)
+    place[tensors] = np.arange(tensors.size)
+    return PassGraph(
+        problem=problem,
+        units=units,
+        serial=serial,
+        parallel=parallel,
+        unit_bytes=held,
+        unit_seconds=seconds,
+        tensor_unit=units.unit_of_node[problem.tensor_producer[tensors]],
+        reader_begin=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)]),
+        reader_unit=pins[1],
+        transfer_seconds=problem.transfer_seconds[serial][:, tensors],
+        option_tensor=np.where(units.option_is_sink, place[units.option_tensor], -1),
+        option_bytes=option_bytes,
+        option_seconds=option_seconds,
+        option_loss=option_loss,
+        arc_source=arcs[0],
+        arc_target=arcs[1],
+    )
+
+
+def _option_costs(problem: PlacementProblem, units: PassUnits, serial: Integers) -> tuple[Floats, Floats, Floats]:
+    """(bytes, seconds, loss when left) [a, o]. An option that is never worth taking is a toll: no bytes, no loss."""
+    sending = problem.transfer_seconds[serial][:, units.option_tensor]
+    running = units.option_seconds[serial]
+    worth = running < sending
+    held = np.where(worth, units.option_bytes, 0.0)
+    return held, np.where(worth, running, sending), np.where(worth, sending - np.where(worth, running, 0.0), 0.0)

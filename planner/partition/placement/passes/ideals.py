@@ -1,0 +1,99 @@
+"""The order ideals of the units: each is what has run at some moment of a single pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.partition.placement.passes.graph import PassGraph
+from planner.partition.problem import Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PassIdeals:
+    """Ideals [i] by size, the empty one first and the full one last; `inside` [i, u].
+
+    `step_begin` [i + 1] into `step_from`, `step_unit` [s]: the ideals that lack one unit, and that unit.
+    """
+
+    inside: npt.NDArray[np.uint8]
+    step_begin: Integers
+    step_from: Integers
+    step_unit: Integers
+
+    @property
+    def num_ideals(self) -> int:
+        return int(self.inside.shape[0])
+
+
+def pass_ideals(graph: PassGraph, max_ideals: int) -> PassIdeals | None:
+    """All of them, or None if there are more than `max_ideals`. O(ideals * width)."""
+    found_before, after = _unit_arcs(graph)
+    before = [sum(1 << unit for unit in found) for found in found_before]
+    sources = sum(1 << unit for unit, found in enumerate(before) if not found)
+    number = {0: 0}
+    ready = [sources]
+    ideals = [0]
+    steps: list[list[tuple[int, int]]] = [[]]
+    for index, ideal in enumerate(ideals):
+        left = ready[index]
+        while left:
+            bit = left & -left
+            left ^= bit
+            larger = ideal | bit
+            target = number.get(larger)
+            unit = bit.bit_length() - 1
+            if target is None:
+                if len(ideals) >= max_ideals:
+                    return None
+                target = number[larger] = len(ideals)
+                ideals.append(larger)
+                freed = sum(1 << reader for reader in after[unit] if not before[reader] & ~larger)
+                ready.append(ready[index] & ~bit | freed)
+                steps.append([])
+            steps[target].append((index, unit))
+    return _packed(graph.num_units, ideals, steps)
+
+
+def prefix_ideals(graph: PassGraph) -> PassIdeals:
+    """Those of one depth-first order only: its prefixes. Blocks are then its intervals."""
+    before, after = _unit_arcs(graph)
+    left = [len(found) for found in before]
+    ready = [unit for unit in reversed(range(graph.num_units)) if not left[unit]]
+    steps: list[list[tuple[int, int]]] = [[]]
+    ideals = [0]
+    while ready:
+        unit = ready.pop()
+        steps.append([(len(ideals) - 1, unit)])
+        ideals.append(ideals[-1] | 1 << unit)
+        for reader in sorted(after[unit], reverse=True):
+            left[reader] -= 1
+            if not left[reader]:
+                ready.append(reader)
+    return _packed(graph.num_units, ideals, steps)
+
+
+def _unit_arcs(graph: PassGraph) -> tuple[list[set[int]], list[set[int]]]:
+    before: list[set[int]] = [set() for _ in range(graph.num_units)]
+    after: list[set[int]] = [set() for _ in range(graph.num_units)]
+    for tensor, unit in enumerate(graph.tensor_unit.tolist()):
+        for reader in graph.reader_unit[graph.reader_begin[tensor] : graph.reader_begin[tensor + 1]].tolist():
+            before[reader].add(unit)
+            after[unit].add(reader)
+    return before, after
+
+
+def _packed(num_units: int, ideals: list[int], steps: list[list[tuple[int, int]]]) -> PassIdeals:
+    width = (num_units + 7) // 8
+    raw = np.frombuffer(b"".join(ideal.to_bytes(width, "little") for ideal in ideals), dtype=np.uint8)
+    inside = np.unpackbits(raw.reshape(len(ideals), width), axis=1, count=num_units, bitorder="little")
+    counts = [len(found) for found in steps]
+    flat = np.array([step for found in steps for step in found], dtype=np.int64).reshape(-1, 2)
+    return PassIdeals(
+        inside=np.ascontiguousarray(inside),
+        step_begin=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)]),
+        step_from=flat[:, 0].copy(),
+        step_unit=flat[:, 1].copy(),
+    )

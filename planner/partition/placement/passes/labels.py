@@ -1,0 +1,268 @@
+"""Exact search over chains of ideals: a label holds when each tensor at an ideal's border is there.
+
+What the game of mixes leaves open is closed here, or narrowed: its mixes bound how a label can end, labels that another
+beats in everything are dropped, and where too many are left, so is the worst part, and the bound says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.partition.placement.passes.borders import PassBorders
+from planner.partition.placement.passes.chain import ChainSpace, Run
+from planner.partition.placement.passes.game import Incumbent
+from planner.partition.placement.passes.mix import MixedChain
+from planner.partition.placement.problem import OutOfTime
+from planner.partition.problem import Floats, Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Labels:
+    """Labels [l] of one ideal: `finish` [l, border + 1], the last column being the latest end so far; `state` [l].
+
+    A label comes from row `origin_row` of ideal `origin`, by block `way` on `device`, or by step -1 - way on class
+    `unit_class`. Where devices are told apart, `left_bytes` and `idle_from` [l, d] are theirs; else d is 0.
+    """
+
+    finish: Floats
+    left_bytes: Floats
+    idle_from: Floats
+    state: Integers
+    device: Integers
+    origin: Integers
+    origin_row: Integers
+    way: Integers
+    unit_class: Integers
+
+    def take(self, rows: Integers) -> Labels:
+        return Labels(
+            finish=self.finish[rows],
+            left_bytes=self.left_bytes[rows],
+            idle_from=self.idle_from[rows],
+            state=self.state[rows],
+            device=self.device[rows],
+            origin=self.origin[rows],
+            origin_row=self.origin_row[rows],
+            way=self.way[rows],
+            unit_class=self.unit_class[rows],
+        )
+
+
+def search_labels(
+    space: ChainSpace,
+    borders: PassBorders,
+    mixes: Sequence[MixedChain],
+    incumbent: Incumbent,
+    max_labels: int,
+    out_of_time: OutOfTime,
+    *,
+    devices_apart: bool = False,
+) -> float:
+    """A lower bound on all chains of the space, the incumbent's seconds if proven. O(labels * (ways + labels)).
+
+    With `devices_apart` each block waits for its device, which several may share as far as bytes allow.
+    """
+    return _Search(space, borders, mixes, incumbent, max_labels, devices_apart=devices_apart).run(out_of_time)
+
+
+class _Search:
+    def __init__(
+        self,
+        space: ChainSpace,
+        borders: PassBorders,
+        mixes: Sequence[MixedChain],
+        incumbent: Incumbent,
+        max_labels: int,
+        *,
+        devices_apart: bool,
+    ) -> None:
+        self._space, self._borders, self._mixes = space, borders, mixes
+        self._incumbent, self._max_labels = incumbent, max_labels
+        self._arriving: list[list[Labels]] = [[] for _ in range(space.ideals.num_ideals)]
+        self._settled: list[Labels | None] = [None] * space.ideals.num_ideals
+        self._dropped = np.inf
+        problem = space.graph.problem
+        kept = devices_apart & ~problem.class_is_parallel[problem.class_of_device]
+        self._devices = np.flatnonzero(kept)
+        self._class_of_slot = problem.class_of_device[self._devices]
+        self._blocks_after = _ways_by_origin(space.blocks.before, space.blocks.begin)
+        self._steps_after = _ways_by_origin(space.ideals.step_from, space.ideals.step_begin)
+
+    def run(self, out_of_time: OutOfTime) -> float:
+        none = np.full(1, -1, dtype=np.int64)
+        room = self._space.graph.problem.class_bytes[self._class_of_slot][None, :]
+        start = Labels(
+            finish=np.zeros((1, 1)),
+            left_bytes=room,
+            idle_from=np.zeros(room.shape),
+            state=none + 1,
+            device=none,
+            origin=none,
+            origin_row=none,
+            way=none,
+            unit_class=none,
+        )
+        self._arriving[0].append(start)
+        last = self._space.ideals.num_ideals - 1
+        for ideal in range(last):
+            if out_of_time():
+                return 0.0
+            self._settle(ideal)
+            self._extend(ideal)
+        return self._finish(last)
+
+    def _settle(self, ideal: int) -> None:
+        arrived, self._arriving[ideal] = self._arriving[ideal], []
+        if not arrived:
+            return
+        labels = _joined(arrived)
+        bound = self._bounds(ideal, labels)
+        rows = np.flatnonzero(bound < self._incumbent.to_beat)
+        rows = rows[np.argsort(bound[rows], kind="stable")]
+        labels = labels.take(rows)
+        used = self._space.states.counts[labels.state]
+        kept = _undominated(np.concatenate([labels.finish, used, labels.idle_from, -labels.left_bytes], axis=1))
+        if kept.size > self._max_labels:
+            self._dropped = min(self._dropped, float(bound[rows][kept[self._max_labels]]))
+            kept = kept[: self._max_labels]
+        self._settled[ideal] = labels.take(kept)
+
+    def _bounds(self, ideal: int, labels: Labels) -> Floats:
+        """[l] no chain that goes on from the label ends earlier."""
+        found = labels.finish[:, -1].copy()
+        for mix, mixed in enumerate(self._mixes):
+            crossing, open_share = self._borders.crossing_flow(mix, ideal)
+            if open_share > 1e-6:
+                ends = labels.finish[:, :-1] @ crossing + mixed.behind[ideal, labels.state]
+                np.maximum(found, ends / open_share, out=found)
+        return found
+
+    def _extend(self, ideal: int) -> None:
+        labels = self._settled[ideal]
+        if labels is None or not labels.state.size:
+            return
+        for way, target in self._blocks_after[ideal]:
+            if self._devices.size:
+                self._extend_on_devices(ideal, labels, way, target)
+            else:
+                self._extend_by_block(ideal, labels, way, target)
+        space, rows = self._space, np.arange(labels.state.size)
+        for step, target in self._steps_after[ideal]:
+            unit = int(space.ideals.step_unit[step])
+            for chosen, finish in self._borders.after_unit(ideal, target, labels.finish, unit):
+                arrived = _arrival(labels, finish, labels.state, ideal, rows, -1 - step)
+                self._arriving[target].append(replace(arrived, unit_class=np.full(rows.size, chosen, dtype=np.int64)))
+
+    def _extend_by_block(self, ideal: int, labels: Labels, way: int, target: int) -> None:
+        blocks = self._space.blocks
+        state = self._space.states.following[blocks.serial_class[way], labels.state]
+        rows = np.flatnonzero(state >= 0)
+        if rows.size:
+            seconds = float(blocks.seconds[way])
+            finish, _ = self._borders.after_block(ideal, target, labels.finish[rows], np.zeros(rows.size), seconds)
+            self._arriving[target].append(_arrival(labels, finish, state[rows], ideal, rows, way))
+
+    def _extend_on_devices(self, ideal: int, labels: Labels, way: int, target: int) -> None:
+        """On each device with room; of those that nothing runs on yet, the first of a class stands for all."""
+        space = self._space
+        chosen = int(space.graph.serial[space.blocks.serial_class[way]])
+        inside = space.ideals.inside
+        held = float(space.graph.unit_bytes[(inside[target] != 0) & (inside[ideal] == 0)].sum())
+        fresh_before = np.zeros(labels.state.size, dtype=np.bool_)
+        for slot in np.flatnonzero(self._class_of_slot == chosen).tolist():
+            fresh = labels.idle_from[:, slot] == 0
+            rows = np.flatnonzero((labels.left_bytes[:, slot] >= held) & ~(fresh & fresh_before))
+            fresh_before |= fresh
+            if not rows.size:
+                continue
+            idle, seconds = labels.idle_from[rows, slot], float(space.blocks.seconds[way])
+            finish, end = self._borders.after_block(ideal, target, labels.finish[rows], idle, seconds)
+            arrived = _arrival(labels, finish, labels.state[rows], ideal, rows, way)
+            arrived.left_bytes[:, slot] -= held
+            arrived.idle_from[:, slot] = end
+            arrived.device[:] = self._devices[slot]
+            self._arriving[target].append(arrived)
+
+    def _finish(self, last: int) -> float:
+        """Offers what ends earlier than the incumbent, best first."""
+        lower = self._dropped
+        if self._arriving[last]:
+            labels = _joined(self._arriving[last])
+            ends = labels.finish[:, -1]
+            for row in np.argsort(ends, kind="stable").tolist():
+                if ends[row] >= self._incumbent.to_beat:
+                    break
+                self._incumbent.offer(self._space.graph, self._runs(last, labels, row))
+                if ends[row] < self._incumbent.to_beat:
+                    lower = min(lower, float(ends[row]))
+        return min(lower, self._incumbent.seconds)
+
+    def _runs(self, ideal: int, labels: Labels, row: int) -> tuple[Run, ...]:
+        found: list[Run] = []
+        while ideal:
+            way = int(labels.way[row])
+            if way < 0:
+                unit = int(self._space.ideals.step_unit[-1 - way])
+                found.append(Run(units=(unit,), device_class=int(labels.unit_class[row]), seconds=0.0))
+            else:
+                run = self._space.run_of_block(way, ideal)
+                found.append(replace(run, device=int(labels.device[row])))
+            ideal, row = int(labels.origin[row]), int(labels.origin_row[row])
+            before = self._settled[ideal]
+            assert before is not None
+            labels = before
+        return tuple(reversed(found))
+
+
+def _arrival(labels: Labels, finish: Floats, state: Integers, ideal: int, rows: Integers, way: int) -> Labels:
+    nothing = np.full(rows.size, -1, dtype=np.int64)
+    return Labels(
+        finish=finish,
+        left_bytes=labels.left_bytes[rows],
+        idle_from=labels.idle_from[rows],
+        state=state,
+        device=nothing.copy(),
+        origin=nothing + 1 + ideal,
+        origin_row=rows,
+        way=nothing + 1 + way,
+        unit_class=nothing,
+    )
+
+
+def _joined(parts: Sequence[Labels]) -> Labels:
+    return Labels(
+        finish=np.concatenate([part.finish for part in parts]),
+        left_bytes=np.concatenate([part.left_bytes for part in parts]),
+        idle_from=np.concatenate([part.idle_from for part in parts]),
+        state=np.concatenate([part.state for part in parts]),
+        device=np.concatenate([part.device for part in parts]),
+        origin=np.concatenate([part.origin for part in parts]),
+        origin_row=np.concatenate([part.origin_row for part in parts]),
+        way=np.concatenate([part.way for part in parts]),
+        unit_class=np.concatenate([part.unit_class for part in parts]),
+    )
+
+
+def _undominated(costs: Floats) -> Integers:
+    """Rows, in order, that no other row is at most equal to in every column. O(rows * kept * columns)."""
+    _, first = np.unique(costs, axis=0, return_index=True)
+    # In lexicographic order nothing later dominates anything earlier.
+    kept: list[int] = []
+    front = np.empty((first.size, costs.shape[1]))
+    for row in first.tolist():
+        if not (front[: len(kept)] <= costs[row]).all(axis=1).any():
+            front[len(kept)] = costs[row]
+            kept.append(row)
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def _ways_by_origin(before: Integers, begin: Integers) -> list[list[tuple[int, int]]]:
+    """[i] (way, ideal after it)."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(begin.size - 1)]
+    after = np.repeat(np.arange(begin.size - 1), np.diff(begin))
+    for way, (origin, target) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
+        found[origin].append((way, target))
+    return found

@@ -1,0 +1,117 @@
+"""From a chain of runs to devices: blocks onto devices of their class, options taken or left, the rest by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.placement.loads import device_bytes
+from planner.partition.placement.passes.alone import UNPLACED, place_alone
+from planner.partition.placement.passes.chain import ANY, Run
+from planner.partition.placement.passes.graph import PassGraph
+from planner.partition.placement.passes.units import CORE, FREE
+from planner.partition.placement.problem import PlacementProblem
+from planner.partition.placement.single_pass import single_pass_seconds
+from planner.partition.problem import Floats, Integers
+
+
+def place_runs(graph: PassGraph, runs: tuple[Run, ...], *, contiguous: bool) -> Integers | None:
+    """[n] devices, or None where the blocks do not fit. Several blocks share a device only if not contiguous."""
+    problem = graph.problem
+    devices = np.full(problem.num_nodes, UNPLACED, dtype=np.int64)
+    left = np.repeat(problem.class_bytes, problem.class_devices)
+    device_of_run = _devices_of_blocks(graph, runs, left, contiguous=contiguous)
+    if device_of_run is None:
+        return None
+    for index, device in device_of_run.items():
+        members = _members(graph, runs[index], float(left[device]))
+        left[device] -= problem.node_bytes[members].sum()
+        core = _core(graph, runs[index])
+        left[device] += problem.node_bytes[core].sum()
+        devices[members] = device
+    place_alone(graph, runs, devices, contiguous=contiguous)
+    return devices if (devices != UNPLACED).all() else None
+
+
+def placed_seconds(problem: PlacementProblem, devices: Integers) -> float | None:
+    """What a placement takes if it breaks no rule, else None."""
+    classes = problem.class_of_device[devices]
+    together = np.where(problem.class_is_parallel[classes], -1, devices)
+    for_group = np.full(int(problem.colocation.max()) + 1, -2, dtype=np.int64)
+    for_group[problem.colocation] = together
+    if (for_group[problem.colocation] != together).any():
+        return None
+    held = device_bytes(problem, devices)
+    limits = np.where(problem.class_is_parallel, np.inf, problem.class_bytes)[problem.class_of_device]
+    if (held > limits).any() or not np.isfinite(problem.seconds[classes, np.arange(devices.size)]).all():
+        return None
+    return single_pass_seconds(problem, devices)
+
+
+def _devices_of_blocks(
+    graph: PassGraph, runs: tuple[Run, ...], left: Floats, *, contiguous: bool
+) -> dict[int, int] | None:
+    """Device by run, largest first where it is not given; takes their bytes, options apart, from `left` [d]."""
+    problem = graph.problem
+    blocks = [index for index, run in enumerate(runs) if not problem.class_is_parallel[run.device_class]]
+    held = {index: float(graph.unit_bytes[list(runs[index].units)].sum()) for index in blocks}
+    used = np.zeros(problem.num_devices, dtype=np.bool_)
+    found: dict[int, int] = {}
+    for index in sorted(blocks, key=lambda index: (runs[index].device == ANY, -held[index], index)):
+        device: int | None = runs[index].device
+        if device == ANY:
+            device = _device_for(problem, runs[index].device_class, held[index], left, used, contiguous=contiguous)
+        if device is None:
+            return None
+        found[index] = device
+        used[device] = True
+        left[device] -= held[index]
+    return dict(sorted(found.items()))
+
+
+def _core(graph: PassGraph, run: Run) -> np.ndarray:
+    units = graph.units
+    inside = np.zeros(graph.num_units + 1, dtype=np.bool_)
+    inside[list(run.units)] = True
+    inside[FREE] = False
+    core: np.ndarray = inside[units.unit_of_node] & (units.option_of_node == CORE)
+    return core
+
+
+def _members(graph: PassGraph, run: Run, spare: float) -> Integers:
+    """The nodes of a block: its units', and of their options those that pay and fit in `spare` bytes."""
+    units = graph.units
+    inside = np.zeros(graph.num_units, dtype=np.bool_)
+    inside[list(run.units)] = True
+    row = int(np.flatnonzero(graph.serial == run.device_class)[0])
+    held, loss = graph.option_bytes[row], graph.option_loss[row]
+    chosen = [
+        option for option in np.flatnonzero(inside[units.option_unit]).tolist() if _pays(graph, inside, row, option)
+    ]
+    taken = _core(graph, run)
+    for option in sorted(chosen, key=lambda option: (-loss[option] / max(held[option], 1e-300), option)):
+        if held[option] <= spare:
+            spare -= held[option]
+            taken |= units.option_of_node == option
+    return np.flatnonzero(taken)
+
+
+def _pays(graph: PassGraph, inside: np.ndarray, row: int, option: int) -> bool:
+    tensor = int(graph.option_tensor[option])
+    if graph.option_loss[row, option] <= 0:
+        return False
+    if tensor < 0:
+        return True
+    return bool(inside[graph.reader_unit[graph.reader_begin[tensor] : graph.reader_begin[tensor + 1]]].all())
+
+
+def _device_for(
+    problem: PlacementProblem, device_class: int, held: float, left: Floats, used: np.ndarray, *, contiguous: bool
+) -> int | None:
+    """An unused device, else the fullest on which the block fits."""
+    candidates = np.flatnonzero((problem.class_of_device == device_class) & (held <= left))
+    unused = candidates[~used[candidates]]
+    if unused.size:
+        return int(unused[0])
+    if contiguous or not candidates.size:
+        return None
+    return int(candidates[left[candidates].argmin()])
