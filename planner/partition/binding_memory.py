@@ -6,20 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.partition.compute_reach import furthest_end
-from planner.partition.positions import allowed_positions
+from planner.partition.largest_segment import largest_segment_bytes
 from planner.partition.problem import PartitionProblem
-from planner.partition.segments import Segments
 
 
 def without_idle_memory(problem: PartitionProblem, limit: float = np.inf) -> PartitionProblem:
     """Each device with at most the bytes that the largest stage of a bottleneck up to `limit` needs.
 
-    The same contiguous layouts up to the limit fit. O(positions x row) for a finite limit.
+    The same contiguous layouts up to the limit fit. What the largest needs is a little overestimated. O(n log n).
     """
     most = everything_bytes(problem)
     if np.isfinite(limit) and np.unique(np.minimum(problem.device_memory_bytes, most)).size > 1:
-        most = min(most, _largest_segment_bytes(problem, limit))
+        most = min(most, largest_segment_bytes(problem, limit))
     return replace(problem, device_memory_bytes=np.minimum(problem.device_memory_bytes, most))
 
 
@@ -32,15 +30,3 @@ def everything_bytes(problem: PartitionProblem) -> int:
         needed += int(problem.state_gradient_bytes.sum() + problem.state_optimizer_bytes.sum())
         needed += problem.training.microbatches * (roots + values)
     return needed
-
-
-def _largest_segment_bytes(problem: PartitionProblem, limit: float) -> int:
-    segments, largest = Segments(problem), 0.0
-    positions = allowed_positions(problem)
-    furthest = furthest_end(problem, limit)
-    for start in positions[:-1].tolist():
-        ends = positions[np.searchsorted(positions, start, side="right") :]
-        ends = ends[: np.searchsorted(ends, furthest[start], side="right")]
-        if ends.size:
-            largest = max(largest, float(segments.row(start, int(ends[-1])).peak_bytes[ends - start - 1].max()))
-    return int(largest)

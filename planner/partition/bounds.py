@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.partition.distinct_rows import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 
@@ -18,7 +19,8 @@ def work_bound(problem: PartitionProblem) -> float:
     The first is a linear programme's dual: for weights of devices that sum to 1, the bottleneck is at least the sum of
     each node's least weighted seconds. Weights go up where the least-weighted choice overloads.
     """
-    rows, counts = np.unique(problem.work_seconds, axis=0, return_counts=True)
+    kinds = distinct_rows(problem.work_seconds)
+    rows, counts = kinds.rows, kinds.counts
     weights = fair_weights(rows, counts)
     return float((rows * weights[:, None]).min(axis=0).sum()) / float((weights * counts).sum()) * _MARGIN
 

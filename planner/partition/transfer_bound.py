@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.partition.bounds import fair_weights
 from planner.partition.communication import UNKNOWN
+from planner.partition.distinct_rows import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
 _MARGIN = 1 - 1e-9
@@ -50,8 +51,9 @@ def transfer_bound(problem: PartitionProblem, limit: float) -> float:
     sent = np.max(
         [_least_bytes(_forward_paths(problem, seconds, size, limit), seconds, limit) for size in usual], axis=0
     )
-    rows, kind = np.unique(problem.work_seconds, axis=0, return_inverse=True)
-    fair = fair_weights(rows, np.bincount(kind, minlength=rows.shape[0]))
+    kinds = distinct_rows(problem.work_seconds)
+    rows, kind = kinds.rows, kinds.kind_of_row
+    fair = fair_weights(rows, kinds.counts)
     best = 0.0
     for weights in {tuple(given) for given in ((fair / fair.max()).tolist(), _by_speed(rows))}:
         weighted = rows * np.array(weights)[:, None]

@@ -6,12 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.partition.binding_memory import without_idle_memory
+from planner.partition.compute_reach import furthest_end
 from planner.partition.device_classes import device_classes
 from planner.partition.evaluate import evaluate
+from planner.partition.largest_segment import largest_segment_bytes
 from planner.partition.memory_tiers import in_memory_tiers
 from planner.partition.problem import PartitionProblem
+from planner.partition.segments import Segments
 from planner.partition.state_space import num_counted_states
-from tests.planner.partition.problems import all_contiguous, chain, problems
+from tests.planner.partition.problems import all_contiguous, chain, problems, trainings
 
 
 @settings(max_examples=80, deadline=None)
@@ -46,3 +49,21 @@ def test_no_tiers_where_devices_differ_in_all_else() -> None:
     problem = chain([[1.0 + device] * 4 for device in range(6)])
     assert in_memory_tiers(problem, 63, round_up=True) is None
     assert in_memory_tiers(problem, 64, round_up=True) is not None
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=7, max_devices=2, training=st.none() | trainings), limit=st.floats(0.5, 20.0))
+def test_no_segment_within_the_limit_needs_more(problem: PartitionProblem, limit: float) -> None:
+    segments, furthest = Segments(problem), furthest_end(problem, limit)
+    most = largest_segment_bytes(problem, limit)
+    for start in np.flatnonzero(problem.cut_allowed[:-1]).tolist():
+        ends = np.arange(start + 1, furthest[start] + 1)
+        if ends.size:
+            assert segments.row(start, int(ends[-1])).peak_bytes.max() <= most
+
+
+def test_a_state_used_at_both_ends_counts_only_where_it_is_used() -> None:
+    states = [(1000, (0, 7)), (10, (2, 3)), (10, (4,))]
+    problem = chain([[1.0] * 8] * 2, states=states, value_bytes=[0] * 9)
+    assert largest_segment_bytes(problem, 3.0) == 1010
+    assert largest_segment_bytes(problem, 8.0) == 1020
