@@ -6,13 +6,23 @@ TORCH ?= torch==2.13.0
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/planner.proto protos/v1/stage_daemon.proto
 
-.PHONY: demo test check lint types imports protos protos-check deploy-check clean
+.PHONY: demo test bench check lint types imports protos protos-check deploy-check clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python -m examples.embed_sentences
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest
+
+# Every figure of docs/benchmarks.md, one table after the other; half an hour on two cores.
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.place_instances
+	$(BIN)/python -m benchmarks.compare_torch_partitioner
+	$(BIN)/python -m benchmarks.plan_llama_70b
+	$(BIN)/python -m benchmarks.plan_growth
+	$(BIN)/python -m benchmarks.answer_while_planning
+	$(BIN)/python -m benchmarks.predicted_stage_times
+	$(BIN)/python -m benchmarks.export_llama_70b
 
 check: lint types imports protos-check deploy-check
 

@@ -14,7 +14,7 @@ from torch.export import Dim
 from benchmarks.export_llama_70b import llama
 from planner.client.export import export
 from planner.cost.inventory import Device, Inventory
-from planner.plan.options import BalancedMode, PlanOptions, Routing
+from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions, Routing
 from planner.planning import make_plan
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
 
@@ -34,22 +34,22 @@ def main() -> None:
     exported = export(llama(80), (), kwargs, dynamic_shapes={"input_ids": shape, "use_cache": None})
     data = graph_to_bytes(exported.graph)
     print(f"{len(exported.graph.nodes):,} nodes")
-    print(f"{'devices':<22}{'routing':<9}{'plan s':>8}{'read s':>8}{'ratio':>7}{'stages':>8}{'gap':>8}")
+    print(f"{'devices':<22}{'mode':<10}{'routing':<9}{'plan s':>8}{'read s':>8}{'ratio':>7}{'stages':>8}{'gap':>8}")
     for name, devices in INVENTORIES.items():
-        for routing in Routing:
-            _measure(name, _inventory(devices), routing, data)
+        for mode in (BalancedMode(), OptimalMode()):
+            for routing in Routing:
+                _measure(name, _inventory(devices), mode, routing, data)
 
 
-def _measure(name: str, inventory: Inventory, routing: Routing, data: bytes) -> None:
+def _measure(name: str, inventory: Inventory, mode: Mode, routing: Routing, data: bytes) -> None:
     started = time.perf_counter()
     graph = graph_from_bytes(data)
     read_seconds = time.perf_counter() - started
     started = time.perf_counter()
-    plan = make_plan(graph, "0" * 64, inventory, PlanOptions(mode=BalancedMode(), routing=routing))
+    plan = make_plan(graph, "0" * 64, inventory, PlanOptions(mode=mode, routing=routing))
     plan_seconds = time.perf_counter() - started
-    gap = 1 - (plan.lower_bound_seconds or 0.0) / plan.bottleneck_seconds
     figures = f"{plan_seconds:>8.2f}{read_seconds:>8.2f}{plan_seconds / read_seconds:>7.1f}"
-    print(f"{name:<22}{routing.value:<9}{figures}{len(plan.stages):>8}{gap:>8.2%}", flush=True)
+    print(f"{name:<22}{mode.name:<10}{routing.value:<9}{figures}{len(plan.stages):>8}{plan.gap:>8.2%}", flush=True)
 
 
 def _inventory(devices: list[tuple[str, int]]) -> Inventory:
