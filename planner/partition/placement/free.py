@@ -19,7 +19,7 @@ from planner.partition.problem import Integers
 
 DEFAULT_EFFORT = 4_000_000
 _FIRST_TURN_STEPS = 4_000_000
-# A step of the programme costs about the square of its columns; in all a third of the time, by trial.
+# A step of the programme costs about the square of its columns.
 _SQUARED_COLUMNS_PER_STEP = 16
 _LEAST_QUESTIONS = 20
 # A value this close to the bound, as a share, is taken for it.
