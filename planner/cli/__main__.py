@@ -22,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(exit_codes.exit_code_of(error))
     except KeyboardInterrupt:
         sys.exit(exit_codes.INTERRUPTED)
+    except MemoryError:
+        say("error: this machine's memory does not suffice; give a smaller graph, or run it where there is more")
+        sys.exit(exit_codes.UNEXPECTED)
     except Exception as error:
         if os.environ.get("PLANNER_DEBUG"):
             raise

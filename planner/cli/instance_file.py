@@ -14,18 +14,16 @@ nodes:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from planner.cli.inventory_file import INVENTORY_KEYS, parse_inventory
 from planner.cost.inventory import Inventory
-from planner.errors import GraphError, InvalidArgument
+from planner.errors import GraphError, InventoryError
+from planner.graph.bounds import MAX_NODES, shown, shown_value
 from planner.graph.check import check_graph
+from planner.graph.cycle import cycle_text
 from planner.graph.ir import (
     Dtype,
     Graph,
@@ -42,8 +40,8 @@ from planner.graph.ir import (
     ValueReference,
 )
 
-MAX_NODES = 1_000_000
 MAX_BYTES = 1 << 50
+MAX_SECONDS = 1e15
 _NODE_KEYS = frozenset(
     {"id", "seconds", "inputs", "output_bytes", "outputs", "weights", "weight_bytes", "module", "trained"}
 )
@@ -58,22 +56,19 @@ class Instance:
     node_ids: tuple[str, ...]
 
 
-def read_document(path: Path) -> Any:
-    """JSON, or YAML by the file's name. Raises InvalidArgument."""
-    try:
-        text = path.read_text()
-        return yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise InvalidArgument(f"{path}: {error}") from None
-
-
 def parse_instance(document: Any) -> Instance:
     """Raises GraphError or InventoryError that names the node or the device."""
     if not isinstance(document, Mapping) or not isinstance(document.get("nodes"), list):
-        raise GraphError('the instance has no list of nodes; write {"devices": […], "nodes": […]}')
+        raise GraphError(
+            'the instance has no list of nodes; write {"devices": […], "nodes": […]}, or the published '
+            "format, which has maxFPGAs, maxCPUs, nodes and edges"
+        )
     unknown = sorted(str(key) for key in document if key not in (*INVENTORY_KEYS, "nodes"))
     if unknown:
-        raise GraphError(f"unknown key {unknown[0]!r}; known: {', '.join(('nodes', *sorted(INVENTORY_KEYS)))}")
+        known = ", ".join(("nodes", *sorted(INVENTORY_KEYS)))
+        raise GraphError(f"unknown key {shown(unknown[0])}; known: {known}")
+    if not document.get("devices"):
+        raise InventoryError('the instance has no devices; list at least one under "devices"')
     inventory = parse_inventory({key: document[key] for key in sorted(INVENTORY_KEYS) if key in document})
     entries = _entries(document["nodes"])
     ordered = _topological(entries)
@@ -86,59 +81,71 @@ def _entries(nodes: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
     if not nodes:
         raise GraphError("the instance has no nodes; there is nothing to place")
     if len(nodes) > MAX_NODES:
-        raise GraphError(f"the instance has {len(nodes)} nodes; at most {MAX_NODES} are read")
+        raise GraphError(
+            f"the instance has {len(nodes):,} nodes, and at most {MAX_NODES:,} can be placed; "
+            f"give groups of nodes as one"
+        )
     entries: dict[str, Mapping[str, Any]] = {}
     for index, entry in enumerate(nodes):
         where = f"nodes[{index}]"
         if not isinstance(entry, Mapping) or "id" not in entry:
-            raise GraphError(f"{where} is {entry!r:.80}, needs a mapping with an id")
+            raise GraphError(f"{where} is {shown_value(entry)}, needs a mapping with an id")
         unknown = sorted(str(key) for key in entry if key not in _NODE_KEYS)
         if unknown:
-            raise GraphError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(sorted(_NODE_KEYS))}")
-        name = str(entry["id"])
+            raise GraphError(f"{where}: unknown key {shown(unknown[0])}; known: {', '.join(sorted(_NODE_KEYS))}")
+        name = _name(entry["id"], f"{where}: id")
         if name in entries:
-            raise GraphError(f"{where}: a node {name!r} exists already; give each its own id", node=name)
+            raise GraphError(f"{where}: a node {shown(name)} exists already; give each its own id", node=name)
         entries[name] = entry
     return entries
 
 
+def _name(found: Any, where: str) -> str:
+    """A number is taken for its digits."""
+    if isinstance(found, bool) or not isinstance(found, (str, int)) or found == "":
+        raise GraphError(f"{where} is {shown_value(found)}, needs a text or a whole number")
+    return str(found)
+
+
 def _topological(entries: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Nodes after those that they read, else in the file's order. Raises GraphError naming a cycle."""
-    producers = {name: _producers(name, entry, entries) for name, entry in entries.items()}
     done: dict[str, None] = {}
     for root in entries:
-        path: dict[str, None] = {}
-        stack = [root]
-        while stack:
-            name = stack[-1]
-            if name in done:
-                stack.pop()
-                continue
-            path[name] = None
-            waiting = [producer for producer in producers[name] if producer not in done]
-            if not waiting:
+        # From each node on the path to what it reads, with the rest of what it reads.
+        path: dict[str, Iterator[str]] = {}
+        if root not in done:
+            path[root] = iter(_producers(root, entries[root], entries))
+        while path:
+            name, unseen = next(reversed(path.items()))
+            producer = next((producer for producer in unseen if producer not in done), None)
+            if producer is None:
                 done[name] = None
-                path.pop(name)
-                stack.pop()
-                continue
-            if waiting[0] in path:
-                cycle = [*list(path)[list(path).index(waiting[0]) :], waiting[0]]
-                raise GraphError(f"the nodes form a cycle: {' reads '.join(reversed(cycle[-8:]))}", node=waiting[0])
-            stack.append(waiting[0])
+                path.popitem()
+            elif producer in path:
+                names = list(path)
+                cycle = names[names.index(producer) :]
+                text = cycle_text([shown(node) for node in reversed(cycle)])
+                raise GraphError(f"the nodes form a cycle: {text}, each read by the next; leave one out", node=producer)
+            else:
+                path[producer] = iter(_producers(producer, entries[producer], entries))
     return [entries[name] for name in done]
 
 
 def _producers(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    inputs = entry.get("inputs", [])
-    if not isinstance(inputs, list):
-        raise GraphError(f"node {name!r}: inputs is {inputs!r:.80}, needs a list of node ids", node=name)
     found = []
-    for given in map(str, inputs):
+    for given in _inputs(name, entry):
         producer = given if given in entries else given.rpartition("/")[0]
         if producer not in entries:
-            raise GraphError(f"node {name!r} reads {given!r}, and no node has that id", node=name)
+            raise GraphError(f"node {shown(name)} reads {shown(given)}, and no node has that id", node=name)
         found.append(producer)
     return found
+
+
+def _inputs(name: str, entry: Mapping[str, Any]) -> list[str]:
+    inputs = entry.get("inputs", [])
+    if not isinstance(inputs, list):
+        raise GraphError(f"node {shown(name)}: inputs is {shown_value(inputs)}, needs a list of node ids", node=name)
+    return [_name(given, f"node {shown(name)}: inputs[{index}]") for index, given in enumerate(inputs)]
 
 
 class _Builder:
@@ -169,7 +176,7 @@ class _Builder:
         )
 
     def _node(self, name: str, entry: Mapping[str, Any]) -> Node:
-        arguments = [self._input(name, str(given)) for given in entry.get("inputs", [])]
+        arguments = [self._input(name, given) for given in _inputs(name, entry)]
         arguments += [self._state(name, weight, size, entry) for weight, size in _weights(name, entry).items()]
         self._outputs[name] = {
             output: self._value(f"{name}/{output}" if output else name, size)
@@ -180,7 +187,7 @@ class _Builder:
             arguments=tuple(map(ValueReference, dict.fromkeys(arguments))),
             outputs=tuple(self._outputs[name].values()),
             returns_tuple=len(self._outputs[name]) != 1,
-            module_path=str(entry.get("module", "")),
+            module_path=_module(name, entry),
             name=name,
             opaque_seconds=tuple(_seconds(name, entry).items()),
         )
@@ -194,8 +201,8 @@ class _Builder:
             value = outputs[output]
         else:
             raise GraphError(
-                f"node {name!r} reads {given!r}; {producer!r} has outputs "
-                f"{', '.join(f'{producer}/{known}' for known in outputs)}",
+                f"node {shown(name)} reads {shown(given)}; {shown(producer)} has outputs "
+                f"{', '.join(f'{shown(producer)[1:-1]}/{known[:80]}' for known in list(outputs)[:10])}",
                 node=name,
             )
         self._read.add(value)
@@ -206,8 +213,10 @@ class _Builder:
         if value > len(self._values):
             self._values.append(_weight_value(value, weight, size))
         if known != size:
-            raise GraphError(f"node {name!r}: weight {weight!r} has {size} bytes, and {known} elsewhere", node=name)
-        if entry.get("trained", True):
+            raise GraphError(
+                f"node {shown(name)}: weight {shown(weight)} has {size} bytes, and {known} elsewhere", node=name
+            )
+        if _trained(name, entry):
             self._trained.add(weight)
         return value
 
@@ -225,10 +234,15 @@ def _weight_value(value_id: int, name: str, size: int) -> Value:
 def _weights(name: str, entry: Mapping[str, Any]) -> dict[str, int]:
     found = entry.get("weights", {})
     if not isinstance(found, Mapping):
-        raise GraphError(f"node {name!r}: weights is {found!r:.80}, needs a mapping from name to bytes", node=name)
+        raise GraphError(
+            f"node {shown(name)}: weights is {shown_value(found)}, needs a mapping from name to bytes", node=name
+        )
     weights = {str(weight): _size(name, f"weights.{weight}", size) for weight, size in found.items()}
-    if entry.get("weight_bytes"):
-        weights[f"{name}.weight"] = _size(name, "weight_bytes", entry["weight_bytes"])
+    own = f"{name}.weight"
+    if "weight_bytes" in entry:
+        if own in weights:
+            raise GraphError(f"node {shown(name)}: weights has {shown(own)}, which weight_bytes stands for; give one")
+        weights[own] = _size(name, "weight_bytes", entry["weight_bytes"])
     return weights
 
 
@@ -237,7 +251,11 @@ def _output_bytes(name: str, entry: Mapping[str, Any]) -> dict[str, int]:
     if outputs is None:
         return {"": _size(name, "output_bytes", entry.get("output_bytes", 0))}
     if not isinstance(outputs, Mapping) or not outputs:
-        raise GraphError(f"node {name!r}: outputs is {outputs!r:.80}, needs a mapping from name to bytes", node=name)
+        raise GraphError(
+            f"node {shown(name)}: outputs is {shown_value(outputs)}, needs a mapping from name to bytes", node=name
+        )
+    if "output_bytes" in entry:
+        raise GraphError(f"node {shown(name)} has outputs and output_bytes; give one of them", node=name)
     return {str(output): _size(name, f"outputs.{output}", size) for output, size in outputs.items()}
 
 
@@ -245,19 +263,38 @@ def _seconds(name: str, entry: Mapping[str, Any]) -> dict[str, float]:
     found = entry.get("seconds")
     if not isinstance(found, Mapping) or not found:
         raise GraphError(
-            f"node {name!r}: seconds is {found!r:.80}, needs a mapping from device kind to seconds", node=name
+            f"node {shown(name)}: seconds is {shown_value(found)}, needs a mapping from device kind to seconds",
+            node=name,
         )
     for kind, seconds in found.items():
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= MAX_SECONDS:
             raise GraphError(
-                f"node {name!r}: seconds.{kind} is {seconds!r}, needs a finite number from 0; "
-                f"leave a kind out that cannot run the node",
+                f"node {shown(name)}: seconds.{str(kind)[:80]} is {shown_value(seconds)}, needs a finite number "
+                f"from 0 to {MAX_SECONDS:g}; leave a kind out that cannot run the node",
                 node=name,
             )
     return {str(kind): float(seconds) for kind, seconds in found.items()}
 
 
+def _module(name: str, entry: Mapping[str, Any]) -> str:
+    found = entry.get("module", "")
+    if not isinstance(found, str):
+        raise GraphError(
+            f"node {shown(name)}: module is {shown_value(found)}, needs a text such as layers.0", node=name
+        )
+    return found
+
+
+def _trained(name: str, entry: Mapping[str, Any]) -> bool:
+    found = entry.get("trained", True)
+    if not isinstance(found, bool):
+        raise GraphError(f"node {shown(name)}: trained is {shown_value(found)}, needs true or false", node=name)
+    return found
+
+
 def _size(name: str, field: str, found: Any) -> int:
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_BYTES:
-        raise GraphError(f"node {name!r}: {field} is {found!r:.80}, needs whole bytes from 0 to 2^50", node=name)
+        raise GraphError(
+            f"node {shown(name)}: {field[:80]} is {shown_value(found)}, needs whole bytes from 0 to 2^50", node=name
+        )
     return found

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from planner.cli.document_file import read_document
 from planner.cli.quantities import parse_bytes
-from planner.cost.inventory import DEFAULT_LINK, Device, Inventory, LinkSpeed
+from planner.cost.inventory import DEFAULT_LINK, MAX_DEVICES, Device, Inventory, LinkSpeed
 from planner.cost.topology import Island, Topology, matrix_links
 from planner.errors import InventoryError, PlannerError
+from planner.graph.bounds import shown, shown_value
 
 _DEVICE_KEYS = frozenset(
     {"id", "kind", "host", "memory", "memory_bytes", "flops_per_second", "memory_bytes_per_second"}
@@ -33,29 +33,39 @@ _LINK_KEYS = _SPEED_KEYS | {"source", "target", "bidirectional"}
 
 
 def read_inventory(path: Path) -> Inventory:
-    """Raises InventoryError naming the file and the entry."""
+    """Raises InvalidArgument naming the file and the entry."""
     try:
-        document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InventoryError(f"{path}: {error}") from None
-    try:
-        return parse_inventory(document)
+        return parse_inventory(read_document(path))
     except InventoryError as error:
-        raise InventoryError(f"{path}: {error.message}") from None
+        raise InventoryError(f"{path}: {error.message}", **error.metadata) from None
 
 
 def parse_inventory(document: Any) -> Inventory:
     fields = _mapping(document, "the inventory", INVENTORY_KEYS)
-    devices = tuple(_device(entry, f"devices[{index}]") for index, entry in enumerate(_list(fields, "devices")))
+    entries = _list(fields, "devices")
+    if len(entries) > MAX_DEVICES:
+        raise InventoryError(f"the inventory has {len(entries):,} devices; at most {MAX_DEVICES:,} are read")
+    devices = tuple(_device(entry, f"devices[{index}]") for index, entry in enumerate(entries))
     links = _matrix(fields, devices) if "matrix" in fields else _topology(fields).links(devices)
-    for index, entry in enumerate(_list(fields, "links")):
-        links.update(_link(entry, f"links[{index}]"))
+    links.update(_links(fields))
     default = fields.get("default_link")
     return Inventory(
         devices=devices,
         links=links,
         default_link=DEFAULT_LINK if default is None else _speed(_mapping(default, "default_link", _SPEED_KEYS)),
     )
+
+
+def _links(fields: Mapping[str, Any]) -> dict[tuple[str, str], LinkSpeed]:
+    links: dict[tuple[str, str], LinkSpeed] = {}
+    for index, entry in enumerate(_list(fields, "links")):
+        for (source, target), speed in _link(entry, f"links[{index}]").items():
+            if (source, target) in links:
+                raise InventoryError(
+                    f"links[{index}]: {shown(source)} to {shown(target)} has a link already; name each direction once"
+                )
+            links[source, target] = speed
+    return links
 
 
 def _topology(fields: Mapping[str, Any]) -> Topology:
@@ -77,48 +87,71 @@ def _topology(fields: Mapping[str, Any]) -> Topology:
 
 def _island(entry: Any, where: str) -> Island:
     fields = _mapping(entry, where, _SPEED_KEYS | {"devices"})
-    return Island(device_ids=tuple(map(str, _list(fields, "devices"))), speed=_speed(fields, where))
+    device_ids = [_text(device, f"{where}.devices") for device in _list(fields, "devices")]
+    return Island(device_ids=tuple(device_ids), speed=_speed(fields, where))
 
 
 def _matrix(fields: Mapping[str, Any], devices: Sequence[Device]) -> dict[tuple[str, str], LinkSpeed]:
     if "topology" in fields:
         raise InventoryError("the inventory has a matrix and a topology; give one of them")
     entry = _mapping(fields["matrix"], "matrix", _SPEED_KEYS)
-    latency = entry.get("latency_seconds", DEFAULT_LINK.latency_seconds)
+    size, latency = len(devices), entry.get("latency_seconds", DEFAULT_LINK.latency_seconds)
     return matrix_links(
         devices,
-        _numbers(entry.get("bytes_per_second"), "matrix.bytes_per_second"),
-        float(latency) if isinstance(latency, (int, float)) else _numbers(latency, "matrix.latency_seconds"),
+        _numbers(entry.get("bytes_per_second"), size, "matrix.bytes_per_second"),
+        (
+            _numbers(latency, size, "matrix.latency_seconds")
+            if isinstance(latency, list)
+            else _as_number(latency, "matrix.latency_seconds")
+        ),
     )
 
 
-def _numbers(found: Any, where: str) -> list[list[float]]:
-    try:
-        return [[float(number) for number in row] for row in found]
-    except (TypeError, ValueError):
-        raise InventoryError(f"{where} is {found!r:.80}, needs a list of lists of numbers") from None
+def _numbers(found: Any, size: int, where: str) -> list[list[float]]:
+    if not isinstance(found, list) or not all(isinstance(row, list) for row in found):
+        raise InventoryError(f"{where} is {shown_value(found)}, needs a list of lists of numbers")
+    if len(found) != size or any(len(row) != size for row in found):
+        widths = sorted({len(row) for row in found})
+        raise InventoryError(
+            f"{where} has {len(found)} rows of {' or '.join(map(str, widths[:3])) or 0} numbers, needs {size} by "
+            f"{size}, in the order of the devices"
+        )
+    return [
+        [_as_number(number, f"{where}[{row}][{column}]") for column, number in enumerate(numbers)]
+        for row, numbers in enumerate(found)
+    ]
 
 
 def _device(entry: Any, where: str) -> Device:
     fields = _mapping(entry, where, _DEVICE_KEYS)
     if "id" not in fields:
         raise InventoryError(f"{where} has no id; give each device a unique one")
-    return Device(
-        id=str(fields["id"]),
-        kind=str(fields.get("kind", "cpu")),
-        host=str(fields.get("host", "localhost")),
-        memory_bytes=_memory_bytes(fields, where),
-        flops_per_second=_number(fields, "flops_per_second", where),
-        memory_bytes_per_second=_number(fields, "memory_bytes_per_second", where),
-    )
+    try:
+        return Device(
+            id=_text(fields["id"], f"{where}.id"),
+            kind=_text(fields.get("kind", "cpu"), f"{where}.kind"),
+            host=_text(fields.get("host", "localhost"), f"{where}.host"),
+            memory_bytes=_memory_bytes(fields, where),
+            flops_per_second=_number(fields, "flops_per_second", where),
+            memory_bytes_per_second=_number(fields, "memory_bytes_per_second", where),
+        )
+    except InventoryError as error:
+        named = error.message.startswith(where)
+        raise error if named else InventoryError(f"{where}: {error.message}") from None
 
 
 def _memory_bytes(fields: Mapping[str, Any], where: str) -> int:
     found = fields.get("memory_bytes", fields.get("memory"))
     if found is None:
         raise InventoryError(f"{where} has no memory; write memory: 80GiB, or memory_bytes")
+    if "memory" in fields and "memory_bytes" in fields:
+        raise InventoryError(f"{where} has memory and memory_bytes; give one of them")
+    if isinstance(found, int) and not isinstance(found, bool):
+        return found
+    if not isinstance(found, str):
+        raise InventoryError(f"{where}.memory is {shown_value(found)}, needs whole bytes, or a text such as 80GiB")
     try:
-        return parse_bytes(str(found))
+        return parse_bytes(found)
     except PlannerError as error:
         raise InventoryError(f"{where}.memory: {error.message}") from None
 
@@ -127,38 +160,57 @@ def _link(entry: Any, where: str) -> dict[tuple[str, str], LinkSpeed]:
     fields = _mapping(entry, where, _LINK_KEYS)
     if "source" not in fields or "target" not in fields:
         raise InventoryError(f"{where} needs a source and a target")
-    source, target = str(fields["source"]), str(fields["target"])
+    source, target = (_text(fields[end], f"{where}.{end}") for end in ("source", "target"))
+    both = fields.get("bidirectional", False)
+    if not isinstance(both, bool):
+        raise InventoryError(f"{where}.bidirectional is {shown_value(both)}, needs true or false")
     speed = _speed(fields, where)
-    return (
-        {(source, target): speed, (target, source): speed} if fields.get("bidirectional") else {(source, target): speed}
-    )
+    return {(source, target): speed, (target, source): speed} if both else {(source, target): speed}
 
 
 def _speed(fields: Mapping[str, Any], where: str = "default_link") -> LinkSpeed:
-    return LinkSpeed(
-        bytes_per_second=_number(fields, "bytes_per_second", where, DEFAULT_LINK.bytes_per_second),
-        latency_seconds=_number(fields, "latency_seconds", where, DEFAULT_LINK.latency_seconds),
-    )
+    rate = _number(fields, "bytes_per_second", where, DEFAULT_LINK.bytes_per_second)
+    latency = _number(fields, "latency_seconds", where, DEFAULT_LINK.latency_seconds)
+    try:
+        return LinkSpeed(bytes_per_second=rate, latency_seconds=latency)
+    except InventoryError as error:
+        raise InventoryError(f"{where}{error.message.removeprefix('link')}") from None
 
 
 def _mapping(entry: Any, where: str, known: frozenset[str]) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
-        raise InventoryError(f"{where} is {entry!r:.80}, needs a mapping with {', '.join(sorted(known))}")
+        raise InventoryError(f"{where} is {shown_value(entry)}, needs a mapping with {', '.join(sorted(known))}")
     unknown = sorted(str(key) for key in entry if key not in known)
     if unknown:
-        raise InventoryError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        raise InventoryError(f"{where}: unknown key {shown(unknown[0])}; known: {', '.join(sorted(known))}")
     return entry
 
 
 def _list(fields: Mapping[str, Any], key: str) -> list[Any]:
-    found = fields.get(key) or []
+    found = fields.get(key)
+    if found is None:
+        return []
     if not isinstance(found, list):
-        raise InventoryError(f"{key} is {found!r:.80}, needs a list")
+        raise InventoryError(f"{key} is {shown_value(found)}, needs a list")
     return found
 
 
+def _text(found: Any, where: str) -> str:
+    """A number is taken for its digits."""
+    if isinstance(found, bool) or not isinstance(found, (str, int)):
+        raise InventoryError(f"{where} is {shown_value(found)}, needs a text")
+    return str(found)
+
+
 def _number(fields: Mapping[str, Any], key: str, where: str, otherwise: float = 0.0) -> float:
+    return _as_number(fields.get(key, otherwise), f"{where}.{key}")
+
+
+def _as_number(found: Any, where: str) -> float:
+    """YAML reads 1e9, without a point, as a text."""
     try:
-        return float(fields.get(key, otherwise))
-    except (TypeError, ValueError):
-        raise InventoryError(f"{where}.{key} is {fields[key]!r:.80}, needs a number") from None
+        if isinstance(found, (str, int, float)) and not isinstance(found, bool):
+            return float(found)
+    except (ValueError, OverflowError):
+        pass
+    raise InventoryError(f"{where} is {shown_value(found)}, needs a number")

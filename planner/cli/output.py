@@ -26,7 +26,9 @@ class OutputFormat(Enum):
 def emit(result: Any, output: OutputFormat, table: Callable[[], RenderableType]) -> None:
     """Writes a result; `table` draws it for people."""
     if output is OutputFormat.TABLE:
-        Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table())
+        # Names come from others: none of them is taken for markup.
+        width = None if sys.stdout.isatty() else PIPED_WIDTH
+        Console(width=width, markup=False, emoji=False, highlight=False).print(table())
     elif output is OutputFormat.JSON:
         sys.stdout.write(json.dumps(to_document(result), indent=2, ensure_ascii=False) + "\n")
     else:
@@ -36,9 +38,10 @@ def emit(result: Any, output: OutputFormat, table: Callable[[], RenderableType])
 
 def messages() -> Console:
     """For progress and messages."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 def say(message: str) -> None:
-    """One line for people, as it is: nothing in it is taken for markup."""
-    messages().print(message, markup=False, soft_wrap=True)
+    """One line for people: nothing in it is taken for markup, or reaches a terminal as a command."""
+    shown = "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in message)
+    messages().print(shown, soft_wrap=True)

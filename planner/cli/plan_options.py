@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -11,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from planner.cli.document_file import expect_mapping, read_document
 from planner.errors import OptionsError
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.plan.options import (
@@ -28,6 +28,9 @@ from planner.plan.options import (
     SizeBasedMode,
     SparseNnMode,
 )
+
+# Of a dimension's size: more would not fit its 64 bits.
+MAX_DIGITS = 18
 
 
 class ModeName(Enum):
@@ -178,14 +181,14 @@ def training_of(
 
 
 def read_assignment(path: Path | None) -> AotBasedMode:
-    """Raises OptionsError that names the file and what is wrong in it."""
+    """Raises InvalidArgument that names the file and what is wrong in it."""
     if path is None:
         raise OptionsError("--mode aot_based needs --assignment FILE: each node's partition, each partition's device")
-    try:
-        document = json.loads(path.read_text())
-        partitions, devices = document["partition_of_node"], document["device_of_partition"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionsError(f"{path}: {error!r}; needs JSON with partition_of_node and device_of_partition") from None
+    document = expect_mapping(path, read_document(path), "partition_of_node and device_of_partition")
+    missing = [key for key in ("partition_of_node", "device_of_partition") if key not in document]
+    if missing:
+        raise OptionsError(f"{path} has no {missing[0]}; it needs partition_of_node and device_of_partition")
+    partitions, devices = document["partition_of_node"], document["device_of_partition"]
     if not _all(partitions, int) or any(partition < 0 for partition in partitions):
         raise OptionsError(f"{path}: partition_of_node needs a list of whole numbers from 0, one for each node")
     if not _all(devices, str):
@@ -195,8 +198,8 @@ def read_assignment(path: Path | None) -> AotBasedMode:
 
 def symbol_value(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
-    if not name or not value.isdecimal():
-        raise OptionsError(f"--symbol {text!r} is no NAME=VALUE with a whole number, such as batch=8")
+    if not name or not value.isdecimal() or len(value) > MAX_DIGITS:
+        raise OptionsError(f"--symbol {text[:80]!r} is no NAME=VALUE with a whole number, such as batch=8")
     return name, int(value)
 
 

@@ -24,7 +24,7 @@ from planner.client.records import DeploymentEvent, ProfileProgress, UploadProgr
 @contextmanager
 def upload_bars() -> Iterator[Callable[[UploadProgress], None]]:
     """One bar per file."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=messages()) as progress:
         tasks: dict[str, TaskID] = {}
 
@@ -39,7 +39,7 @@ def upload_bars() -> Iterator[Callable[[UploadProgress], None]]:
 @contextmanager
 def rollout_bars() -> Iterator[Callable[[DeploymentEvent], None]]:
     """One bar per stage, of bytes loaded, above the deployment's state."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=messages()) as progress:
         tasks: dict[int, TaskID] = {}
 
@@ -58,7 +58,7 @@ def rollout_bars() -> Iterator[Callable[[DeploymentEvent], None]]:
 @contextmanager
 def profile_bars() -> Iterator[Callable[[ProfileProgress], None]]:
     """One bar per device, of distinct nodes."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=messages()) as progress:
         tasks: dict[str, TaskID] = {}
 
@@ -85,7 +85,7 @@ def spinner(description: str) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         progress.add_task(description, total=None)
         yield

@@ -18,7 +18,7 @@ _UNITS = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
-_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_BYTES = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: str) -> int:
@@ -26,7 +26,9 @@ def parse_bytes(text: str) -> int:
     match = _BYTES.fullmatch(text)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise InvalidArgument(f"{text!r} is no size; write bytes, or a number with KiB, MiB, GiB, TiB, KB, MB, GB, TB")
+        raise InvalidArgument(
+            f"{text[:80]!r} is no size; write bytes, or a number with KiB, MiB, GiB, TiB, KB, MB, GB, TB"
+        )
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 

@@ -15,6 +15,12 @@ def _check_rate(name: str, found: float, *, least: float) -> None:
 
 
 MAX_TEXT_CHARACTERS = 256
+# Sizes have to fit an integer of a database, and arrays of them.
+MAX_MEMORY_BYTES = 2**63 - 1
+# What an inventory may list; links are kept pair by pair.
+MAX_DEVICES = 1024
+# Longer than any wait; sums of such stay finite.
+MAX_LATENCY_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +44,8 @@ class Device:
                 )
         if self.memory_bytes <= 0:
             raise InventoryError(f"device {self.id!r}: memory_bytes is {self.memory_bytes}, needs more than 0")
+        if self.memory_bytes > MAX_MEMORY_BYTES:
+            raise InventoryError(f"device {self.id!r}: memory_bytes is more than 2^63 - 1, which nothing has")
         _check_rate(f"device {self.id!r}: flops_per_second", self.flops_per_second, least=0.0)
         _check_rate(f"device {self.id!r}: memory_bytes_per_second", self.memory_bytes_per_second, least=0.0)
 
@@ -50,6 +58,10 @@ class LinkSpeed:
     def __post_init__(self) -> None:
         _check_rate("link: bytes_per_second", self.bytes_per_second, least=1.0)
         _check_rate("link: latency_seconds", self.latency_seconds, least=0.0)
+        if self.latency_seconds > MAX_LATENCY_SECONDS:
+            raise InventoryError(
+                f"link: latency_seconds is {self.latency_seconds:g}, needs 0 to {MAX_LATENCY_SECONDS:g}"
+            )
 
     def transfer_seconds(self, size_bytes: int) -> float:
         return self.latency_seconds + size_bytes / self.bytes_per_second
@@ -68,9 +80,13 @@ class Inventory:
     default_link: LinkSpeed = DEFAULT_LINK
 
     def __post_init__(self) -> None:
-        known = {device.id for device in self.devices}
-        if len(known) != len(self.devices):
-            raise InventoryError(f"two devices share an id: {sorted(device.id for device in self.devices)}")
+        if len(self.devices) > MAX_DEVICES:
+            raise InventoryError(f"the inventory has {len(self.devices):,} devices, needs at most {MAX_DEVICES:,}")
+        known: set[str] = set()
+        for device in self.devices:
+            if device.id in known:
+                raise InventoryError(f"two devices share an id, {device.id!r}; give each its own", device=device.id)
+            known.add(device.id)
         for pair in self.links:
             unknown = [end for end in pair if end not in known]
             if unknown:

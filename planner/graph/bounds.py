@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Container
 
 from planner.errors import GraphError
@@ -35,6 +36,19 @@ _REFUSED_CHARACTERS = frozenset("()'\"`\\;=$")
 def shown(text: str) -> str:
     """The text as an error message may carry it."""
     return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxlist, _BRIEF.maxdict = 3, 4, 4
+_BRIEF.maxstring = _BRIEF.maxother = 80
+
+
+def shown_value(found: object) -> str:
+    """Anything that a document may hold, as an error message may carry it: short, whatever its size."""
+    try:
+        return _BRIEF.repr(found)
+    except ValueError:
+        return "a number of too many digits"
 
 
 def check_count(what: str, found: int, most: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from planner.cli.instance_file import Instance, parse_instance, read_document
+from planner.cli.document_file import read_document
+from planner.cli.instance_file import Instance, parse_instance
 from planner.cli.options import OutputOption
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
@@ -59,6 +61,8 @@ def solve(
 ) -> None:
     """Place a profiled cost graph on its devices. Needs no server and no torch."""
     started = time.monotonic()
+    if out is not None:
+        _check_writable(out)
     document = read_document(instance)
     goal = Objective(objective.value)
     try:
@@ -122,6 +126,19 @@ def _devices(instance: Instance, stages: Any) -> dict[str, str]:
     }
 
 
+def _check_writable(path: Path) -> None:
+    """Before the search, which may be long."""
+    reason = None
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not path.parent.is_dir():
+        reason = f"there is no folder {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = "no permission to write there"
+    if reason is not None:
+        raise InvalidArgument(f"--out {path}: {reason}; name a file that can be written")
+
+
 def _write(path: Path, assignment: Mapping[str, str]) -> None:
     try:
         path.write_text(json.dumps(assignment, indent=1) + "\n")
@@ -131,6 +148,11 @@ def _write(path: Path, assignment: Mapping[str, str]) -> None:
 
 def _summary(solution: Solution) -> str:
     proof = "proven optimal" if solution.proven else f"gap {solution.gap:.2%}"
-    return f"value {solution.value:.6f}, lower bound {solution.lower_bound:.6f} ({proof}), {solution.seconds:.1f} s" + (
-        f"; written to {solution.assignment}" if solution.assignment else ""
-    )
+    numbers = f"value {_number(solution.value)}, lower bound {_number(solution.lower_bound)}"
+    written = f"; written to {solution.assignment}" if solution.assignment else ""
+    return f"{numbers} ({proof}), {solution.seconds:.1f} s{written}"
+
+
+def _number(found: float) -> str:
+    """Six places, or as many digits where those would show little or take a line."""
+    return f"{found:.6f}" if found == 0 or 1e-3 <= found < 1e9 else f"{found:.6e}"

@@ -92,7 +92,7 @@ def test_inventories(cli: RunCli, chain: Path, tmp_path: Path) -> None:
         ("devices: [{id: a, memory: 1GiB}]\nlinks: [{source: a, target: x}]", "no device is called 'x'"),
         ("- a", "needs a mapping"),
         ("devices: 3", "needs a list"),
-        ("devices: [", "while parsing"),
+        ("devices: [", "is no YAML: expected the node content"),
     ],
 )
 def test_an_inventory_that_cannot_be_is_refused(cli: RunCli, tmp_path: Path, text: str, message: str) -> None:

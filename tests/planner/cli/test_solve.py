@@ -102,7 +102,7 @@ def test_nodes_are_put_in_order_and_shared_weights_counted_once() -> None:
         ([{"id": "n", "seconds": {"k": 1}, "bytes": 5}], "unknown key 'bytes'"),
         (
             [{"id": "n", "seconds": {"k": 1}, "inputs": ["m"]}, {"id": "m", "seconds": {"k": 1}, "inputs": ["n"]}],
-            "the nodes form a cycle: n reads m reads n",
+            "the nodes form a cycle: 'm' → 'n' → 'm', each read by the next",
         ),
         (
             [
