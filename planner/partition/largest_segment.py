@@ -16,11 +16,12 @@ def largest_segment_bytes(problem: PartitionProblem, limit: float) -> int:
     starts = np.flatnonzero(problem.cut_allowed[:n])
     furthest = furthest_end(problem, limit)[:n]
     ends = np.maximum(furthest, np.arange(n) + 1)
-    entering = _entering_bytes(problem)
+    crossing = crossing_bytes(problem)
+    entering = crossing[:n]
     held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
     needed = _state_bytes(problem, held.astype(np.float64), ends) + entering
     needed += _largest_within(_live_root_bytes(problem), ends)
-    leaving = _largest_within(crossing_bytes(problem)[1:], ends)
+    leaving = _largest_within(crossing[1:], ends)
     needed += problem.microbatches_in_flight * (entering + leaving)
     if problem.training is not None:
         saved = _running(problem.root_producer, problem.root_saved_bytes, n)
@@ -28,13 +29,6 @@ def largest_segment_bytes(problem: PartitionProblem, limit: float) -> int:
         needed += kept * (saved[ends] - saved[:n] + entering)
     reached = starts[furthest[starts] > starts]
     return int(needed[reached].max(initial=0.0))
-
-
-def _entering_bytes(problem: PartitionProblem) -> Floats:
-    """[n] bytes of the values made before each start and needed at or after it; the graph's inputs are made first."""
-    inputs = (problem.value_producer < 0) & (problem.value_last_read >= 0)
-    entering = crossing_bytes(problem)[: problem.num_nodes]
-    return np.maximum(entering, float(problem.value_bytes[inputs].sum()) * (np.arange(problem.num_nodes) == 0))
 
 
 def _live_root_bytes(problem: PartitionProblem) -> Floats:

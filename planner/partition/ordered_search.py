@@ -152,7 +152,7 @@ class _Programme:
         return Solution(
             value=value,
             boundaries=tuple(boundaries) if steps else (),
-            classes=tuple(self._space.labels[self._space.label[step]][1] for step in steps),
+            classes=tuple(self._space.labels[self._space.label[step]].own for step in steps),
             steps=tuple(steps),
             positions=self._positions,
             best=self._best,

@@ -1,0 +1,50 @@
+"""What other modes find is a candidate: none of them is better on the asked objective than "optimal"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from planner.errors import Infeasible, OptionsError
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.cost_aware import cost_aware
+from planner.partition.distinct_rows import distinct_rows
+from planner.partition.kl_based import kl_based
+from planner.partition.portfolio import Portfolio
+from planner.partition.size_based import size_based
+from planner.partition.sparse_nn import sparse_nn
+
+MAX_OTHER_MODES_NODES = 600
+
+
+def offer_single_devices(found: Portfolio) -> None:
+    """One of each kind, the one with the most memory; with copies, whose host matters, of each size too."""
+    problem = found.problem
+    if found.request.num_stages > 1:
+        return
+    kinds = distinct_rows(problem.compute_seconds).kind_of_row.tolist()
+    room = problem.device_memory_bytes.tolist()
+    seen = set()
+    for device in sorted(range(problem.num_devices), key=lambda device: (-room[device], device)):
+        alike = (kinds[device], room[device] if found.has_copies else 0)
+        if alike not in seen and np.isfinite(problem.compute_seconds[device]).all():
+            seen.add(alike)
+            found.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
+
+
+def offer_other_modes(found: Portfolio) -> None:
+    """What they find, where that is quick: none of them is better."""
+    problem, request = found.problem, found.request
+    modes: tuple[Callable[[], Assignment], ...] = (
+        lambda: size_based(problem),
+        lambda: sparse_nn(problem),
+        lambda: cost_aware(problem, request),
+        lambda: kl_based(problem, request),
+    )
+    if found.is_proven or problem.num_nodes > MAX_OTHER_MODES_NODES * request.effort:
+        return
+    for mode in modes:
+        with suppress(Infeasible, OptionsError):
+            found.offer(mode())
