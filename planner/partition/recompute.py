@@ -41,6 +41,7 @@ class _Search:
         self._problem, self._objective = problem, objective
         self._num_stages = found.assignment.num_stages
         self._cones = Cones(problem)
+        self._proposals: dict[tuple[int, float, frozenset[int]], tuple[int, ...]] = {}
         self._run = list(found.assignment.recomputed) or [()] * self._num_stages
         self._stage_of_node = np.asarray(found.assignment.stage_of_node, dtype=np.int64)
         self._needed, self._num_targets = self._needs()
@@ -87,11 +88,18 @@ class _Search:
             self.best, self._run = tried, run
 
     def _proposal(self, stage: int, weight: float, run: list[tuple[int, ...]]) -> tuple[int, ...]:
+        at_hand = self._at_hand(stage, run)
+        key = stage, weight, at_hand
+        if key not in self._proposals:
+            self._proposals[key] = self._cheapest(stage, weight, at_hand)
+        return self._proposals[key]
+
+    def _cheapest(self, stage: int, weight: float, at_hand: frozenset[int]) -> tuple[int, ...]:
         devices = list(self.best.assignment.devices_of_stage[stage])
         run_seconds: Floats = self._problem.compute_seconds[devices].max(axis=0) * weight
-        return self._cones.best(self._needed[stage], self._at_hand(stage, run), self._send_seconds(stage), run_seconds)
+        return self._cones.best(self._needed[stage], at_hand, self._send_seconds(stage), run_seconds)
 
-    def _at_hand(self, stage: int, run: list[tuple[int, ...]]) -> frozenset[int] | set[int]:
+    def _at_hand(self, stage: int, run: list[tuple[int, ...]]) -> frozenset[int]:
         """What is handed to the stage whatever it runs: what later ones need by relay, and what the last returns."""
         if not self._problem.relay:
             return self._returned if stage == self._num_stages - 1 else frozenset()
@@ -100,7 +108,7 @@ class _Search:
             made = set(run[later])
             read = (value for node in run[later] for value in self._cones.reads(node))
             found.update(value for value in (*self._needed[later], *read) if self._cones.producer[value] not in made)
-        return {value for value in found if self._made_in(value) < stage}
+        return frozenset(value for value in found if self._made_in(value) < stage)
 
     def _made_in(self, value: int) -> int:
         """An input enters at stage 0."""
