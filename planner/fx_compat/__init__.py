@@ -3,7 +3,7 @@
 Existing code changes one import:
 
     from torch.fx.passes.split_module import split_module      ->  from planner.fx_compat import split_module
-    ...accelerator_partitioner, ...partitioner_utils           ->  from planner.fx_compat.partitioner import ...
+    ...accelerator_partitioner, ...partitioner_utils           ->  from planner.fx_compat import Partitioner, ...
     from slapo.pipeline import analyze_pipeline_module, ...    ->  from planner.fx_compat import analyze_pipeline_module
 
 The meaning is theirs except where theirs gives wrong numbers or refuses what can be done; each module's docstring says
@@ -21,17 +21,27 @@ from planner.fx_compat.partitioner import (
     PartitionLatency,
     PartitionMode,
     PartitionResult,
+    check_dependency,
+    combine_two_partitions,
+    get_bfs_level_partition,
     get_comm_latency_between,
+    get_device_partition_stats,
     get_device_to_partitions_mapping,
+    get_extra_size_of,
+    get_latency_of_one_partition,
     get_latency_of_partitioned_graph,
+    get_logical_id_to_device,
+    get_node_to_partition_mapping,
     get_partition_to_latency_mapping,
+    reorganize_partitions,
     reset_partition_device,
+    set_parents_and_children,
 )
 from planner.fx_compat.pipeline_liveness import analyze_pipeline_module
 from planner.fx_compat.pipeline_propagate import generate_pipeline_partition, propagate_partition
 from planner.fx_compat.pipeline_stage import PipelineStage, pipeline_stages
 from planner.fx_compat.pipeline_ties import analyze_tie_weights
-from planner.fx_compat.split_module import split_module
+from planner.fx_compat.split_module import split_module, split_module_simple
 
 __all__ = [
     "DAG",
@@ -47,13 +57,24 @@ __all__ = [
     "PipelineStage",
     "analyze_pipeline_module",
     "analyze_tie_weights",
+    "check_dependency",
+    "combine_two_partitions",
     "generate_pipeline_partition",
+    "get_bfs_level_partition",
     "get_comm_latency_between",
+    "get_device_partition_stats",
     "get_device_to_partitions_mapping",
+    "get_extra_size_of",
+    "get_latency_of_one_partition",
     "get_latency_of_partitioned_graph",
+    "get_logical_id_to_device",
+    "get_node_to_partition_mapping",
     "get_partition_to_latency_mapping",
     "pipeline_stages",
     "propagate_partition",
+    "reorganize_partitions",
     "reset_partition_device",
+    "set_parents_and_children",
     "split_module",
+    "split_module_simple",
 ]

@@ -86,6 +86,13 @@ class _Part:
     outputs: tuple[Node, ...]
 
 
+def split_module_simple(
+    m: fx.GraphModule, node_to_partition: dict[fx.Node, int], *, partition_affix: str | None = None
+) -> fx.GraphModule:
+    """torch's quick way for graphs of torch.compile, by the same names; here the same split as split_module's."""
+    return split_module(m, m, node_to_partition.__getitem__, partition_affix=partition_affix)
+
+
 def _partition_module(
     m: fx.GraphModule,
     partition: Partition,
