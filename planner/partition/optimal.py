@@ -30,7 +30,9 @@ from planner.partition.cut_search import climb
 from planner.partition.exact_ideals import least_over_ideals
 from planner.partition.fewest_stages import fewest_stages
 from planner.partition.infeasible import memory_shortage
+from planner.partition.latency_bound import serial_bound
 from planner.partition.objective import Objective
+from planner.partition.ordered_objectives import offer_ordered
 from planner.partition.ordered_plan import least_bottleneck
 from planner.partition.other_modes import offer_other_modes, offer_single_devices
 from planner.partition.other_orders import offer_other_orders
@@ -57,6 +59,8 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     _arithmetic(found, bundles)
     offer_single_devices(found)
     _program_order(found, bundles)
+    if request.objective in (Objective.LATENCY, Objective.MEMORY) and not found.is_proven:
+        offer_ordered(found)
     _transfers(found)
     bounded = found.limit
     _all_orders(found, bundles)
@@ -85,16 +89,18 @@ def _with_recomputation(problem: PartitionProblem, request: Request) -> Assignme
         moved = optimal(sent_for_nothing(problem), plain)
         found.keep(recompute(problem, score(problem, moved, objective), objective))
     assert found.best is not None
-    _arithmetic(found, bundles_of(problem))
+    _arithmetic(found, bundles_of(problem), recomputes=True)
     return replace(found.best.assignment, reasons=reasons(problem, found.best), lower_bound_seconds=found.proven_bound)
 
 
-def _arithmetic(found: Portfolio, bundles: Bundles) -> None:
+def _arithmetic(found: Portfolio, bundles: Bundles, *, recomputes: bool = False) -> None:
     problem, objective = found.problem, found.request.objective
     if objective is Objective.MEMORY:
         found.prove(memory_bound(problem))
     elif objective is Objective.LATENCY:
         found.prove(path_bound(problem, bundles))
+        if not (found.request.free or recomputes):
+            found.prove(serial_bound(problem, bundles, found.request.num_stages))
     else:
         microbatches = problem.training.microbatches if problem.training else 1
         turns = microbatches if objective is Objective.STEP_TIME else 1

@@ -60,6 +60,15 @@ class OrderedPass:
         """The segments and devices whose largest shortage of bytes is least; its value is negative if all fit."""
         return search(self.problem, self.segments, self.space, self.loads.lacking_bytes, self.step_device, positions)
 
+    def least_path(self, positions: Integers) -> Solution:
+        """The segments and devices that one batch passes soonest, if they run in turn."""
+        load = self.loads.path_seconds
+        return search(self.problem, self.segments, self.space, load, self.step_device, positions, combine=np.add)
+
+    def least_share(self, positions: Integers) -> Solution:
+        """Those whose fullest device has the smallest share of its memory in use."""
+        return search(self.problem, self.segments, self.space, self.loads.memory_share, self.step_device, positions)
+
     def devices_of(self, classes: tuple[int, ...]) -> tuple[int, ...]:
         """Devices of each class in inventory order."""
         left = [list(members) for members in self.classes.members]

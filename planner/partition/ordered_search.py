@@ -1,7 +1,7 @@
 """The least bottleneck over the program order: a dynamic programme over starts of segments and devices used.
 
 best[state, p] = the least, over the step taken and the end q of the segment that starts at p, of
-max(load of [p, q), best[next state, q]). Exact over the given positions for loads that depend on a segment and its
+max(load of [p, q), best[next state, q]), or their sum. Exact over the given positions for loads that depend on a segment and its
 neighbours' devices. Positions that no solution below `limit` can pass through are left out.
 """
 
@@ -18,6 +18,7 @@ from planner.partition.segments import SegmentRow, Segments
 from planner.partition.state_space import StateSpace
 
 Load = Callable[[SegmentRow, Integers], Floats]
+Combine = Callable[[Floats, Floats], Floats]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,12 +41,14 @@ def search(
     step_device: Integers,
     positions: Integers,
     limit: float = np.inf,
+    combine: Combine = np.maximum,
 ) -> Solution:
-    """`positions` ascend from 0 to n. `step_device`: a device of each step's class. Only values below `limit` count.
+    """`positions` ascend from 0 to n. `step_device`: a device of each step's class. Only values below `limit` count,
+    which is in seconds. `combine`: a segment's load with the rest's value, np.maximum or np.add.
 
     O(starts x (row + steps x ends)) where starts and ends are the positions within reach.
     """
-    programme = _Programme(problem, space, step_device, positions, limit)
+    programme = _Programme(problem, space, step_device, positions, limit, combine)
     for index in range(positions.size - 2, -1, -1):
         programme.visit(index, segments, load)
     return programme.solution()
@@ -93,11 +96,13 @@ class _Programme:
         step_device: Integers,
         positions: Integers,
         limit: float,
+        combine: Combine,
     ) -> None:
         self._problem = problem
         self._space = space
         self._positions = positions
         self._limit = limit
+        self._combine = combine
         self._furthest_end = furthest_end(problem, limit)[positions]
         self._best = np.full((space.num_states, positions.size), np.inf)
         self._best[space.final, -1] = 0.0
@@ -118,7 +123,7 @@ class _Programme:
             return
         ends = self._positions[low:high]
         loads = load(segments.row(start, int(ends[-1])), ends)
-        values = np.maximum(loads[space.label[steps]], self._best[target[steps], low:high])
+        values = self._combine(loads[space.label[steps]], self._best[target[steps], low:high])
         chosen = values.argmin(axis=1)
         found = values[np.arange(steps.size), chosen]
         # Written from the worst to the best, so that the best of each state stays; the first step wins a tie.

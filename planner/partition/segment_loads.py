@@ -40,6 +40,21 @@ class SegmentLoads:
         fitting: Floats = np.where(self._needed_bytes(row, at) <= self._memory, seconds, np.inf)
         return fitting
 
+    def path_seconds(self, row: SegmentRow, ends: Integers) -> Floats:
+        """What a lone batch spends on the segment, and on receiving what it needs."""
+        at = ends - row.start - 1
+        seconds = self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends)
+        seconds += self._forward.received_seconds(row.start, row.received_bytes[at], row.receives[at])
+        fitting: Floats = np.where(self._needed_bytes(row, at) <= self._memory, seconds, np.inf)
+        return fitting
+
+    def memory_share(self, row: SegmentRow, ends: Integers) -> Floats:
+        """Of the device's memory."""
+        needed = np.broadcast_to(self._needed_bytes(row, ends - row.start - 1), (self._own.size, ends.size))
+        runs = np.isfinite(self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends))
+        fits = runs & (needed <= self._memory)
+        return np.divide(needed, np.maximum(self._memory, 1.0), out=np.full(needed.shape, np.inf), where=fits)
+
     def lacking_bytes(self, row: SegmentRow, ends: Integers) -> Floats:
         """[labels, ends] bytes beyond the device's memory; negative where some are left, inf where it cannot run it."""
         lacking = self._needed_bytes(row, ends - row.start - 1) - self._memory
@@ -74,16 +89,21 @@ class _Transfers:
         self, start: int, ends: Integers, received: Floats, sent: Floats, receives: Booleans, sends: Booleans
     ) -> Floats:
         """[labels, ends], from arrays by end."""
-        near_in, near_out = received, sent
-        if not self._relay:
-            near_in = np.minimum(self._near_bytes[start], received)
-            near_out = np.minimum(self._near_bytes[ends], sent)
-        seconds: Floats = near_in * self._near_in + (received - near_in) * self._far_in
-        seconds += near_out * self._near_out + (sent - near_out) * self._far_out
+        return self.received_seconds(start, received, receives) + self._sent_seconds(ends, sent, sends)
+
+    def received_seconds(self, start: int, received: Floats, receives: Booleans) -> Floats:
+        near = received if self._relay else np.minimum(self._near_bytes[start], received)
         # Relayed tensors all come from, and go to, the neighbour.
-        from_near, to_near = (receives, sends) if self._relay else (near_in > 0, near_out > 0)
-        seconds += np.where(from_near, self._near_in_latency, self._far_in_latency * receives)
-        seconds += np.where(to_near, self._near_out_latency, self._far_out_latency * sends)
+        latency = np.where(
+            receives if self._relay else near > 0, self._near_in_latency, self._far_in_latency * receives
+        )
+        seconds: Floats = near * self._near_in + (received - near) * self._far_in + latency
+        return seconds
+
+    def _sent_seconds(self, ends: Integers, sent: Floats, sends: Booleans) -> Floats:
+        near = sent if self._relay else np.minimum(self._near_bytes[ends], sent)
+        latency = np.where(sends if self._relay else near > 0, self._near_out_latency, self._far_out_latency * sends)
+        seconds: Floats = near * self._near_out + (sent - near) * self._far_out + latency
         return seconds
 
 
