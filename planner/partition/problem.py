@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.errors import GraphError, InventoryError, OptionsError
+from planner.partition.check_problem import MAX_SECONDS, check_arrays, check_seconds_shape
 from planner.partition.objective import Training
 
 Floats = npt.NDArray[np.float64]
@@ -101,10 +102,12 @@ class PartitionProblem:
     value_source: Integers = field(default_factory=_nothing)
 
     def __post_init__(self) -> None:
+        check_seconds_shape(self.compute_seconds)
         if self.num_nodes == 0:
             raise GraphError("the graph has no nodes; there is nothing to plan")
         if self.num_devices == 0:
             raise InventoryError("the inventory has no devices; give at least one")
+        check_arrays(self)
         self._fill_in()
         self._check_seconds()
         if any(sizes.size and int(sizes.min()) < 0 for sizes in (self.value_bytes, self.state_bytes, self.root_bytes)):
@@ -133,7 +136,7 @@ class PartitionProblem:
         }
         for name, (size, content) in sizes.items():
             found = getattr(self, name)
-            if found.size != size:
+            if not found.size:
                 object.__setattr__(self, name, np.full(size, content, dtype=found.dtype))
         fixed = np.flatnonzero(self.fixed_device != FREE)
         if fixed.size:
@@ -144,13 +147,15 @@ class PartitionProblem:
             object.__setattr__(self, "compute_seconds", seconds)
 
     def _check_seconds(self) -> None:
-        bad = np.argwhere(np.isnan(self.compute_seconds) | (self.compute_seconds < 0))
+        seconds = self.compute_seconds
+        bad = np.argwhere(~(seconds >= 0) | ((seconds > MAX_SECONDS) & np.isfinite(seconds)))
         if bad.size:
             device, node = (int(index) for index in bad[0])
             found = self.compute_seconds[device, node]
             name = f"{self._node_name(node)} on device {self.labels.devices[device]!r}"
             raise GraphError(
-                f"{name} costs {found} seconds, needs a finite number from 0, or inf if it cannot run there"
+                f"{name} costs {found} seconds, needs a finite number from 0 to {MAX_SECONDS:g}, or inf where it "
+                f"cannot run"
             )
         nowhere = np.flatnonzero(np.isinf(self.compute_seconds).all(axis=0))
         if not nowhere.size:
