@@ -7,23 +7,18 @@ from itertools import count
 
 import numpy as np
 
-from planner.partition.placement.annealing import annealed, loads_of
+from planner.partition.placement.annealing import loads_of
 from planner.partition.placement.loads import device_loads
 from planner.partition.placement.lower_bound import lower_bound
-from planner.partition.placement.milp import better_or_bound, num_columns
 from planner.partition.placement.must_fit import check_can_exist, no_packing_found
 from planner.partition.placement.netlist import Netlist, netlist_of
 from planner.partition.placement.packing import first_packing, fits
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
+from planner.partition.placement.turns import Annealing, Incumbent, Programmes, incumbent_of
 from planner.partition.problem import Integers
 
 DEFAULT_EFFORT = 4_000_000
-_FIRST_TURN_STEPS = 4_000_000
-# A step of the programme costs about the square of its columns.
-_SQUARED_COLUMNS_PER_STEP = 16
-_LEAST_QUESTIONS = 20
-# A value this close to the bound, as a share, is taken for it.
-_AS_GOOD = 3e-6
+_FIRST_TURN_STEPS, _MOST_DOUBLINGS = 4_000_000, 5
 
 
 def best_free(
@@ -36,35 +31,29 @@ def best_free(
     """No worse than any of `start`. `effort`: steps of annealing, some millions a second. Raises Infeasible."""
     check_can_exist(problem)
     netlist = netlist_of(problem)
-    bound = lower_bound(netlist)
-    found = _first(problem, netlist, start)
-    found, bound = _searched(netlist, found, bound, effort, out_of_time)
-    return _placement(problem, netlist, found, bound)
-
-
-def _searched(
-    netlist: Netlist, found: Integers, bound: float, effort: int, out_of_time: OutOfTime
-) -> tuple[Integers, float]:
-    """Annealing and the integer programme in turns, each turn longer, until value and bound meet or effort is spent."""
-    left = effort
+    found = first_incumbent(problem, netlist, start)
+    annealing, programmes, left = Annealing(netlist), Programmes(netlist), effort
     for turn in count():
-        steps = min(_FIRST_TURN_STEPS << turn, left)
-        found, value = annealed(netlist, found, steps=steps, target_seconds=bound, out_of_time=out_of_time, turn=turn)
+        steps = min(_FIRST_TURN_STEPS << min(turn, _MOST_DOUBLINGS), left)
         left -= steps
-        if value > bound and not out_of_time():
-            questions = max(_LEAST_QUESTIONS, steps * _SQUARED_COLUMNS_PER_STEP // num_columns(netlist) ** 2)
-            answer = better_or_bound(netlist, value, questions=questions, out_of_time=out_of_time)
-            bound = max(bound, answer.lower_bound_seconds)
-            found = _better(netlist, found, answer.devices)
-        if left <= 0 or out_of_time() or float(loads_of(netlist, found).max()) <= bound * (1 + _AS_GOOD):
+        found = annealing.turn(found, steps, out_of_time)
+        if not out_of_time():
+            found = programmes.turn(found, steps, out_of_time)
+        if left <= 0 or out_of_time() or found.is_proven:
             break
-    return found, bound
+    return placement_of(problem, netlist, found)
 
 
-def _better(netlist: Netlist, found: Integers, other: Integers | None) -> Integers:
-    if other is None or not fits(netlist, other):
-        return found
-    return other if loads_of(netlist, other).max() < loads_of(netlist, found).max() else found
+def first_incumbent(problem: PlacementProblem, netlist: Netlist, start: Sequence[Placement] = ()) -> Incumbent:
+    """The best of what is given, else a packing; with the bound of what can be shared out. Raises Infeasible."""
+    return incumbent_of(netlist, _first(problem, netlist, start), lower_bound(netlist))
+
+
+def placement_of(problem: PlacementProblem, netlist: Netlist, found: Incumbent) -> Placement:
+    devices = found.devices[netlist.cell_of_node]
+    value = float(device_loads(problem, devices).max())
+    bound = min(found.bound_seconds, value)
+    return Placement(device_of_node=tuple(devices.tolist()), value_seconds=value, lower_bound_seconds=bound)
 
 
 def _first(problem: PlacementProblem, netlist: Netlist, start: Sequence[Placement]) -> Integers:
@@ -83,9 +72,3 @@ def _cells(netlist: Netlist, placement: Placement) -> Integers:
     devices = np.full(netlist.num_cells, -1)
     devices[netlist.cell_of_node] = np.asarray(placement.device_of_node, dtype=np.int64)
     return devices
-
-
-def _placement(problem: PlacementProblem, netlist: Netlist, cells: Integers, bound: float) -> Placement:
-    devices = cells[netlist.cell_of_node]
-    value = float(device_loads(problem, devices).max())
-    return Placement(device_of_node=tuple(devices.tolist()), value_seconds=value, lower_bound_seconds=min(bound, value))

@@ -18,6 +18,7 @@ from planner.partition.problem import Booleans, Floats, Integers
 # Better by less than this share is not asked for; ten times what the solver takes for equal.
 _SMALLEST_GAIN = 1e-6
 _MAX_COLUMNS = 20_000
+FREE, ELSEWHERE = -1, -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +34,24 @@ def num_columns(netlist: Netlist) -> int:
     return (netlist.num_cells + netlist.num_nets) * netlist.num_devices
 
 
-def better_or_bound(netlist: Netlist, value_seconds: float, *, questions: int, out_of_time: OutOfTime) -> Answer:
-    """`questions`: how often the solver may ask whether to go on, 10 to 2000 times a second. Large graphs are left."""
+def better_or_bound(
+    netlist: Netlist,
+    value_seconds: float,
+    *,
+    questions: int,
+    out_of_time: OutOfTime,
+    max_nodes: int | None = None,
+    fixed: Integers | None = None,
+) -> Answer:
+    """`questions`: how often the solver may ask whether to go on, 10 to 2000 times a second. Large graphs are left.
+
+    `fixed` [cells]: a cell's device, FREE or ELSEWHERE, which is none of the devices.
+    """
     if value_seconds <= 0 or num_columns(netlist) > _MAX_COLUMNS:
         return Answer(devices=None, lower_bound_seconds=0.0)
-    solver = _solver(netlist, value_seconds)
+    solver = _solver(netlist, value_seconds, np.full(netlist.num_cells, FREE) if fixed is None else fixed)
+    if max_nodes is not None:
+        solver.setOptionValue("mip_max_nodes", max_nodes)
     _stop_after(solver, questions, out_of_time)
     solver.run()
     bound = _bound(solver) * value_seconds
@@ -73,19 +87,22 @@ def _stop_after(solver: Any, questions: int, out_of_time: OutOfTime) -> None:
     solver.cbSimplexInterrupt.subscribe(ask)
 
 
-def _solver(netlist: Netlist, value_seconds: float) -> Any:
+def _solver(netlist: Netlist, value_seconds: float, fixed: Integers) -> Any:
     """Loads as shares of the value in hand, bytes as shares of the device's: the solver's tolerances are absolute."""
     import highspy
 
     cells, devices, classes = netlist.num_cells, netlist.num_devices, netlist.class_of_device
     seconds = netlist.seconds[classes].T / value_seconds
-    allowed = (seconds <= 1.0) & (netlist.held_bytes[:, None] <= netlist.device_bytes) & _canonical(netlist)
+    allowed = (seconds <= 1.0) & (netlist.held_bytes[:, None] <= netlist.device_bytes)
+    allowed &= _canonical(netlist, fixed)
+    allowed[fixed >= 0] = fixed[fixed >= 0][:, None] == np.arange(devices)
     cut_net, cut_device = np.nonzero(netlist.net_seconds[classes].T > 0)
     num_cells_columns = cells * devices
     rows = _Rows()
     chosen = 1 + np.arange(num_cells_columns).reshape(cells, devices)
     cut = 1 + num_cells_columns + np.arange(cut_net.size)
-    rows.add(chosen, np.ones(chosen.shape), 1.0, 1.0)
+    placed = chosen[fixed != ELSEWHERE]
+    rows.add(placed, np.ones(placed.shape), 1.0, 1.0)
     for device in range(devices):
         paid = cut_device == device
         cost = netlist.net_seconds[classes[device], cut_net[paid]] / value_seconds
@@ -117,15 +134,17 @@ def _solver(netlist: Netlist, value_seconds: float) -> Any:
     return solver
 
 
-def _canonical(netlist: Netlist) -> Booleans:
+def _canonical(netlist: Netlist, fixed: Integers) -> Booleans:
     """[cells, devices] one of each set of placements that differ by the numbers of like devices only.
 
     Like devices take their numbers in the order of the heaviest cell that each has.
     """
-    allowed = np.ones((netlist.num_cells, netlist.num_devices), dtype=bool)
+    allowed = np.tile((fixed != ELSEWHERE)[:, None], netlist.num_devices)
+    if (fixed >= 0).any():
+        return allowed
     for kind in np.unique(netlist.class_of_device).tolist():
         alike = np.flatnonzero(netlist.class_of_device == kind)
-        finite = np.where(np.isfinite(netlist.seconds[kind]), netlist.seconds[kind], 0.0)
+        finite = np.where(np.isfinite(netlist.seconds[kind]) & (fixed == FREE), netlist.seconds[kind], 0.0)
         for rank, cell in enumerate(np.argsort(-finite, kind="stable")[: alike.size - 1].tolist()):
             allowed[cell, alike[rank + 1 :]] = False
     return allowed

@@ -1,0 +1,77 @@
+"""Large neighbourhoods one after another: the most loaded device with some partners, wider when nothing is left."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.placement.annealing import loads_of
+from planner.partition.placement.neighbourhood import Limits, placed_anew, region
+from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.problem import OutOfTime
+from planner.partition.problem import Integers
+
+_FIRST_NODES, _LAST_LEVEL = 50, 6
+_FEWEST_FREED, _MOST_FREED = 2, 4
+# After so many in vain the neighbourhoods grow.
+_IN_VAIN = 20
+_DRAWS = 40
+
+
+class NeighbourhoodSearch:
+    """Remembers what was tried, from one call to the next. Deterministic unless a clock ends it."""
+
+    def __init__(self, netlist: Netlist, turn: int = 0) -> None:
+        self._netlist = netlist
+        self._choice = np.random.default_rng(turn)
+        self._tried: set[bytes] = set()
+        self._level = 0
+
+    def improved(self, devices: Integers, *, attempts: int, questions: int, out_of_time: OutOfTime) -> Integers:
+        """No worse than `devices`. Ends after `attempts` programmes, or when a level of them was in vain."""
+        in_vain = 0
+        for _ in range(attempts):
+            if out_of_time():
+                break
+            freed = self._freed(devices)
+            cells = None if freed is None else region(self._netlist, devices, freed, self._choice)
+            if freed is None or cells is None or in_vain >= _IN_VAIN:
+                self._level = min(self._level + 1, _LAST_LEVEL)
+                break
+            limits = Limits(nodes=_FIRST_NODES << self._level, questions=questions)
+            found = placed_anew(self._netlist, devices, freed, cells, limits, out_of_time)
+            in_vain = in_vain + 1 if found is None else 0
+            devices = devices if found is None else found
+        return devices
+
+    def _freed(self, devices: Integers) -> Integers | None:
+        """The most loaded device and some others, of sizes in turn, not tried as they are; None if none was drawn."""
+        largest = min(_FEWEST_FREED + 1 + self._level // 2, _MOST_FREED, self._netlist.num_devices)
+        for _ in range(_DRAWS):
+            size = int(self._choice.integers(min(_FEWEST_FREED, largest), largest + 1))
+            freed = self._drawn(devices, size)
+            inside = np.where(np.isin(devices, freed), devices, -1)
+            key = bytes([self._level]) + inside.tobytes()
+            if key not in self._tried:
+                self._tried.add(key)
+                return freed
+        return None
+
+    def _drawn(self, devices: Integers, size: int) -> Integers:
+        """Each partner at random, or every other time one that has a neighbour of a cell that is in already."""
+        netlist, choice = self._netlist, self._choice
+        freed = {int(loads_of(netlist, devices).argmax())}
+        while len(freed) < size:
+            partner = int(choice.integers(netlist.num_devices))
+            if choice.integers(2):
+                partner = self._neighbour(devices, freed, partner)
+            freed.add(partner)
+        return np.array(sorted(freed))
+
+    def _neighbour(self, devices: Integers, freed: set[int], otherwise: int) -> int:
+        netlist = self._netlist
+        pins = np.flatnonzero(np.isin(devices[netlist.net_cell], list(freed)))
+        if not pins.size:
+            return otherwise
+        net = int(netlist.net_of_pin[self._choice.choice(pins)])
+        others = devices[netlist.net_cell[netlist.net_begin[net] : netlist.net_begin[net + 1]]]
+        return int(self._choice.choice(others))

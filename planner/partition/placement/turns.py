@@ -1,0 +1,97 @@
+"""The two searches of a free placement, by turns: each takes the best in hand and gives back one no worse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.partition.placement.annealing import annealed, loads_of
+from planner.partition.placement.milp import better_or_bound, num_columns
+from planner.partition.placement.neighbourhood_search import NeighbourhoodSearch
+from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.packing import fits
+from planner.partition.placement.problem import OutOfTime
+from planner.partition.problem import Integers
+
+# A step of the programme costs about the square of its columns.
+_SQUARED_COLUMNS_PER_STEP = 16
+_LEAST_QUESTIONS = 20
+_STEPS_PER_NEIGHBOURHOOD = 1_000_000
+# A value this close to the bound, as a share, is taken for it.
+AS_GOOD = 3e-6
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Incumbent:
+    """`devices` [cells] and their greatest load; no placement is below `bound_seconds`."""
+
+    devices: Integers
+    value_seconds: float
+    bound_seconds: float
+
+    @property
+    def is_proven(self) -> bool:
+        return self.value_seconds <= self.bound_seconds * (1 + AS_GOOD)
+
+
+def incumbent_of(netlist: Netlist, devices: Integers, bound_seconds: float) -> Incumbent:
+    return Incumbent(
+        devices=devices, value_seconds=float(loads_of(netlist, devices).max()), bound_seconds=bound_seconds
+    )
+
+
+def improved(netlist: Netlist, held: Incumbent, devices: Integers | None, bound_seconds: float = 0.0) -> Incumbent:
+    """With `devices` if they fit and are better, and the greater bound."""
+    bound = max(held.bound_seconds, bound_seconds)
+    if devices is not None and fits(netlist, devices):
+        found = incumbent_of(netlist, devices, bound)
+        if found.value_seconds < held.value_seconds:
+            return found
+    return Incumbent(devices=held.devices, value_seconds=held.value_seconds, bound_seconds=bound)
+
+
+class Annealing:
+    """Rounds that differ from turn to turn."""
+
+    def __init__(self, netlist: Netlist, first_turn: int = 0) -> None:
+        self._netlist = netlist
+        self._turn = first_turn
+
+    def turn(self, held: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
+        devices, _ = annealed(
+            self._netlist,
+            held.devices,
+            steps=steps,
+            target_seconds=held.bound_seconds,
+            out_of_time=out_of_time,
+            turn=self._turn,
+        )
+        self._turn += 1
+        return improved(self._netlist, held, devices)
+
+
+class Programmes:
+    """Integer programmes: of neighbourhoods, then of the whole, which may also prove."""
+
+    def __init__(self, netlist: Netlist, first_turn: int = 0) -> None:
+        self._netlist = netlist
+        self._neighbourhoods = NeighbourhoodSearch(netlist, first_turn)
+
+    def turn(self, held: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
+        """`steps`: of annealing, which take about as long."""
+        questions = max(_LEAST_QUESTIONS, steps * _SQUARED_COLUMNS_PER_STEP // num_columns(self._netlist) ** 2)
+        if not held.is_proven:
+            held = self.neighbourhoods(held, -(-steps // _STEPS_PER_NEIGHBOURHOOD), questions, out_of_time)
+        return self.whole(held, questions, out_of_time)
+
+    def neighbourhoods(self, held: Incumbent, attempts: int, questions: int, out_of_time: OutOfTime) -> Incumbent:
+        """Each of `attempts` programmes may ask so many `questions`."""
+        devices = self._neighbourhoods.improved(
+            held.devices, attempts=attempts, questions=questions, out_of_time=out_of_time
+        )
+        return improved(self._netlist, held, devices)
+
+    def whole(self, held: Incumbent, questions: int, out_of_time: OutOfTime) -> Incumbent:
+        if held.is_proven or out_of_time():
+            return held
+        answer = better_or_bound(self._netlist, held.value_seconds, questions=questions, out_of_time=out_of_time)
+        return improved(self._netlist, held, answer.devices, answer.lower_bound_seconds)
