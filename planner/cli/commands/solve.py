@@ -68,7 +68,7 @@ def solve(
     try:
         with spinner(f"solving {instance.name}"):
             found = (_solve_cost_graph if is_cost_graph(document) else _solve_instance)(
-                document, goal, contiguous, _clock(started, time_limit), time_limit
+                document, goal, contiguous, started, time_limit
             )
     except PlannerError as error:
         raise type(error)(f"{instance}: {error.message}", **error.metadata) from None
@@ -95,17 +95,22 @@ def _clock(started: float, limit: float) -> Callable[[], bool]:
 
 
 def _solve_cost_graph(
-    document: Mapping[str, object], objective: Objective, contiguous: bool, out_of_time: Callable[[], bool], _: float
+    document: Mapping[str, object], objective: Objective, contiguous: bool, started: float, time_limit: float
 ) -> tuple[float, float, dict[str, str]]:
+    from planner.cli.two_searches import place_by_two
     from planner.partition.placement.solve import solve as solve_placement
 
     graph = read_cost_graph(document)
-    placement = solve_placement(graph.problem, objective, contiguous=contiguous, out_of_time=out_of_time)
+    if objective is Objective.THROUGHPUT and not contiguous:
+        placement = place_by_two(graph.problem, started_seconds=started, limit_seconds=time_limit)
+    else:
+        clock = _clock(started, time_limit)
+        placement = solve_placement(graph.problem, objective, contiguous=contiguous, out_of_time=clock)
     return placement.value_seconds, placement.lower_bound_seconds, placement_document(graph, placement)
 
 
 def _solve_instance(
-    document: Any, objective: Objective, contiguous: bool, _: Callable[[], bool], time_limit: float
+    document: Any, objective: Objective, contiguous: bool, _: float, time_limit: float
 ) -> tuple[float, float, dict[str, str]]:
     from planner.plan.options import OptimalMode, PlanOptions
     from planner.planning import make_plan

@@ -24,33 +24,38 @@ class NeighbourhoodSearch:
         self._netlist = netlist
         self._choice = np.random.default_rng(turn)
         self._tried: set[bytes] = set()
-        self._level = 0
+        self._in_vain = 0
+        self.level = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Nothing wider is left to try."""
+        return self.level > _LAST_LEVEL
 
     def improved(self, devices: Integers, *, attempts: int, questions: int, out_of_time: OutOfTime) -> Integers:
         """No worse than `devices`. Ends after `attempts` programmes, or when a level of them was in vain."""
-        in_vain = 0
         for _ in range(attempts):
+            freed = None if self._in_vain >= _IN_VAIN else self._freed(devices)
+            if freed is None:
+                self.level, self._in_vain = min(self.level + 1, _LAST_LEVEL + 1), 0
+                break
             if out_of_time():
                 break
-            freed = self._freed(devices)
-            cells = None if freed is None else region(self._netlist, devices, freed, self._choice)
-            if freed is None or cells is None or in_vain >= _IN_VAIN:
-                self._level = min(self._level + 1, _LAST_LEVEL)
-                break
-            limits = Limits(nodes=_FIRST_NODES << self._level, questions=questions)
+            limits = Limits(nodes=_FIRST_NODES << self.level, questions=questions)
+            cells = region(self._netlist, devices, freed, self._choice)
             found = placed_anew(self._netlist, devices, freed, cells, limits, out_of_time)
-            in_vain = in_vain + 1 if found is None else 0
+            self._in_vain = self._in_vain + 1 if found is None else 0
             devices = devices if found is None else found
         return devices
 
     def _freed(self, devices: Integers) -> Integers | None:
         """The most loaded device and some others, of sizes in turn, not tried as they are; None if none was drawn."""
-        largest = min(_FEWEST_FREED + 1 + self._level // 2, _MOST_FREED, self._netlist.num_devices)
+        largest = min(_FEWEST_FREED + 1 + self.level // 2, _MOST_FREED, self._netlist.num_devices)
         for _ in range(_DRAWS):
             size = int(self._choice.integers(min(_FEWEST_FREED, largest), largest + 1))
             freed = self._drawn(devices, size)
             inside = np.where(np.isin(devices, freed), devices, -1)
-            key = bytes([self._level]) + inside.tobytes()
+            key = bytes([self.level]) + inside.tobytes()
             if key not in self._tried:
                 self._tried.add(key)
                 return freed

@@ -76,6 +76,11 @@ class Programmes:
         self._netlist = netlist
         self._neighbourhoods = NeighbourhoodSearch(netlist, first_turn)
 
+    @property
+    def is_exhausted(self) -> bool:
+        """What is left is the whole."""
+        return self._neighbourhoods.is_exhausted
+
     def turn(self, held: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
         """`steps`: of annealing, which take about as long."""
         questions = max(_LEAST_QUESTIONS, steps * _SQUARED_COLUMNS_PER_STEP // num_columns(self._netlist) ** 2)

@@ -1,0 +1,119 @@
+"""One of the two processes that search a free placement: `python -m planner.cli.placement_worker ROLE DESCRIPTOR`.
+
+It is sent a Task, then what others find, and sends what it finds. When the other end of its pipe closes, it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from planner.cli.placement_messages import Found, Role, Task
+from planner.partition.placement.free import first_incumbent
+from planner.partition.placement.netlist import Netlist, netlist_of
+from planner.partition.placement.solve import contiguous_start
+from planner.partition.placement.turns import Annealing, Incumbent, Programmes, improved
+
+_FIRST_STEPS, _MOST_DOUBLINGS = 2_000_000, 5
+_TURNS_IN_VAIN = 3
+_FIRST_SLICE_SECONDS = 10.0
+_UNLIMITED = 1 << 60
+
+
+class Exchange:
+    """What this process holds, and what others have found since."""
+
+    def __init__(self, connection: Connection, task: Task) -> None:
+        self._connection = connection
+        self._received: Found | None = None
+        self._sent = (np.inf, -np.inf)
+        self._deadline_seconds = task.deadline_seconds
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def out_of_time(self) -> bool:
+        return time.monotonic() >= self._deadline_seconds
+
+    def within(self, seconds: float) -> Callable[[], bool]:
+        """Ends after so long, at the deadline, or when others have found something."""
+        end = min(time.monotonic() + seconds, self._deadline_seconds)
+        return lambda: self._received is not None or time.monotonic() >= end
+
+    def share(self, netlist: Netlist, held: Incumbent) -> Incumbent:
+        """The better of the two, and the others told."""
+        received, self._received = self._received, None
+        if received is not None:
+            held = improved(netlist, held, received.devices, received.bound_seconds)
+        news = (held.value_seconds, held.bound_seconds)
+        if news[0] < self._sent[0] or news[1] > self._sent[1]:
+            self._connection.send(Found(devices=held.devices, bound_seconds=held.bound_seconds))
+            self._sent = news
+        return held
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                self._received = self._connection.recv()
+        except (EOFError, OSError):
+            os._exit(1)
+
+
+def search(role: Role, task: Task, exchange: Exchange) -> None:
+    """Until proven or out of time."""
+    netlist = netlist_of(task.problem)
+    if role is Role.ANNEALING:
+        held = first_incumbent(task.problem, netlist, contiguous_start(task.problem, _third(task)))
+        _anneal(netlist, exchange.share(netlist, held), exchange)
+    else:
+        held = first_incumbent(task.problem, netlist)
+        _replace(netlist, exchange.share(netlist, held), exchange)
+
+
+def _anneal(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
+    annealing, programmes = Annealing(netlist), Programmes(netlist)
+    turns, in_vain, slice_seconds = 0, 0, _FIRST_SLICE_SECONDS
+    while not held.is_proven and not exchange.out_of_time():
+        before = held.value_seconds
+        held = annealing.turn(held, _FIRST_STEPS << min(turns, _MOST_DOUBLINGS), exchange.out_of_time)
+        held = exchange.share(netlist, held)
+        turns, in_vain = turns + 1, in_vain + 1 if held.value_seconds == before else 0
+        if in_vain >= _TURNS_IN_VAIN:
+            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds))
+            held = exchange.share(netlist, held)
+            slice_seconds *= 2
+
+
+def _replace(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
+    programmes = Programmes(netlist, first_turn=1)
+    held = Annealing(netlist, first_turn=1).turn(held, _FIRST_STEPS, exchange.out_of_time)
+    slice_seconds = _FIRST_SLICE_SECONDS
+    while not held.is_proven and not exchange.out_of_time():
+        if not programmes.is_exhausted:
+            held = programmes.neighbourhoods(held, 1, _UNLIMITED, exchange.out_of_time)
+        else:
+            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds))
+            slice_seconds *= 2
+        held = exchange.share(netlist, held)
+
+
+def _third(task: Task) -> Callable[[], bool]:
+    end = task.started_seconds + (task.deadline_seconds - task.started_seconds) / 3
+    return lambda: time.monotonic() >= end
+
+
+def main() -> None:
+    role, descriptor = sys.argv[1:]
+    connection = Connection(int(descriptor))
+    task: Task = connection.recv()
+    search(Role(role), task, Exchange(connection, task))
+    connection.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""A free placement by two processes that tell each other what they find, ended in time whatever they do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+
+from planner.cli.placement_messages import Found, Role, Task
+from planner.partition.placement.free import placement_of
+from planner.partition.placement.must_fit import check_can_exist, no_packing_found
+from planner.partition.placement.netlist import Netlist, netlist_of
+from planner.partition.placement.packing import first_packing, fits
+from planner.partition.placement.problem import Placement, PlacementProblem
+from planner.partition.placement.turns import Incumbent, improved, incumbent_of
+
+# For a process to be told, and to end a step that it is in.
+_SPARE_SECONDS = 0.5
+_LEAST_SHARE = 0.5
+
+
+def place_by_two(problem: PlacementProblem, *, started_seconds: float, limit_seconds: float) -> Placement:
+    """The best that both have sent within the limit. Raises Infeasible."""
+    check_can_exist(problem)
+    deadline = started_seconds + limit_seconds
+    spare = min(_SPARE_SECONDS, limit_seconds * _LEAST_SHARE)
+    task = Task(problem=problem, started_seconds=started_seconds, deadline_seconds=deadline - spare)
+    with _workers() as connections:
+        for connection in connections:
+            _send(connection, task)
+        netlist = netlist_of(problem)
+        held = _collected(netlist, _first(netlist), connections, deadline)
+    if held is None:
+        raise no_packing_found(problem, proven=False)
+    return placement_of(problem, netlist, held)
+
+
+def _collected(
+    netlist: Netlist, held: Incumbent | None, connections: list[Connection], deadline_seconds: float
+) -> Incumbent | None:
+    """Passes on what is better, until it is proven, none is left to send, or the deadline."""
+    open_ones = list(connections)
+    while open_ones and not (held and held.is_proven):
+        left = deadline_seconds - time.monotonic()
+        if left <= 0:
+            break
+        for connection in wait(open_ones, left):
+            assert isinstance(connection, Connection)
+            found = _received(connection)
+            if found is None:
+                open_ones.remove(connection)
+                continue
+            before, held = held, _with(netlist, held, found)
+            if before is None or (held is not None and held.value_seconds < before.value_seconds):
+                for other in open_ones:
+                    if other is not connection:
+                        _send(other, found)
+    return held
+
+
+def _with(netlist: Netlist, held: Incumbent | None, found: Found) -> Incumbent | None:
+    if held is not None:
+        return improved(netlist, held, found.devices, found.bound_seconds)
+    return incumbent_of(netlist, found.devices, found.bound_seconds) if fits(netlist, found.devices) else None
+
+
+def _first(netlist: Netlist) -> Incumbent | None:
+    packed = first_packing(netlist)
+    return None if packed is None else incumbent_of(netlist, packed, 0.0)
+
+
+@contextmanager
+def _workers() -> Iterator[list[Connection]]:
+    """A pipe to each; the processes are gone afterwards. A terminal's Ctrl-C does not reach them."""
+    started: list[tuple[subprocess.Popen[bytes], Connection]] = []
+    try:
+        for role in Role:
+            started.append(_started(role))
+        yield [connection for _, connection in started]
+    finally:
+        for process, connection in started:
+            connection.close()
+            process.kill()
+        for process, _ in started:
+            process.wait()
+
+
+def _started(role: Role) -> tuple[subprocess.Popen[bytes], Connection]:
+    ours, theirs = Pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "planner.cli.placement_worker", role.value, str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=None if os.environ.get("PLANNER_DEBUG") else subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        theirs.close()
+    return process, ours
+
+
+def _send(connection: Connection, message: Task | Found) -> None:
+    """One that has ended is noticed where it is listened to."""
+    with suppress(OSError):
+        connection.send(message)
+
+
+def _received(connection: Connection) -> Found | None:
+    try:
+        found: Found = connection.recv()
+    except (EOFError, OSError):
+        return None
+    return found
