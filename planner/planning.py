@@ -11,6 +11,7 @@ from planner.cost.inventory import Inventory
 from planner.cost.measured import MeasuredTimes
 from planner.cost.roofline import NodeCosts, node_costs
 from planner.errors import GraphError, InventoryError, OptionsError
+from planner.graph.check import check_graph
 from planner.graph.ir import Graph
 from planner.partition.describe import describe_node
 from planner.partition.evaluate import evaluate, objective_value
@@ -54,6 +55,7 @@ def make_plan(
         raise InventoryError("the inventory has no devices; register a stage daemon or give devices in the request")
     if len(inventory.devices) > MAX_DEVICES:
         raise InventoryError(f"the inventory has {len(inventory.devices)} devices; a plan may use up to {MAX_DEVICES}")
+    check_graph(graph)
     costs = plan_costs(graph, inventory, options, measured, calibrations)
     problem = _problem(graph, costs, inventory, options)
     assignment = partition(problem, _request(options, inventory))

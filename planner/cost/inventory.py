@@ -19,6 +19,7 @@ MAX_TEXT_CHARACTERS = 256
 MAX_MEMORY_BYTES = 2**63 - 1
 # What an inventory may list; links are kept pair by pair.
 MAX_DEVICES = 1024
+MIN_RATE, MAX_RATE = 1e-3, 1e24
 # Longer than any wait; sums of such stay finite.
 MAX_LATENCY_SECONDS = 1e9
 
@@ -46,8 +47,13 @@ class Device:
             raise InventoryError(f"device {self.id!r}: memory_bytes is {self.memory_bytes}, needs more than 0")
         if self.memory_bytes > MAX_MEMORY_BYTES:
             raise InventoryError(f"device {self.id!r}: memory_bytes is more than 2^63 - 1, which nothing has")
-        _check_rate(f"device {self.id!r}: flops_per_second", self.flops_per_second, least=0.0)
-        _check_rate(f"device {self.id!r}: memory_bytes_per_second", self.memory_bytes_per_second, least=0.0)
+        for name in ("flops_per_second", "memory_bytes_per_second"):
+            rate = getattr(self, name)
+            _check_rate(f"device {self.id!r}: {name}", rate, least=0.0)
+            if 0 < rate < MIN_RATE or rate > MAX_RATE:
+                raise InventoryError(
+                    f"device {self.id!r}: {name} is {rate:g}, needs {MIN_RATE:g} to {MAX_RATE:g}, or 0 for the kind's own"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,8 @@ def check_num_stages(problem: PartitionProblem, num_stages: int, mode: str) -> N
     if num_stages > problem.num_devices:
         raise Infeasible(
             f"mode {mode}: {num_stages} stages asked for, one device each, and the inventory has "
-            f"{problem.num_devices}: ask for at most {problem.num_devices} stages or add "
-            f"{num_stages - problem.num_devices} devices",
+            f"{problem.num_devices}: ask for at most {problem.num_devices} or add "
+            f"{num_stages - problem.num_devices} more",
             stages=num_stages,
             devices=problem.num_devices,
         )

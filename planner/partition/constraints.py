@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 import numpy as np
@@ -100,8 +100,10 @@ class _Modules:
         ]
         return found or [tuple(entry)]
 
-    def nodes_of(self, paths: Iterable[str], option: str) -> tuple[int, ...]:
+    def nodes_of(self, paths: Sequence[str], option: str) -> tuple[int, ...]:
         """Ascending."""
+        if not paths:
+            raise OptionsError(f"{option}: an entry names no module; name two or more, or leave it out")
         found: set[int] = set()
         for path in paths:
             if path not in self._nodes:

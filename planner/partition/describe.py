@@ -15,7 +15,7 @@ def describe_bytes(size: int) -> str:
     for unit, name in _UNITS:
         if size >= unit:
             return f"{size} bytes ({size / unit:.1f} {name})"
-    return f"{size} bytes"
+    return "1 byte" if size == 1 else f"{size} bytes"
 
 
 def describe_seconds(seconds: float) -> str:
@@ -30,9 +30,10 @@ def describe_node(problem: PartitionProblem, node: int) -> str:
 
 
 def describe_stage(problem: PartitionProblem, boundaries: Sequence[int], stage: int, found: StageEvaluation) -> str:
-    first, last = describe_node(problem, boundaries[stage]), describe_node(problem, boundaries[stage + 1] - 1)
+    start, end = boundaries[stage], boundaries[stage + 1]
+    nodes = describe_node(problem, start) + (f" to {describe_node(problem, end - 1)}" if end > start + 1 else "")
     return (
-        f"stage {stage}, {first} to {last}, needs {describe_bytes(found.peak_bytes)} (state {found.state_bytes}, "
+        f"stage {stage}, {nodes}, needs {describe_bytes(found.peak_bytes)} (state {found.state_bytes}, "
         f"activations {found.activation_bytes}, buffers {found.buffer_bytes})"
     )
 

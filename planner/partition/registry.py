@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from planner.errors import OptionsError
+from planner.errors import Infeasible, OptionsError, PlannerError
 from planner.partition.aot_based import aot_based
 from planner.partition.assignment import Assignment
 from planner.partition.balanced import balanced
 from planner.partition.cost_aware import cost_aware
 from planner.partition.cut import cut
 from planner.partition.kl_based import kl_based
+from planner.partition.objective import Objective
 from planner.partition.optimal import optimal
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
@@ -39,5 +42,21 @@ def partition(problem: PartitionProblem, request: Request) -> Assignment:
     algorithm = ALGORITHMS.get(request.mode)
     if algorithm is None:
         raise OptionsError(f"mode {request.mode!r} is unknown; known are {', '.join(sorted(ALGORITHMS))}")
-    found = algorithm(problem, request)
-    return saturate_host(problem, found) if request.saturate_host else found
+    try:
+        found = algorithm(problem, request)
+    except (Infeasible, OptionsError) as error:
+        raise _of_mode(request.mode, error) from None
+    if request.saturate_host:
+        found = saturate_host(problem, found)
+    return found if _bound_holds(request) else replace(found, lower_bound_seconds=None)
+
+
+def _bound_holds(request: Request) -> bool:
+    """Modes other than "optimal" bound the bottleneck of stages that run once, whatever is asked for."""
+    return request.mode == "optimal" or (request.objective is Objective.THROUGHPUT and not request.saturate_host)
+
+
+def _of_mode(mode: str, error: PlannerError) -> PlannerError:
+    """Modes build on each other; what is said is about the one that was asked for."""
+    said = re.sub(r"^mode \w+: ", "", error.message)
+    return type(error)(f"mode {mode}: {said}", **error.metadata)

@@ -8,9 +8,9 @@ import numpy as np
 
 from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
-from planner.partition.describe import describe_bytes, describe_stage, smaller_batch_hint
+from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
 from planner.partition.objective import Objective
-from planner.partition.problem import PartitionProblem
+from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.score import score
 
 
@@ -23,7 +23,7 @@ def single(problem: PartitionProblem) -> Assignment:
     found = score(problem, assignment, Objective.MEMORY)
     stage = found.evaluation.stages[0]
     if not math.isfinite(stage.compute_seconds):
-        raise OptionsError(f"mode single: some nodes are fixed to other devices than {name!r}; use another mode")
+        raise _barred(problem, largest)
     lacking = stage.peak_bytes - room
     if lacking > 0:
         raise Infeasible(
@@ -36,3 +36,15 @@ def single(problem: PartitionProblem) -> Assignment:
             lacking_bytes=lacking,
         )
     return assignment
+
+
+def _barred(problem: PartitionProblem, device: int) -> OptionsError:
+    node = int(np.argmax(np.isinf(problem.compute_seconds[device])))
+    name, other = problem.labels.devices[device], int(problem.fixed_device[node])
+    why = f"is fixed to {problem.labels.devices[other]!r}" if other != FREE else "cannot run there"
+    return OptionsError(
+        f"mode single: everything would go on {name!r}, the first of the largest devices, and "
+        f"{describe_node(problem, node)} {why}; use another mode, or leave {name!r} out",
+        device=name,
+        node=problem.labels.nodes[node],
+    )

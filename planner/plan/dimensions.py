@@ -58,7 +58,10 @@ def planned_sizes(graph: Graph, settings: Iterable[Setting]) -> dict[int, int]:
 def _with(graph: Graph, base: Mapping[int, int], given: Iterable[tuple[str, int]], where: str) -> dict[int, int]:
     by_name = {symbol.name: symbol for symbol in graph.symbols}
     values = dict(base)
+    chosen: dict[str, int] = {}
     for name, value in given:
+        if chosen.setdefault(name, value) != value:
+            raise OptionsError(f"{where}: {name} is to be {chosen[name]} and {value}; name one", symbol=name)
         symbol = by_name.get(name)
         if symbol is None:
             raise OptionsError(f"{where}: the graph has no dynamic dimension {name!r}; {_known(name, by_name)}")
