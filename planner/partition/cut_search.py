@@ -1,23 +1,29 @@
 """Local search on the true objective: cuts move, devices change places, stages join and part.
 
-What bounds and additive models leave out (unequal links, latencies, liveness) is seen here. First improvement wins;
-ends at a local optimum or when its trials are spent.
+What bounds and additive models leave out (unequal links, latencies, liveness) is seen here. First improvement wins.
+From a local optimum it goes on beside it, with some cuts and devices moved at random, until its trials are spent
+(iterated local search, Lourenço et al. 2003).
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 from planner.partition.line_layout import Line, LineLayout
+from planner.partition.load_floor import LoadFloor
 from planner.partition.objective import Objective
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles
-from planner.partition.score import Scored, score
+from planner.partition.score import NEGLIGIBLE, Scored, score
 
 # Reads and values by stage that all trials together may look at: about a second.
 MAX_LOOKED_AT = 1e7
 # What a trial costs however small the program is, in the same unit.
 _TRIAL = 4000
+# What a layout that is left out by its compute, or by its loads, costs as a share of one that is judged.
+_GLANCE, _LOOK = 0.01, 0.2
+_KICKS = 60
 _STRIDES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -34,7 +40,7 @@ def climb(
     """No worse than `start`, which fits; ends at `target`. Keeps devices apart where they are apart in `start`."""
     line = Line(bundles, start.assignment)
     search = _Climb(problem, line, start, objective, num_stages, effort)
-    while search.best.value > target * (1 + 1e-12) and search.step():
+    while search.best.value > target * (1 + 1e-12) and (search.step() or search.kick()):
         pass
     return search.best
 
@@ -45,12 +51,14 @@ class _Climb:
     ) -> None:
         self._problem, self._line, self._objective = problem, line, objective
         self._num_stages = num_stages
-        self._layout = line.layout
+        self._layout = self._best_layout = line.layout
         self._tried = {line.layout}
+        self._floor = LoadFloor(problem, line) if objective is Objective.THROUGHPUT else None
         size = problem.num_values + problem.read_value.size
         self._left = effort * MAX_LOOKED_AT
         self._fixed_cost, self._stage_cost = size, _TRIAL + problem.num_values
-        self.best = start
+        self._random, self._kicks_left = random.Random(0), int(_KICKS * effort)
+        self.best = self._here = start
 
     def step(self) -> bool:
         """Moves to the first better neighbour; False if there is none, or trials are spent."""
@@ -58,14 +66,54 @@ class _Climb:
             if layout in self._tried:
                 continue
             self._tried.add(layout)
-            self._left -= self._fixed_cost + self._stage_cost * len(layout.devices)
+            found = self._judged(layout, self._here.value)
             if self._left < 0:
                 return False
-            found = score(self._problem, self._line.assignment(layout), self._objective)
-            if found.is_better_than(self.best):
-                self.best, self._layout = found, layout
+            if found is not None and found.is_better_than(self._here):
+                self._here, self._layout = found, layout
+                if found.is_better_than(self.best):
+                    self.best, self._best_layout = found, layout
                 return True
         return False
+
+    def kick(self) -> bool:
+        """Moves beside the best; False once trials or kicks are spent."""
+        while self._left > 0 and self._kicks_left > 0:
+            self._kicks_left -= 1
+            layout = self._beside(self._best_layout)
+            found = self._judged(layout, float("inf"))
+            if found is not None and found.fits:
+                self._here, self._layout = found, layout
+                return True
+        return False
+
+    def _beside(self, layout: LineLayout) -> LineLayout:
+        """Two cuts moved within their stages, and every other time two devices changed."""
+        boundaries, devices = list(layout.boundaries), list(layout.devices)
+        for _ in range(2 if len(devices) > 1 else 0):
+            cut = self._random.randrange(1, len(devices))
+            boundaries[cut] = self._random.randint(
+                (boundaries[cut - 1] + boundaries[cut] + 1) // 2, (boundaries[cut] + boundaries[cut + 1]) // 2
+            )
+        if len(devices) > 1 and self._random.random() < 0.5:
+            one, other = self._random.sample(range(len(devices)), 2)
+            devices[one], devices[other] = devices[other], devices[one]
+        return LineLayout(boundaries=tuple(boundaries), devices=tuple(devices))
+
+    def _judged(self, layout: LineLayout, limit: float) -> Scored | None:
+        """None for a layout whose loads alone are above the limit."""
+        cost = self._fixed_cost + self._stage_cost * len(layout.devices)
+        if self._floor is not None:
+            self._left -= cost * _GLANCE
+            if self._floor.compute_seconds(layout) > limit * (1 + NEGLIGIBLE):
+                return None
+            self._left -= cost * _LOOK
+            if self._floor.load_seconds(layout) > limit * (1 + NEGLIGIBLE):
+                return None
+        self._left -= cost
+        if self._left < 0:
+            return None
+        return score(self._problem, self._line.assignment(layout), self._objective)
 
     def _neighbours(self) -> Iterator[LineLayout]:
         """Those of the worst stage first."""
@@ -78,7 +126,7 @@ class _Climb:
                 yield from self._parts(stage)
 
     def _by_load(self) -> list[int]:
-        stages = self.best.evaluation.stages
+        stages = self._here.evaluation.stages
         if self._objective is Objective.MEMORY:
             room = self._problem.device_memory_bytes
             loads = [s.peak_bytes / max(1, int(room[d])) for s, d in zip(stages, self._layout.devices, strict=True)]

@@ -38,9 +38,17 @@ class Line:
         ends = np.cumsum(np.bincount(stage_of_bundle, minlength=assignment.num_stages))
         self.layout = LineLayout(boundaries=(0, *ends.tolist()), devices=assignment.device_of_stage)
 
-    def assignment(self, layout: LineLayout) -> Assignment:
+    @property
+    def place_of_node(self) -> Integers:
+        return np.asarray(self._position[self._bundle_of_node], dtype=np.int64)
+
+    def stage_of_node(self, layout: LineLayout) -> Integers:
         inner = np.array(layout.boundaries[1:-1], dtype=np.int64)
-        stages: Integers = np.searchsorted(inner, self._position[self._bundle_of_node], side="right")
+        stages: Integers = np.searchsorted(inner, self.place_of_node, side="right")
+        return stages
+
+    def assignment(self, layout: LineLayout) -> Assignment:
+        stages = self.stage_of_node(layout)
         return Assignment(
             stage_of_node=tuple(stages.tolist()),
             device_of_stage=layout.devices,

@@ -16,7 +16,7 @@ from planner.partition.objective import Objective
 from planner.partition.ordered_pass import OrderedPass, ordered_pass
 from planner.partition.ordered_search import Solution
 from planner.partition.portfolio import Portfolio
-from planner.partition.positions import allowed_positions, few_positions
+from planner.partition.positions import allowed_positions, few_positions, near_positions
 from planner.partition.problem import Integers
 
 # Elements of the tables of steps, starts and ends of one pass.
@@ -50,7 +50,7 @@ def _refined(shared: OrderedPass, solve: Callable[[Integers], Solution]) -> tupl
     positions = few_positions(shared.problem, count)
     best = solve(positions)
     for _ in range(_ROUNDS if positions.size < allowed.size and best.boundaries else 0):
-        positions = _near(allowed, best.boundaries, count)
+        positions = near_positions(allowed, best.boundaries, count)
         found = solve(positions)
         if not found.value < best.value:
             break
@@ -60,14 +60,3 @@ def _refined(shared: OrderedPass, solve: Callable[[Integers], Solution]) -> tupl
 
 def _affordable(shared: OrderedPass) -> int:
     return int(np.clip((2 * _MAX_ELEMENTS / max(1, shared.space.source.size)) ** 0.5, _MIN_POSITIONS, _MAX_POSITIONS))
-
-
-def _near(allowed: Integers, boundaries: tuple[int, ...], count: int) -> Integers:
-    """Around each cut closely, then ever further apart."""
-    own = np.searchsorted(allowed, boundaries)
-    each = max(2, count // max(1, own.size))
-    strides = np.unique(np.round(np.geomspace(1, max(2, allowed.size // 8), each // 2)).astype(np.int64))
-    around = np.concatenate([[0], strides, -strides])
-    places = np.clip((own[:, None] + around).ravel(), 0, allowed.size - 1)
-    chosen: Integers = np.unique(np.concatenate([places, [0, allowed.size - 1]]))
-    return np.asarray(allowed[chosen], dtype=np.int64)

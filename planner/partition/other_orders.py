@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.ordered_pass import ordered_pass
+from planner.partition.ordered_pass import Layout, ordered_pass
 from planner.partition.portfolio import Portfolio
-from planner.partition.positions import few_positions
+from planner.partition.positions import allowed_positions, few_positions, near_positions
+from planner.partition.problem import Integers
 from planner.partition.program_orders import Bundles, program_orders, reordered
 
 # Larger programs are searched in their own order alone.
@@ -21,16 +22,23 @@ def offer_other_orders(found: Portfolio, bundles: Bundles) -> None:
         return
     for order in program_orders(problem, bundles):
         shared = ordered_pass(reordered(problem, order, bundles), request.num_stages)
-        solution = shared.search(few_positions(shared.problem, OTHER_ORDERS_POSITIONS))
-        layout = shared.layout(solution.boundaries, solution.classes)
-        if layout is not None:
-            stages = np.repeat(np.arange(len(layout.devices)), np.diff(layout.boundaries))
-            stage_of_node = np.empty(problem.num_nodes, dtype=np.int64)
-            stage_of_node[order] = stages
-            found.offer(
-                Assignment(
-                    stage_of_node=tuple(stage_of_node.tolist()),
-                    device_of_stage=layout.devices,
-                    reasons=("",) * len(layout.devices),
-                )
-            )
+        allowed = allowed_positions(shared.problem)
+        coarse = shared.search(few_positions(shared.problem, OTHER_ORDERS_POSITIONS))
+        solutions = [coarse]
+        if coarse.boundaries and coarse.value < found.limit and allowed.size > OTHER_ORDERS_POSITIONS:
+            near = near_positions(allowed, coarse.boundaries, OTHER_ORDERS_POSITIONS)
+            solutions.append(shared.search(near, coarse.value))
+        for solution in solutions:
+            layout = shared.layout(solution.boundaries, solution.classes)
+            if layout is not None:
+                found.offer(_in_order(layout, order))
+
+
+def _in_order(layout: Layout, order: Integers) -> Assignment:
+    stage_of_node = np.empty(order.size, dtype=np.int64)
+    stage_of_node[order] = np.repeat(np.arange(len(layout.devices)), np.diff(layout.boundaries))
+    return Assignment(
+        stage_of_node=tuple(stage_of_node.tolist()),
+        device_of_stage=layout.devices,
+        reasons=("",) * len(layout.devices),
+    )

@@ -35,6 +35,17 @@ def few_positions(problem: PartitionProblem, count: int) -> Integers:
     return np.unique(np.concatenate([allowed[order[first]], allowed[[0, -1]]]))
 
 
+def near_positions(allowed: Integers, boundaries: tuple[int, ...], count: int) -> Integers:
+    """About `count` of the allowed ones: all right beside each boundary, then ever further apart; and both ends."""
+    own = np.searchsorted(allowed, boundaries)
+    each = max(2, count // max(1, own.size))
+    strides = np.unique(np.round(np.geomspace(1, max(2, allowed.size // 8), each // 2)).astype(np.int64))
+    around = np.concatenate([[0], strides, -strides])
+    places = np.clip((own[:, None] + around).ravel(), 0, allowed.size - 1)
+    chosen: Integers = np.unique(np.concatenate([places, [0, allowed.size - 1]]))
+    return np.asarray(allowed[chosen], dtype=np.int64)
+
+
 def _progress(problem: PartitionProblem) -> Floats:
     """By position, from 0 to 1: how much of the nodes, of the compute and of the state lies before it."""
     runs = np.isfinite(problem.work_seconds)

@@ -16,7 +16,7 @@ from planner.partition.relaxation import relaxed
 from planner.partition.request import Request
 
 MAX_RELAXED_NODES = 600
-MAX_IDEAL_PAIRS = 1_000_000
+MAX_IDEAL_PAIRS = 6_000_000
 # Steps of annealing: at most, and by pairs of nodes.
 MAX_FREE_STEPS, FREE_STEPS_PER_PAIR = 4_000_000, 500
 # Of each device's memory, what the relaxation may fill with states, in turn.

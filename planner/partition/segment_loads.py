@@ -53,7 +53,8 @@ class SegmentLoads:
         needed = np.broadcast_to(self._needed_bytes(row, ends - row.start - 1), (self._own.size, ends.size))
         runs = np.isfinite(self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends))
         fits = runs & (needed <= self._memory)
-        return np.divide(needed, np.maximum(self._memory, 1.0), out=np.full(needed.shape, np.inf), where=fits)
+        share: Floats = np.where(fits, needed / np.maximum(self._memory, 1.0), np.inf)
+        return share
 
     def lacking_bytes(self, row: SegmentRow, ends: Integers) -> Floats:
         """[labels, ends] bytes beyond the device's memory; negative where some are left, inf where it cannot run it."""
