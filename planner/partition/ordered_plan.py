@@ -26,6 +26,8 @@ from planner.partition.training import depends_on_num_stages
 
 # Pairs of a step and an end that one pass may look at: about two seconds.
 MAX_PAIRS = 4e8
+# Starts of segments that one pass over all positions may have: about three seconds.
+MAX_STARTS = 8_000
 COARSE_POSITIONS = 160
 # In training, with memory that binds, every number of stages is searched: over all of so many positions, else over few.
 MAX_TRAINING_POSITIONS = 64
@@ -188,9 +190,10 @@ def _affordable_positions(shared: OrderedPass, limit: float) -> Integers:
     starts = np.clip(last[source] - first[source] + 1, 0, n).astype(np.float64)
     ends = np.clip(np.minimum(last[target], n) - first[target] + 1, 0, n).astype(np.float64)
     pairs = float((starts * ends).sum()) / 2
-    if pairs <= MAX_PAIRS:
+    if pairs <= MAX_PAIRS and count <= MAX_STARTS:
         return allowed_positions(shared.problem)
-    return few_positions(shared.problem, max(COARSE_POSITIONS, int(count * (MAX_PAIRS / pairs) ** 0.5)))
+    affordable = min(MAX_STARTS // 2, int(count * (MAX_PAIRS / max(1.0, pairs)) ** 0.5))
+    return few_positions(shared.problem, max(COARSE_POSITIONS, affordable))
 
 
 def _better(one: Layout | None, other: Layout | None) -> Layout | None:

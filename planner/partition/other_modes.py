@@ -12,11 +12,14 @@ from planner.partition.assignment import Assignment, contiguous
 from planner.partition.cost_aware import cost_aware
 from planner.partition.distinct_rows import distinct_rows
 from planner.partition.kl_based import kl_based
+from planner.partition.objective import Objective
 from planner.partition.portfolio import Portfolio
 from planner.partition.size_based import size_based
 from planner.partition.sparse_nn import sparse_nn
 
-MAX_OTHER_MODES_NODES = 600
+# Those that look for a lone batch's latency take about 0.1 ms for each node.
+MAX_LATENCY_MODES_NODES = 20_000
+MAX_OTHER_OBJECTIVES_NODES = 3_000
 
 
 def offer_single_devices(found: Portfolio) -> None:
@@ -35,16 +38,17 @@ def offer_single_devices(found: Portfolio) -> None:
 
 
 def offer_other_modes(found: Portfolio) -> None:
-    """What they find, where that is quick: none of them is better."""
+    """The quick ones always, and all of them where nothing else was found."""
     problem, request = found.problem, found.request
-    modes: tuple[Callable[[], Assignment], ...] = (
-        lambda: size_based(problem),
-        lambda: sparse_nn(problem),
+    quick: tuple[Callable[[], Assignment], ...] = (lambda: size_based(problem), lambda: sparse_nn(problem))
+    latency: tuple[Callable[[], Assignment], ...] = (
         lambda: cost_aware(problem, request),
         lambda: kl_based(problem, request),
     )
-    if found.is_proven or problem.num_nodes > MAX_OTHER_MODES_NODES * request.effort:
-        return
-    for mode in modes:
+    asked = request.objective is Objective.LATENCY
+    most = (MAX_LATENCY_MODES_NODES if asked else MAX_OTHER_OBJECTIVES_NODES) * request.effort
+    for mode in (*quick, *latency):
+        if found.is_proven or (mode in latency and found.best is not None and problem.num_nodes > most):
+            return
         with suppress(Infeasible, OptionsError):
             found.offer(mode())
