@@ -27,7 +27,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """`devices` of the netlist's cells, and a bound that is proven."""
+    """`devices` of the netlist's cells, their greatest load, and a bound that is proven."""
 
     devices: Integers
+    value_seconds: float
     bound_seconds: float

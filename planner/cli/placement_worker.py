@@ -21,8 +21,10 @@ from planner.partition.placement.solve import contiguous_start
 from planner.partition.placement.turns import Annealing, Incumbent, Programmes, improved
 
 _FIRST_STEPS, _MOST_DOUBLINGS = 2_000_000, 5
-_TURNS_IN_VAIN = 3
-_FIRST_SLICE_SECONDS = 10.0
+_TURNS_IN_VAIN = 2
+_FIRST_SLICE_SECONDS, _SLICE_GROWTH = 20.0, 6.0
+# A programme begins anew only for this share less: what it has proven so far is lost.
+_FAR_BETTER = 1e-3
 _UNLIMITED = 1 << 60
 
 
@@ -39,10 +41,13 @@ class Exchange:
     def out_of_time(self) -> bool:
         return time.monotonic() >= self._deadline_seconds
 
-    def within(self, seconds: float) -> Callable[[], bool]:
-        """Ends after so long, at the deadline, or when others have found something."""
+    def within(self, seconds: float, value_seconds: float) -> Callable[[], bool]:
+        """Ends after so long, at the deadline, or when others have found something far better."""
         end = min(time.monotonic() + seconds, self._deadline_seconds)
-        return lambda: self._received is not None or time.monotonic() >= end
+        far_better = value_seconds * (1 - _FAR_BETTER)
+        return lambda: (
+            time.monotonic() >= end or (self._received is not None and self._received.value_seconds < far_better)
+        )
 
     def share(self, netlist: Netlist, held: Incumbent) -> Incumbent:
         """The better of the two, and the others told."""
@@ -51,7 +56,7 @@ class Exchange:
             held = improved(netlist, held, received.devices, received.bound_seconds)
         news = (held.value_seconds, held.bound_seconds)
         if news[0] < self._sent[0] or news[1] > self._sent[1]:
-            self._connection.send(Found(devices=held.devices, bound_seconds=held.bound_seconds))
+            self._connection.send(Found(devices=held.devices, value_seconds=news[0], bound_seconds=news[1]))
             self._sent = news
         return held
 
@@ -83,9 +88,9 @@ def _anneal(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
         held = exchange.share(netlist, held)
         turns, in_vain = turns + 1, in_vain + 1 if held.value_seconds == before else 0
         if in_vain >= _TURNS_IN_VAIN:
-            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds))
+            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds, held.value_seconds))
             held = exchange.share(netlist, held)
-            slice_seconds *= 2
+            slice_seconds *= _SLICE_GROWTH
 
 
 def _replace(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
@@ -96,8 +101,8 @@ def _replace(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
         if not programmes.is_exhausted:
             held = programmes.neighbourhoods(held, 1, _UNLIMITED, exchange.out_of_time)
         else:
-            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds))
-            slice_seconds *= 2
+            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds, held.value_seconds))
+            slice_seconds *= _SLICE_GROWTH
         held = exchange.share(netlist, held)
 
 

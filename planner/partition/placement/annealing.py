@@ -7,9 +7,10 @@ from itertools import count
 
 import numpy as np
 
-from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.exchange import exchanged
+from planner.partition.placement.netlist import Netlist, loads_of
 from planner.partition.placement.problem import OutOfTime
-from planner.partition.problem import Floats, Integers
+from planner.partition.problem import Integers
 
 _CHUNK_STEPS = 1 << 18
 _FIRST_ROUND_STEPS_PER_CELL = 1_000
@@ -58,11 +59,13 @@ def annealed(
     first = min(_COLD_STEPS_PER_CELL * netlist.num_cells, steps)
     length, left = max(_FIRST_ROUND_STEPS_PER_CELL * netlist.num_cells, steps // 8), steps - first
     search.run(_COLD, first, target_seconds, out_of_time)
+    search.offer(exchanged(netlist, search.best))
     for number in count(turn):
         round_steps = min(length, left, _MAX_ROUND_STEPS)
         if round_steps <= 0 or netlist.num_devices == 1 or search.value <= target_seconds * (1 + _NEGLIGIBLE):
             break
         search.run(_HEATS[number % len(_HEATS)], round_steps, target_seconds, out_of_time)
+        search.offer(exchanged(netlist, search.best))
         if out_of_time():
             break
         left -= round_steps
@@ -75,6 +78,7 @@ class _Annealing:
         from planner.partition.placement import local_search
 
         self._kernel = local_search
+        self._netlist = netlist
         self._arena = local_search.arena_of(netlist)
         self._state = local_search.state_of(netlist, start)
         self._state.random[0] ^= np.uint64(turn)
@@ -88,6 +92,12 @@ class _Annealing:
     @property
     def value(self) -> float:
         return float(self._state.best_value[0])
+
+    def offer(self, devices: Integers | None) -> None:
+        """For the next round to start from, if it is better."""
+        if devices is not None and float(loads_of(self._netlist, devices).max()) < self.value:
+            self._state.best[:] = devices
+            self._state.best_value[0] = loads_of(self._netlist, devices).max()
 
     def run(self, heat: Heat, steps: int, target_seconds: float, out_of_time: OutOfTime) -> None:
         self._restart(self._state.best)
@@ -108,15 +118,3 @@ class _Annealing:
         self._state.is_changed[:] = 0
         self._state.num_changed[0] = 0
         self._kernel.recount(self._arena, self._state)
-
-
-def loads_of(netlist: Netlist, devices: Integers) -> Floats:
-    """[devices] seconds of cells and of the nets that they cut."""
-    classes = netlist.class_of_device
-    loads = np.zeros(netlist.num_devices)
-    np.add.at(loads, devices, netlist.seconds[classes[devices], np.arange(netlist.num_cells)])
-    touched = np.unique(netlist.net_of_pin * netlist.num_devices + devices[netlist.net_cell])
-    net, device = touched // netlist.num_devices, touched % netlist.num_devices
-    apart = np.bincount(net, minlength=netlist.num_nets)[net] > 1
-    np.add.at(loads, device[apart], netlist.net_seconds[classes[device[apart]], net[apart]])
-    return loads

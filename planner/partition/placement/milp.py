@@ -23,10 +23,14 @@ FREE, ELSEWHERE = -1, -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`devices` [cells], if better ones were found. Nothing is below `lower_bound_seconds`."""
+    """`devices` [cells], if better ones were found. Nothing is below `lower_bound_seconds`.
+
+    `is_complete`: nothing was cut short.
+    """
 
     devices: Integers | None
     lower_bound_seconds: float
+    is_complete: bool
 
 
 def num_columns(netlist: Netlist) -> int:
@@ -48,7 +52,7 @@ def better_or_bound(
     `fixed` [cells]: a cell's device, FREE or ELSEWHERE, which is none of the devices.
     """
     if value_seconds <= 0 or num_columns(netlist) > _MAX_COLUMNS:
-        return Answer(devices=None, lower_bound_seconds=0.0)
+        return Answer(devices=None, lower_bound_seconds=0.0, is_complete=False)
     solver = _solver(netlist, value_seconds, np.full(netlist.num_cells, FREE) if fixed is None else fixed)
     if max_nodes is not None:
         solver.setOptionValue("mip_max_nodes", max_nodes)
@@ -57,10 +61,17 @@ def better_or_bound(
     bound = _bound(solver) * value_seconds
     info = solver.getInfo()
     if info.primal_solution_status != 2:
-        return Answer(devices=None, lower_bound_seconds=bound)
+        return Answer(devices=None, lower_bound_seconds=bound, is_complete=_is_complete(solver))
     chosen = np.asarray(solver.getSolution().col_value)[1 : 1 + netlist.num_cells * netlist.num_devices]
     devices = chosen.reshape(netlist.num_cells, netlist.num_devices).argmax(axis=1)
-    return Answer(devices=devices, lower_bound_seconds=bound)
+    return Answer(devices=devices, lower_bound_seconds=bound, is_complete=_is_complete(solver))
+
+
+def _is_complete(solver: Any) -> bool:
+    import highspy
+
+    status = solver.getModelStatus()
+    return status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kOptimal)
 
 
 def _bound(solver: Any) -> float:

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.partition.placement.annealing import loads_of
 from planner.partition.placement.milp import ELSEWHERE, FREE, better_or_bound
-from planner.partition.placement.netlist import Netlist, merged
+from planner.partition.placement.netlist import Netlist, loads_of, merged
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 
 # Of cells on devices: what the programme decides in seconds.
-_MOST_PLACES = 400
+MOST_PLACES = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +28,14 @@ class Limits:
 
 def placed_anew(
     netlist: Netlist, devices: Integers, freed: Integers, cells: Integers, limits: Limits, out_of_time: OutOfTime
-) -> Integers | None:
-    """[cells] devices with a lesser greatest load among `freed`, the same on the others; None if none was found.
+) -> tuple[Integers | None, bool]:
+    """[cells] devices with a lesser greatest load among `freed`, none else moved, or None; whether that is final.
 
     `cells` are on `freed` devices and may change. What another device pays for a tensor depends on its own cells alone,
     so its load stays.
     """
     if freed.size < 2 or not cells.size:
-        return None
+        return None, True
     part, fixed = _part(netlist, devices, freed, cells)
     answer = better_or_bound(
         part,
@@ -47,15 +46,15 @@ def placed_anew(
         fixed=fixed,
     )
     if answer.devices is None:
-        return None
+        return None, answer.is_complete
     found = devices.copy()
     found[cells] = freed[answer.devices[: cells.size]]
-    return found
+    return found, answer.is_complete
 
 
 def region(netlist: Netlist, devices: Integers, freed: Integers, choice: np.random.Generator) -> Integers:
     """All cells of `freed`; where they are too many, those around a random one that is cut off from a neighbour."""
-    limit = max(_MOST_PLACES // freed.size, 1)
+    limit = max(MOST_PLACES // freed.size, 1)
     inside = np.isin(devices, freed)
     if int(inside.sum()) <= limit:
         return np.flatnonzero(inside)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.placement.annealing import loads_of
 from planner.partition.placement.neighbourhood import Limits, placed_anew, region
-from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.netlist import Netlist, loads_of
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 
@@ -23,7 +22,8 @@ class NeighbourhoodSearch:
     def __init__(self, netlist: Netlist, turn: int = 0) -> None:
         self._netlist = netlist
         self._choice = np.random.default_rng(turn)
-        self._tried: set[bytes] = set()
+        # By contents of the freed devices: the first level that has something left to try.
+        self._next_level: dict[bytes, int] = {}
         self._in_vain = 0
         self.level = 0
 
@@ -43,7 +43,8 @@ class NeighbourhoodSearch:
                 break
             limits = Limits(nodes=_FIRST_NODES << self.level, questions=questions)
             cells = region(self._netlist, devices, freed, self._choice)
-            found = placed_anew(self._netlist, devices, freed, cells, limits, out_of_time)
+            found, is_final = placed_anew(self._netlist, devices, freed, cells, limits, out_of_time)
+            self._note(devices if found is None else found, freed, is_final and self._is_all(devices, freed, cells))
             self._in_vain = self._in_vain + 1 if found is None else 0
             devices = devices if found is None else found
         return devices
@@ -54,12 +55,15 @@ class NeighbourhoodSearch:
         for _ in range(_DRAWS):
             size = int(self._choice.integers(min(_FEWEST_FREED, largest), largest + 1))
             freed = self._drawn(devices, size)
-            inside = np.where(np.isin(devices, freed), devices, -1)
-            key = bytes([self.level]) + inside.tobytes()
-            if key not in self._tried:
-                self._tried.add(key)
+            if self._next_level.get(_contents(devices, freed), 0) <= self.level:
                 return freed
         return None
+
+    def _note(self, devices: Integers, freed: Integers, is_final: bool) -> None:
+        self._next_level[_contents(devices, freed)] = _LAST_LEVEL + 1 if is_final else self.level + 1
+
+    def _is_all(self, devices: Integers, freed: Integers, cells: Integers) -> bool:
+        return int(np.isin(devices, freed).sum()) == cells.size
 
     def _drawn(self, devices: Integers, size: int) -> Integers:
         """Each partner at random, or every other time one that has a neighbour of a cell that is in already."""
@@ -80,3 +84,7 @@ class NeighbourhoodSearch:
         net = int(netlist.net_of_pin[self._choice.choice(pins)])
         others = devices[netlist.net_cell[netlist.net_begin[net] : netlist.net_begin[net + 1]]]
         return int(self._choice.choice(others))
+
+
+def _contents(devices: Integers, freed: Integers) -> bytes:
+    return np.where(np.isin(devices, freed), devices, -1).tobytes()

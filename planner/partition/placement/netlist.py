@@ -102,6 +102,18 @@ def merged(netlist: Netlist, cell_of_cell: Integers) -> Netlist:
     )
 
 
+def loads_of(netlist: Netlist, devices: Integers) -> Floats:
+    """[devices] seconds of cells and of the nets that they cut."""
+    classes = netlist.class_of_device
+    loads = np.zeros(netlist.num_devices)
+    np.add.at(loads, devices, netlist.seconds[classes[devices], np.arange(netlist.num_cells)])
+    touched = np.unique(netlist.net_of_pin * netlist.num_devices + devices[netlist.net_cell])
+    net, device = touched // netlist.num_devices, touched % netlist.num_devices
+    apart = np.bincount(net, minlength=netlist.num_nets)[net] > 1
+    np.add.at(loads, device[apart], netlist.net_seconds[classes[device[apart]], net[apart]])
+    return loads
+
+
 def _pins(problem: PlacementProblem) -> Integers:
     """Producer and readers, tensor by tensor."""
     tensor = np.concatenate([np.arange(problem.num_tensors), problem.read_tensor])

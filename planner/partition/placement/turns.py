@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.partition.placement.annealing import annealed, loads_of
+from planner.partition.placement.annealing import annealed
 from planner.partition.placement.milp import better_or_bound, num_columns
 from planner.partition.placement.neighbourhood_search import NeighbourhoodSearch
-from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.netlist import Netlist, loads_of
 from planner.partition.placement.packing import fits
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers

@@ -7,9 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.partition.placement.annealing import loads_of
 from planner.partition.placement.lower_bound import lower_bound
-from planner.partition.placement.netlist import netlist_of
+from planner.partition.placement.netlist import loads_of, netlist_of
 from planner.partition.placement.packing import fits
 from tests.planner.partition.placement.small_problems import random_problem
 
