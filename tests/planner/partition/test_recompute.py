@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from planner.cost.inventory import Inventory, LinkSpeed
 from planner.errors import Infeasible, OptionsError
+from planner.graph.ir import Graph, TreeLeaf, TreeTuple, values_in
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.evaluate import evaluate, objective_value
 from planner.partition.min_cut import Network
@@ -128,7 +129,7 @@ def test_least_cuts() -> None:
     assert network.source_side(0, 3) == {0, 1, 2}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     problem=recomputable(max_nodes=9, max_devices=3),
     objective=st.sampled_from(INFERENCE),
@@ -171,7 +172,13 @@ def test_bounds_hold_for_everything_that_could_be_run_again(problem: PartitionPr
                     assert not tried.fits or bound <= tried.value * (1 + 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+def without_returned_states(graph: Graph) -> Graph:
+    states = {state.value_id for state in graph.states}
+    outputs = tuple(one for one in graph.outputs if states.isdisjoint(values_in(one.content)))
+    return replace(graph, outputs=outputs, output_tree=TreeTuple((TreeLeaf(),) * len(outputs)))
+
+
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     num_nodes=st.integers(2, 40),
@@ -184,7 +191,7 @@ def test_plans_of_random_programs_hold(
     seed: int, num_nodes: int, routing: Routing, objective: Objective, training: Training | None, num_stages: int
 ) -> None:
     """make_plan verifies: what the numbers say is what the graph says."""
-    graph = random_graph(seed, num_nodes)
+    graph = without_returned_states(random_graph(seed, num_nodes))
     graph = replace(graph, states=tuple(replace(state, requires_grad=training is not None) for state in graph.states))
     if (objective is Objective.STEP_TIME or training is not None) and not (training and graph.states):
         return

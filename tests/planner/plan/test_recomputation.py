@@ -14,6 +14,7 @@ from planner.graph.check import check_graph
 from planner.graph.ir import Graph, Operator, OperatorKind, StateKind, ValueReference
 from planner.graph.recomputable import recomputable_nodes
 from planner.plan.assignment import assignment_of
+from planner.plan.explain import explain
 from planner.plan.node_ranges import ranges_of
 from planner.plan.options import Routing
 from planner.plan.plan import Plan
@@ -148,7 +149,7 @@ def test_a_node_beside_a_write_is_refused() -> None:
     writer = masked()
     writer.add_in_place(writer.nodes[0].outputs[0], writer.nodes[1].outputs[0])
     graph = writer.graph(writer.nodes[-1].outputs[0], writer.nodes[3].outputs[0])
-    plan = plan_of(graph, (0, 0, 0, 0, 0)[:5])
+    plan = plan_of(graph, (0,) * 5)
     verify_plan(plan, graph)
     assert recomputable_nodes(graph) == (False,) * 5
 
@@ -189,3 +190,9 @@ def test_a_plan_that_forgets_what_it_runs_again_is_refused() -> None:
     other = replace(plan, stages=(plan.stages[0], replace(plan.stages[1], recomputed_ranges=ranges_of((1,)))))
     with pytest.raises(PlanInvariantError):
         verify_plan(other, graph)
+
+
+def test_people_are_told_what_runs_again() -> None:
+    plan = planned(graph_of(masked()), (0, 1))
+    assert "  runs 2 nodes of earlier stages again: 0 to 1" in explain(plan)
+    assert not any("again" in line for line in explain(planned(graph_of(masked()), ())))
