@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from planner.errors import Infeasible
+from planner.partition.binding_constraint import binding_constraint
 from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
 from planner.partition.ordered_pass import OrderedPass, evaluate_layout, ordered_pass
 from planner.partition.ordered_search import Solution
 from planner.partition.positions import few_positions
-from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.problem import Floats, PartitionProblem
 
 _POSITIONS = 400
 
@@ -40,7 +41,7 @@ def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -
         f"{device!r} has {describe_bytes(int(problem.device_memory_bytes[devices[worst]]))}. A plan would exist with "
         f"{describe_bytes(lacking[worst])} more on each device"
         f"{_another_device(problem, num_stages)}{smaller_batch_hint(stages[worst], lacking[worst])}"
-        f"{_large_node(problem)}",
+        f"{binding_constraint(problem)}",
         stage=worst,
         device=device,
         needed_bytes=needed,
@@ -58,10 +59,17 @@ def _kept_apart(problem: PartitionProblem, mode: str, num_stages: int) -> Infeas
     return Infeasible(
         f"mode {mode}: no cut of the program into {stages}, each on a device of its own, lets every node run where it "
         f"may, by what is fixed and by what devices can run; {describe_node(problem, node)} may run on "
-        f"{', '.join(map(repr, able))}. Fix fewer modules, or use mode optimal with free placement, where a device may "
+        f"{', '.join(map(repr, able))} "
+        f"({_kinds(problem, able)}). Fix fewer modules, or use mode optimal with free placement, where a device may "
         f"hold nodes from anywhere in the program",
         node=problem.labels.nodes[node],
     )
+
+
+def _kinds(problem: PartitionProblem, devices: list[str]) -> str:
+    of_device = dict(zip(problem.labels.devices, problem.labels.device_kinds, strict=True))
+    kinds = sorted({of_device[device] for device in devices})
+    return f"kind{'s' if len(kinds) > 1 else ''} {', '.join(map(repr, kinds))}"
 
 
 def _least_shortage(problem: PartitionProblem, num_stages: int) -> tuple[OrderedPass, Solution]:
@@ -75,7 +83,8 @@ def _count(problem: PartitionProblem) -> str:
 
 
 def _proviso(shared: OrderedPass) -> str:
-    return "" if shared.complete else ", in the orders of the devices that were tried"
+    """Where not every choice of devices was tried."""
+    return "" if shared.complete else ", in the orders of the devices and the tiers of their memory that were tried"
 
 
 def _another_device(problem: PartitionProblem, num_stages: int) -> str:
@@ -106,13 +115,3 @@ def _with_copy_of(problem: PartitionProblem, device: int) -> PartitionProblem:
 
 def _widened(links: Floats, rows: list[int]) -> Floats:
     return links[np.ix_(rows, rows)]
-
-
-def _large_node(problem: PartitionProblem) -> str:
-    """A node whose own states exceed the largest device: no cut helps there."""
-    used: Integers = np.zeros(problem.num_nodes, dtype=np.int64)
-    np.add.at(used, problem.use_node, problem.state_bytes[problem.use_state])
-    node, room = int(np.argmax(used)), int(problem.device_memory_bytes.max())
-    if int(used[node]) <= room:
-        return ""
-    return f". {describe_node(problem, node)} alone reads {describe_bytes(int(used[node]))} of state, more than any has"

@@ -1,4 +1,4 @@
-"""A bound on a lone batch's latency where each device runs one stage, which waits for all it reads and sends at its end.
+"""A bound on a lone batch where each device runs one stage, which waits for all that it reads and sends at its end.
 
 Take nodes of a path. What lies between two of them that stand in one stage stands in that stage too, since edges go to
 higher stages only, and adds all its work to the path. Only as many pairs can stand apart as there are further devices,
@@ -111,4 +111,4 @@ def _between(
 def _least_sent(problem: PartitionProblem) -> float:
     """Seconds that any value takes at least from one device to another."""
     apart = ~np.eye(problem.num_devices, dtype=np.bool_)
-    return float(problem.link_latency_seconds[apart].min(initial=0.0)) if problem.num_devices > 1 else 0.0
+    return float(problem.link_latency_seconds[apart].min()) if problem.num_devices > 1 else 0.0

@@ -2,10 +2,11 @@
 
 | search | finds | proves |
 |---|---|---|
-| arithmetic | | work divided at will; the longest path; all states spread evenly |
+| arithmetic | | work divided at will; what runs in turn; all states spread evenly |
 | paths, by arithmetic | | transfers that no device is spared |
 | single devices | the whole program on one | |
 | the program order | segments, exact over that order | all orders, if there is no other |
+| the program order, for latency or memory | segments that a batch passes soonest, or fill devices least | |
 | order ideals, where few | stages of any order | exact over equal links |
 | additive relaxation | stages of any order, or any device for any node | as far as it is searched |
 | other orders | segments of each | |

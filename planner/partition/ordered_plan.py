@@ -24,8 +24,8 @@ from planner.partition.positions import allowed_positions, few_positions
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.training import depends_on_num_stages
 
-# Pairs of a step and an end that one pass may look at: about two seconds.
-MAX_PAIRS = 4e8
+# Pairs of a step and an end that one pass may look at: about a second.
+MAX_PAIRS = 1.5e8
 # Starts of segments that one pass over all positions may have: about three seconds.
 MAX_STARTS = 8_000
 COARSE_POSITIONS = 160

@@ -68,3 +68,30 @@ def test_a_smaller_batch_is_offered_where_it_is_enough() -> None:
 def test_size_based_says_the_same() -> None:
     with pytest.raises(Infeasible, match="mode size_based: no cut"):
         size_based(chain([[1.0] * 3], states=[(500, (1,))], memory_bytes=[300]))
+
+
+def test_what_is_fixed_and_too_much_names_the_device_and_the_bytes() -> None:
+    states = [(200, (node,)) for node in range(4)]
+    problem = chain(
+        [[1.0] * 4] * 3, states=states, memory_bytes=[300, 900, 900], value_bytes=[0] * 5, fixed={0: 0, 1: 0}
+    )
+    message = str(refusal(problem))
+    assert "fixed to device 'd0' (2 nodes" in message
+    assert "reads 400 bytes" in message
+    assert "fix 100 bytes less" in message
+
+
+def test_a_group_that_no_device_holds_is_named() -> None:
+    states = [(200, (node,)) for node in range(4)]
+    problem = chain([[1.0] * 4] * 2, states=states, memory_bytes=[500, 500], value_bytes=[0] * 5, groups=[(0, 2)])
+    problem = replace(problem, node_group=np.array([0, 0, 0, -1]))
+    assert "node 0 ('node0') to node 2 ('node2') have to stay together (3 nodes) and read 600 bytes" in str(
+        refusal(problem)
+    )
+
+
+def test_all_states_are_set_beside_all_memory() -> None:
+    states = [(200, (node,)) for node in range(4)]
+    problem = chain([[1.0] * 4] * 2, states=states, memory_bytes=[300, 300], value_bytes=[0] * 5)
+    message = str(refusal(problem))
+    assert "All states together are 800 bytes, and all devices have 600 bytes: add at least 200 bytes" in message

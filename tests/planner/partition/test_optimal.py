@@ -16,6 +16,7 @@ from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment
 from planner.partition.balanced import balanced
 from planner.partition.evaluate import evaluate, objective_value
+from planner.partition.latency_bound import serial_bound
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.partition.optimal import optimal
 from planner.partition.problem import PartitionProblem
@@ -202,6 +203,40 @@ def test_lone_batch_stays_on_the_fastest_device() -> None:
     found = optimal(problem, asked(Objective.LATENCY))
     assert found.device_of_stage == (1,)
     assert found.lower_bound_seconds == pytest.approx(6.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(max_nodes=5, max_devices=3))
+def test_what_runs_in_turn_bounds_a_lone_batch(problem: PartitionProblem) -> None:
+    values = [value_of(problem, one, Objective.LATENCY) for one in every_assignment(problem)]
+    assert serial_bound(problem, bundles_of(problem)) <= min(values) * (1 + 1e-9)
+
+
+def beside_the_path(pairs: int, devices: int, **more: object) -> PartitionProblem:
+    """A path of nodes of one second, with a node of half a second beside every other one."""
+    reads = [[0]]
+    for pair in range(pairs):
+        first = 3 * pair
+        reads += [[first + 1], [first + 1], [first + 2, first + 3]]
+    seconds = [1.0, *[1.0, 0.5, 1.0] * pairs]
+    given = {"value_bytes": [1] * (len(reads) + 1), "returned": (len(reads),), **more}
+    return problem_of(compute_seconds=[seconds] * devices, reads=reads, **given)
+
+
+def test_all_but_few_of_what_stands_beside_the_path_runs_in_turn() -> None:
+    problem = beside_the_path(10, 3, latency=0.2)
+    found = optimal(problem, asked(Objective.LATENCY))
+    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(26.0)
+    # Of ten seconds halves beside, two may run meanwhile, for which 0.2 s is spent on sending.
+    assert serial_bound(problem, bundles_of(problem)) == pytest.approx(26.0 - 2 * 0.3)
+
+
+def test_a_lone_batch_passes_the_quick_device_as_far_as_its_memory_goes() -> None:
+    states = [(10, (node,)) for node in range(12)]
+    seconds = [[3.0] * 12, [1.0] * 12, [2.0] * 12]
+    problem = chain(seconds, states=states, memory_bytes=[90, 60, 60], value_bytes=[0] * 13, latency=0.1)
+    found = optimal(problem, asked(Objective.LATENCY))
+    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(6 * 1.0 + 6 * 2.0 + 0.1)
 
 
 def test_memory_is_spread_by_room() -> None:
