@@ -1,4 +1,4 @@
-"""The distinct rows of a matrix with few of them: devices of one kind have equal rows, and a kind is worked out once."""
+"""The distinct rows of a matrix that has few: devices of one kind have equal rows, and a kind is worked out once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The least bottleneck over the program order: a dynamic programme over starts of segments and devices used.
 
 best[state, p] = the least, over the step taken and the end q of the segment that starts at p, of
-max(load of [p, q), best[next state, q]), or their sum. Exact over the given positions for loads that depend on a segment and its
-neighbours' devices. Positions that no solution below `limit` can pass through are left out.
+max(load of [p, q), best[next state, q]), or their sum. Exact over the given positions for loads that depend on a
+segment and its neighbours' devices. Positions that no solution below `limit` can pass through are left out.
 """
 
 from __future__ import annotations
