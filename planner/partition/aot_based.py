@@ -114,7 +114,7 @@ def _order(problem: PartitionProblem, part: Integers, count: int) -> tuple[int, 
         children[pair // count].append(pair % count)
     order = running_order(children)
     if len(order) == count:
-        return order
+        return _with_last(problem, int(part[-1]), children, order)
     cycle = find_cycle(children)
     steps = []
     for parent, child in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
@@ -125,6 +125,21 @@ def _order(problem: PartitionProblem, part: Integers, count: int) -> tuple[int, 
         f"or cut elsewhere",
         partitions=", ".join(map(str, cycle)),
     )
+
+
+def _with_last(
+    problem: PartitionProblem, last: int, children: Sequence[Sequence[int]], order: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The last node's partition runs last where that node is bound to: it returns what is kept with it."""
+    if problem.node_group[-1] < 0:
+        return order
+    if children[last]:
+        raise OptionsError(
+            f"mode aot_based: partition {last} holds {describe_node(problem, problem.num_nodes - 1)}, which ends the "
+            f"program and returns states, and partition {children[last][0]} reads from it; join the two",
+            partition=last,
+        )
+    return (*(given for given in order if given != last), last)
 
 
 def _check_memory(problem: PartitionProblem, assignment: Assignment, order: Sequence[int]) -> None:
