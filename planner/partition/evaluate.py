@@ -178,9 +178,9 @@ def _edges(problem: PartitionProblem, flow: Traffic) -> tuple[list[tuple[int, in
 def _reductions(problem: PartitionProblem, assignment: Assignment, stage_of_node: Integers) -> list[Reduction]:
     """Stages with copies sum their gradients, then stages that hold the same state."""
     copies = assignment.devices_of_stage
-    trained = problem.state_gradient_bytes[problem.use_state] > 0
-    users = stage_of_node[problem.use_node[trained]].tolist()
-    holders = set(zip(problem.use_state[trained].tolist(), users, strict=True))
+    states, users = _state_holders(problem, stage_of_node, assignment.num_stages)
+    trained = problem.state_gradient_bytes[states] > 0
+    holders = set(zip(states[trained].tolist(), users[trained].tolist(), strict=True))
     found = []
     for stage, devices in enumerate(copies):
         own = sum(int(problem.state_gradient_bytes[state]) for state, holder in holders if holder == stage)
@@ -191,6 +191,14 @@ def _reductions(problem: PartitionProblem, assignment: Assignment, stage_of_node
         if len(devices) > 1:
             found.append(_reduction(problem, devices, int(problem.state_gradient_bytes[state])))
     return found
+
+
+def _state_holders(problem: PartitionProblem, stage_of_node: Integers, num_stages: int) -> tuple[Integers, Integers]:
+    """(state, stage that holds it) pairs, some of them more than once: where it is read, and where it is returned."""
+    read = ~problem.use_is_return
+    states = np.concatenate([problem.use_state[read], problem.returned_state])
+    last = np.full(problem.returned_state.size, num_stages - 1, dtype=np.int64)
+    return states, np.concatenate([stage_of_node[problem.use_node[read]], last])
 
 
 def _reduction(problem: PartitionProblem, devices: tuple[int, ...], size_bytes: int) -> Reduction:
@@ -214,7 +222,8 @@ def _stage(
     entering = (flow.made_in < stage) & (flow.last_needed_in >= stage)
     leaving = (flow.made_in == stage) & ((flow.last_needed_in > stage) | problem.value_returned)
     moved = int(problem.value_bytes[entering].sum() + problem.value_bytes[leaving].sum())
-    states = np.unique(problem.use_state[stage_of_node[problem.use_node] == stage])
+    held, holders = _state_holders(problem, stage_of_node, assignment.num_stages)
+    states = np.unique(held[holders == stage])
     saved = _saved_bytes(problem, stage_of_node, entering, stage) if kept_microbatches else 0
     return StageEvaluation(
         compute_seconds=_slowest(problem.compute_seconds, devices, nodes),

@@ -52,6 +52,7 @@ def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[Partiti
         read_value=values.seen_by(reads.with_copies(problem.read_value), readers),
         read_node=np.concatenate([place[problem.read_node], copy_place[reads.copy]]),
         use_state=uses.with_copies(problem.use_state),
+        use_is_return=uses.with_copies(problem.use_is_return),
         use_node=np.concatenate([place[problem.use_node], copy_place[uses.copy]]),
         shown_root=shown.with_copies(problem.shown_root),
         shown_node=np.concatenate([place[problem.shown_node], copy_place[shown.copy]]),

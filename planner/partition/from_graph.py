@@ -48,7 +48,11 @@ def problem_from_graph(
     root_index = {root: index for index, root in enumerate(sorted({roots[value] for value in values.producers}))}
     producers = np.array(list(values.producers.values()), dtype=np.int64)
     state_of_root = {root: index for index, root in enumerate(sorted({roots[state] for state in states}))}
-    uses = _state_uses(graph, states, roots, state_of_root)
+    uses_of_nodes = {
+        (state_of_root[roots[value]], index) for index, value in _reads_in_order(graph.nodes) if value in states
+    }
+    returned = _returned_states(graph, states, roots, state_of_root)
+    uses = sorted(uses_of_nodes | {(state, len(graph.nodes) - 1) for state in returned})
     shown = _direct_reads_of_shown_states(graph, states, roots, root_index)
     paths = tuple(node.module_path for node in graph.nodes)
     device_ids = tuple(device.id for device in inventory.devices)
@@ -70,6 +74,8 @@ def problem_from_graph(
         state_bytes=_sizes(state_of_root, costs),
         use_state=np.array([state for state, _ in uses], dtype=np.int64),
         use_node=np.array([node for _, node in uses], dtype=np.int64),
+        use_is_return=np.array([use not in uses_of_nodes for use in uses], dtype=np.bool_),
+        returned_state=np.array(returned, dtype=np.int64),
         shown_root=np.array([root for root, _ in shown], dtype=np.int64),
         shown_node=np.array([node for _, node in shown], dtype=np.int64),
         cut_allowed=_cut_allowed(groups, len(graph.nodes)),
@@ -163,14 +169,11 @@ def _training_arrays(
     }
 
 
-def _state_uses(
+def _returned_states(
     graph: Graph, states: set[int], roots: Mapping[int, int], state_of_root: Mapping[int, int]
-) -> list[tuple[int, int]]:
-    """Distinct (state storage, node). A state that the graph returns is used where the last node is."""
-    uses = {(state_of_root[roots[value]], index) for index, value in _reads_in_order(graph.nodes) if value in states}
+) -> list[int]:
     returned = {value for output in graph.outputs for value in values_in(output.content)}
-    uses.update((state_of_root[roots[value]], len(graph.nodes) - 1) for value in returned & states)
-    return sorted(uses)
+    return sorted({state_of_root[roots[value]] for value in returned & states})
 
 
 def _direct_reads_of_shown_states(

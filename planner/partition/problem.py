@@ -51,10 +51,11 @@ class PartitionProblem:
 
     A value is a tensor or scalar that a node makes (`value_producer`) or that the graph takes (-1); states are apart.
     `value_root` indexes `root_bytes`: a root that is a state's storage has 0 bytes there. Reads are distinct (value,
-    node) pairs in `read_value` and `read_node`, uses of states in `use_state` and `use_node`. A returned value
-    is handed to the last stage. Where a state's storage is a root, `shown_root` and `shown_node` are the nodes that
-    read the state itself; n if the graph returns it. `cut_allowed` is [n + 1]; ends are True. `is_embedding` [n]: nodes
-    that look rows up in a table.
+    node) pairs in `read_value` and `read_node`, uses of states in `use_state` and `use_node`. A returned value is
+    handed to the last stage. So is a returned state (`returned_state`), which counts as used by the last node:
+    `use_is_return` where that node does not read it itself. Where a state's storage is a root, `shown_root` and
+    `shown_node` are the nodes that read the state itself; n if the graph returns it. `cut_allowed` is [n + 1]; ends are
+    True. `is_embedding` [n]: nodes that look rows up in a table.
 
     `compute_seconds` [d, n] are of the forward pass, infinite where a device cannot run a node: any stage that holds
     the node needs another device. `fixed_device` [n] is the only device that may run a node, or FREE.
@@ -81,6 +82,8 @@ class PartitionProblem:
     state_bytes: Integers
     use_state: Integers
     use_node: Integers
+    use_is_return: Booleans
+    returned_state: Integers
     shown_root: Integers
     shown_node: Integers
     cut_allowed: Booleans

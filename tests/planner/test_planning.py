@@ -5,8 +5,9 @@ import pytest
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import GraphError, Infeasible, InventoryError, OptionsError
 from planner.graph.ir import Graph
-from planner.plan.options import BalancedMode, Mode, PlanOptions, Routing, SizeBasedMode
+from planner.plan.options import BalancedMode, CostAwareMode, Mode, OptimalMode, PlanOptions, Routing, SizeBasedMode
 from planner.planning import chosen_symbol_values, make_plan
+from tests.builders.plans import inventory_of
 from tests.builders.random_graphs import random_graph
 
 
@@ -87,3 +88,12 @@ def test_crowd_of_devices_is_refused() -> None:
     crowd = inventory(*range(1000, 2000))
     with pytest.raises(InventoryError, match="1000 devices"):
         make_plan(random_graph(0, 5), "id", crowd, PlanOptions(mode=BalancedMode()))
+
+
+def test_a_returned_state_is_the_last_stages_whatever_the_order() -> None:
+    """The last node of the program need not be in the last stage."""
+    inventory = inventory_of(3)
+    for seed in range(12):
+        graph = random_graph(seed, 3 + seed)
+        for mode in (OptimalMode(free=True), OptimalMode(num_stages=2), CostAwareMode()):
+            make_plan(graph, "graph-id", inventory, PlanOptions(mode=mode))

@@ -73,6 +73,8 @@ def problem(
         state_bytes=np.array([size for size, _ in states], dtype=np.int64),
         use_state=np.array([state for state, _ in uses], dtype=np.int64),
         use_node=np.array([node for _, node in uses], dtype=np.int64),
+        use_is_return=np.zeros(len(uses), dtype=np.bool_),
+        returned_state=np.zeros(0, dtype=np.int64),
         shown_root=np.array([], dtype=np.int64),
         shown_node=np.array([], dtype=np.int64),
         cut_allowed=cut_allowed,

@@ -76,7 +76,13 @@ def test_a_mask_is_sent_where_that_is_cheaper() -> None:
 
 
 def test_what_does_not_fit_is_not_made_again() -> None:
-    problem = replace(masked(), use_state=np.array([0]), use_node=np.array([0]), state_bytes=np.array([500]))
+    problem = replace(
+        masked(),
+        use_state=np.array([0]),
+        use_node=np.array([0]),
+        use_is_return=np.array([False]),
+        state_bytes=np.array([500]),
+    )
     before = score(problem, in_two(problem), Objective.THROUGHPUT)
     assert recompute(problem, before, Objective.THROUGHPUT).assignment.recomputed == ((), (0,))
     tight = replace(problem, device_memory_bytes=np.array([2000, 600]))
