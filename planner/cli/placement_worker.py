@@ -20,7 +20,7 @@ from planner.partition.placement.netlist import Netlist, netlist_of
 from planner.partition.placement.solve import contiguous_start
 from planner.partition.placement.turns import Annealing, Incumbent, Programmes, improved
 
-_FIRST_STEPS, _MOST_DOUBLINGS = 2_000_000, 5
+_FIRST_STEPS, _MOST_DOUBLINGS = 2_000_000, 3
 _TURNS_IN_VAIN = 2
 _FIRST_SLICE_SECONDS, _SLICE_GROWTH = 20.0, 6.0
 # A programme begins anew only for this share less: what it has proven so far is lost.
@@ -88,7 +88,7 @@ def _anneal(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
         held = exchange.share(netlist, held)
         turns, in_vain = turns + 1, in_vain + 1 if held.value_seconds == before else 0
         if in_vain >= _TURNS_IN_VAIN:
-            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds, held.value_seconds))
+            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds, held.value_seconds), _FAR_BETTER)
             held = exchange.share(netlist, held)
             slice_seconds *= _SLICE_GROWTH
 
@@ -101,7 +101,7 @@ def _replace(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
         if not programmes.is_exhausted:
             held = programmes.neighbourhoods(held, 1, _UNLIMITED, exchange.out_of_time)
         else:
-            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds, held.value_seconds))
+            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds, held.value_seconds), _FAR_BETTER)
             slice_seconds *= _SLICE_GROWTH
         held = exchange.share(netlist, held)
 

@@ -46,17 +46,19 @@ def better_or_bound(
     out_of_time: OutOfTime,
     max_nodes: int | None = None,
     fixed: Integers | None = None,
+    enough: float = 1.0,
 ) -> Answer:
     """`questions`: how often the solver may ask whether to go on, 10 to 2000 times a second. Large graphs are left.
 
-    `fixed` [cells]: a cell's device, FREE or ELSEWHERE, which is none of the devices.
+    `fixed` [cells]: a cell's device, FREE or ELSEWHERE, which is none of the devices. Ends with devices that gain
+    `enough`, a share of the value.
     """
     if value_seconds <= 0 or num_columns(netlist) > _MAX_COLUMNS:
         return Answer(devices=None, lower_bound_seconds=0.0, is_complete=False)
     solver = _solver(netlist, value_seconds, np.full(netlist.num_cells, FREE) if fixed is None else fixed)
     if max_nodes is not None:
         solver.setOptionValue("mip_max_nodes", max_nodes)
-    _stop_after(solver, questions, out_of_time)
+    _stop_after(solver, questions, enough, out_of_time)
     solver.run()
     bound = _bound(solver) * value_seconds
     info = solver.getInfo()
@@ -85,7 +87,7 @@ def _bound(solver: Any) -> float:
     return min(max(found - _SMALLEST_GAIN, 0.0), asked) if np.isfinite(found) else 0.0
 
 
-def _stop_after(solver: Any, questions: int, out_of_time: OutOfTime) -> None:
+def _stop_after(solver: Any, questions: int, enough: float, out_of_time: OutOfTime) -> None:
     """Counted in the solver's own questions: the same on any machine, unless a clock is given."""
     asked = 0
 
@@ -94,7 +96,12 @@ def _stop_after(solver: Any, questions: int, out_of_time: OutOfTime) -> None:
         asked += 1
         event.interrupt(asked > questions or out_of_time())
 
-    solver.cbMipInterrupt.subscribe(ask)
+    def ask_of_value(event: Any) -> None:
+        ask(event)
+        if event.data_out.mip_primal_bound < 1 - enough:
+            event.interrupt(True)
+
+    solver.cbMipInterrupt.subscribe(ask_of_value)
     solver.cbSimplexInterrupt.subscribe(ask)
 
 

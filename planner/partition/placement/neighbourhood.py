@@ -14,9 +14,6 @@ from planner.partition.placement.netlist import Netlist, loads_of, merged
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 
-# Of cells on devices: what the programme decides in seconds.
-MOST_PLACES = 400
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -52,9 +49,11 @@ def placed_anew(
     return found, answer.is_complete
 
 
-def region(netlist: Netlist, devices: Integers, freed: Integers, choice: np.random.Generator) -> Integers:
-    """All cells of `freed`; where they are too many, those around a random one that is cut off from a neighbour."""
-    limit = max(MOST_PLACES // freed.size, 1)
+def region(
+    netlist: Netlist, devices: Integers, freed: Integers, most_places: int, choice: np.random.Generator
+) -> Integers:
+    """All cells of `freed`; where they on devices are more than `most_places`, those around one that is cut off."""
+    limit = max(most_places // freed.size, 1)
     inside = np.isin(devices, freed)
     if int(inside.sum()) <= limit:
         return np.flatnonzero(inside)

@@ -10,7 +10,9 @@ from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 
 _FIRST_NODES, _LAST_LEVEL = 50, 6
-_FEWEST_FREED, _MOST_FREED = 2, 4
+_FEWEST_FREED, _MOST_FREED = 2, 8
+# Of cells on devices: what a programme decides in seconds.
+_PLACES = 400
 # After so many in vain the neighbourhoods grow.
 _IN_VAIN = 20
 _DRAWS = 40
@@ -42,7 +44,7 @@ class NeighbourhoodSearch:
             if out_of_time():
                 break
             limits = Limits(nodes=_FIRST_NODES << self.level, questions=questions)
-            cells = region(self._netlist, devices, freed, self._choice)
+            cells = region(self._netlist, devices, freed, _PLACES * (1 + self.level), self._choice)
             found, is_final = placed_anew(self._netlist, devices, freed, cells, limits, out_of_time)
             self._note(devices if found is None else found, freed, is_final and self._is_all(devices, freed, cells))
             self._in_vain = self._in_vain + 1 if found is None else 0
@@ -51,7 +53,7 @@ class NeighbourhoodSearch:
 
     def _freed(self, devices: Integers) -> Integers | None:
         """The most loaded device and some others, of sizes in turn, not tried as they are; None if none was drawn."""
-        largest = min(_FEWEST_FREED + 1 + self.level // 2, _MOST_FREED, self._netlist.num_devices)
+        largest = min(_FEWEST_FREED + 1 + self.level, _MOST_FREED, self._netlist.num_devices)
         for _ in range(_DRAWS):
             size = int(self._choice.integers(min(_FEWEST_FREED, largest), largest + 1))
             freed = self._drawn(devices, size)

@@ -95,8 +95,11 @@ class Programmes:
         )
         return improved(self._netlist, held, devices)
 
-    def whole(self, held: Incumbent, questions: int, out_of_time: OutOfTime) -> Incumbent:
+    def whole(self, held: Incumbent, questions: int, out_of_time: OutOfTime, enough: float = 1.0) -> Incumbent:
+        """Ends when it has gained `enough`, a share of the value."""
         if held.is_proven or out_of_time():
             return held
-        answer = better_or_bound(self._netlist, held.value_seconds, questions=questions, out_of_time=out_of_time)
+        answer = better_or_bound(
+            self._netlist, held.value_seconds, questions=questions, out_of_time=out_of_time, enough=enough
+        )
         return improved(self._netlist, held, answer.devices, answer.lower_bound_seconds)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.partition.placement.neighbourhood import MOST_PLACES, Limits, placed_anew, region
+from planner.partition.placement.neighbourhood import Limits, placed_anew, region
 from planner.partition.placement.neighbourhood_search import NeighbourhoodSearch
 from planner.partition.placement.netlist import Netlist, loads_of, netlist_of
 from planner.partition.placement.packing import first_packing, fits
@@ -56,8 +56,8 @@ def test_a_region_is_within_the_freed_devices_and_not_too_large() -> None:
     netlist = netlist_of(random_problem(2, nodes=700, classes=(1, 3), tightness=np.inf, groups=700))
     devices = np.arange(netlist.num_cells) % 4
     freed = np.array([1, 3])
-    cells = region(netlist, devices, freed, np.random.default_rng(0))
-    assert cells.size == MOST_PLACES // 2
+    cells = region(netlist, devices, freed, 400, np.random.default_rng(0))
+    assert cells.size == 200
     assert np.isin(devices[cells], freed).all()
 
 
