@@ -198,7 +198,7 @@ def test_more_stages_than_places_to_cut() -> None:
 
 
 def test_more_stages_than_devices() -> None:
-    with pytest.raises(Infeasible, match="add 1 devices"):
+    with pytest.raises(Infeasible, match="add 1 more"):
         balanced(chain([[1.0] * 5] * 2), num_stages=3)
 
 
