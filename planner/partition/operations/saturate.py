@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def replicas_of_devices(capacities: Sequence[int], needed_bytes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def replicas_of_devices(
+    capacities: Sequence[int], needed_bytes: Sequence[int], able: Sequence[Sequence[bool]] | None = None
+) -> tuple[tuple[int, ...], ...]:
     """By device: the idle devices that run copies of all it holds. `needed_bytes` is -1 for an idle device.
+
+    `able` [used, idle]: whether the idle one can run all that the used one holds; None where all can.
 
     While idle devices suffice, each used device in list order gets the smallest idle one that holds what it holds; a
     round in which one of them gets none gives nothing.
@@ -17,7 +21,11 @@ def replicas_of_devices(capacities: Sequence[int], needed_bytes: Sequence[int]) 
     while used and len(idle) >= len(used):
         left, given = list(idle), list[tuple[int, int]]()
         for device in used:
-            fitting = [other for other in left if capacities[other] >= needed_bytes[device]]
+            fitting = [
+                other
+                for other in left
+                if capacities[other] >= needed_bytes[device] and (able is None or able[device][other])
+            ]
             if not fitting:
                 return tuple(map(tuple, copies))
             chosen = min(fitting, key=capacities.__getitem__)
