@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -22,7 +23,9 @@ from planner.partition.placement.turns import Annealing, Incumbent, Programmes, 
 
 _FIRST_STEPS, _MOST_DOUBLINGS = 2_000_000, 3
 _TURNS_IN_VAIN = 2
-_FIRST_SLICE_SECONDS, _SLICE_GROWTH = 20.0, 6.0
+# Of neighbourhoods that are tried before a new start.
+_FIRST_LEVEL = 1
+_SLICE_SECONDS = 20.0
 # A programme begins anew only for this share less: what it has proven so far is lost.
 _FAR_BETTER = 1e-3
 _UNLIMITED = 1 << 60
@@ -81,29 +84,41 @@ def search(role: Role, task: Task, exchange: Exchange) -> None:
 
 def _anneal(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
     annealing, programmes = Annealing(netlist), Programmes(netlist)
-    turns, in_vain, slice_seconds = 0, 0, _FIRST_SLICE_SECONDS
+    turns, in_vain = 0, 0
     while not held.is_proven and not exchange.out_of_time():
         before = held.value_seconds
         held = annealing.turn(held, _FIRST_STEPS << min(turns, _MOST_DOUBLINGS), exchange.out_of_time)
         held = exchange.share(netlist, held)
         turns, in_vain = turns + 1, in_vain + 1 if held.value_seconds == before else 0
         if in_vain >= _TURNS_IN_VAIN:
-            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds, held.value_seconds), _FAR_BETTER)
+            held = programmes.whole(held, _UNLIMITED, exchange.within(np.inf, held.value_seconds), _FAR_BETTER)
             held = exchange.share(netlist, held)
-            slice_seconds *= _SLICE_GROWTH
 
 
 def _replace(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
-    programmes = Programmes(netlist, first_turn=1)
-    held = Annealing(netlist, first_turn=1).turn(held, _FIRST_STEPS, exchange.out_of_time)
-    slice_seconds = _FIRST_SLICE_SECONDS
-    while not held.is_proven and not exchange.out_of_time():
-        if not programmes.is_exhausted:
+    """From the best in hand and from new starts by turns: neighbourhoods alone do not leave some valleys."""
+    packed, programmes = held, Programmes(netlist, first_turn=1)
+    annealing = Annealing(netlist, first_turn=1)
+    held = annealing.turn(held, _FIRST_STEPS, exchange.out_of_time)
+    for level in count(_FIRST_LEVEL):
+        while programmes.level < level and not (held.is_proven or exchange.out_of_time()):
             held = programmes.neighbourhoods(held, 1, _UNLIMITED, exchange.out_of_time)
-        else:
-            held = programmes.whole(held, _UNLIMITED, exchange.within(slice_seconds, held.value_seconds), _FAR_BETTER)
-            slice_seconds *= _SLICE_GROWTH
-        held = exchange.share(netlist, held)
+            held = exchange.share(netlist, held)
+        if held.is_proven or exchange.out_of_time():
+            break
+        if programmes.is_exhausted:
+            held = programmes.whole(held, _UNLIMITED, exchange.within(_SLICE_SECONDS, held.value_seconds), _FAR_BETTER)
+        other = _from_new(netlist, packed, annealing, level, exchange)
+        held = exchange.share(netlist, improved(netlist, held, other.devices))
+
+
+def _from_new(netlist: Netlist, packed: Incumbent, annealing: Annealing, turn: int, exchange: Exchange) -> Incumbent:
+    """Annealed and polished apart from what is in hand."""
+    found = annealing.turn(packed, 2 * _FIRST_STEPS, exchange.out_of_time)
+    programmes = Programmes(netlist, first_turn=turn)
+    while programmes.level < _FIRST_LEVEL and not (found.is_proven or exchange.out_of_time()):
+        found = programmes.neighbourhoods(found, 1, _UNLIMITED, exchange.out_of_time)
+    return found
 
 
 def _third(task: Task) -> Callable[[], bool]:

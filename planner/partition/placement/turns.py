@@ -81,6 +81,11 @@ class Programmes:
         """What is left is the whole."""
         return self._neighbourhoods.is_exhausted
 
+    @property
+    def level(self) -> int:
+        """Of the neighbourhoods: grows each time that a level of them was in vain."""
+        return self._neighbourhoods.level
+
     def turn(self, held: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
         """`steps`: of annealing, which take about as long."""
         questions = max(_LEAST_QUESTIONS, steps * _SQUARED_COLUMNS_PER_STEP // num_columns(self._netlist) ** 2)
