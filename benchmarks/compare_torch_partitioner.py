@@ -20,7 +20,7 @@ from torch import fx
 from torch.fx.experimental import accelerator_partitioner, partitioner_utils
 
 from planner.fx_compat import partitioner as ours
-from planner.fx_compat.partition_sizes import get_size_of_all_nodes
+from planner.fx_compat.partitioning.sizes import get_size_of_all_nodes
 from tests.builders.fx_programs import operations, total_bytes, transformer_program
 
 BYTES_PER_SECOND = 4.0

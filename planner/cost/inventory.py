@@ -52,7 +52,7 @@ class Device:
             _check_rate(f"device {self.id!r}: {name}", rate, least=0.0)
             if 0 < rate < MIN_RATE or rate > MAX_RATE:
                 raise InventoryError(
-                    f"device {self.id!r}: {name} is {rate:g}, needs {MIN_RATE:g} to {MAX_RATE:g}, or 0 for the kind's own"
+                    f"device {self.id!r}: {name} is {rate:g}, needs {MIN_RATE:g} to {MAX_RATE:g}, or 0 for its kind's"
                 )
 
 

@@ -37,10 +37,10 @@ from planner.fx_compat.partitioner import (
     reset_partition_device,
     set_parents_and_children,
 )
-from planner.fx_compat.pipeline_liveness import analyze_pipeline_module
-from planner.fx_compat.pipeline_propagate import generate_pipeline_partition, propagate_partition
-from planner.fx_compat.pipeline_stage import PipelineStage, pipeline_stages
-from planner.fx_compat.pipeline_ties import analyze_tie_weights
+from planner.fx_compat.pipeline.liveness import analyze_pipeline_module
+from planner.fx_compat.pipeline.propagate import generate_pipeline_partition, propagate_partition
+from planner.fx_compat.pipeline.stage import PipelineStage, pipeline_stages
+from planner.fx_compat.pipeline.ties import analyze_tie_weights
 from planner.fx_compat.split_module import split_module, split_module_simple
 
 __all__ = [

@@ -15,19 +15,22 @@ from torch import fx
 from torch.fx import Node
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from planner.fx_compat.dag import DAG, DAGNode, dag_of
-from planner.fx_compat.latency import (
-    get_comm_latency_between,
-    get_latency_of_one_partition,
-    get_latency_of_partitioned_graph,
-    get_partition_to_latency_mapping,
+from planner.fx_compat.partitioning.checks import check_devices
+from planner.fx_compat.partitioning.config import (
+    Device,
+    NodeLatency,
+    PartitionerConfig,
+    PartitionLatency,
+    PartitionMode,
 )
-from planner.fx_compat.partition_devices import (
+from planner.fx_compat.partitioning.dag import DAG, DAGNode, dag_of
+from planner.fx_compat.partitioning.devices import (
     get_device_partition_stats,
     get_device_to_partitions_mapping,
     get_logical_id_to_device,
 )
-from planner.fx_compat.partition_groups import (
+from planner.fx_compat.partitioning.errors import NothingToPartition
+from planner.fx_compat.partitioning.groups import (
     check_dependency,
     combine_two_partitions,
     get_bfs_level_partition,
@@ -36,21 +39,18 @@ from planner.fx_compat.partition_groups import (
     reset_partition_device,
     set_parents_and_children,
 )
-from planner.fx_compat.partition_numbers import GIVEN, NumberedGraph, numbered
-from planner.fx_compat.partition_record import Partition, get_extra_size_of
-from planner.fx_compat.partition_sizes import get_size_of_all_nodes, nodes_before_output, sizes_of_nodes
-from planner.fx_compat.partitioner_checks import check_devices
-from planner.fx_compat.partitioner_config import (
-    Device,
-    NodeLatency,
-    PartitionerConfig,
-    PartitionLatency,
-    PartitionMode,
+from planner.fx_compat.partitioning.latency import (
+    get_comm_latency_between,
+    get_latency_of_one_partition,
+    get_latency_of_partitioned_graph,
+    get_partition_to_latency_mapping,
 )
-from planner.fx_compat.partitioner_errors import NothingToPartition
-from planner.fx_compat.partitioner_modes import choose_partitions, partitions_as_given, saturate
+from planner.fx_compat.partitioning.modes import choose_partitions, partitions_as_given, saturate
+from planner.fx_compat.partitioning.numbers import GIVEN, NumberedGraph, numbered
+from planner.fx_compat.partitioning.record import Partition, get_extra_size_of
+from planner.fx_compat.partitioning.sizes import get_size_of_all_nodes, nodes_before_output, sizes_of_nodes
 from planner.fx_compat.split_module import split_module
-from planner.fx_compat.split_module_order import effect_pairs
+from planner.fx_compat.splitting.order import effect_pairs
 
 __all__ = [
     "DAG",

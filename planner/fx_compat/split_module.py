@@ -20,10 +20,10 @@ from torch import fx, nn
 from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.node import Node
 
-from planner.fx_compat.split_module_order import order_partitions
-from planner.fx_compat.split_module_partitions import Partition, Partitioning, partition_nodes
-from planner.fx_compat.split_module_regions import Regions, regions_by_partition
-from planner.fx_compat.split_module_targets import attribute_at, flat_names
+from planner.fx_compat.splitting.order import order_partitions
+from planner.fx_compat.splitting.partitions import Partition, Partitioning, partition_nodes
+from planner.fx_compat.splitting.regions import Regions, regions_by_partition
+from planner.fx_compat.splitting.targets import attribute_at, flat_names
 
 
 def split_module(

@@ -24,13 +24,13 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.communication import Exchange, exchange_seconds, gradient_exchange_seconds, slowest_links
-from planner.partition.expansion import expanded
 from planner.partition.objective import Objective
-from planner.partition.pipeline_order import device_orders
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
-from planner.partition.step_time import Reduction, StageSeconds, step_seconds
+from planner.partition.recomputation.expansion import expanded
 from planner.partition.traffic import Traffic, traffic
-from planner.partition.training import counted_microbatches, ring_seconds, tied_gradients
+from planner.partition.training.memory import counted_microbatches, ring_seconds, tied_gradients
+from planner.partition.training.pipeline_order import device_orders
+from planner.partition.training.step_time import Reduction, StageSeconds, step_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

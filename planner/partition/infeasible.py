@@ -9,9 +9,9 @@ import numpy as np
 from planner.errors import Infeasible
 from planner.partition.binding_constraint import binding_constraint
 from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
-from planner.partition.ordered_pass import OrderedPass, evaluate_layout, ordered_pass
-from planner.partition.ordered_search import Solution
-from planner.partition.positions import few_positions
+from planner.partition.ordered.positions import few_positions
+from planner.partition.ordered.program_pass import OrderedPass, evaluate_layout, ordered_pass
+from planner.partition.ordered.search import Solution
 from planner.partition.problem import Floats, PartitionProblem
 
 _POSITIONS = 400

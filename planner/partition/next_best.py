@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.evaluate import Evaluation, evaluate
-from planner.partition.positions import allowed_positions, crossing_bytes
+from planner.partition.ordered.positions import allowed_positions, crossing_bytes
 from planner.partition.problem import Integers, PartitionProblem
 
 # Positions that are evaluated for each cut: those whose two stages promise the least load.

@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from planner.errors import Infeasible, OptionsError, PlannerError
-from planner.partition.aot_based import aot_based
 from planner.partition.assignment import Assignment
-from planner.partition.balanced import balanced
-from planner.partition.cost_aware import cost_aware
-from planner.partition.cut import cut
-from planner.partition.kl_based import kl_based
+from planner.partition.modes.aot_based import aot_based
+from planner.partition.modes.balanced import balanced
+from planner.partition.modes.cost_aware import cost_aware
+from planner.partition.modes.cut import cut
+from planner.partition.modes.kl_based import kl_based
+from planner.partition.modes.optimal import optimal
+from planner.partition.modes.saturate_host import saturate_host
+from planner.partition.modes.single import single
+from planner.partition.modes.size_based import size_based
+from planner.partition.modes.sparse_nn import sparse_nn
 from planner.partition.objective import Objective
-from planner.partition.optimal import optimal
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
-from planner.partition.saturate_host import saturate_host
-from planner.partition.single import single
-from planner.partition.size_based import size_based
-from planner.partition.sparse_nn import sparse_nn
 
 Algorithm = Callable[[PartitionProblem, Request], Assignment]
 

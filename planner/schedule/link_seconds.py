@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from planner.partition.training import ring_seconds
+from planner.partition.training.memory import ring_seconds
 from planner.plan.plan import Plan, StageEdge
 
 

@@ -1,7 +1,7 @@
 """The schedule of a training step: what each device does, in order, with the microbatch that it does it for.
 
-The order of the passes is that of `planner.partition.pipeline_order`; around each stand the messages that it needs and
-makes. Data only: nothing runs it yet.
+The order of the passes is that of `planner.partition.training.pipeline_order`; around each stand the messages that it
+needs and makes. Data only: nothing runs it yet.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from planner.errors import OptionsError
-from planner.partition.pipeline_order import Pass, Step, device_orders
+from planner.partition.training.pipeline_order import Pass, Step, device_orders
 from planner.plan.plan import Plan
 
 

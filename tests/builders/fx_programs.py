@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 from torch.fx.passes.graph_manipulation import get_size_of_all_nodes
 
-from planner.fx_compat.partitioner_config import NodeLatency
+from planner.fx_compat.partitioning.config import NodeLatency
 
 
 def random_program(seed: int, num_operations: int, *, num_inputs: int = 2) -> tuple[fx.GraphModule, list[torch.Tensor]]:

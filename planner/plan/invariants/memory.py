@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from planner.graph.alias import storage_roots
 from planner.graph.ir import Graph, values_in
-from planner.partition.pipeline_order import Pass, device_orders
+from planner.partition.training.pipeline_order import Pass, device_orders
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.gradients import Gradients
 from planner.plan.invariants.history import ProgramHistory

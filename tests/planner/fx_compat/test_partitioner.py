@@ -462,9 +462,9 @@ def test_tables_are_told_by_what_they_do() -> None:
     partitioner.partition_graph(
         program, program, PartitionerConfig(devices(total - 1, 10, total - 8), PartitionMode.size_based)
     )
-    from planner.fx_compat.partition_numbers import numbered
-    from planner.fx_compat.partition_sizes import nodes_before_output, sizes_of_nodes
-    from planner.fx_compat.partitioner_embeddings import embedding_nodes
+    from planner.fx_compat.partitioning.embeddings import embedding_nodes
+    from planner.fx_compat.partitioning.numbers import numbered
+    from planner.fx_compat.partitioning.sizes import nodes_before_output, sizes_of_nodes
 
     nodes = nodes_before_output(program.graph)
     found = embedding_nodes(numbered(nodes, sizes_of_nodes(program, nodes)), program)

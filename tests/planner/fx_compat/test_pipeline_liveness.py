@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from planner.fx_compat import analyze_pipeline_module, pipeline_stages, split_module
-from planner.fx_compat.split_module_errors import PipelineError
+from planner.fx_compat.splitting.errors import PipelineError
 
 
 def split_at(module: nn.Module | Callable[..., object], *ends: str) -> fx.GraphModule:

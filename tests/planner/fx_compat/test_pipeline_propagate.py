@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.utils import _pytree
 
 from planner.fx_compat import generate_pipeline_partition, pipeline_stages, propagate_partition
-from planner.fx_compat.split_module_errors import PipelineError
+from planner.fx_compat.splitting.errors import PipelineError
 
 
 class Block(nn.Module):

@@ -10,7 +10,7 @@ from torch import fx, nn
 from torch.utils import _pytree
 
 from planner.fx_compat import pipeline_stages, split_module
-from planner.fx_compat.split_module_errors import PipelineError
+from planner.fx_compat.splitting.errors import PipelineError
 
 
 class Model(nn.Module):

@@ -13,7 +13,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.passes.split_module import split_module as torch_split_module
 
 from planner.fx_compat import split_module
-from planner.fx_compat.split_module_errors import PartitionCycle, TargetNotFound
+from planner.fx_compat.splitting.errors import PartitionCycle, TargetNotFound
 
 
 class TwoBranches(nn.Module):

@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.split_module import split_module as torch_split_module
 
 from planner.fx_compat import split_module
-from planner.fx_compat.split_module_errors import PartitionCycle
-from planner.fx_compat.split_module_order import effect_pairs
+from planner.fx_compat.splitting.errors import PartitionCycle
+from planner.fx_compat.splitting.order import effect_pairs
 
 
 def built(build: Callable[[fx.Graph, fx.Node], fx.Node], root: nn.Module | None = None) -> fx.GraphModule:

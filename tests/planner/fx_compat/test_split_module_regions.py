@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.fx.passes.split_module import split_module as torch_split_module
 
 from planner.fx_compat import split_module
-from planner.fx_compat.split_module_errors import RegionError
+from planner.fx_compat.splitting.errors import RegionError
 
 
 class Regions(nn.Module):

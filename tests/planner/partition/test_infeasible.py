@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 
 from planner.errors import Infeasible
-from planner.partition.balanced import balanced
+from planner.partition.modes.balanced import balanced
+from planner.partition.modes.size_based import size_based
 from planner.partition.problem import PartitionProblem
-from planner.partition.size_based import size_based
 from tests.planner.partition.problems import chain, problems
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from planner.partition.assignment import contiguous
 from planner.partition.evaluate import evaluate
 from planner.partition.next_best import next_best_cuts
-from planner.partition.positions import allowed_positions
+from planner.partition.ordered.positions import allowed_positions
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import problems
 

@@ -1,0 +1,1 @@
+"""The Partitioner's steps and records."""

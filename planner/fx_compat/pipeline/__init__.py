@@ -1,0 +1,1 @@
+"""Slapo's pipeline analyses: stages, liveness, ties."""

@@ -1,0 +1,1 @@
+"""split_module's steps: effects and their order, regions, partitions, names."""

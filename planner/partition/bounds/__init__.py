@@ -1,0 +1,1 @@
+"""What no assignment undercuts, by arithmetic."""

@@ -1,0 +1,95 @@
+"""What no assignment undercuts, by arithmetic alone: it holds for any order, any cuts and any number of stages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.ordered.distinct_rows import distinct_rows
+from planner.partition.portfolio.program_orders import Bundles
+from planner.partition.problem import Floats, Integers, PartitionProblem
+
+_ROUNDS = 40
+# Below what rounding in long sums may add.
+_MARGIN = 1 - 1e-9
+
+
+def work_bound(problem: PartitionProblem) -> float:
+    """Seconds of the most loaded device if work could be divided at will, and of the largest group of nodes.
+
+    The first is a linear programme's dual: for weights of devices that sum to 1, the bottleneck is at least the sum of
+    each node's least weighted seconds. Weights go up where the least-weighted choice overloads.
+    """
+    kinds = distinct_rows(problem.work_seconds)
+    rows, counts = kinds.rows, kinds.counts
+    weights = fair_weights(rows, counts)
+    return float((rows * weights[:, None]).min(axis=0).sum()) / float((weights * counts).sum()) * _MARGIN
+
+
+def fair_weights(rows: Floats, counts: Integers) -> Floats:
+    """[kinds] weights of the best bound found. `rows` [kinds, nodes] seconds, `counts` [kinds] devices."""
+    weights: Floats = np.ones(counts.size) / counts.sum()
+    best, chosen_weights = -1.0, weights
+    for round_ in range(_ROUNDS if counts.size > 1 else 1):
+        weighted = rows * weights[:, None]
+        chosen = weighted.argmin(axis=0)
+        nodes = np.arange(chosen.size)
+        found = float(weighted[chosen, nodes].sum())
+        if found > best:
+            best, chosen_weights = found, weights
+        loads = np.bincount(chosen, rows[chosen, nodes], counts.size) / counts
+        # A step towards equal loads, ever smaller.
+        weights = weights * np.exp((loads / (loads.mean() or 1.0) - 1.0) * (0.5 / (1 + round_)))
+        weights = np.asarray(weights / (weights * counts).sum(), dtype=np.float64)
+    return chosen_weights
+
+
+def largest_bundle_bound(problem: PartitionProblem, bundles: Bundles) -> float:
+    """Seconds of the dearest nodes that have to stay together, where they run fastest."""
+    seconds = np.array([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in problem.work_seconds])
+    return float(seconds.min(axis=0).max()) * _MARGIN
+
+
+def path_bound(problem: PartitionProblem, bundles: Bundles) -> float:
+    """Seconds of a lone batch: the longest path, each node where it runs fastest, or all work on all devices."""
+    fastest = problem.compute_seconds.min(axis=0)
+    seconds = np.bincount(bundles.bundle_of_node, fastest, bundles.count).tolist()
+    waiting = [len(before) for before in bundles.before]
+    ready = [bundle for bundle, left in enumerate(waiting) if not left]
+    ended = [0.0] * bundles.count
+    data = _data_arcs(problem, bundles)
+    for bundle in ready:
+        ended[bundle] += seconds[bundle]
+        for reader in bundles.after[bundle]:
+            if (bundle, reader) in data:
+                ended[reader] = max(ended[reader], ended[bundle])
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return max(max(ended), float(fastest.sum()) / problem.num_devices) * _MARGIN
+
+
+def _data_arcs(problem: PartitionProblem, bundles: Bundles) -> set[tuple[int, int]]:
+    """Pairs of bundles that a value ties; others only have an order."""
+    made_by = problem.value_producer[problem.read_value]
+    inside = made_by >= 0
+    tails, heads = bundles.bundle_of_node[made_by[inside]], bundles.bundle_of_node[problem.read_node[inside]]
+    return set(zip(tails.tolist(), heads.tolist(), strict=True))
+
+
+def memory_bound(problem: PartitionProblem) -> float:
+    """The fullest device's share: all states spread evenly, or one node's own on the largest device."""
+    held = (problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes).astype(np.float64)
+    used = np.zeros(held.size, dtype=np.bool_)
+    used[problem.use_state] = True
+    room = problem.device_memory_bytes.astype(np.float64)
+    if room.sum() <= 0:
+        return 0.0
+    largest = node_state_bytes(problem).max() / room.max()
+    return max(float(held[used].sum() / room.sum()), float(largest)) * _MARGIN
+
+
+def node_state_bytes(problem: PartitionProblem) -> Floats:
+    """[n] bytes of the states that each node uses, with all that training adds."""
+    held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
+    found = np.bincount(problem.use_node, held[problem.use_state].astype(np.float64), problem.num_nodes)
+    return found.astype(np.float64)

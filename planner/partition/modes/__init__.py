@@ -1,0 +1,1 @@
+"""Every way to partition that can be asked for by name, a file each."""

@@ -1,0 +1,94 @@
+"""Mode "cut": a stage ends after each named module has run for the last time (Slapo's cut_pipeline_stage)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
+
+import numpy as np
+
+from planner.errors import OptionsError
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.describe import describe_node
+from planner.partition.ordered.place import place
+from planner.partition.problem import PartitionProblem
+
+_MAX_PATH_LENGTH = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    path: str
+    position: int
+    reason: str
+
+
+def cut(problem: PartitionProblem, module_paths: Sequence[str]) -> Assignment:
+    """Devices are chosen exactly. Raises OptionsError for paths that give no stages, Infeasible for want of memory."""
+    ends = _ends_of_modules(problem)
+    paths = list(dict.fromkeys(module_paths))
+    if not paths:
+        raise OptionsError("mode cut: no module paths; name at least one module to cut after")
+    cuts = sorted((_cut_after(problem, path, ends) for path in paths), key=lambda one: (one.position, one.path))
+    _check_stages_not_empty(problem, cuts)
+    boundaries = (0, *(one.position for one in cuts), problem.num_nodes)
+    reasons = (*(one.reason for one in cuts), "the program ends")
+    placement = place(problem, boundaries)
+    return contiguous(problem, boundaries, placement.devices, reasons, placement.lower_bound_seconds)
+
+
+def _ends_of_modules(problem: PartitionProblem) -> dict[str, int]:
+    """Module path to the position after its last node, or that of any module inside it."""
+    ends: dict[str, int] = {}
+    for node, path in enumerate(problem.labels.module_paths):
+        while path and ends.get(path) != node + 1:
+            ends[path] = node + 1
+            path = path.rpartition(".")[0]
+    return ends
+
+
+def _cut_after(problem: PartitionProblem, path: str, ends: dict[str, int]) -> _Cut:
+    if path not in ends:
+        raise _unknown(path, list(ends))
+    wanted = ends[path]
+    if problem.cut_allowed[wanted]:
+        return _Cut(path=path, position=wanted, reason=f"module {path!r} has run for the last time")
+    allowed = np.flatnonzero(problem.cut_allowed)
+    position = int(allowed[np.lexsort((-allowed, np.abs(allowed - wanted)))[0]])
+    moved, way = abs(position - wanted), "later" if position > wanted else "earlier"
+    reason = (
+        f"module {path!r} ends at {describe_node(problem, wanted - 1)}, but nodes around it share storage that is "
+        f"written in place: cut {moved} nodes {way}"
+    )
+    return _Cut(path=path, position=position, reason=reason)
+
+
+def _unknown(path: str, known: list[str]) -> OptionsError:
+    shown = path if len(path) <= _MAX_PATH_LENGTH else path[:_MAX_PATH_LENGTH] + "..."
+    near = get_close_matches(path[:_MAX_PATH_LENGTH], known, n=3, cutoff=0.5)
+    if not known:
+        help_ = "the graph's nodes carry no module paths: use another mode"
+    elif near:
+        help_ = f"did you mean {' or '.join(map(repr, near))}?"
+    else:
+        help_ = f"its top modules are {', '.join(map(repr, sorted(name for name in known if '.' not in name)[:10]))}"
+    return OptionsError(f"mode cut: no node runs in module {shown!r}; {help_}", module_path=shown)
+
+
+def _check_stages_not_empty(problem: PartitionProblem, cuts: Sequence[_Cut]) -> None:
+    for one, other in pairwise(cuts):
+        if one.position == other.position:
+            raise OptionsError(
+                f"mode cut: {one.path!r} and {other.path!r} end at the same place, which leaves an empty stage between "
+                f"them: name only one of the two",
+                module_paths=f"{one.path}, {other.path}",
+            )
+    for one in (cuts[0], cuts[-1]):
+        if one.position in (0, problem.num_nodes):
+            side = "after" if one.position else "before"
+            raise OptionsError(
+                f"mode cut: no node can stand in a stage {side} {one.path!r} ({one.reason}); leave this path out",
+                module_paths=one.path,
+            )

@@ -1,0 +1,108 @@
+"""What modes "cost_aware" and "kl_based" share: placements offered for a lone batch's latency, judged by `evaluate`.
+
+torch.fx's byte and path model proposes devices for nodes; stages made of them, the program order's cuts and single
+devices compete on the true latency within true memory, and the best is improved on those terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.infeasible import memory_shortage
+from planner.partition.modes.bundle_operations import BundleOperations
+from planner.partition.modes.size_based import size_based
+from planner.partition.objective import Objective
+from planner.partition.operations.first_fit import PlacedGroups
+from planner.partition.operations.least_latency import least_latency_groups
+from planner.partition.portfolio.cut_search import climb
+from planner.partition.portfolio.lift import one_stage_each, stages_by_level
+from planner.partition.portfolio.portfolio import Portfolio
+from planner.partition.portfolio.program_orders import Bundles
+from planner.partition.portfolio.reasons import reasons
+from planner.partition.problem import FREE, PartitionProblem
+from planner.partition.request import Request
+
+# Of each device's memory, what the byte model may fill, in turn: liveness and buffers need the rest.
+ROOM_SHARES = (1.0, 0.8, 0.6, 0.4)
+STEPS_PER_BUNDLE = 300
+MAX_STEPS = 2_000_000
+
+
+def latency_portfolio(problem: PartitionProblem, request: Request) -> Portfolio:
+    """Copies come afterwards: they do not help a lone batch."""
+    asked = replace(request, objective=Objective.LATENCY, num_stages=0, replicate=False, saturate_host=False)
+    return Portfolio(problem, asked)
+
+
+def offer_single_devices(found: Portfolio) -> None:
+    problem = found.problem
+    for device in range(problem.num_devices):
+        found.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
+
+
+def offer_first_fits(found: Portfolio) -> Assignment:
+    """The size-based stages, which are returned, and those that fill the quickest devices first. Raises Infeasible."""
+    problem = found.problem
+    start = size_based(problem)
+    found.offer(start)
+    speed = problem.compute_before[:, -1]
+    order = sorted(range(problem.num_devices), key=lambda device: (float(speed[device]), device))
+    if order != list(range(problem.num_devices)):
+        quickest = size_based(_in_device_order(problem, order))
+        devices = tuple(order[device] for device in quickest.device_of_stage)
+        found.offer(replace(quickest, device_of_stage=devices))
+    return start
+
+
+def _in_device_order(problem: PartitionProblem, order: list[int]) -> PartitionProblem:
+    place = np.argsort(np.array(order, dtype=np.int64))
+    fixed = problem.fixed_device
+    return replace(
+        problem,
+        compute_seconds=problem.compute_seconds[order],
+        device_memory_bytes=problem.device_memory_bytes[order],
+        link_latency_seconds=problem.link_latency_seconds[np.ix_(order, order)],
+        link_seconds_per_byte=problem.link_seconds_per_byte[np.ix_(order, order)],
+        fixed_device=np.where(fixed == FREE, FREE, place[fixed]),
+        labels=replace(
+            problem.labels,
+            devices=tuple(problem.labels.devices[device] for device in order),
+            device_kinds=tuple(problem.labels.device_kinds[device] for device in order),
+        ),
+    )
+
+
+def offer_placements(
+    found: Portfolio, bundles: Bundles, operations: BundleOperations, starts: Sequence[PlacedGroups]
+) -> None:
+    """Devices by torch.fx's model, with ever more room left for what it does not count, until the stages fit."""
+    problem = found.problem
+    for share in ROOM_SHARES:
+        capacities = [int(room * share) for room in problem.device_memory_bytes.tolist()]
+        steps = min(MAX_STEPS, STEPS_PER_BUNDLE * bundles.count)
+        placed = least_latency_groups(
+            operations.graph, operations.seconds, operations.bytes_per_second, capacities, starts, steps
+        )
+        if placed is None:
+            return
+        devices = operations.devices_of_nodes(bundles, placed)
+        offered = [
+            found.offer(one_stage_each(problem, bundles, devices)),
+            found.offer(stages_by_level(problem, bundles, devices)),
+        ]
+        if any(one is not None and one.fits for one in offered):
+            return
+
+
+def best_of(found: Portfolio, bundles: Bundles, mode: str) -> Assignment:
+    """Improved; raises Infeasible if nothing fits."""
+    if found.best is None:
+        raise memory_shortage(found.problem, mode)
+    if found.best.assignment.num_stages > 1 or found.problem.num_devices > 1:
+        found.keep(climb(found.problem, bundles, found.best, Objective.LATENCY))
+    assert np.isfinite(found.best.value)
+    return replace(found.best.assignment, reasons=reasons(found.problem, found.best))

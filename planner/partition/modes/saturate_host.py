@@ -1,0 +1,44 @@
+"""Copies of every stage on idle devices, as long as these suffice for all of them: torch.fx's host saturation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from planner.partition.assignment import Assignment
+from planner.partition.evaluate import evaluate
+from planner.partition.operations.saturate import replicas_of_devices
+from planner.partition.problem import FREE, PartitionProblem
+
+
+def saturate_host(problem: PartitionProblem, assignment: Assignment) -> Assignment:
+    """Each used device in list order gets the smallest idle one that holds its stages; all of them, or none, per round.
+
+    Nothing changes where nodes are fixed to devices: a copy would run them elsewhere.
+    """
+    if (problem.fixed_device != FREE).any():
+        return assignment
+    peaks = evaluate(problem, assignment).device_peak_bytes
+    used = {device for devices in assignment.devices_of_stage for device in devices}
+    needed = [peak if device in used else -1 for device, peak in enumerate(peaks)]
+    able = _able(problem, assignment) if problem.some_are_barred else None
+    copies = replicas_of_devices(problem.device_memory_bytes.tolist(), needed, able)
+    if not any(copies):
+        return assignment
+    replicas = tuple(
+        (*devices[1:], *(copy for device in devices for copy in copies[device]))
+        for devices in assignment.devices_of_stage
+    )
+    return replace(assignment, replicas=replicas)
+
+
+def _able(problem: PartitionProblem, assignment: Assignment) -> list[list[bool]]:
+    """[device, other]: whether the other can run every node that the device holds."""
+    stages = np.asarray(assignment.stage_of_node)
+    barred = np.isinf(problem.compute_seconds)
+    found = np.ones((problem.num_devices, problem.num_devices), dtype=np.bool_)
+    for stage, devices in enumerate(assignment.devices_of_stage):
+        can = ~barred[:, stages == stage].any(axis=1)
+        found[list(devices)] &= can
+    return found.tolist()

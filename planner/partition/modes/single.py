@@ -1,0 +1,50 @@
+"""Mode "single": the whole program on the first of the largest devices."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from planner.errors import Infeasible, OptionsError
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
+from planner.partition.objective import Objective
+from planner.partition.portfolio.score import score
+from planner.partition.problem import FREE, PartitionProblem
+
+
+def single(problem: PartitionProblem) -> Assignment:
+    """Raises Infeasible if it does not fit there, OptionsError if a node is fixed to another device."""
+    largest = int(np.argmax(problem.device_memory_bytes))
+    name, room = problem.labels.devices[largest], int(problem.device_memory_bytes[largest])
+    reason = f"the whole program fits {name!r}, the first of the largest devices"
+    assignment = contiguous(problem, (0, problem.num_nodes), (largest,), (reason,))
+    found = score(problem, assignment, Objective.MEMORY)
+    stage = found.evaluation.stages[0]
+    if not math.isfinite(stage.compute_seconds):
+        raise _barred(problem, largest)
+    lacking = stage.peak_bytes - room
+    if lacking > 0:
+        raise Infeasible(
+            f"mode single: {describe_stage(problem, (0, problem.num_nodes), 0, stage)}, and the largest device, "
+            f"{name!r}, has {describe_bytes(room)}: {describe_bytes(lacking)} are lacking. A mode that uses several "
+            f"devices may fit{smaller_batch_hint(stage, lacking)}",
+            stage=0,
+            device=name,
+            needed_bytes=stage.peak_bytes,
+            lacking_bytes=lacking,
+        )
+    return assignment
+
+
+def _barred(problem: PartitionProblem, device: int) -> OptionsError:
+    node = int(np.argmax(np.isinf(problem.compute_seconds[device])))
+    name, other = problem.labels.devices[device], int(problem.fixed_device[node])
+    why = f"is fixed to {problem.labels.devices[other]!r}" if other != FREE else "cannot run there"
+    return OptionsError(
+        f"mode single: everything would go on {name!r}, the first of the largest devices, and "
+        f"{describe_node(problem, node)} {why}; use another mode, or leave {name!r} out",
+        device=name,
+        node=problem.labels.nodes[node],
+    )

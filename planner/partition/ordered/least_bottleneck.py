@@ -1,0 +1,217 @@
+"""The least bottleneck over contiguous segments of the program order: which cuts, and which device takes which segment.
+
+This is the dynamic programme of Tarnawski et al. (NeurIPS 2020) over one linear order, with a choice of devices. Coarse
+first, for a value to beat; then over every allowed position, leaving out what cannot beat it. Exact with relayed
+tensors or equal links, where a segment's load follows from its ends and its neighbours' devices, as long as devices
+differ in few ways (memory that cannot bind is no difference) and positions are affordable. Direct routing over unequal
+links is searched with bounds on the loads, then by branch and bound on the true ones: its answer may leave a gap to
+`lower_bound_seconds`. So may devices that are too many to tell apart: some orders of them are tried, and all orders of
+them with memory in tiers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.partition.ordered.binding_memory import everything_bytes, without_idle_memory
+from planner.partition.ordered.exact_search import NEGLIGIBLE, branch_and_bound
+from planner.partition.ordered.memory_tiers import in_memory_tiers
+from planner.partition.ordered.positions import allowed_positions, few_positions
+from planner.partition.ordered.program_pass import Layout, OrderedPass, evaluate_layout, ordered_pass
+from planner.partition.ordered.search import Solution, reach
+from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.training.memory import depends_on_num_stages
+
+# Pairs of a step and an end that one pass may look at: about a second.
+MAX_PAIRS = 1.5e8
+# Starts of segments that one pass over all positions may have: about three seconds.
+MAX_STARTS = 8_000
+COARSE_POSITIONS = 160
+# In training, with memory that binds, every number of stages is searched: over all of so many positions, else over few.
+MAX_TRAINING_POSITIONS = 64
+TRAINING_POSITIONS = 80
+# Where devices differ in too many ways to tell all apart: numbers of states to try, in turn.
+MAX_TIERED_STATES = (1024, 128, 32)
+# Branch and bound looks at so many reads, over all the layouts that it tries: about a second.
+MAX_TRIED_READS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedPlan:
+    """`lower_bound_seconds` holds for every layout of contiguous segments on devices of their own."""
+
+    boundaries: tuple[int, ...]
+    devices: tuple[int, ...]
+    bottleneck_seconds: float
+    lower_bound_seconds: float
+
+
+def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedPlan | None:
+    """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory.
+
+    In training, what a stage keeps may depend on the number of stages behind it: see `_least_in_training`.
+    """
+    few = problem.training is None or not depends_on_num_stages(problem.training)
+    if num_stages or few or problem.device_memory_bytes.min() >= everything_bytes(problem):
+        return _least_bottleneck(problem, num_stages)[0]
+    return _least_in_training(problem)
+
+
+def _least_in_training(problem: PartitionProblem) -> OrderedPlan | None:
+    """As if each stage kept one microbatch: a bound, and the answer if that fits in truth. Else every number of stages
+    in turn: exact up to MAX_TRAINING_POSITIONS, beyond that over the positions most worth cutting at, and over
+    all of them for what fits wherever a stage stands. The first of equal plans is chosen."""
+    assert problem.training is not None
+    lightest, bound = _least_bottleneck(replace(problem, training=replace(problem.training, microbatches=1)), 0)
+    if lightest is not None and _fits(problem, lightest):
+        return lightest
+    most = min(problem.num_devices, allowed_positions(problem).size - 1)
+    if allowed_positions(problem).size <= MAX_TRAINING_POSITIONS:
+        exact = [_least_bottleneck(problem, stages) for stages in range(1, most + 1)]
+        found = [layout for layout, _ in exact if layout is not None]
+        bound = max(bound, min(least for _, least in exact))
+    else:
+        # As many kept as there could be stages: what fits so, fits.
+        safe, _ = _least_bottleneck(problem, 0)
+        found = [safe] if safe is not None else []
+        for stages in range(1, most + 1):
+            shared = ordered_pass(problem, stages)
+            limit = min((one.bottleneck_seconds for one in found), default=np.inf)
+            coarse = shared.search(few_positions(problem, TRAINING_POSITIONS), limit)
+            layout = shared.layout(coarse.boundaries, coarse.classes)
+            found += [_ordered_plan(layout)] if layout is not None else []
+    if not found:
+        return None
+    best = min(found, key=lambda layout: layout.bottleneck_seconds)
+    return replace(best, lower_bound_seconds=min(best.bottleneck_seconds, bound))
+
+
+def _fits(problem: PartitionProblem, plan: OrderedPlan) -> bool:
+    peaks = evaluate_layout(problem, plan.boundaries, plan.devices).device_peak_bytes
+    return bool((np.array(peaks) <= problem.device_memory_bytes).all())
+
+
+def _ordered_plan(layout: Layout) -> OrderedPlan:
+    return OrderedPlan(
+        boundaries=layout.boundaries,
+        devices=layout.devices,
+        bottleneck_seconds=layout.bottleneck_seconds,
+        lower_bound_seconds=0.0,
+    )
+
+
+def _least_bottleneck(problem: PartitionProblem, num_stages: int) -> tuple[OrderedPlan | None, float]:
+    """With a bound for every layout of so many stages, infinite where there is provably none."""
+    problem = without_idle_memory(problem)
+    in_hand = _coarse_layout(ordered_pass(problem, num_stages))
+    problem = without_idle_memory(problem, _limit(in_hand))
+    shared = ordered_pass(problem, num_stages)
+    fine, proven = _search(shared, _limit(in_hand))
+    in_hand = _better(in_hand, shared.layout(fine.boundaries, fine.classes))
+    if not proven:
+        in_hand = _better(in_hand, _tiered_layout(problem, num_stages, _limit(in_hand)))
+    if in_hand is None:
+        return None, proven
+    if not shared.exact_loads and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
+        in_hand, proven = _refined(shared, fine, in_hand, proven)
+    if not proven:
+        proven = _tiered_bound(problem, num_stages, _limit(in_hand))
+    bound = min(max(proven, _cheap_bound(shared, in_hand.bottleneck_seconds)), in_hand.bottleneck_seconds)
+    plan = OrderedPlan(
+        boundaries=in_hand.boundaries,
+        devices=in_hand.devices,
+        bottleneck_seconds=in_hand.bottleneck_seconds,
+        lower_bound_seconds=bound,
+    )
+    return plan, bound
+
+
+def _limit(in_hand: Layout | None) -> float:
+    """Just above the value in hand, so that rounding leaves nothing out."""
+    return in_hand.bottleneck_seconds * (1 + 1e-9) if in_hand else np.inf
+
+
+def _search(shared: OrderedPass, limit: float) -> tuple[Solution, float]:
+    """The pass's solution below the limit, and what nothing undercuts: 0 if not everything was searched."""
+    positions = _affordable_positions(shared, limit)
+    found = shared.search(positions, limit)
+    every_position = positions.size == allowed_positions(shared.problem).size
+    return found, min(found.value, limit) if every_position and shared.complete else 0.0
+
+
+def _tiered_layout(problem: PartitionProblem, num_stages: int, limit: float) -> Layout | None:
+    """The best with memory rounded down: more tiers over few positions, then fewer over all."""
+    best: Layout | None = None
+    for max_states in MAX_TIERED_STATES:
+        tiered = in_memory_tiers(problem, max_states, round_up=False)
+        if tiered is None:
+            break
+        shared = ordered_pass(tiered, num_stages)
+        found, proven = _search(shared, min(limit, _limit(best)))
+        best = _better(best, shared.layout(found.boundaries, found.classes))
+        if proven:
+            break
+    return best
+
+
+def _tiered_bound(problem: PartitionProblem, num_stages: int, limit: float) -> float:
+    """A bound from memory rounded up, in as many tiers as all positions are affordable with."""
+    for max_states in MAX_TIERED_STATES:
+        tiered = in_memory_tiers(problem, max_states, round_up=True)
+        if tiered is None:
+            break
+        shared = ordered_pass(tiered, num_stages)
+        if _affordable_positions(shared, limit).size == allowed_positions(problem).size:
+            return _search(shared, limit)[1]
+    return 0.0
+
+
+def _coarse_layout(shared: OrderedPass) -> Layout | None:
+    found = shared.search(few_positions(shared.problem, COARSE_POSITIONS))
+    return shared.layout(found.boundaries, found.classes)
+
+
+def _refined(shared: OrderedPass, fine: Solution, in_hand: Layout, proven: float) -> tuple[Layout, float]:
+    """A better layout if there is one in reach, and the best proven bound."""
+    trials = MAX_TRIED_READS // (shared.problem.read_value.size + 1000)
+    searched = branch_and_bound(shared, fine, in_hand.bottleneck_seconds, trials)
+    best = _better(in_hand, shared.layout(searched.boundaries, searched.classes)) or in_hand
+    return best, best.bottleneck_seconds if searched.complete and proven else proven
+
+
+def _affordable_positions(shared: OrderedPass, limit: float) -> Integers:
+    """Every allowed position where a pass over them all is affordable; otherwise as many as are."""
+    count = allowed_positions(shared.problem).size
+    first, last = reach(shared.problem, shared.space, shared.step_device, limit)
+    source, target = shared.space.source, shared.space.target
+    n = shared.problem.num_nodes
+    starts = np.clip(last[source] - first[source] + 1, 0, n).astype(np.float64)
+    ends = np.clip(np.minimum(last[target], n) - first[target] + 1, 0, n).astype(np.float64)
+    pairs = float((starts * ends).sum()) / 2
+    if pairs <= MAX_PAIRS and count <= MAX_STARTS:
+        return allowed_positions(shared.problem)
+    affordable = min(MAX_STARTS // 2, int(count * (MAX_PAIRS / max(1.0, pairs)) ** 0.5))
+    return few_positions(shared.problem, max(COARSE_POSITIONS, affordable))
+
+
+def _better(one: Layout | None, other: Layout | None) -> Layout | None:
+    if one is None or other is None:
+        return one or other
+    return other if other.bottleneck_seconds < one.bottleneck_seconds else one
+
+
+def _cheap_bound(shared: OrderedPass, upper: float) -> float:
+    """The least value at which the devices' compute alone covers the program, by 40 bisections below `upper`."""
+    problem = shared.problem
+    if not shared.complete:
+        # However it is cut: each device does at most its share of the fastest device's work for each node.
+        fastest = problem.work_seconds.min(axis=0)
+        return min(upper, max(float(fastest.max()), float(fastest.sum()) / problem.num_devices) * (1 - 1e-9))
+    low, high = 0.0, upper
+    for _ in range(40):
+        middle = (low + high) / 2
+        first, _ = reach(problem, shared.space, shared.step_device, middle)
+        low, high = (low, middle) if (first[shared.space.starts] == 0).any() else (middle, high)
+    return low

@@ -1,0 +1,146 @@
+"""One pass over the program order, set up: the states, the loads and the segments that it shares with other passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partition.assignment import contiguous
+from planner.partition.evaluate import Evaluation, evaluate
+from planner.partition.ordered.device_classes import DeviceClasses, device_classes
+from planner.partition.ordered.search import Solution, search
+from planner.partition.ordered.segment_loads import SegmentLoads
+from planner.partition.ordered.segments import Segments
+from planner.partition.ordered.state_space import (
+    NOBODY,
+    StateSpace,
+    build_space,
+    counted_choices,
+    no_microbatches,
+    num_counted_states,
+    ordered_choices,
+)
+from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.training.memory import kept_microbatches
+
+MAX_STATES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Segments of the program order and a device for each, with their true bottleneck."""
+
+    boundaries: tuple[int, ...]
+    devices: tuple[int, ...]
+    bottleneck_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OrderedPass:
+    """`complete`: the space holds every choice of devices. `exact_loads`: rather than bounds on them."""
+
+    problem: PartitionProblem
+    classes: DeviceClasses
+    segments: Segments
+    space: StateSpace
+    loads: SegmentLoads
+    step_device: Integers
+    complete: bool
+
+    @property
+    def exact_loads(self) -> bool:
+        return self.problem.relay or self.classes.uniform_links
+
+    def search(self, positions: Integers, limit: float = np.inf) -> Solution:
+        return search(self.problem, self.segments, self.space, self.loads.seconds, self.step_device, positions, limit)
+
+    def least_shortage(self, positions: Integers) -> Solution:
+        """The segments and devices whose largest shortage of bytes is least; its value is negative if all fit."""
+        return search(self.problem, self.segments, self.space, self.loads.lacking_bytes, self.step_device, positions)
+
+    def least_path(self, positions: Integers) -> Solution:
+        """The segments and devices that one batch passes soonest, if they run in turn."""
+        load = self.loads.path_seconds
+        return search(self.problem, self.segments, self.space, load, self.step_device, positions, combine=np.add)
+
+    def least_share(self, positions: Integers) -> Solution:
+        """Those whose fullest device has the smallest share of its memory in use."""
+        return search(self.problem, self.segments, self.space, self.loads.memory_share, self.step_device, positions)
+
+    def devices_of(self, classes: tuple[int, ...]) -> tuple[int, ...]:
+        """Devices of each class in inventory order."""
+        left = [list(members) for members in self.classes.members]
+        return tuple(left[index].pop(0) for index in classes)
+
+    def layout(self, boundaries: tuple[int, ...], classes: tuple[int, ...]) -> Layout | None:
+        """None for no boundaries, which is how a search says that it found nothing."""
+        if not boundaries:
+            return None
+        devices = self.devices_of(classes)
+        found = evaluate_layout(self.problem, boundaries, devices)
+        return Layout(boundaries=boundaries, devices=devices, bottleneck_seconds=found.bottleneck_seconds)
+
+
+def evaluate_layout(problem: PartitionProblem, boundaries: tuple[int, ...], devices: tuple[int, ...]) -> Evaluation:
+    return evaluate(problem, contiguous(problem, boundaries, devices, [""] * len(devices)))
+
+
+def ordered_pass(problem: PartitionProblem, num_stages: int = 0) -> OrderedPass:
+    classes = device_classes(problem)
+    complete = num_counted_states(classes) <= MAX_STATES
+    if complete:
+        start, choices = (0,) * len(classes.members), counted_choices(classes)
+    else:
+        start, choices = (NOBODY, 0), ordered_choices(_orders(problem, classes))
+    space = build_space(
+        start,
+        choices,
+        num_stages=num_stages,
+        max_stages=problem.num_devices,
+        linked=not classes.uniform_links,
+        kept_microbatches=_kept_microbatches(problem, num_stages),
+    )
+    own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
+    return OrderedPass(
+        problem=problem,
+        classes=classes,
+        segments=Segments(problem),
+        space=space,
+        loads=SegmentLoads(problem, classes, space),
+        step_device=own[space.label],
+        complete=complete,
+    )
+
+
+def _kept_microbatches(problem: PartitionProblem, num_stages: int) -> Callable[[int], int]:
+    """Exact for a given number of stages; else as for as many as there are devices, which is enough for fewer."""
+    training = problem.training
+    if training is None:
+        return no_microbatches
+    return lambda stage: kept_microbatches(training, num_stages or problem.num_devices, stage)
+
+
+def _orders(problem: PartitionProblem, classes: DeviceClasses) -> list[list[int]]:
+    """Orders to try where there are too many: as listed, fastest, largest or nearest first, and their reverses."""
+    index_of = {device: index for index, members in enumerate(classes.members) for device in members}
+    speed: Floats = problem.work_seconds.sum(axis=1)
+    listed = list(range(problem.num_devices))
+    fastest = sorted(listed, key=lambda device: (speed[device], device))
+    largest = sorted(listed, key=lambda device: (-problem.device_memory_bytes[device], device))
+    nearest = _nearest_neighbours(problem)
+    orders = [order[::way] for order in (listed, fastest, largest, nearest) for way in (1, -1)]
+    return [[index_of[device] for device in order] for order in orders]
+
+
+def _nearest_neighbours(problem: PartitionProblem) -> list[int]:
+    """A chain that goes on from each device over its fastest unused link."""
+    order, left = [0], set(range(1, problem.num_devices))
+    while left:
+        here = order[-1]
+        speeds = problem.link_seconds_per_byte[here]
+        nearest = min(left, key=lambda device: (speeds[device], problem.link_latency_seconds[here, device], device))
+        order.append(nearest)
+        left.remove(nearest)
+    return order

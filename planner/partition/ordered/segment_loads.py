@@ -1,0 +1,127 @@
+"""Seconds and lacking bytes of a segment under each label of a state space."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.communication import UNKNOWN
+from planner.partition.ordered.device_classes import DeviceClasses
+from planner.partition.ordered.segments import SegmentRow
+from planner.partition.ordered.state_space import NOBODY, StateSpace
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+
+
+class SegmentLoads:
+    """[labels, ends] seconds, inf where the device's memory does not hold the segment or it cannot run it.
+
+    Exact where links are equal or tensors are relayed. Otherwise a lower bound: every crossing value is paid once at
+    each end, over the neighbour's link where it provably goes there, else over the best link that the device has. In
+    training, gradients likewise on their way back; memory counts the microbatches that the label says are kept.
+    """
+
+    def __init__(self, problem: PartitionProblem, classes: DeviceClasses, space: StateSpace) -> None:
+        self._problem = problem
+        self._own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
+        self._memory = problem.device_memory_bytes[self._own].astype(np.float64)[:, None]
+        self._kept = np.array([label.kept_microbatches for label in space.labels], dtype=np.float64)[:, None]
+        self._forward = _Transfers(problem, classes, space, problem.value_bytes, back=False)
+        if problem.training is not None:
+            self._back = _Transfers(problem, classes, space, problem.value_gradient_bytes, back=True)
+
+    def seconds(self, row: SegmentRow, ends: Integers) -> Floats:
+        at = ends - row.start - 1
+        seconds = self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends)
+        seconds += self._forward.seconds(
+            row.start, ends, row.received_bytes[at], row.sent_bytes[at], row.receives[at], row.sends[at]
+        )
+        if self._problem.training is not None:
+            returned, awaited = row.gradients_returned_bytes[at], row.gradients_awaited_bytes[at]
+            seconds += self._back.seconds(row.start, ends, returned, awaited, returned > 0, awaited > 0)
+        fitting: Floats = np.where(self._needed_bytes(row, at) <= self._memory, seconds, np.inf)
+        return fitting
+
+    def path_seconds(self, row: SegmentRow, ends: Integers) -> Floats:
+        """What a lone batch spends on the segment, and on receiving what it needs."""
+        at = ends - row.start - 1
+        seconds = self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends)
+        seconds += self._forward.received_seconds(row.start, row.received_bytes[at], row.receives[at])
+        fitting: Floats = np.where(self._needed_bytes(row, at) <= self._memory, seconds, np.inf)
+        return fitting
+
+    def memory_share(self, row: SegmentRow, ends: Integers) -> Floats:
+        """Of the device's memory."""
+        needed = np.broadcast_to(self._needed_bytes(row, ends - row.start - 1), (self._own.size, ends.size))
+        runs = np.isfinite(self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends))
+        fits = runs & (needed <= self._memory)
+        share: Floats = np.where(fits, needed / np.maximum(self._memory, 1.0), np.inf)
+        return share
+
+    def lacking_bytes(self, row: SegmentRow, ends: Integers) -> Floats:
+        """[labels, ends] bytes beyond the device's memory; negative where some are left, inf where it cannot run it."""
+        lacking = self._needed_bytes(row, ends - row.start - 1) - self._memory
+        runs = np.isfinite(self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends))
+        return np.where(runs, lacking, np.inf)
+
+    def _needed_bytes(self, row: SegmentRow, at: Integers) -> Floats:
+        needed: Floats = row.resting_bytes[at] + self._kept * row.saved_bytes[at]
+        return needed
+
+
+class _Transfers:
+    """Seconds of what a segment exchanges with others in one direction: `back` is what gradients take."""
+
+    def __init__(
+        self, problem: PartitionProblem, classes: DeviceClasses, space: StateSpace, sizes: Integers, *, back: bool
+    ) -> None:
+        self._relay = problem.relay
+        own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
+        into, out = ((own, UNKNOWN), (UNKNOWN, own)) if back else ((UNKNOWN, own), (own, UNKNOWN))
+        self._far_in_latency = problem.best_latency_seconds[into][:, None]
+        self._far_out_latency = problem.best_latency_seconds[out][:, None]
+        self._far_in = problem.best_seconds_per_byte[into][:, None]
+        self._far_out = problem.best_seconds_per_byte[out][:, None]
+        before = [(label.before, label.own)[:: -1 if back else 1] for label in space.labels]
+        after = [(label.own, label.after)[:: -1 if back else 1] for label in space.labels]
+        self._near_in_latency, self._near_in = _near(classes, before, self._far_in_latency, self._far_in)
+        self._near_out_latency, self._near_out = _near(classes, after, self._far_out_latency, self._far_out)
+        self._near_bytes = _bytes_between_neighbours(problem, sizes)
+
+    def seconds(
+        self, start: int, ends: Integers, received: Floats, sent: Floats, receives: Booleans, sends: Booleans
+    ) -> Floats:
+        """[labels, ends], from arrays by end."""
+        return self.received_seconds(start, received, receives) + self._sent_seconds(ends, sent, sends)
+
+    def received_seconds(self, start: int, received: Floats, receives: Booleans) -> Floats:
+        near = received if self._relay else np.minimum(self._near_bytes[start], received)
+        # Relayed tensors all come from, and go to, the neighbour.
+        latency = np.where(
+            receives if self._relay else near > 0, self._near_in_latency, self._far_in_latency * receives
+        )
+        seconds: Floats = near * self._near_in + (received - near) * self._far_in + latency
+        return seconds
+
+    def _sent_seconds(self, ends: Integers, sent: Floats, sends: Booleans) -> Floats:
+        near = sent if self._relay else np.minimum(self._near_bytes[ends], sent)
+        latency = np.where(sends if self._relay else near > 0, self._near_out_latency, self._far_out_latency * sends)
+        seconds: Floats = near * self._near_out + (sent - near) * self._far_out + latency
+        return seconds
+
+
+def _near(
+    classes: DeviceClasses, pairs: list[tuple[int, ...]], far_latency: Floats, far: Floats
+) -> tuple[Floats, Floats]:
+    latency, per_byte = far_latency.copy(), far.copy()
+    for index, (source, target) in enumerate(pairs):
+        if NOBODY not in (source, target):
+            latency[index] = classes.latency_seconds[source, target]
+            per_byte[index] = classes.seconds_per_byte[source, target]
+    return latency, per_byte
+
+
+def _bytes_between_neighbours(problem: PartitionProblem, sizes: Integers) -> Floats:
+    """By position p: bytes that node p - 1 makes and node p reads, which a cut at p sends over the neighbours' link."""
+    between = np.zeros(problem.num_nodes + 1)
+    adjacent = (problem.value_producer[problem.read_value] == problem.read_node - 1) & (problem.read_node > 0)
+    np.add.at(between, problem.read_node[adjacent], sizes[problem.read_value[adjacent]].astype(np.float64))
+    return between

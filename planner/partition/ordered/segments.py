@@ -1,0 +1,207 @@
+"""What each contiguous segment of the program would hold and move, for all ends of one start at once.
+
+These are evaluate's definitions for stages that are segments: there, what enters and what is live depends on where
+the segment starts and ends alone. (One exception, on the safe side: a view of a state that crosses a cut counts as
+live to the segment's end if anything reads that state later.) In training, how many microbatches a segment keeps
+depends on its place in the pipeline: `peak_bytes` counts the most that it could be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+from planner.partition.training.memory import most_kept_microbatches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SegmentRow:
+    """Bytes of segments [start, start + 1 + k), k along each array.
+
+    `received_bytes` and `sent_bytes` count each crossing value once, however many stages there are at the other end.
+    `receives` and `sends`: whether any value crosses, even of 0 bytes. In training, `trained_bytes` are gradients and
+    what the optimizer keeps, `saved_bytes` what one microbatch keeps for its backward pass; `gradients_returned_bytes`
+    go back for what is received, `gradients_awaited_bytes` come back for what is sent.
+    """
+
+    start: int
+    state_bytes: Floats
+    activation_bytes: Floats
+    buffer_bytes: Floats
+    received_bytes: Floats
+    sent_bytes: Floats
+    receives: Booleans
+    sends: Booleans
+    trained_bytes: Floats
+    saved_bytes: Floats
+    gradients_returned_bytes: Floats
+    gradients_awaited_bytes: Floats
+    most_kept_microbatches: int
+
+    @property
+    def peak_bytes(self) -> Floats:
+        return self.resting_bytes + self.most_kept_microbatches * self.saved_bytes
+
+    @property
+    def resting_bytes(self) -> Floats:
+        """The peak, but for what is saved."""
+        return self.state_bytes + self.trained_bytes + self.activation_bytes + self.buffer_bytes
+
+
+class Segments:
+    """Rows cost O(values + reads from the start to the furthest end)."""
+
+    def __init__(self, problem: PartitionProblem) -> None:
+        self._problem = problem
+        n = problem.num_nodes
+        self._last = problem.value_last_read
+        self._root_last = problem.root_last_access[problem.value_root]
+        self._bytes = problem.value_bytes.astype(np.float64)
+        self._ones = np.ones(problem.num_values)
+        self._some_are_empty = bool((problem.value_bytes == 0).any())
+        self._made = _sorted_by(problem.value_producer, n)
+        self._roots = _sorted_by(problem.root_producer, n)
+        # The caller reads what the graph returns from the last stage, so its read stands with the last node.
+        returned = np.flatnonzero(problem.value_returned)
+        nodes = np.concatenate([problem.read_node, np.full(returned.size, n - 1, dtype=np.int64)])
+        self._reads = _FirstUses(nodes, np.concatenate([problem.read_value, returned]), n)
+        self._uses = _FirstUses(problem.use_node, problem.use_state, n)
+        self._most_kept = 0
+        if problem.training is not None:
+            self._most_kept = most_kept_microbatches(problem.training, problem.num_devices)
+            self._gradient_bytes = problem.value_gradient_bytes.astype(np.float64)
+            self._trained_bytes = (problem.state_gradient_bytes + problem.state_optimizer_bytes).astype(np.float64)
+            differentiated = problem.node_has_gradient[problem.read_node]
+            self._saved_reads = _FirstUses(problem.read_node[differentiated], problem.read_value[differentiated], n)
+
+    def row(self, start: int, furthest_end: int) -> SegmentRow:
+        problem, width = self._problem, furthest_end - start
+        entering = np.flatnonzero((problem.value_producer < start) & (self._last >= start))
+        made = self._made.between(start, furthest_end)
+        leaving = _sums(self._bytes, made, problem.value_producer, self._last, start, width)
+        sent, received = self._crossing(self._bytes, start, width, entering, leaving)
+        num_sent, num_received = sent, received
+        if self._some_are_empty:
+            num_leaving = _sums(self._ones, made, problem.value_producer, self._last, start, width)
+            num_sent, num_received = self._crossing(self._ones, start, width, entering, num_leaving)
+        return SegmentRow(
+            start=start,
+            state_bytes=self._uses.sums(problem.state_bytes.astype(np.float64), start, width),
+            activation_bytes=self._activation(start, width, entering),
+            buffer_bytes=problem.microbatches_in_flight * (float(self._bytes[entering].sum()) + leaving),
+            received_bytes=received,
+            sent_bytes=sent,
+            receives=num_received > 0,
+            sends=num_sent > 0,
+            **self._training(start, width, entering, made),
+        )
+
+    def _training(self, start: int, width: int, entering: Integers, made: Integers) -> dict[str, Any]:
+        """The row's fields about training; zeros in inference."""
+        problem, nothing = self._problem, np.zeros(width)
+        if problem.training is None:
+            names = "trained_bytes", "saved_bytes", "gradients_returned_bytes", "gradients_awaited_bytes"
+            return {**dict.fromkeys(names, nothing), "most_kept_microbatches": 0}
+        own = self._roots.between(start, start + width)
+        kept = np.bincount(problem.root_producer[own] - start, problem.root_saved_bytes[own], minlength=width)
+        given = self._saved_reads.sums(self._bytes, start, width, problem.value_producer)
+        leaving = _sums(self._gradient_bytes, made, problem.value_producer, self._last, start, width)
+        awaited, returned = self._crossing(self._gradient_bytes, start, width, entering, leaving)
+        return {
+            "trained_bytes": self._uses.sums(self._trained_bytes, start, width),
+            "saved_bytes": np.cumsum(kept) + given,
+            "gradients_returned_bytes": returned,
+            "gradients_awaited_bytes": awaited,
+            "most_kept_microbatches": self._most_kept,
+        }
+
+    def _activation(self, start: int, width: int, entering: Integers) -> Floats:
+        problem = self._problem
+        change = np.zeros(width + 1)
+        own = self._roots.between(start, start + width)
+        own_bytes = problem.root_bytes[own].astype(np.float64)
+        _add(change, problem.root_producer[own] - start, own_bytes)
+        _add(change, np.minimum(problem.root_last_access[own] + 1 - start, width), -own_bytes)
+        change[0] += self._bytes[entering].sum()
+        _add(change, np.minimum(self._root_last[entering] + 1 - start, width), -self._bytes[entering])
+        return np.maximum.accumulate(np.cumsum(change[:-1]))
+
+    def _crossing(
+        self, sizes: Floats, start: int, width: int, entering: Integers, leaving: Floats
+    ) -> tuple[Floats, Floats]:
+        """(sent, received), counting each value as its size."""
+        problem, n = self._problem, self._problem.num_nodes
+        sent = leaving.copy()
+        passing = entering if problem.relay or start == 0 else entering[:0]
+        if passing.size:
+            # What enters and is still needed goes on: every stage relays, stage 0 hands on the graph's inputs.
+            change = np.zeros(width + 1)
+            change[0] = sizes[passing].sum()
+            _add(change, np.minimum(self._last[passing] - start, width), -sizes[passing])
+            sent += np.cumsum(change[:-1])
+        if start + width == n:
+            sent[-1] = 0.0
+        if start == 0:
+            return sent, np.zeros(width)
+        if problem.relay:
+            return sent, np.full(width, float(sizes[entering].sum()))
+        return sent, self._reads.sums(sizes, start, width, problem.value_producer)
+
+
+class _SortedItems:
+    """Indexes in order of an integer key, to be cut by ranges of keys."""
+
+    def __init__(self, keys: Integers, num_positions: int) -> None:
+        self.order = np.argsort(keys, kind="stable")
+        self._offsets = np.searchsorted(keys[self.order], np.arange(num_positions + 1))
+
+    def between(self, start: int, end: int) -> Integers:
+        return self.order[self._offsets[start] : self._offsets[end]]
+
+
+def _sorted_by(keys: Integers, num_positions: int) -> _SortedItems:
+    return _SortedItems(keys, num_positions)
+
+
+class _FirstUses:
+    """Which uses of an item are its first at or after a position."""
+
+    def __init__(self, nodes: Integers, items: Integers, num_positions: int) -> None:
+        order = np.lexsort((nodes, items))
+        nodes, items = nodes[order], items[order]
+        repeated = np.zeros(nodes.size, dtype=np.bool_)
+        repeated[1:] = (items[1:] == items[:-1]) & (nodes[1:] == nodes[:-1])
+        nodes, items = nodes[~repeated], items[~repeated]
+        previous = np.full(nodes.size, -1, dtype=np.int64)
+        same = items[1:] == items[:-1]
+        previous[1:][same] = nodes[:-1][same]
+        by_node = np.argsort(nodes, kind="stable")
+        self._nodes, self._items, self._previous = nodes[by_node], items[by_node], previous[by_node]
+        self._offsets = np.searchsorted(self._nodes, np.arange(num_positions + 1))
+
+    def sums(self, sizes: Floats, start: int, width: int, producer: Integers | None = None) -> Floats:
+        """Bytes of distinct items used in each [start, start + 1 + k); given producers, of those made before it."""
+        window = slice(self._offsets[start], self._offsets[start + width])
+        first = self._previous[window] < start
+        items = self._items[window]
+        if producer is not None:
+            first &= producer[items] < start
+        nodes, items = self._nodes[window][first] - start, items[first]
+        return np.cumsum(np.bincount(nodes, weights=sizes[items], minlength=width)[:width])
+
+
+def _sums(sizes: Floats, items: Integers, producer: Integers, last: Integers, start: int, width: int) -> Floats:
+    """Bytes of the items made in each [start, end) that are needed at or after its end."""
+    items = items[last[items] > producer[items]]
+    change = np.zeros(width + 1)
+    _add(change, producer[items] - start, sizes[items])
+    _add(change, np.minimum(last[items] - start, width), -sizes[items])
+    return np.cumsum(change[:-1])
+
+
+def _add(change: Floats, positions: Integers, amounts: Floats) -> None:
+    if positions.size:
+        change += np.bincount(positions, weights=amounts, minlength=change.size)

@@ -1,0 +1,1 @@
+"""Free placement: colocated nodes as cells, tensors as nets over them; annealing, exchanges and integer programmes."""

@@ -1,0 +1,1 @@
+"""Mode optimal's searches, and what they find together."""

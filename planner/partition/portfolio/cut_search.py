@@ -1,0 +1,186 @@
+"""Local search on the true objective: cuts move, devices change places, stages join and part.
+
+What bounds and additive models leave out (unequal links, latencies, liveness) is seen here. First improvement wins.
+From a local optimum it goes on beside it, with some cuts and devices moved at random, until its trials are spent
+(iterated local search, Lourenço et al. 2003).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from planner.partition.objective import Objective
+from planner.partition.ordered.load_floor import LoadFloor
+from planner.partition.portfolio.line_layout import Line, LineLayout
+from planner.partition.portfolio.program_orders import Bundles
+from planner.partition.portfolio.score import NEGLIGIBLE, Scored, score
+from planner.partition.problem import PartitionProblem
+
+# Reads and values by stage that all trials together may look at: about a second.
+MAX_LOOKED_AT = 1e7
+# What a trial costs however small the program is, in the same unit.
+_TRIAL = 4000
+# What a layout that is left out by its compute, or by its loads, costs as a share of one that is judged.
+_GLANCE, _LOOK = 0.01, 0.2
+_KICKS = 60
+_STRIDES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def climb(
+    problem: PartitionProblem,
+    bundles: Bundles,
+    start: Scored,
+    objective: Objective,
+    *,
+    num_stages: int = 0,
+    target: float = 0.0,
+    effort: float = 1.0,
+) -> Scored:
+    """No worse than `start`, which fits; ends at `target`. Keeps devices apart where they are apart in `start`."""
+    line = Line(bundles, start.assignment)
+    search = _Climb(problem, line, start, objective, num_stages, effort)
+    while search.best.value > target * (1 + 1e-12) and (search.step() or search.kick()):
+        pass
+    return search.best
+
+
+class _Climb:
+    def __init__(
+        self, problem: PartitionProblem, line: Line, start: Scored, objective: Objective, num_stages: int, effort: float
+    ) -> None:
+        self._problem, self._line, self._objective = problem, line, objective
+        self._num_stages = num_stages
+        self._layout = self._best_layout = line.layout
+        self._tried = {line.layout}
+        self._floor = LoadFloor(problem, line) if objective is Objective.THROUGHPUT else None
+        size = problem.num_values + problem.read_value.size
+        self._left = effort * MAX_LOOKED_AT
+        self._fixed_cost, self._stage_cost = size, _TRIAL + problem.num_values
+        self._random, self._kicks_left = random.Random(0), int(_KICKS * effort)
+        self.best = self._here = start
+
+    def step(self) -> bool:
+        """Moves to the first better neighbour; False if there is none, or trials are spent."""
+        for layout in self._neighbours():
+            if layout in self._tried:
+                continue
+            self._tried.add(layout)
+            found = self._judged(layout, self._here.value)
+            if self._left < 0:
+                return False
+            if found is not None and found.is_better_than(self._here):
+                self._here, self._layout = found, layout
+                if found.is_better_than(self.best):
+                    self.best, self._best_layout = found, layout
+                return True
+        return False
+
+    def kick(self) -> bool:
+        """Moves beside the best; False once trials or kicks are spent."""
+        while self._left > 0 and self._kicks_left > 0:
+            self._kicks_left -= 1
+            layout = self._beside(self._best_layout)
+            found = self._judged(layout, float("inf"))
+            if found is not None and found.fits:
+                self._here, self._layout = found, layout
+                return True
+        return False
+
+    def _beside(self, layout: LineLayout) -> LineLayout:
+        """Two cuts moved within their stages, and every other time two devices changed."""
+        boundaries, devices = list(layout.boundaries), list(layout.devices)
+        for _ in range(2 if len(devices) > 1 else 0):
+            cut = self._random.randrange(1, len(devices))
+            boundaries[cut] = self._random.randint(
+                (boundaries[cut - 1] + boundaries[cut] + 1) // 2, (boundaries[cut] + boundaries[cut + 1]) // 2
+            )
+        if len(devices) > 1 and self._random.random() < 0.5:
+            one, other = self._random.sample(range(len(devices)), 2)
+            devices[one], devices[other] = devices[other], devices[one]
+        return LineLayout(boundaries=tuple(boundaries), devices=tuple(devices))
+
+    def _judged(self, layout: LineLayout, limit: float) -> Scored | None:
+        """None for a layout whose loads alone are above the limit."""
+        cost = self._fixed_cost + self._stage_cost * len(layout.devices)
+        if self._floor is not None:
+            self._left -= cost * _GLANCE
+            if self._floor.compute_seconds(layout) > limit * (1 + NEGLIGIBLE):
+                return None
+            self._left -= cost * _LOOK
+            if self._floor.load_seconds(layout) > limit * (1 + NEGLIGIBLE):
+                return None
+        self._left -= cost
+        if self._left < 0:
+            return None
+        return score(self._problem, self._line.assignment(layout), self._objective)
+
+    def _neighbours(self) -> Iterator[LineLayout]:
+        """Those of the worst stage first."""
+        order = self._by_load()
+        for stage in order:
+            yield from self._shifts(stage)
+            yield from self._exchanges(stage)
+            if not self._num_stages:
+                yield from self._joins(stage)
+                yield from self._parts(stage)
+
+    def _by_load(self) -> list[int]:
+        stages = self._here.evaluation.stages
+        if self._objective is Objective.MEMORY:
+            room = self._problem.device_memory_bytes
+            loads = [s.peak_bytes / max(1, int(room[d])) for s, d in zip(stages, self._layout.devices, strict=True)]
+        else:
+            loads = [stage.load_seconds for stage in stages]
+        return sorted(range(len(loads)), key=lambda stage: (-loads[stage], stage))
+
+    def _shifts(self, stage: int) -> Iterator[LineLayout]:
+        """The stage's own cuts inwards, then outwards."""
+        boundaries = self._layout.boundaries
+        for stride in _STRIDES:
+            for cut, way in ((stage, 1), (stage + 1, -1), (stage, -1), (stage + 1, 1)):
+                at = boundaries[cut] + way * stride
+                if 0 < cut < len(boundaries) - 1 and boundaries[cut - 1] < at < boundaries[cut + 1]:
+                    yield self._with(boundaries=(*boundaries[:cut], at, *boundaries[cut + 1 :]))
+
+    def _exchanges(self, stage: int) -> Iterator[LineLayout]:
+        devices = self._layout.devices
+        for device in range(self._problem.num_devices):
+            if device == devices[stage]:
+                continue
+            swapped = list(devices)
+            for other, held in enumerate(devices):
+                if held == device:
+                    swapped[other] = devices[stage]
+            swapped[stage] = device
+            if len(set(swapped)) == len(set(devices)):
+                yield self._with(devices=tuple(swapped))
+
+    def _joins(self, stage: int) -> Iterator[LineLayout]:
+        boundaries, devices = self._layout.boundaries, self._layout.devices
+        for other in (stage - 1, stage + 1):
+            if not 0 <= other < len(devices):
+                continue
+            cut = max(stage, other)
+            for kept in (stage, other):
+                left = cut - 1 if kept == cut else cut
+                yield LineLayout(
+                    boundaries=(*boundaries[:cut], *boundaries[cut + 1 :]),
+                    devices=(*devices[:left], *devices[left + 1 :]),
+                )
+
+    def _parts(self, stage: int) -> Iterator[LineLayout]:
+        boundaries, devices = self._layout.boundaries, self._layout.devices
+        idle = [device for device in range(self._problem.num_devices) if device not in devices]
+        start, end = boundaries[stage], boundaries[stage + 1]
+        cuts = sorted({start + (end - start) * part // 8 for part in range(1, 8)} - {start, end})
+        for cut in cuts:
+            for device in idle:
+                for at in (stage, stage + 1):
+                    yield LineLayout(
+                        boundaries=(*boundaries[: stage + 1], cut, *boundaries[stage + 1 :]),
+                        devices=(*devices[:at], device, *devices[at:]),
+                    )
+
+    def _with(self, *, boundaries: tuple[int, ...] = (), devices: tuple[int, ...] = ()) -> LineLayout:
+        return LineLayout(boundaries=boundaries or self._layout.boundaries, devices=devices or self._layout.devices)

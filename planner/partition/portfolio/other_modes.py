@@ -1,0 +1,54 @@
+"""What other modes find is a candidate: none of them is better on the asked objective than "optimal"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from planner.errors import Infeasible, OptionsError
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.modes.cost_aware import cost_aware
+from planner.partition.modes.kl_based import kl_based
+from planner.partition.modes.size_based import size_based
+from planner.partition.modes.sparse_nn import sparse_nn
+from planner.partition.objective import Objective
+from planner.partition.ordered.distinct_rows import distinct_rows
+from planner.partition.portfolio.portfolio import Portfolio
+
+# Those that look for a lone batch's latency take about 0.1 ms for each node.
+MAX_LATENCY_MODES_NODES = 20_000
+MAX_OTHER_OBJECTIVES_NODES = 3_000
+
+
+def offer_single_devices(found: Portfolio) -> None:
+    """One of each kind, the one with the most memory; with copies, whose host matters, of each size too."""
+    problem = found.problem
+    if found.request.num_stages > 1:
+        return
+    kinds = distinct_rows(problem.compute_seconds).kind_of_row.tolist()
+    room = problem.device_memory_bytes.tolist()
+    seen = set()
+    for device in sorted(range(problem.num_devices), key=lambda device: (-room[device], device)):
+        alike = (kinds[device], room[device] if found.has_copies else 0)
+        if alike not in seen and np.isfinite(problem.compute_seconds[device]).all():
+            seen.add(alike)
+            found.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
+
+
+def offer_other_modes(found: Portfolio) -> None:
+    """The quick ones always, and all of them where nothing else was found."""
+    problem, request = found.problem, found.request
+    quick: tuple[Callable[[], Assignment], ...] = (lambda: size_based(problem), lambda: sparse_nn(problem))
+    latency: tuple[Callable[[], Assignment], ...] = (
+        lambda: cost_aware(problem, request),
+        lambda: kl_based(problem, request),
+    )
+    asked = request.objective is Objective.LATENCY
+    most = (MAX_LATENCY_MODES_NODES if asked else MAX_OTHER_OBJECTIVES_NODES) * request.effort
+    for mode in (*quick, *latency):
+        if found.is_proven or (mode in latency and found.best is not None and problem.num_nodes > most):
+            return
+        with suppress(Infeasible, OptionsError):
+            found.offer(mode())

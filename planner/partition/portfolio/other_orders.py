@@ -1,0 +1,44 @@
+"""Segments of other orders in which the program could run: what a cut of the program order cannot part."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.assignment import Assignment
+from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
+from planner.partition.ordered.program_pass import Layout, ordered_pass
+from planner.partition.portfolio.portfolio import Portfolio
+from planner.partition.portfolio.program_orders import Bundles, program_orders, reordered
+from planner.partition.problem import Integers
+
+# Larger programs are searched in their own order alone.
+MAX_REORDERED_NODES = 800
+OTHER_ORDERS_POSITIONS = 80
+
+
+def offer_other_orders(found: Portfolio, bundles: Bundles) -> None:
+    problem, request = found.problem, found.request
+    if found.is_proven or problem.num_nodes > MAX_REORDERED_NODES * request.effort:
+        return
+    for order in program_orders(problem, bundles):
+        shared = ordered_pass(reordered(problem, order, bundles), request.num_stages)
+        allowed = allowed_positions(shared.problem)
+        coarse = shared.search(few_positions(shared.problem, OTHER_ORDERS_POSITIONS))
+        solutions = [coarse]
+        if coarse.boundaries and coarse.value < found.limit and allowed.size > OTHER_ORDERS_POSITIONS:
+            near = near_positions(allowed, coarse.boundaries, OTHER_ORDERS_POSITIONS)
+            solutions.append(shared.search(near, coarse.value))
+        for solution in solutions:
+            layout = shared.layout(solution.boundaries, solution.classes)
+            if layout is not None:
+                found.offer(_in_order(layout, order))
+
+
+def _in_order(layout: Layout, order: Integers) -> Assignment:
+    stage_of_node = np.empty(order.size, dtype=np.int64)
+    stage_of_node[order] = np.repeat(np.arange(len(layout.devices)), np.diff(layout.boundaries))
+    return Assignment(
+        stage_of_node=tuple(stage_of_node.tolist()),
+        device_of_stage=layout.devices,
+        reasons=("",) * len(layout.devices),
+    )

@@ -1,0 +1,59 @@
+"""What several searches have found together: the best assignment and the best proven bound."""
+
+from __future__ import annotations
+
+from planner.partition.assignment import Assignment
+from planner.partition.modes.saturate_host import saturate_host
+from planner.partition.portfolio.score import Scored, score
+from planner.partition.problem import PartitionProblem
+from planner.partition.request import Request
+
+# Relative: a value this close to the bound is proven, and the search for better ones ends.
+PROVEN = 2e-9
+
+
+class Portfolio:
+    """Searches offer what they find and raise the bound as far as they prove it."""
+
+    def __init__(self, problem: PartitionProblem, request: Request) -> None:
+        self.problem, self.request = problem, request
+        self.best: Scored | None = None
+        self.bound = 0.0
+
+    def offer(self, assignment: Assignment | None) -> Scored | None:
+        """Kept if it fits and is better; returned in any case. With copies on idle devices if these are asked for."""
+        if assignment is None:
+            return None
+        if self.request.saturate_host:
+            assignment = saturate_host(self.problem, assignment)
+        found = score(self.problem, assignment, self.request.objective)
+        self.keep(found)
+        return found
+
+    def keep(self, found: Scored) -> None:
+        asked = self.request.num_stages
+        if (not asked or found.assignment.num_stages == asked) and found.is_better_than(self.best):
+            self.best = found
+
+    def prove(self, bound: float) -> None:
+        self.bound = max(self.bound, bound)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether stages may have copies: then a bottleneck is not bounded by one device's work on a stage."""
+        return self.request.replicate or self.request.saturate_host
+
+    @property
+    def limit(self) -> float:
+        """Just above the value in hand, so that rounding leaves nothing out."""
+        return self.best.value * (1 + 1e-9) if self.best else float("inf")
+
+    @property
+    def proven_bound(self) -> float:
+        """The bound, and never more than the value; the value itself where only rounding is between them."""
+        value = self.best.value if self.best else float("inf")
+        return value if self.is_proven else min(self.bound, value)
+
+    @property
+    def is_proven(self) -> bool:
+        return self.best is not None and self.best.value <= self.bound * (1 + PROVEN)

@@ -1,0 +1,127 @@
+"""Copies of stages on further devices, each taking its share of the microbatches: the least bottleneck with them.
+
+Over segments of the program order a dynamic programme decides how many devices of one class each stage gets, as
+PipeDream does (Narayanan et al. 2019); then idle devices of whatever class join the most loaded stage while that helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.objective import Objective
+from planner.partition.ordered.device_classes import DeviceClasses, device_classes
+from planner.partition.ordered.positions import few_positions
+from planner.partition.ordered.search import search
+from planner.partition.ordered.segment_loads import SegmentLoads
+from planner.partition.ordered.segments import SegmentRow, Segments
+from planner.partition.ordered.state_space import NOBODY, Label, StateSpace, num_counted_states
+from planner.partition.portfolio.score import Scored, score
+from planner.partition.problem import Floats, Integers, PartitionProblem
+
+MAX_STATES = 600
+MAX_STEPS = 20_000
+_POSITIONS = 120
+
+
+def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0) -> Assignment | None:
+    """Each stage on devices of one class. None where nothing fits, or devices are of too many kinds to tell apart."""
+    classes = device_classes(problem)
+    if num_counted_states(replace(classes, uniform_links=True)) > MAX_STATES:
+        return None
+    space, copies = _space(classes, num_stages, problem.training.microbatches if problem.training else 0)
+    if space.source.size > MAX_STEPS:
+        return None
+    loads = SegmentLoads(problem, classes, space)
+    own = np.array([classes.representatives[label[1]] for label in space.labels], dtype=np.int64)
+
+    def shared(row: SegmentRow, ends: Integers) -> Floats:
+        return loads.seconds(row, ends) / copies[:, None]
+
+    positions = few_positions(problem, _POSITIONS)
+    found = search(problem, Segments(problem), space, shared, own[space.label], positions)
+    if not found.boundaries:
+        return None
+    left = [list(members) for members in classes.members]
+    devices = [
+        [left[own_class].pop(0) for _ in range(int(copies[space.label[step]]))]
+        for step, own_class in zip(found.steps, found.classes, strict=True)
+    ]
+    firsts = [given[0] for given in devices]
+    assignment = contiguous(problem, found.boundaries, firsts, [""] * len(firsts))
+    return replace(assignment, replicas=tuple(tuple(given[1:]) for given in devices))
+
+
+def _space(classes: DeviceClasses, num_stages: int, kept: int) -> tuple[StateSpace, Floats]:
+    """A step takes 1, 2, ... devices of a class; a state is how many of each class are used, and stages if asked.
+
+    Also how many copies each label is. `kept`: microbatches that a stage is taken to keep.
+    """
+    counts = classes.counts()
+    layers = range(num_stages + 1) if num_stages else (0,)
+    index = {key: at for at, key in enumerate(product(layers, *(range(count + 1) for count in counts)))}
+    labels: dict[tuple[int, int], int] = {}
+    steps = [
+        (at, index[target], labels.setdefault((own, taken), len(labels)))
+        for key, at in index.items()
+        for own, taken, target in _choices(key, counts, num_stages)
+    ]
+    source, target, label = np.array(steps, dtype=np.int64).reshape(-1, 3).T
+    keys = np.array(list(index), dtype=np.int64)
+    final = np.flatnonzero(keys[:, 0] == num_stages if num_stages else keys[:, 1:].sum(axis=1) > 0)
+    space = StateSpace(
+        num_states=len(index),
+        starts=np.zeros(1, dtype=np.int64),
+        final=final,
+        depth=keys[:, 1:].sum(axis=1),
+        source=source,
+        target=target,
+        label=label,
+        labels=tuple(Label(NOBODY, own, NOBODY, kept) for own, _ in labels),
+    )
+    return space, np.array([taken for _, taken in labels], dtype=np.float64)
+
+
+def _choices(
+    key: tuple[int, ...], counts: tuple[int, ...], num_stages: int
+) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    stage, *used = key
+    if num_stages and stage == num_stages:
+        return
+    for own, count in enumerate(counts):
+        for taken in range(1, count - used[own] + 1):
+            after = [*used[:own], used[own] + taken, *used[own + 1 :]]
+            yield own, taken, (stage + bool(num_stages), *after)
+
+
+def with_idle_copies(problem: PartitionProblem, found: Scored, objective: Objective) -> Scored:
+    """Idle devices join the most loaded stage one by one, the one that helps most first, while the value falls."""
+    while True:
+        used = {device for devices in found.assignment.devices_of_stage for device in devices}
+        idle = _one_of_each(problem, [device for device in range(problem.num_devices) if device not in used])
+        best = found
+        for device in idle:
+            tried = score(problem, _joined(found, device), objective)
+            if tried.is_better_than(best):
+                best = tried
+        if best is found:
+            return found
+        found = best
+
+
+def _joined(found: Scored, device: int) -> Assignment:
+    copies = found.assignment.devices_of_stage
+    loads = [stage.load_seconds / len(devices) for stage, devices in zip(found.evaluation.stages, copies, strict=True)]
+    worst = int(np.argmax(loads))
+    replicas = tuple((*devices[1:], device) if stage == worst else devices[1:] for stage, devices in enumerate(copies))
+    return replace(found.assignment, replicas=replicas)
+
+
+def _one_of_each(problem: PartitionProblem, devices: list[int]) -> list[int]:
+    """One of those that are alike, in inventory order."""
+    seen = device_classes(problem).members
+    return [next(device for device in members if device in devices) for members in seen if set(members) & set(devices)]

@@ -1,0 +1,61 @@
+"""What a training step asks of a stage besides its seconds: how many microbatches it keeps activations of at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from planner.partition.objective import PipelineSchedule, Training
+from planner.partition.training.pipeline_order import Pass, Step
+
+
+def kept_microbatches(training: Training, num_stages: int, stage: int) -> int:
+    """Of stage `stage`, with one stage per device and no copies. Never grows with `stage`, nor shrinks with S.
+
+    GPipe: every one. 1F1B: S - stage. ZB-H1: S, since the weights' passes come late.
+    """
+    m = training.microbatches
+    if training.schedule is PipelineSchedule.GPIPE:
+        return m
+    if training.schedule is PipelineSchedule.ZERO_BUBBLE:
+        return min(m, num_stages)
+    return min(m, num_stages - stage)
+
+
+def depends_on_num_stages(training: Training) -> bool:
+    """Whether one more stage behind makes a stage keep more."""
+    return training.schedule is not PipelineSchedule.GPIPE
+
+
+def most_kept_microbatches(training: Training, num_devices: int) -> int:
+    """At least what any stage keeps, wherever it stands, with one stage per device."""
+    return kept_microbatches(training, num_devices, 0)
+
+
+def counted_microbatches(orders: Mapping[int, Sequence[Step]], num_stages: int) -> list[int]:
+    """[stages] the most that one copy keeps at once, counted in the order of its device. Linear in the steps."""
+    most = [0] * num_stages
+    for order in orders.values():
+        kept = [0] * num_stages
+        for step in order:
+            if step.kind is Pass.FORWARD:
+                kept[step.stage] += 1
+                most[step.stage] = max(most[step.stage], kept[step.stage])
+            elif step.kind is not Pass.BACKWARD_INPUT:
+                kept[step.stage] -= 1
+    return most
+
+
+def ring_seconds(size_bytes: int, num_holders: int, latency_seconds: float, seconds_per_byte: float) -> float:
+    """A ring all-reduce among the holders, over the slowest of their links; 0 for a lone one."""
+    if num_holders < 2 or not size_bytes:
+        return 0.0
+    hops = 2 * (num_holders - 1)
+    return hops * (latency_seconds + size_bytes / num_holders * seconds_per_byte)
+
+
+def tied_gradients(holders: Iterable[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+    """From distinct (state, stage): the stages that hold each state that more than one holds, ascending."""
+    stages: dict[int, list[int]] = {}
+    for state, stage in sorted(holders):
+        stages.setdefault(state, []).append(stage)
+    return {state: tuple(found) for state, found in stages.items() if len(found) > 1}

@@ -1,0 +1,214 @@
+"""Mode "balanced" against every contiguous cut and every choice of devices."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.errors import Infeasible, OptionsError
+from planner.partition.assignment import Assignment
+from planner.partition.evaluate import evaluate
+from planner.partition.modes.balanced import balanced
+from planner.partition.ordered import least_bottleneck, program_pass
+from planner.partition.problem import PartitionProblem
+from tests.planner.partition.problems import INFERENCE, all_contiguous, chain, problems, trainings
+from tests.planner.partition.problems import problem as problem_of
+
+
+def fits(problem: PartitionProblem, assignment: Assignment) -> bool:
+    """Also whether every device can run what it is given."""
+    found = evaluate(problem, assignment)
+    in_memory = np.array(found.device_peak_bytes) <= problem.device_memory_bytes
+    return bool(in_memory.all()) and np.isfinite(found.bottleneck_seconds)
+
+
+def least(problem: PartitionProblem, num_stages: int) -> float | None:
+    feasible = (one for one in all_contiguous(problem, num_stages) if fits(problem, one))
+    return min((evaluate(problem, one).bottleneck_seconds for one in feasible), default=None)
+
+
+def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
+    """The bottleneck is the optimum and so is the bound."""
+    expected = least(problem, num_stages)
+    if expected is None:
+        with pytest.raises((Infeasible, OptionsError)):
+            balanced(problem, num_stages)
+        return
+    found = balanced(problem, num_stages)
+    evaluation = evaluate(problem, found)
+    assert fits(problem, found)
+    assert not num_stages or found.num_stages == num_stages
+    assert evaluation.bottleneck_seconds == pytest.approx(expected, abs=1e-9)
+    assert found.lower_bound_seconds == pytest.approx(expected, abs=1e-9)
+    assert found.lower_bound_seconds <= evaluation.bottleneck_seconds
+
+
+@settings(max_examples=250, deadline=None)
+@pytest.mark.parametrize("relay", [False, True])
+@given(data=st.data(), num_stages=st.integers(0, 3))
+def test_is_the_best_of_all_over_equal_links(relay: bool, data: st.DataObject, num_stages: int) -> None:
+    problem = data.draw(problems(max_nodes=7, max_devices=3, equal_links=True, relay=relay))
+    check_against_all(problem, num_stages)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=4, equal_links=True))
+def test_is_the_best_of_all_on_four_devices(problem: PartitionProblem) -> None:
+    check_against_all(problem, 0)
+
+
+@settings(max_examples=250, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=3, equal_links=False), num_stages=st.integers(0, 3))
+def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, num_stages: int) -> None:
+    check_against_all(problem, num_stages)
+
+
+@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("equal_links", [False, True])
+@given(data=st.data(), num_stages=st.integers(0, 3))
+def test_is_the_best_of_all_in_training(equal_links: bool, data: st.DataObject, num_stages: int) -> None:
+    check_against_all(data.draw(problems(max_nodes=6, equal_links=equal_links, training=trainings)), num_stages)
+
+
+@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("equal_links", [False, True])
+@given(data=st.data(), num_stages=st.integers(0, 3))
+def test_is_the_best_of_all_where_nodes_may_run(equal_links: bool, data: st.DataObject, num_stages: int) -> None:
+    problem = data.draw(problems(max_nodes=6, equal_links=equal_links, training=INFERENCE | trainings, barred=True))
+    check_against_all(problem, num_stages)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=3, equal_links=False, relay=False))
+def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(least_bottleneck, "MAX_TRIED_READS", 0)
+        check_bounds(problem)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=4), tiered_states=st.sampled_from([(8, 4), (4,), (2,)]))
+def test_bounds_hold_where_devices_are_too_many_to_tell_apart(
+    problem: PartitionProblem, tiered_states: tuple[int, ...]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program_pass, "MAX_STATES", 1)
+        patch.setattr(least_bottleneck, "MAX_TIERED_STATES", tiered_states)
+        check_bounds(problem)
+
+
+def check_bounds(problem: PartitionProblem) -> None:
+    """A plan that is found fits, and the optimum is between the bound and its bottleneck."""
+    expected = least(problem, 0)
+    try:
+        found = balanced(problem)
+    except Infeasible:
+        return
+    assert expected is not None
+    assert fits(problem, found)
+    assert found.lower_bound_seconds <= expected + 1e-9
+    assert evaluate(problem, found).bottleneck_seconds >= expected - 1e-9
+
+
+def test_tiers_prove_what_orders_of_many_unequal_devices_cannot() -> None:
+    """Seven devices hold three nodes, thirteen of as many sizes hold two; 47 nodes fill them all."""
+    states = [(100, (node,)) for node in range(47)]
+    memory = [310] * 7 + [210 + 3 * device for device in range(13)]
+    problem = chain([[1.0] * 47] * 20, states=states, memory_bytes=memory, value_bytes=[0] * 48)
+    assert program_pass.ordered_pass(problem).complete is False
+    found = balanced(problem)
+    assert evaluate(problem, found).bottleneck_seconds == 3.0
+    assert found.lower_bound_seconds == pytest.approx(3.0)
+
+
+def test_a_tensor_that_many_stages_read_is_sent_once() -> None:
+    """Each node reads the first one's tensor: cutting everywhere costs its sender no more than cutting once."""
+    spread = problem_of(
+        compute_seconds=[[4.0] * 5] * 5,
+        reads=[[0], [1], [1, 2], [1, 3], [1, 4]],
+        value_bytes=[0, 8, 0, 0, 0, 0],
+        per_byte=0.125,
+    )
+    found = balanced(spread)
+    assert found.num_stages == 5
+    assert evaluate(spread, found).bottleneck_seconds == 5.0 == found.lower_bound_seconds
+
+
+def test_memory_that_cannot_bind_tells_no_devices_apart() -> None:
+    seconds = [1.0 + (5 * node % 7) for node in range(48)]
+    states = [(100, (node,)) for node in range(48)]
+    memory = [4000 + 7 * device for device in range(16)]
+    problem = chain([seconds] * 16, latency=0.25, states=states, memory_bytes=memory)
+    equal = chain([seconds] * 16, latency=0.25, states=states)
+    assert program_pass.ordered_pass(problem).complete is False
+    found, value = balanced(problem), evaluate(equal, balanced(equal)).bottleneck_seconds
+    assert evaluate(problem, found).bottleneck_seconds == value
+    assert found.lower_bound_seconds == pytest.approx(value)
+
+
+def test_faster_device_takes_more() -> None:
+    found = balanced(chain([[2.0] * 6, [1.0] * 6]))
+    assert found.stage_of_node.count(found.device_of_stage.index(1)) == 4
+    assert found.lower_bound_seconds == 4.0
+
+
+def test_dear_transfers_leave_devices_idle() -> None:
+    assert balanced(chain([[1.0] * 4] * 4, latency=100.0)).num_stages == 1
+
+
+def test_useless_devices_are_left_out() -> None:
+    found = balanced(chain([[1.0, 8.0, 1.0]] * 3))
+    assert found.num_stages == 1 or evaluate(chain([[1.0, 8.0, 1.0]] * 3), found).bottleneck_seconds == 8.0
+    assert balanced(chain([[0.0, 8.0, 0.0]] * 3)).num_stages == 1
+
+
+def test_a_group_is_not_parted() -> None:
+    found = balanced(chain([[1.0] * 6] * 3, groups=[(1, 4)]))
+    assert len({found.stage_of_node[node] for node in range(1, 5)}) == 1
+
+
+def test_memory_moves_the_cut() -> None:
+    states = [(10, (node,)) for node in range(6)]
+    problem = chain([[1.0] * 6] * 2, states=states, memory_bytes=[60, 25], value_bytes=[0] * 7)
+    found = balanced(problem)
+    assert found.stage_of_node.count(found.device_of_stage.index(1)) == 2
+
+
+def test_many_unequal_devices_are_planned_in_orders() -> None:
+    speeds = [[1.0 + 0.1 * device] * 40 for device in range(14)]
+    problem = chain(speeds, memory_bytes=[1000 + device for device in range(14)])
+    found = balanced(problem)
+    value = evaluate(problem, found).bottleneck_seconds
+    assert value < 6.0
+    assert found.lower_bound_seconds <= value
+    assert found == balanced(problem)
+
+
+def test_long_program_is_exact_for_its_order() -> None:
+    seconds = [1.0 + (7 * node % 5) for node in range(900)]
+    problem = chain([seconds] * 4, latency=0.5)
+    found = balanced(problem)
+    assert evaluate(problem, found).bottleneck_seconds == pytest.approx(found.lower_bound_seconds)
+    assert found.num_stages == 4
+
+
+def test_more_stages_than_places_to_cut() -> None:
+    with pytest.raises(OptionsError, match="can be cut into 1 to 2"):
+        balanced(chain([[1.0] * 3] * 4, groups=[(0, 1)]), num_stages=3)
+
+
+def test_more_stages_than_devices() -> None:
+    with pytest.raises(Infeasible, match="add 1 more"):
+        balanced(chain([[1.0] * 5] * 2), num_stages=3)
+
+
+def test_negative_number_of_stages() -> None:
+    with pytest.raises(OptionsError):
+        balanced(chain([[1.0] * 5] * 2), num_stages=-1)
+
+
+def test_reasons_speak_of_each_stage() -> None:
+    found = balanced(chain([[1.0] * 6] * 2, latency=0.25))
+    assert len(found.reasons) == found.num_stages
+    assert "node 2 ('node2')" in found.reasons[0]
+    assert found.reasons[-1].startswith("the program ends")

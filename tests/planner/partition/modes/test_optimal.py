@@ -1,0 +1,299 @@
+"""Mode "optimal" against every assignment of stages and devices, and against every other mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.errors import Infeasible, OptionsError
+from planner.partition.assignment import Assignment
+from planner.partition.bounds.latency import serial_bound
+from planner.partition.bounds.transfers import transfer_bound
+from planner.partition.evaluate import evaluate, objective_value
+from planner.partition.modes.balanced import balanced
+from planner.partition.modes.optimal import optimal
+from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.portfolio.program_orders import bundles_of, program_orders, reordered
+from planner.partition.problem import PartitionProblem
+from planner.partition.registry import partition
+from planner.partition.request import Request
+from tests.planner.partition.problems import chain, problems
+from tests.planner.partition.problems import problem as problem_of
+
+INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
+
+
+def asked(objective: Objective = Objective.THROUGHPUT, **more: object) -> Request:
+    return Request(mode="optimal", objective=objective, **more)
+
+
+def every_assignment(problem: PartitionProblem, *, free: bool = False) -> Iterator[Assignment]:
+    """Each way to give the bundles stages that edges follow, on devices of their own; with `free` on any devices."""
+    bundles = bundles_of(problem)
+    most = bundles.count if free else min(bundles.count, problem.num_devices)
+    for num_stages in range(1, most + 1):
+        placed = list(product(range(problem.num_devices), repeat=num_stages)) if free else []
+        for stages in product(range(num_stages), repeat=bundles.count):
+            if len(set(stages)) < num_stages or not _runs(bundles.after, stages):
+                continue
+            stage_of_node = tuple(stages[bundle] for bundle in bundles.bundle_of_node)
+            for devices in placed or permutations(range(problem.num_devices), num_stages):
+                yield Assignment(stage_of_node=stage_of_node, device_of_stage=devices, reasons=("",) * num_stages)
+
+
+def _runs(after: tuple[tuple[int, ...], ...], stages: tuple[int, ...]) -> bool:
+    return all(stages[bundle] <= stages[reader] for bundle, readers in enumerate(after) for reader in readers)
+
+
+def value_of(problem: PartitionProblem, found: Assignment, objective: Objective) -> float:
+    return objective_value(evaluate(problem, found), objective)
+
+
+def fits(problem: PartitionProblem, found: Assignment) -> bool:
+    return bool((np.array(evaluate(problem, found).device_peak_bytes) <= problem.device_memory_bytes).all())
+
+
+def check_is_valid(problem: PartitionProblem, found: Assignment) -> None:
+    stages = np.array(found.stage_of_node)
+    made = problem.value_producer[problem.read_value]
+    inside = made >= 0
+    assert (stages[made[inside]] <= stages[problem.read_node[inside]]).all()
+    assert sorted(set(found.stage_of_node)) == list(range(found.num_stages))
+    for group in range(problem.node_group.max(initial=-1) + 1):
+        assert np.unique(stages[problem.node_group == group]).size == 1
+    assert len(found.reasons) == found.num_stages
+    assert fits(problem, found)
+
+
+def check_against(problem: PartitionProblem, request: Request, candidates: Iterator[Assignment]) -> None:
+    objective = request.objective
+    values = (value_of(problem, one, objective) for one in candidates if fits(problem, one))
+    expected = min(values, default=None)
+    try:
+        found = optimal(problem, request)
+    except Infeasible:
+        assert expected is None
+        return
+    check_is_valid(problem, found)
+    value = value_of(problem, found, objective)
+    assert found.lower_bound_seconds <= value
+    assert found.lower_bound_seconds <= expected * (1 + 1e-9)
+    if not request.free:
+        assert len(set(found.device_of_stage)) == found.num_stages
+        assert value >= expected * (1 - 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("objective", INFERENCE)
+@given(problem=problems(max_nodes=5, max_devices=3))
+def test_value_and_bound_stand_beside_the_optimum(problem: PartitionProblem, objective: Objective) -> None:
+    check_against(problem, asked(objective), every_assignment(problem))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(max_nodes=5, max_devices=3, equal_links=True))
+def test_throughput_is_exact_over_equal_links(problem: PartitionProblem) -> None:
+    values = [value_of(problem, one, Objective.THROUGHPUT) for one in every_assignment(problem) if fits(problem, one)]
+    if not values:
+        with pytest.raises(Infeasible):
+            optimal(problem, asked())
+        return
+    found = optimal(problem, asked())
+    assert value_of(problem, found, Objective.THROUGHPUT) == pytest.approx(min(values), abs=1e-9)
+    assert found.lower_bound_seconds == pytest.approx(min(values), abs=1e-8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems(max_nodes=4, max_devices=2))
+def test_free_bounds_hold(problem: PartitionProblem) -> None:
+    check_against(problem, asked(free=True), every_assignment(problem, free=True))
+
+
+OTHER_MODES = ("balanced", "cost_aware", "kl_based", "single", "size_based", "sparse_nn")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    problem=problems(max_nodes=10, max_devices=4),
+    objective=st.sampled_from(INFERENCE),
+    copies=st.sampled_from([{}, {"saturate_host": True}]),
+)
+def test_no_other_mode_is_better(problem: PartitionProblem, objective: Objective, copies: dict[str, bool]) -> None:
+    request = asked(objective, **copies)
+    others = [replace(request, mode=mode) for mode in OTHER_MODES]
+    try:
+        found = partition(problem, request)
+    except Infeasible:
+        for other in others:
+            with pytest.raises((Infeasible, OptionsError)):
+                partition(problem, other)
+        return
+    check_is_valid(problem, found)
+    assert found == partition(problem, request)
+    value = value_of(problem, found, objective)
+    assert found.lower_bound_seconds <= value
+    for other in others:
+        with suppress(Infeasible, OptionsError):
+            assert value <= value_of(problem, partition(problem, other), objective) * (1 + 1e-9), other.mode
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(max_nodes=5, max_devices=3))
+def test_transfers_bound_whatever_the_limit(problem: PartitionProblem) -> None:
+    values = [value_of(problem, one, Objective.THROUGHPUT) for one in every_assignment(problem)]
+    for limit in {min(values), *values[:4]}:
+        assert transfer_bound(problem, limit) <= min(values) * (1 + 1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=4), num_stages=st.sampled_from([0, 0, 2]))
+def test_copies_only_help(problem: PartitionProblem, num_stages: int) -> None:
+    try:
+        alone = optimal(problem, asked(num_stages=num_stages))
+    except (Infeasible, OptionsError):
+        return
+    found = optimal(problem, asked(num_stages=num_stages, replicate=True))
+    value = value_of(problem, found, Objective.THROUGHPUT)
+    assert fits(problem, found)
+    assert found.lower_bound_seconds <= value <= value_of(problem, alone, Objective.THROUGHPUT) * (1 + 1e-9)
+
+
+def test_the_slowest_stage_gets_the_idle_devices() -> None:
+    problem = chain([[1.0, 8.0, 1.0]] * 5, latency=0.25)
+    found = optimal(problem, asked(num_stages=3, replicate=True))
+    assert [len(devices) for devices in found.devices_of_stage] == [1, 3, 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(max_nodes=8, max_devices=2))
+def test_orders_are_topological_and_keep_what_they_reorder(problem: PartitionProblem) -> None:
+    bundles = bundles_of(problem)
+    for order in program_orders(problem, bundles):
+        assert sorted(order.tolist()) == list(range(problem.num_nodes))
+        found = reordered(problem, order, bundles)
+        assert (found.value_producer[found.read_value] < found.read_node).all()
+        assert found.compute_seconds.sum() == pytest.approx(problem.compute_seconds.sum())
+
+
+def two_branches(**more: object) -> PartitionProblem:
+    """Two chains of four from one input, interleaved in program order; the last node joins them."""
+    reads = [[0], [0], *[[node - 1] for node in range(2, 8)], [7, 8]]
+    sizes = [1, *[64] * 8, 1]
+    return problem_of(compute_seconds=[[1.0] * 9] * 2, reads=reads, value_bytes=sizes, per_byte=0.05, **more)
+
+
+def test_branches_are_not_cut_across() -> None:
+    """Any cut of the program order parts both chains; a chain on its own sends one tensor."""
+    problem = two_branches()
+    found = optimal(problem, asked())
+    value = value_of(problem, found, Objective.THROUGHPUT)
+    assert value < value_of(problem, balanced(problem), Objective.THROUGHPUT)
+    assert found.lower_bound_seconds == pytest.approx(value)
+
+
+def test_lone_batch_stays_on_the_fastest_device() -> None:
+    problem = chain([[2.0] * 6, [1.0] * 6, [3.0] * 6], latency=0.5)
+    found = optimal(problem, asked(Objective.LATENCY))
+    assert found.device_of_stage == (1,)
+    assert found.lower_bound_seconds == pytest.approx(6.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(max_nodes=5, max_devices=3))
+def test_what_runs_in_turn_bounds_a_lone_batch(problem: PartitionProblem) -> None:
+    values = [value_of(problem, one, Objective.LATENCY) for one in every_assignment(problem)]
+    assert serial_bound(problem, bundles_of(problem)) <= min(values) * (1 + 1e-9)
+
+
+def beside_the_path(pairs: int, devices: int, **more: object) -> PartitionProblem:
+    """A path of nodes of one second, with a node of half a second beside every other one."""
+    reads = [[0]]
+    for pair in range(pairs):
+        first = 3 * pair
+        reads += [[first + 1], [first + 1], [first + 2, first + 3]]
+    seconds = [1.0, *[1.0, 0.5, 1.0] * pairs]
+    given = {"value_bytes": [1] * (len(reads) + 1), "returned": (len(reads),), **more}
+    return problem_of(compute_seconds=[seconds] * devices, reads=reads, **given)
+
+
+def test_all_but_few_of_what_stands_beside_the_path_runs_in_turn() -> None:
+    problem = beside_the_path(10, 3, latency=0.2)
+    found = optimal(problem, asked(Objective.LATENCY))
+    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(26.0)
+    # Of ten seconds halves beside, two may run meanwhile, for which 0.2 s is spent on sending.
+    assert serial_bound(problem, bundles_of(problem)) == pytest.approx(26.0 - 2 * 0.3)
+
+
+def test_a_lone_batch_passes_the_quick_device_as_far_as_its_memory_goes() -> None:
+    states = [(10, (node,)) for node in range(12)]
+    seconds = [[3.0] * 12, [1.0] * 12, [2.0] * 12]
+    problem = chain(seconds, states=states, memory_bytes=[90, 60, 60], value_bytes=[0] * 13, latency=0.1)
+    found = optimal(problem, asked(Objective.LATENCY))
+    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(6 * 1.0 + 6 * 2.0 + 0.1)
+
+
+def test_memory_is_spread_by_room() -> None:
+    states = [(10, (node,)) for node in range(6)]
+    problem = chain([[1.0] * 6] * 2, states=states, memory_bytes=[100, 50], value_bytes=[0] * 7)
+    found = optimal(problem, asked(Objective.MEMORY))
+    assert value_of(problem, found, Objective.MEMORY) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("objective", INFERENCE)
+def test_number_of_stages_is_kept(objective: Objective) -> None:
+    found = optimal(chain([[1.0] * 8] * 4), asked(objective, num_stages=3))
+    assert found.num_stages == 3
+
+
+def test_more_stages_than_devices_names_the_mode() -> None:
+    with pytest.raises(Infeasible, match="mode optimal: 5 stages"):
+        optimal(chain([[1.0] * 8] * 4), asked(num_stages=5))
+    with pytest.raises(OptionsError, match="mode optimal"):
+        optimal(chain([[1.0] * 3] * 4), asked(num_stages=4))
+
+
+def test_what_fits_nowhere_says_what_is_lacking() -> None:
+    states = [(100, (node,)) for node in range(4)]
+    problem = chain([[1.0] * 4] * 2, states=states, memory_bytes=[150, 150], value_bytes=[0] * 5)
+    with pytest.raises(Infeasible, match=r"mode optimal: no cut .* lacks"):
+        optimal(problem, asked())
+
+
+@pytest.mark.parametrize("schedule", list(PipelineSchedule))
+def test_training_step_is_bounded_and_no_worse_than_balanced(schedule: PipelineSchedule) -> None:
+    seconds = [1.0 + 3 * node % 5 for node in range(12)]
+    given = chain([seconds] * 3, latency=0.1)
+    training = Training(schedule=schedule, microbatches=4)
+    problem = replace(given, training=training, node_has_gradient=np.ones(12, dtype=np.bool_))
+    found = optimal(problem, asked(Objective.STEP_TIME))
+    value = value_of(problem, found, Objective.STEP_TIME)
+    assert 0 < found.lower_bound_seconds <= value
+    assert value <= value_of(problem, balanced(problem), Objective.STEP_TIME)
+
+
+def test_nodes_stay_where_they_are_fixed() -> None:
+    given = chain([[1.0] * 6] * 3)
+    fixed = np.full(6, -1)
+    fixed[[0, 5]] = 2, 1
+    problem = replace(given, fixed_device=fixed)
+    found = optimal(problem, asked())
+    assert found.device_of_stage[found.stage_of_node[0]] == 2
+    assert found.device_of_stage[found.stage_of_node[5]] == 1
+    assert value_of(problem, found, Objective.THROUGHPUT) == pytest.approx(2.0)
+
+
+def test_free_stages_return_to_a_device() -> None:
+    """The ends are fixed to one device and the middle to another: no order of two devices runs it."""
+    fixed = np.array([0, 1, 1, 0])
+    problem = replace(chain([[1.0] * 4] * 2, latency=0.1), fixed_device=fixed)
+    with pytest.raises(Infeasible):
+        optimal(problem, asked())
+    found = optimal(problem, asked(free=True))
+    assert found.device_of_stage == (0, 1, 0)

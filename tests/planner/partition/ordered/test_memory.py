@@ -1,0 +1,69 @@
+"""Memory that cannot matter, and memory in tiers: neither may change what fits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.partition.evaluate import evaluate
+from planner.partition.ordered.binding_memory import without_idle_memory
+from planner.partition.ordered.compute_reach import furthest_end
+from planner.partition.ordered.device_classes import device_classes
+from planner.partition.ordered.largest_segment import largest_segment_bytes
+from planner.partition.ordered.memory_tiers import in_memory_tiers
+from planner.partition.ordered.segments import Segments
+from planner.partition.ordered.state_space import num_counted_states
+from planner.partition.problem import PartitionProblem
+from tests.planner.partition.problems import all_contiguous, chain, problems, trainings
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=6, max_devices=3), limit=st.sampled_from([2.0, 5.0, 10.0, np.inf]))
+def test_what_fits_below_the_limit_is_the_same(problem: PartitionProblem, limit: float) -> None:
+    capped = without_idle_memory(problem, limit).device_memory_bytes
+    for assignment in all_contiguous(problem):
+        found = evaluate(problem, assignment)
+        if found.bottleneck_seconds <= limit:
+            needed = np.array(found.device_peak_bytes)
+            assert (needed <= capped).all() == (needed <= problem.device_memory_bytes).all()
+
+
+def test_a_limit_on_seconds_bounds_the_bytes() -> None:
+    states = [(100, (node,)) for node in range(8)]
+    problem = chain([[1.0] * 8] * 3, states=states, memory_bytes=[900, 500, 250], value_bytes=[0] * 9)
+    assert without_idle_memory(problem).device_memory_bytes.tolist() == [800, 500, 250]
+    assert without_idle_memory(problem, 4.0).device_memory_bytes.tolist() == [400, 400, 250]
+
+
+@pytest.mark.parametrize("round_up", [False, True])
+def test_tiers_round_one_way_within_the_states_allowed(round_up: bool) -> None:
+    problem = chain([[1.0] * 4] * 5 + [[2.0] * 4] * 4, memory_bytes=[10, 50, 30, 20, 40, 7, 9, 8, 6])
+    tiered = in_memory_tiers(problem, 200, round_up=round_up)
+    assert tiered is not None
+    expected = [30, 50, 30, 30, 50, 7, 9, 9, 7] if round_up else [10, 40, 10, 10, 40, 6, 8, 8, 6]
+    assert tiered.device_memory_bytes.tolist() == expected
+    assert num_counted_states(device_classes(tiered)) <= 200
+
+
+def test_no_tiers_where_devices_differ_in_all_else() -> None:
+    problem = chain([[1.0 + device] * 4 for device in range(6)])
+    assert in_memory_tiers(problem, 63, round_up=True) is None
+    assert in_memory_tiers(problem, 64, round_up=True) is not None
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=7, max_devices=2, training=st.none() | trainings), limit=st.floats(0.5, 20.0))
+def test_no_segment_within_the_limit_needs_more(problem: PartitionProblem, limit: float) -> None:
+    segments, furthest = Segments(problem), furthest_end(problem, limit)
+    most = largest_segment_bytes(problem, limit)
+    for start in np.flatnonzero(problem.cut_allowed[:-1]).tolist():
+        ends = np.arange(start + 1, furthest[start] + 1)
+        if ends.size:
+            assert segments.row(start, int(ends[-1])).peak_bytes.max() <= most
+
+
+def test_a_state_used_at_both_ends_counts_only_where_it_is_used() -> None:
+    states = [(1000, (0, 7)), (10, (2, 3)), (10, (4,))]
+    problem = chain([[1.0] * 8] * 2, states=states, value_bytes=[0] * 9)
+    assert largest_segment_bytes(problem, 3.0) == 1010
+    assert largest_segment_bytes(problem, 8.0) == 1020

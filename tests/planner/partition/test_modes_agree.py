@@ -1,0 +1,232 @@
+"""What holds of every mode's answer, whatever the problem: it covers, fits, runs, keeps what it must, and is the same
+again; the verifier takes every plan; no mode beats "optimal", and no bound stands above a value."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.errors import Infeasible, OptionsError
+from planner.graph.ir import Graph
+from planner.partition.assignment import Assignment
+from planner.partition.evaluate import evaluate, objective_value
+from planner.partition.modes.saturate_host import saturate_host
+from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.problem import FREE, PartitionProblem
+from planner.partition.registry import ALGORITHMS, partition
+from planner.partition.request import Request
+from planner.plan.options import (
+    AotBasedMode,
+    BalancedMode,
+    CostAwareMode,
+    CutMode,
+    KlBasedMode,
+    Mode,
+    OptimalMode,
+    PlanOptions,
+    Routing,
+    SingleMode,
+    SizeBasedMode,
+    SparseNnMode,
+)
+from planner.planning import make_plan
+from tests.builders.random_graphs import random_graph, random_stages
+from tests.planner.partition.problems import all_contiguous, problems, trainings
+
+REFUSALS = (Infeasible, OptionsError)
+MODULES = ("m0", "m1", "m2")
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[PartitionProblem, Request]:
+    """A problem whose nodes carry module paths and may be barred or fixed, and what to make least."""
+    training = draw(st.none() | trainings)
+    problem = draw(problems(max_nodes=8, max_devices=4, barred=draw(st.booleans()), training=st.just(training)))
+    paths = tuple(MODULES[node * len(MODULES) // problem.num_nodes] for node in range(problem.num_nodes))
+    embeddings = np.array(draw(st.lists(st.booleans(), min_size=problem.num_nodes, max_size=problem.num_nodes)))
+    problem = replace(problem, labels=replace(problem.labels, module_paths=paths), is_embedding=embeddings)
+    objectives = [one for one in Objective if training is not None or one is not Objective.STEP_TIME]
+    request = Request(
+        mode="", objective=draw(st.sampled_from(objectives)), module_paths=("m0",), saturate_host=draw(st.booleans())
+    )
+    return problem, request
+
+
+def answers(problem: PartitionProblem, request: Request) -> Iterator[tuple[str, Assignment]]:
+    """Each mode's answer, or nothing where it refuses; "aot_based" is given what "optimal" found."""
+    stages: tuple[int, ...] = (0,) * problem.num_nodes
+    devices: tuple[int, ...] = (0,)
+    for mode in sorted(ALGORITHMS, key=lambda name: name == "aot_based"):
+        asked = replace(request, mode=mode, partition_of_node=stages, device_of_partition=devices)
+        try:
+            found = partition(problem, asked)
+        except REFUSALS:
+            continue
+        if mode == "optimal":
+            stages, devices = found.stage_of_node, found.device_of_stage
+        yield mode, found
+
+
+def check_holds(problem: PartitionProblem, found: Assignment) -> None:
+    stages = np.array(found.stage_of_node)
+    assert stages.size == problem.num_nodes
+    assert sorted(set(found.stage_of_node)) == list(range(found.num_stages))
+    made = problem.value_producer[problem.read_value]
+    inside = made >= 0
+    assert (stages[made[inside]] <= stages[problem.read_node[inside]]).all()
+    for group in range(problem.node_group.max() + 1):
+        assert np.unique(stages[problem.node_group == group]).size == 1
+    for stage, devices in enumerate(found.devices_of_stage):
+        assert len(set(devices)) == len(devices)
+        assert np.isfinite(problem.compute_seconds[np.ix_(devices, stages == stage)]).all()
+    fixed = np.flatnonzero(problem.fixed_device != FREE)
+    assert all(found.devices_of_stage[stages[node]] == (problem.fixed_device[node],) for node in fixed)
+    assert len(found.reasons) == found.num_stages
+    assert (np.array(evaluate(problem, found).device_peak_bytes) <= problem.device_memory_bytes).all()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(question=questions())
+def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Request]) -> None:
+    problem, request = question
+    values: dict[str, float] = {}
+    for mode, found in answers(problem, request):
+        check_holds(problem, found)
+        values[mode] = objective_value(evaluate(problem, found), request.objective)
+        if found.lower_bound_seconds is not None:
+            assert found.lower_bound_seconds <= values[mode] * (1 + 1e-9), mode
+    for mode, value in values.items():
+        assert values["optimal"] <= value * (1 + 1e-9), mode
+
+
+@settings(max_examples=40, deadline=None)
+@given(question=questions())
+def test_bounds_stand_below_every_contiguous_layout(question: tuple[PartitionProblem, Request]) -> None:
+    problem, request = question
+    request = replace(request, saturate_host=False)
+    best = min((value for value in contiguous_values(problem, request.objective)), default=None)
+    for mode, found in answers(problem, request):
+        if mode in ("balanced", "optimal") and found.lower_bound_seconds is not None and best is not None:
+            assert found.lower_bound_seconds <= best * (1 + 1e-9), mode
+
+
+def contiguous_values(problem: PartitionProblem, objective: Objective) -> Iterator[float]:
+    for one in all_contiguous(problem):
+        found = evaluate(problem, one)
+        value = objective_value(found, objective)
+        if np.isfinite(value) and (np.array(found.device_peak_bytes) <= problem.device_memory_bytes).all():
+            yield value
+
+
+@settings(max_examples=60, deadline=None)
+@given(question=questions())
+def test_host_saturation_only_adds_devices_that_hold_what_they_must(
+    question: tuple[PartitionProblem, Request],
+) -> None:
+    problem, request = question
+    for _, found in answers(problem, replace(request, saturate_host=False)):
+        more = saturate_host(problem, found)
+        assert more.stage_of_node == found.stage_of_node
+        assert more.device_of_stage == found.device_of_stage
+        used = {device for devices in found.devices_of_stage for device in devices}
+        for before, after in zip(found.devices_of_stage, more.devices_of_stage, strict=True):
+            assert after[: len(before)] == before
+            assert used.isdisjoint(after[len(before) :])
+        check_holds(problem, more)
+
+
+INVENTORY = Inventory(
+    devices=tuple(
+        Device(id=f"d{index}", kind=kind, host="h", memory_bytes=size)
+        for index, (kind, size) in enumerate([("cpu", 3000), ("l4", 1500), ("cpu", 1 << 40)])
+    ),
+    links={("d0", "d1"): LinkSpeed(bytes_per_second=1e6, latency_seconds=1e-6)},
+    default_link=LinkSpeed(bytes_per_second=1e9, latency_seconds=1e-7),
+)
+PLAIN = (SingleMode(), SizeBasedMode(), SparseNnMode(), CostAwareMode(), KlBasedMode(), BalancedMode())
+OPTIMAL = (OptimalMode(), OptimalMode(free=True), OptimalMode(replicate=True), OptimalMode(recompute=True))
+
+
+def program(seed: int) -> Graph:
+    """With module paths, and states that can be trained."""
+    graph = random_graph(seed, 6 + seed % 9)
+    count = len(graph.nodes)
+    nodes = tuple(replace(node, module_path=MODULES[index * 3 // count]) for index, node in enumerate(graph.nodes))
+    states = tuple(replace(state, requires_grad=index % 2 == 0) for index, state in enumerate(graph.states))
+    return replace(graph, nodes=nodes, states=states)
+
+
+def modes_for(graph: Graph) -> tuple[Mode, ...]:
+    stages = random_stages(graph, len(graph.nodes), min(3, len(graph.nodes)))
+    given_by_hand = AotBasedMode(
+        partition_of_node=tuple(2 - stage for stage in stages), device_of_partition=("d2", "d0", "d2")
+    )
+    return (*PLAIN, *OPTIMAL, CutMode(module_paths=("m1",)), BalancedMode(num_stages=2), given_by_hand)
+
+
+@pytest.mark.parametrize("routing", Routing)
+@pytest.mark.parametrize("schedule", [None, *PipelineSchedule])
+def test_the_verifier_takes_every_plan_of_every_mode(schedule: PipelineSchedule | None, routing: Routing) -> None:
+    """`make_plan` verifies what it made, and raises PlanInvariantError where that fails."""
+    training = None if schedule is None else Training(schedule=schedule, microbatches=3)
+    objectives = [one for one in Objective if training is not None or one is not Objective.STEP_TIME]
+    planned: set[str] = set()
+    for seed in range(4):
+        graph = program(seed)
+        for index, (mode, objective) in enumerate(product(modes_for(graph), objectives)):
+            options = PlanOptions(
+                mode=mode, objective=objective, routing=routing, training=training, saturate_host=index % 3 == 0
+            )
+            try:
+                plan = make_plan(graph, "id", INVENTORY, options)
+            except REFUSALS:
+                continue
+            assert plan.num_nodes == len(graph.nodes)
+            planned.add(mode.name)
+    assert planned == set(ALGORITHMS)
+
+
+def fingerprints() -> str:
+    """One line per plan, for a process of another hash seed to print too."""
+    lines = []
+    for seed in (1, 5):
+        graph = program(seed)
+        for mode in modes_for(graph):
+            try:
+                plan = repr(make_plan(graph, "id", INVENTORY, PlanOptions(mode=mode, saturate_host=seed == 5)))
+            except REFUSALS as error:
+                plan = str(error)
+            lines.append(f"{mode.name} {hashlib.sha256(plan.encode()).hexdigest()}")
+    return "\n".join(lines)
+
+
+def test_another_process_makes_the_same_plans() -> None:
+    module = "tests.planner.partition.test_modes_agree"
+    script = f"from {module} import fingerprints\nprint(fingerprints())"
+    printed = []
+    for hash_seed in ("1", "2"):
+        finished = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert finished.returncode == 0, finished.stderr
+        printed.append(finished.stdout.strip())
+    assert printed[0] == printed[1]
+    assert len(printed[0].splitlines()) == 26

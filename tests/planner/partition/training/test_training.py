@@ -1,0 +1,139 @@
+"""Training: what stages keep, and what a step takes, against small cases reckoned by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.evaluate import Evaluation, evaluate, objective_value
+from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.problem import PartitionProblem
+from planner.partition.training.memory import counted_microbatches, kept_microbatches
+from planner.partition.training.pipeline_order import Pass, device_orders
+from tests.planner.partition.problems import chain
+
+
+def trained(
+    schedule: PipelineSchedule = PipelineSchedule.GPIPE, microbatches: int = 4, **more: object
+) -> PartitionProblem:
+    """Two nodes of 1 s and 2 s on each of three devices; values of 10, 20 and 40 bytes; states of 5 and 7."""
+    given = {"value_bytes": [10, 20, 40], "states": [(5, (0,)), (7, (1,))], "per_byte": 0.125, **more}
+    return chain([[1.0, 2.0]] * 3, training=Training(schedule=schedule, microbatches=microbatches), **given)
+
+
+def halves(problem: PartitionProblem, replicas: tuple[tuple[int, ...], ...] = ()) -> Evaluation:
+    return evaluate(problem, replace(contiguous(problem, (0, 1, 2), (0, 1), ["", ""]), replicas=replicas))
+
+
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("microbatches", [1, 2, 3, 8])
+@pytest.mark.parametrize("stages", [1, 2, 5])
+def test_what_is_kept_is_what_the_order_keeps(schedule: PipelineSchedule, microbatches: int, stages: int) -> None:
+    training = Training(schedule=schedule, microbatches=microbatches)
+    orders = device_orders(schedule, microbatches, [[stage] for stage in range(stages)])
+    counted = counted_microbatches(orders, stages)
+    assert counted == [kept_microbatches(training, stages, stage) for stage in range(stages)]
+
+
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("where", [[[0], [1], [2]], [[0], [1], [0], [1]], [[0, 1], [2]], [[0], [0], [1, 2]]], ids=str)
+def test_every_microbatch_passes_every_stage_once(schedule: PipelineSchedule, where: list[list[int]]) -> None:
+    orders = device_orders(schedule, 5, where)
+    done = [(step.stage, step.microbatch) for order in orders.values() for step in order if step.kind is Pass.FORWARD]
+    assert sorted(done) == [(stage, index) for stage in range(len(where)) for index in range(5)]
+    weights = {Pass.BACKWARD, Pass.BACKWARD_WEIGHT}
+    back = [(step.stage, step.microbatch) for order in orders.values() for step in order if step.kind in weights]
+    assert sorted(back) == sorted(done)
+
+
+def test_zero_bubble_puts_weights_off_by_the_stage() -> None:
+    order = device_orders(PipelineSchedule.ZERO_BUBBLE, 4, [[0], [1]])[1]
+    short = {Pass.FORWARD: "F", Pass.BACKWARD_INPUT: "B", Pass.BACKWARD_WEIGHT: "W"}
+    assert " ".join(f"{short[step.kind]}{step.microbatch}" for step in order) == "F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 W3"
+
+
+def test_a_stage_holds_gradients_optimizer_state_and_what_it_saved() -> None:
+    first, second = halves(trained()).stages
+    assert (first.gradient_bytes, first.optimizer_bytes) == (5, 5)
+    assert (second.gradient_bytes, second.optimizer_bytes) == (7, 7)
+    # The value that enters and the one that is made, in each of four microbatches.
+    assert (first.saved_bytes, second.saved_bytes) == (4 * (10 + 20), 4 * (20 + 40))
+    assert first.peak_bytes == 5 + 5 + 5 + 4 * 30 + first.activation_bytes + first.buffer_bytes
+
+
+def test_later_stages_keep_fewer_microbatches() -> None:
+    first, second = halves(trained(PipelineSchedule.ONE_F_ONE_B)).stages
+    assert (first.saved_bytes, second.saved_bytes) == (2 * 30, 60)
+
+
+def test_a_frozen_start_has_no_backward_pass_and_gets_no_gradient() -> None:
+    first, second = halves(trained(frozen=(0,))).stages
+    assert (first.backward_seconds, second.backward_seconds) == (0.0, 4.0)
+    assert (first.communication_seconds, second.communication_seconds) == (2.5, 2.5)
+    assert first.saved_bytes == 4 * 20
+
+
+def test_the_load_counts_both_ways() -> None:
+    found = halves(trained())
+    assert [stage.communication_seconds for stage in found.stages] == [5.0, 5.0]
+    assert found.device_load_seconds == (3.0 + 5.0, 6.0 + 5.0, 0.0)
+    assert found.bottleneck_seconds == 11.0
+    assert found.latency_seconds == 1.0 + 2.5 + 2.0
+
+
+def test_a_step_of_uneven_stages() -> None:
+    found = halves(trained(microbatches=2, per_byte=0.0))
+    # The second stage is never idle after its first second: 2 x (2 + 4); the first then has one backward pass left.
+    assert found.step_seconds == 1 + 2 * 6 + 2
+    assert objective_value(found, Objective.STEP_TIME) == found.step_seconds
+
+
+def test_messages_lengthen_the_step() -> None:
+    found = halves(trained(microbatches=1))
+    assert found.step_seconds == 1 + 2.5 + 2 + 4 + 2.5 + 2
+
+
+def test_a_copy_takes_its_share_and_holds_all_states() -> None:
+    inference = chain([[1.0, 2.0], [1.0, 2.0], [1.0, 6.0]], value_bytes=[10, 20, 40], states=[(5, (0,)), (7, (1,))])
+    found = halves(inference, ((), (2,)))
+    assert found.stages[1].compute_seconds == 6.0
+    assert found.device_load_seconds == (1.0, 3.0, 3.0)
+    assert found.device_peak_bytes[1] == found.device_peak_bytes[2] == found.stages[1].peak_bytes
+    assert found.latency_seconds == 7.0
+
+
+def test_messages_to_copies_take_the_slowest_link() -> None:
+    per_byte = [[0.0, 0.125, 0.5], [0.125, 0.0, 0.125], [0.25, 0.125, 0.0]]
+    found = halves(chain([[1.0, 2.0]] * 3, value_bytes=[10, 20, 40], per_byte=per_byte), ((), (2,)))
+    assert [stage.communication_seconds for stage in found.stages] == [10.0, 10.0]
+
+
+def test_copies_keep_fewer_microbatches_and_sum_their_gradients() -> None:
+    alone, shared = halves(trained()), halves(trained(), ((), (2,)))
+    assert shared.stages[1].saved_bytes == alone.stages[1].saved_bytes // 2
+    free = halves(trained(per_byte=0.0), ((), (2,)))
+    # A ring of two sends the 7 bytes of gradient once in halves each way: over free links, nothing.
+    assert free.step_seconds is not None
+    assert shared.step_seconds is not None
+    assert free.step_seconds < shared.step_seconds
+
+
+def test_memory_share_is_of_the_fullest_device() -> None:
+    problem = chain([[1.0, 2.0]] * 2, states=[(50, (0,)), (30, (1,))], memory_bytes=[1000, 100], value_bytes=[0] * 3)
+    assert objective_value(halves(problem), Objective.MEMORY) == 0.3
+
+
+def test_in_inference_there_is_no_step() -> None:
+    found = halves(chain([[1.0, 2.0]] * 2))
+    assert found.step_seconds is None
+    assert objective_value(found, Objective.LATENCY) == 3.0
+
+
+def test_a_device_that_cannot_run_a_node_takes_for_ever() -> None:
+    problem = chain([[1.0, np.inf], [1.0, 2.0]])
+    whole = Assignment(stage_of_node=(0, 0), device_of_stage=(0,), reasons=("",))
+    assert evaluate(problem, whole).bottleneck_seconds == np.inf
+    assert evaluate(problem, replace(whole, device_of_stage=(1,))).bottleneck_seconds == 3.0
