@@ -17,9 +17,9 @@ import numpy as np
 
 from planner.cli.placement_messages import Found, Role, Task
 from planner.partition.placement.free import first_incumbent
-from planner.partition.placement.netlist import Netlist, netlist_of
+from planner.partition.placement.netlists.netlist import Netlist, netlist_of
+from planner.partition.placement.netlists.turns import Annealing, Incumbent, Programmes, improved
 from planner.partition.placement.solve import contiguous_start
-from planner.partition.placement.turns import Annealing, Incumbent, Programmes, improved
 
 _FIRST_STEPS, _MOST_DOUBLINGS = 2_000_000, 3
 _TURNS_IN_VAIN = 2

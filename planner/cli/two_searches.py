@@ -13,12 +13,15 @@ from multiprocessing.connection import Connection, wait
 
 from planner.cli.placement_messages import Found, Role, Task
 from planner.partition.placement.free import placement_of
-from planner.partition.placement.must_fit import check_can_exist, no_packing_found
-from planner.partition.placement.netlist import Netlist, netlist_of
-from planner.partition.placement.packing import first_packing, fits
+from planner.partition.placement.netlists.must_fit import check_can_exist, no_packing_found
+from planner.partition.placement.netlists.netlist import Netlist, netlist_of
+from planner.partition.placement.netlists.packing import first_packing, fits
+from planner.partition.placement.netlists.turns import Incumbent, improved, incumbent_of
 from planner.partition.placement.problem import Placement, PlacementProblem
-from planner.partition.placement.turns import Incumbent, improved, incumbent_of
 
+# Of the limit, what the interpreter takes to start and everything to end.
+_OUTSIDE_SECONDS = 3.0
+_OUTSIDE_SHARE = 0.1
 # For a process to be told, and to end a step that it is in.
 _SPARE_SECONDS = 0.5
 _LEAST_SHARE = 0.5
@@ -27,7 +30,7 @@ _LEAST_SHARE = 0.5
 def place_by_two(problem: PlacementProblem, *, started_seconds: float, limit_seconds: float) -> Placement:
     """The best that both have sent within the limit. Raises Infeasible."""
     check_can_exist(problem)
-    deadline = started_seconds + limit_seconds
+    deadline = started_seconds + limit_seconds - min(_OUTSIDE_SECONDS, limit_seconds * _OUTSIDE_SHARE)
     spare = min(_SPARE_SECONDS, limit_seconds * _LEAST_SHARE)
     task = Task(problem=problem, started_seconds=started_seconds, deadline_seconds=deadline - spare)
     with _workers() as connections:

@@ -29,6 +29,7 @@ USUAL_SECONDS = 30.0
 
 # As a share: what the integer programmes' tolerances leave open.
 PROVEN_GAP = 3e-6
+EXACT_GAP = 1e-9
 
 
 class SolveObjective(Enum):
@@ -156,7 +157,8 @@ def _write(path: Path, assignment: Mapping[str, str]) -> None:
 
 
 def _summary(solution: Solution) -> str:
-    proof = "proven optimal" if solution.proven else f"gap {solution.gap:.2%}"
+    exact = "proven optimal" if solution.gap <= EXACT_GAP else f"proven optimal to {PROVEN_GAP:g}"
+    proof = exact if solution.proven else f"gap {solution.gap:.2%}"
     numbers = f"value {_number(solution.value)}, lower bound {_number(solution.lower_bound)}"
     written = f"; written to {solution.assignment}" if solution.assignment else ""
     return f"{numbers} ({proof}), {solution.seconds:.1f} s{written}"

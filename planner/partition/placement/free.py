@@ -8,12 +8,12 @@ from itertools import count
 import numpy as np
 
 from planner.partition.placement.loads import device_loads
-from planner.partition.placement.lower_bound import lower_bound
-from planner.partition.placement.must_fit import check_can_exist, no_packing_found
-from planner.partition.placement.netlist import Netlist, loads_of, netlist_of
-from planner.partition.placement.packing import first_packing, fits
+from planner.partition.placement.netlists.lower_bound import lower_bound
+from planner.partition.placement.netlists.must_fit import check_can_exist, no_packing_found
+from planner.partition.placement.netlists.netlist import Netlist, loads_of, netlist_of
+from planner.partition.placement.netlists.packing import first_packing, fits
+from planner.partition.placement.netlists.turns import Annealing, Incumbent, Programmes, incumbent_of
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
-from planner.partition.placement.turns import Annealing, Incumbent, Programmes, incumbent_of
 from planner.partition.problem import Integers
 
 DEFAULT_EFFORT = 4_000_000

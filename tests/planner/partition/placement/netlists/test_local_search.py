@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.partition.placement import local_search
-from planner.partition.placement.annealing import annealed
 from planner.partition.placement.loads import device_bytes, device_loads
-from planner.partition.placement.netlist import loads_of, netlist_of
-from planner.partition.placement.packing import first_packing, fits
+from planner.partition.placement.netlists import local_search
+from planner.partition.placement.netlists.annealing import annealed
+from planner.partition.placement.netlists.netlist import loads_of, netlist_of
+from planner.partition.placement.netlists.packing import first_packing, fits
 from planner.partition.placement.problem import never
 from tests.planner.partition.placement.small_problems import random_problem
 

@@ -7,8 +7,8 @@ from itertools import count
 
 import numpy as np
 
-from planner.partition.placement.exchange import exchanged
-from planner.partition.placement.netlist import Netlist, loads_of
+from planner.partition.placement.netlists.exchange import exchanged
+from planner.partition.placement.netlists.netlist import Netlist, loads_of
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 
@@ -75,7 +75,7 @@ def annealed(
 
 class _Annealing:
     def __init__(self, netlist: Netlist, start: Integers, turn: int = 0) -> None:
-        from planner.partition.placement import local_search
+        from planner.partition.placement.netlists import local_search
 
         self._kernel = local_search
         self._netlist = netlist

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.partition.placement.neighbourhood import Limits, placed_anew, region
-from planner.partition.placement.neighbourhood_search import NeighbourhoodSearch
-from planner.partition.placement.netlist import Netlist, loads_of, netlist_of
-from planner.partition.placement.packing import first_packing, fits
+from planner.partition.placement.netlists.neighbourhood import Limits, placed_anew, region
+from planner.partition.placement.netlists.neighbourhood_search import NeighbourhoodSearch
+from planner.partition.placement.netlists.netlist import Netlist, loads_of, netlist_of
+from planner.partition.placement.netlists.packing import first_packing, fits
 from planner.partition.placement.problem import never
 from planner.partition.problem import Integers
 from tests.planner.partition.placement.small_problems import random_problem

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.partition.placement.exchange import exchanged
-from planner.partition.placement.netlist import loads_of, netlist_of
-from planner.partition.placement.packing import first_packing, fits
+from planner.partition.placement.netlists.exchange import exchanged
+from planner.partition.placement.netlists.netlist import loads_of, netlist_of
+from planner.partition.placement.netlists.packing import first_packing, fits
 from tests.planner.partition.placement.small_problems import random_problem
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.netlists.netlist import Netlist
 from planner.partition.problem import Floats, Integers
 
 _TABLE = 1 << 12

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.partition.placement.annealing import annealed
-from planner.partition.placement.milp import better_or_bound, num_columns
-from planner.partition.placement.neighbourhood_search import NeighbourhoodSearch
-from planner.partition.placement.netlist import Netlist, loads_of
-from planner.partition.placement.packing import fits
+from planner.partition.placement.netlists.annealing import annealed
+from planner.partition.placement.netlists.milp import better_or_bound, num_columns
+from planner.partition.placement.netlists.neighbourhood_search import NeighbourhoodSearch
+from planner.partition.placement.netlists.netlist import Netlist, loads_of
+from planner.partition.placement.netlists.packing import fits
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 

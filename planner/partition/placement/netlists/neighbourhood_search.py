@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.placement.neighbourhood import Limits, placed_anew, region
-from planner.partition.placement.netlist import Netlist, loads_of
+from planner.partition.placement.netlists.neighbourhood import Limits, placed_anew, region
+from planner.partition.placement.netlists.netlist import Netlist, loads_of
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.netlists.netlist import Netlist
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Booleans, Floats, Integers
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.partition.placement.milp import ELSEWHERE, FREE, better_or_bound
-from planner.partition.placement.netlist import Netlist, loads_of, merged
+from planner.partition.placement.netlists.milp import ELSEWHERE, FREE, better_or_bound
+from planner.partition.placement.netlists.netlist import Netlist, loads_of, merged
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 

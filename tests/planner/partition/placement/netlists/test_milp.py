@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.partition.placement.milp import better_or_bound
-from planner.partition.placement.netlist import Netlist, loads_of, netlist_of
-from planner.partition.placement.packing import fits
+from planner.partition.placement.netlists.milp import better_or_bound
+from planner.partition.placement.netlists.netlist import Netlist, loads_of, netlist_of
+from planner.partition.placement.netlists.packing import fits
 from planner.partition.placement.problem import never
 from tests.planner.partition.placement.small_problems import random_problem
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.netlists.netlist import Netlist
 from planner.partition.problem import Floats, Integers
 
 _LARGEST_PROGRAM = 60_000

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.partition.placement.lower_bound import lower_bound
-from planner.partition.placement.netlist import loads_of, netlist_of
-from planner.partition.placement.packing import fits
+from planner.partition.placement.netlists.lower_bound import lower_bound
+from planner.partition.placement.netlists.netlist import loads_of, netlist_of
+from planner.partition.placement.netlists.packing import fits
 from tests.planner.partition.placement.small_problems import random_problem
 
 

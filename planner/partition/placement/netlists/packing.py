@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.partition.placement.netlist import Netlist
+from planner.partition.placement.netlists.netlist import Netlist
 from planner.partition.problem import Floats, Integers
 
 # Of a cell, and of the loads and the free bytes [d] so far: [d], least where it should go.
