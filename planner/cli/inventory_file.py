@@ -40,6 +40,18 @@ def read_inventory(path: Path) -> Inventory:
         raise InventoryError(f"{path}: {error.message}", **error.metadata) from None
 
 
+def inventory_path(named: str) -> Path | None:
+    """None for the id of a stored inventory. Raises InventoryError for what can only be a file, and is not there."""
+    path = Path(named)
+    try:
+        found = path.exists()
+    except (OSError, ValueError):
+        found = False
+    if not found and (path.suffix or len(path.parts) > 1):
+        raise InventoryError(f"{shown(named)}: there is no such file; name one, or the id of a stored inventory")
+    return path if found else None
+
+
 def parse_inventory(document: Any) -> Inventory:
     fields = _mapping(document, "the inventory", INVENTORY_KEYS)
     entries = _list(fields, "devices")

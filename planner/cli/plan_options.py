@@ -12,6 +12,7 @@ import typer
 
 from planner.cli.document_file import expect_mapping, read_document
 from planner.errors import OptionsError
+from planner.graph.bounds import shown_value
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.plan.options import (
     AotBasedMode,
@@ -60,7 +61,7 @@ CutOption = Annotated[
     list[str] | None, typer.Option("--cut", metavar="PATH", help="Cut after this module; repeat for more cuts.")
 ]
 StagesOption = Annotated[
-    int, typer.Option("--stages", min=0, help="optimal, balanced: how many; 0 means as many as help.")
+    int, typer.Option("--stages", min=0, max=100_000, help="optimal, balanced: how many; 0 means as many as help.")
 ]
 FreeOption = Annotated[
     bool, typer.Option("--free", help="optimal: a device may hold several stages, from anywhere in the program.")
@@ -82,7 +83,9 @@ ObjectiveOption = Annotated[Objective, typer.Option("--objective", help="What to
 ScheduleOption = Annotated[
     PipelineSchedule | None, typer.Option("--schedule", help="Plan for training under this schedule.")
 ]
-MicrobatchesOption = Annotated[int, typer.Option("--microbatches", min=1, help="Training: microbatches per step.")]
+MicrobatchesOption = Annotated[
+    int, typer.Option("--microbatches", min=1, max=1 << 16, help="Training: microbatches per step.")
+]
 OptimizerBytesOption = Annotated[
     float, typer.Option("--optimizer-bytes", help="Training: bytes of optimizer state per trained parameter.")
 ]
@@ -90,7 +93,7 @@ BackwardRatioOption = Annotated[
     float, typer.Option("--backward-ratio", help="Training: a backward pass's time over its forward pass's.")
 ]
 RoutingOption = Annotated[Routing, typer.Option("--routing", help="Straight to each consumer, or hop by hop.")]
-InFlightOption = Annotated[int, typer.Option("--in-flight", min=0, help="Microbatches per edge; 0 means 2.")]
+InFlightOption = Annotated[int, typer.Option("--in-flight", min=0, max=1024, help="Microbatches per edge; 0 means 2.")]
 SymbolOption = Annotated[
     list[str] | None, typer.Option("--symbol", metavar="NAME=VALUE", help="Plan for this size of a dimension.")
 ]
@@ -170,7 +173,16 @@ class ModeFlags:
 def training_of(
     schedule: PipelineSchedule | None, microbatches: int, optimizer_bytes: float, backward_ratio: float
 ) -> Training | None:
+    usual = Training()
+    given = {
+        "--microbatches": microbatches != usual.microbatches,
+        "--optimizer-bytes": optimizer_bytes != usual.optimizer_bytes_per_parameter,
+        "--backward-ratio": backward_ratio != usual.backward_ratio,
+    }
     if schedule is None:
+        flag = next((flag for flag, is_given in given.items() if is_given), None)
+        if flag is not None:
+            raise OptionsError(f"{flag} without --schedule: it is about training; name the schedule to train under")
         return None
     return Training(
         schedule=schedule,
@@ -193,6 +205,9 @@ def read_assignment(path: Path | None) -> AotBasedMode:
         raise OptionsError(f"{path}: partition_of_node needs a list of whole numbers from 0, one for each node")
     if not _all(devices, str):
         raise OptionsError(f"{path}: device_of_partition needs a list of device ids")
+    beyond = next((partition for partition in partitions if partition >= len(devices)), None)
+    if beyond is not None:
+        raise OptionsError(f"{path}: partition {shown_value(beyond)} has no device; there are {len(devices)}")
     return AotBasedMode(partition_of_node=tuple(partitions), device_of_partition=tuple(devices))
 
 
@@ -201,6 +216,15 @@ def symbol_value(text: str) -> tuple[str, int]:
     if not name or not value.isdecimal() or len(value) > MAX_DIGITS:
         raise OptionsError(f"--symbol {text[:80]!r} is no NAME=VALUE with a whole number, such as batch=8")
     return name, int(value)
+
+
+def symbol_values(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Raises OptionsError for a dimension that is given two values."""
+    chosen: dict[str, int] = {}
+    for name, value in map(symbol_value, texts):
+        if chosen.setdefault(name, value) != value:
+            raise OptionsError(f"--symbol: {name} is to be {chosen[name]} and {value}; name one")
+    return tuple(chosen.items())
 
 
 def shape_bucket(text: str) -> ShapeBucket:
@@ -248,7 +272,7 @@ def plan_options(
         objective=objective,
         routing=routing,
         microbatches_in_flight=in_flight,
-        symbol_values=tuple(map(symbol_value, symbols)),
+        symbol_values=symbol_values(symbols),
         buckets=tuple(map(shape_bucket, buckets)),
         training=training,
         fixed=tuple(map(fixed_module, fixed)),

@@ -20,6 +20,7 @@ from planner.client.records import (
     StoredPlan,
 )
 from planner.cost.inventory import Device, Inventory
+from planner.plan.options import OptimalMode
 from planner.plan.plan import Plan, Stage
 
 BAR_CELLS = 6
@@ -168,6 +169,8 @@ def _plan_caption(plan: Plan) -> str:
         text += f", training step {format_seconds(plan.step_seconds)}"
     if plan.gap is not None:
         closeness = f"within {plan.gap:.2%} of optimal" if plan.gap else "proven optimal"
+        if not isinstance(plan.options.mode, OptimalMode):
+            closeness += f" for mode {plan.options.mode.name}"
         text += f"; {plan.options.objective.value} {closeness}"
     if plan.tie_groups:
         text += f", {len(plan.tie_groups)} tied tensor(s) held by several stages"

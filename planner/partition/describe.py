@@ -21,7 +21,7 @@ def describe_bytes(size: int) -> str:
 def describe_seconds(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
 def describe_node(problem: PartitionProblem, node: int) -> str:

@@ -62,11 +62,13 @@ def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) ->
     yield f"  ends because: {stage.reason}"
     if stage.index in next_best:
         yield f"  {_next_best(plan, next_best[stage.index])}"
-    compute, communication = stage.compute_seconds, stage.communication_seconds
-    yield (
-        f"  load {describe_seconds(compute + communication)}: "
-        f"compute {describe_seconds(compute)}, communication {describe_seconds(communication)}"
-    )
+    parts = {
+        "compute": stage.compute_seconds,
+        "backward": stage.backward_seconds,
+        "communication": stage.communication_seconds,
+    }
+    shown = [f"{name} {describe_seconds(spent)}" for name, spent in parts.items() if spent or name != "backward"]
+    yield f"  load {describe_seconds(sum(parts.values()))}: {', '.join(shown)}"
     yield f"  memory {_memory(plan, stage)}"
     consumed = sum(entry.consumed for entry in stage.liveness)
     bypassing = sum(entry.bypassing and not entry.consumed for entry in stage.liveness)
@@ -108,10 +110,17 @@ _PROMISES: Mapping[Objective, Callable[[float], str]] = {
 
 def _memory(plan: Plan, stage: Stage) -> str:
     memory = stage.memory
-    parts = (
-        f"{describe_bytes(memory.peak_bytes)}: states {describe_bytes(memory.state_bytes)}, "
-        f"activations {describe_bytes(memory.activation_bytes)}, buffers {describe_bytes(memory.buffer_bytes)}"
-    )
+    held = {
+        "states": memory.state_bytes,
+        "gradients": memory.gradient_bytes,
+        "optimizer": memory.optimizer_bytes,
+        "saved for backward": memory.saved_bytes,
+        "activations": memory.activation_bytes,
+        "buffers": memory.buffer_bytes,
+    }
+    always = ("states", "activations", "buffers")
+    shown = [f"{name} {describe_bytes(size)}" for name, size in held.items() if size or name in always]
+    parts = f"{describe_bytes(memory.peak_bytes)}: {', '.join(shown)}"
     of_devices = []
     for device in plan.inventory.devices:
         if device.id in stage.device_ids:
@@ -141,7 +150,8 @@ def _busiest_device(plan: Plan) -> str:
     load: dict[str, float] = {}
     for stage in plan.stages:
         for device_id in stage.device_ids:
-            load[device_id] = load.get(device_id, 0.0) + stage.compute_seconds + stage.communication_seconds
+            seconds = stage.compute_seconds + stage.backward_seconds + stage.communication_seconds
+            load[device_id] = load.get(device_id, 0.0) + seconds / len(stage.device_ids)
     return max(load, key=load.__getitem__)
 
 

@@ -10,7 +10,7 @@ import typer
 from planner.cli.graph_names import find_graph
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
-from planner.cli.plan_options import symbol_value
+from planner.cli.plan_options import symbol_values
 from planner.cli.profile_tables import profiles_table
 from planner.cli.progress import profile_bars
 from planner.cli.times import read_times_file
@@ -41,7 +41,7 @@ def run_profile(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Time each distinct node of a graph on a device, and store the times."""
-    symbols = dict(map(symbol_value, symbol or []))
+    symbols = dict(symbol_values(symbol or []))
     with connect(server) as client, profile_bars() as on_progress:
         records = client.profile_graph(
             find_graph(client, graph).id,

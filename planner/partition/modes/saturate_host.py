@@ -39,6 +39,9 @@ def _able(problem: PartitionProblem, assignment: Assignment) -> list[list[bool]]
     barred = np.isinf(problem.compute_seconds)
     found = np.ones((problem.num_devices, problem.num_devices), dtype=np.bool_)
     for stage, devices in enumerate(assignment.devices_of_stage):
-        can = ~barred[:, stages == stage].any(axis=1)
+        runs = stages == stage
+        if assignment.recomputed:
+            runs[list(assignment.recomputed[stage])] = True
+        can = ~barred[:, runs].any(axis=1)
         found[list(devices)] &= can
     return found.tolist()

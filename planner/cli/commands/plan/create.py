@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from planner.cli import plan_options as given
 from planner.cli.commands.plan.group import app
 from planner.cli.graph_names import find_graph
-from planner.cli.inventory_file import read_inventory
+from planner.cli.inventory_file import inventory_path, read_inventory
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
@@ -74,7 +73,7 @@ def create_plan(
         together=together or (),
         saturate_host=saturate_host,
     )
-    file = Path(inventory) if inventory and Path(inventory).exists() else None
+    file = inventory_path(inventory) if inventory else None
     with connect(server) as client, spinner("planning"):
         plan = client.create_plan(
             find_graph(client, graph).id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from rich.console import Group
 
 from planner.cli import plan_options as given
 from planner.cli.commands.plan.group import PlanArgument, app
-from planner.cli.inventory_file import read_inventory
+from planner.cli.inventory_file import inventory_path, read_inventory
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
@@ -49,10 +48,10 @@ def what_if(
         graph = client.read_graph(graph_id)
         devices = before.inventory
         if inventory is not None:
-            file = Path(inventory)
-            devices = read_inventory(file) if file.exists() else client.get_inventory(inventory).inventory
+            file = inventory_path(inventory)
+            devices = read_inventory(file) if file else client.get_inventory(inventory).inventory
         options = before.options
-        changed = dict(options.symbol_values) | dict(map(given.symbol_value, symbol or []))
+        changed = dict(options.symbol_values) | dict(given.symbol_values(symbol or []))
         options = replace(
             options,
             mode=given.ModeFlags(name=mode).mode() if mode else options.mode,
