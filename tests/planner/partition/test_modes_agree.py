@@ -97,7 +97,7 @@ def check_holds(problem: PartitionProblem, found: Assignment) -> None:
     assert (np.array(evaluate(problem, found).device_peak_bytes) <= problem.device_memory_bytes).all()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(question=questions())
 def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Request]) -> None:
     problem, request = question
@@ -111,7 +111,7 @@ def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Reque
         assert values["optimal"] <= value * (1 + 1e-9), mode
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(question=questions())
 def test_bounds_stand_below_every_contiguous_layout(question: tuple[PartitionProblem, Request]) -> None:
     problem, request = question
@@ -130,7 +130,7 @@ def contiguous_values(problem: PartitionProblem, objective: Objective) -> Iterat
             yield value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(question=questions())
 def test_host_saturation_only_adds_devices_that_hold_what_they_must(
     question: tuple[PartitionProblem, Request],
@@ -183,11 +183,12 @@ def test_the_verifier_takes_every_plan_of_every_mode(schedule: PipelineSchedule 
     training = None if schedule is None else Training(schedule=schedule, microbatches=3)
     objectives = [one for one in Objective if training is not None or one is not Objective.STEP_TIME]
     planned: set[str] = set()
-    for seed in range(4):
+    for seed in range(3):
         graph = program(seed)
-        for index, (mode, objective) in enumerate(product(modes_for(graph), objectives)):
+        # Every combination in three programs.
+        for mode, objective in list(product(modes_for(graph), objectives))[seed::3]:
             options = PlanOptions(
-                mode=mode, objective=objective, routing=routing, training=training, saturate_host=index % 3 == 0
+                mode=mode, objective=objective, routing=routing, training=training, saturate_host=seed == 1
             )
             try:
                 plan = make_plan(graph, "id", INVENTORY, options)
@@ -201,11 +202,11 @@ def test_the_verifier_takes_every_plan_of_every_mode(schedule: PipelineSchedule 
 def fingerprints() -> str:
     """One line per plan, for a process of another hash seed to print too."""
     lines = []
-    for seed in (1, 5):
+    for seed in (1, 2):
         graph = program(seed)
         for mode in modes_for(graph):
             try:
-                plan = repr(make_plan(graph, "id", INVENTORY, PlanOptions(mode=mode, saturate_host=seed == 5)))
+                plan = repr(make_plan(graph, "id", INVENTORY, PlanOptions(mode=mode, saturate_host=seed == 2)))
             except REFUSALS as error:
                 plan = str(error)
             lines.append(f"{mode.name} {hashlib.sha256(plan.encode()).hexdigest()}")
