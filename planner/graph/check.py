@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from planner.errors import GraphError
 from planner.graph.bounds import (
@@ -26,6 +27,7 @@ from planner.graph.bounds import (
     count_leaves,
     shown,
 )
+from planner.graph.cycle import cycle_text, find_cycle
 from planner.graph.expression import Expression, evaluate
 from planner.graph.ir import (
     Argument,
@@ -44,6 +46,7 @@ from planner.graph.ir import (
     Value,
     ValueKind,
     ValueReference,
+    values_read,
 )
 from planner.graph.operators import load_vocabulary
 
@@ -115,7 +118,10 @@ def _check_program(graph: Graph, where: str, outer_hints: dict[int, int]) -> Non
         if node.context not in checked_contexts:
             _check_context(node.context, at)
             checked_contexts.add(node.context)
-        _check_node(node, values, defined, len(graph.subgraphs), at)
+        try:
+            _check_node(node, values, defined, len(graph.subgraphs), at)
+        except _NotYetGiven as error:
+            raise _order_error(graph.nodes, index, error.value_id, at) from None
     _check_outputs(graph.outputs, defined, where)
     _check_all_defined(values, defined, where)
     for index, subgraph in enumerate(graph.subgraphs):
@@ -277,6 +283,31 @@ def _check_context(context: Context, at: str) -> None:
         raise GraphError(f"{at}: autocast for {classes}, needs each of {sorted(_AUTOCAST_DEVICE_CLASSES)} at most once")
 
 
+class _NotYetGiven(Exception):
+    def __init__(self, value_id: int) -> None:
+        super().__init__(value_id)
+        self.value_id = value_id
+
+
+def _order_error(nodes: Sequence[Node], index: int, value_id: int, at: str) -> GraphError:
+    """What is wrong where node `index` reads what no node before it gives: a cycle, the order, or no such value."""
+    maker = {value: number for number, node in enumerate(nodes) for value in node.outputs if value}
+    if value_id not in maker:
+        return GraphError(f"{at}: reads value {value_id}, which nothing before it gives")
+    arcs = [
+        (maker[value], reader) for reader, node in enumerate(nodes) for value in values_read(node) if value in maker
+    ]
+    cycle = find_cycle(len(nodes), arcs)
+    if cycle is not None:
+        text = cycle_text([f"{node} ({shown(nodes[node].name)})" for node in cycle])
+        return GraphError(f"{at}: the nodes form a cycle: {text}, each read by the next; leave one read out")
+    later = f"{maker[value_id]} ({shown(nodes[maker[value_id]].name)})"
+    return GraphError(
+        f"{at}: reads value {value_id}, which nothing before it gives, but node {later} after it; put the nodes in an "
+        f"order in which each comes after those that it reads"
+    )
+
+
 def _check_node(node: Node, values: dict[int, Value], defined: set[int], num_subgraphs: int, at: str) -> None:
     check_name(at, node.name)
     check_name(at, node.module_path)
@@ -287,6 +318,9 @@ def _check_node(node: Node, values: dict[int, Value], defined: set[int], num_sub
         raise GraphError(f"{at}: a keyword argument stands twice")
     for argument in (*node.arguments, *(argument for _, argument in node.keyword_arguments)):
         _check_argument(argument, defined, num_subgraphs, at)
+    for kind, seconds in node.opaque_seconds:
+        if not 0.0 <= seconds < math.inf:
+            raise GraphError(f"{at}: opaque_seconds for {shown(kind)} is {seconds}, needs a finite number from 0")
     if not node.returns_tuple and len(node.outputs) > 1:
         raise GraphError(f"{at}: {len(node.outputs)} outputs, but it does not return a tuple")
     for value_id in node.outputs:
@@ -298,7 +332,7 @@ def _check_argument(argument: Argument, defined: set[int], num_subgraphs: int, a
     check_argument_depth(at, argument)
     for reference in _references(argument):
         if isinstance(reference, ValueReference) and reference.value_id not in defined:
-            raise GraphError(f"{at}: reads value {reference.value_id}, which nothing before it gives")
+            raise _NotYetGiven(reference.value_id)
         if isinstance(reference, SubgraphReference) and not 0 <= reference.subgraph_index < num_subgraphs:
             raise GraphError(f"{at}: speaks of subgraph {reference.subgraph_index}; the graph has {num_subgraphs}")
         if isinstance(reference, DeviceClass) and reference.name not in _DEVICE_CLASSES:

@@ -80,6 +80,19 @@ def _nested(depth: int) -> object:
     ("changes", "message"),
     [
         ({"nodes": (_node(4, 3, 1), _node(3, 1, 2))}, r"node 0 \('n'\): reads value 3, which nothing before it gives"),
+        (
+            {"nodes": (_node(3, 4, 1), _node(4, 3, 1))},
+            r"node 0 .*: the nodes form a cycle: (0|1) .* → (0|1) .* → (0|1) ",
+        ),
+        (
+            {"nodes": (_node(3, 3), _node(4, 1))},
+            r"the nodes form a cycle: 0 \('n'\) → 0 \('n'\), each read by the next",
+        ),
+        ({"nodes": (_node(4, 3), _node(3, 1))}, r"nothing before it gives, but node 1 \('n'\) after it; put"),
+        (
+            {"nodes": (replace(_node(3, 1), opaque_seconds=(("cpu", float("nan")),)),)},
+            r"for 'cpu' is nan, needs a finite",
+        ),
         ({"nodes": (_node(3, 1, 2), _node(3, 3, 1))}, r"node 1 .*: gives value 3, which something before it gives"),
         ({"nodes": (_node(3, 1, 2), _node(9, 3, 1))}, r"node 1 .*: gives value 9, which the graph does not have"),
         ({"values": (*_graph().values, _value(3))}, r"value 3 .* unique"),
