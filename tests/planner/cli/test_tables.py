@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 
+from planner.cli.output import OutputFormat, emit, say
 from planner.cli.tables import memory_bar, plan_table
 from planner.cost.inventory import Device, Inventory
 from planner.plan.options import BalancedMode, PlanOptions
@@ -37,3 +39,14 @@ def test_memory_bars() -> None:
     assert memory_bar(50, 100).plain == "█" * 3 + "░" * 3 + "  50%"
     assert memory_bar(300, 100).plain == "█" * 6 + " 300%"
     assert memory_bar(1, 0).plain.startswith("░")
+
+
+def test_a_name_is_never_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    device = Device(id="[bold]x[/nope] :warning:", kind="cpu", host="h", memory_bytes=1 << 30)
+    plan = make_plan(linear_chain(2), "0" * 64, Inventory(devices=(device,)), PlanOptions(mode=BalancedMode()))
+    emit(plan, OutputFormat.TABLE, lambda: plan_table(plan))
+    say("[/nope]\x1b[31mred\x07")
+    printed = capsys.readouterr()
+    assert device.id in printed.out
+    assert "mode balanced" in printed.out
+    assert printed.err == "[/nope]\\x1b[31mred\\x07\n"
