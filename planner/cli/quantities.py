@@ -51,3 +51,8 @@ def format_seconds(seconds: float) -> str:
             number = seconds / size
             return f"{number:,.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
+
+
+def format_gap(gap: float) -> str:
+    """A share above 0, never as 0.00%: that would look like a proof."""
+    return f"{gap:.2%}" if gap >= 5e-5 else "less than 0.01%"

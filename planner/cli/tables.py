@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.cli.quantities import format_bytes, format_seconds
+from planner.cli.quantities import format_bytes, format_gap, format_seconds
 from planner.client.records import (
     Deployment,
     GraphRecord,
@@ -168,7 +168,7 @@ def _plan_caption(plan: Plan) -> str:
     if plan.step_seconds is not None:
         text += f", training step {format_seconds(plan.step_seconds)}"
     if plan.gap is not None:
-        closeness = f"within {plan.gap:.2%} of optimal" if plan.gap else "proven optimal"
+        closeness = f"within {format_gap(plan.gap)} of optimal" if plan.gap else "proven optimal"
         if not isinstance(plan.options.mode, OptimalMode):
             closeness += f" for mode {plan.options.mode.name}"
         text += f"; {plan.options.objective.value} {closeness}"

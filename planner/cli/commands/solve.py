@@ -19,6 +19,7 @@ from planner.cli.instance_file import Instance, parse_instance
 from planner.cli.options import OutputOption
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
+from planner.cli.quantities import format_gap
 from planner.errors import InvalidArgument, PlannerError
 from planner.partition.objective import Objective
 from planner.partition.placement.cost_graph import is_cost_graph, placement_document, read_cost_graph
@@ -158,7 +159,7 @@ def _write(path: Path, assignment: Mapping[str, str]) -> None:
 
 def _summary(solution: Solution) -> str:
     exact = "proven optimal" if solution.gap <= EXACT_GAP else f"proven optimal to {PROVEN_GAP:g}"
-    proof = exact if solution.proven else f"gap {solution.gap:.2%}"
+    proof = exact if solution.proven else f"gap {format_gap(solution.gap)}"
     numbers = f"value {_number(solution.value)}, lower bound {_number(solution.lower_bound)}"
     written = f"; written to {solution.assignment}" if solution.assignment else ""
     return f"{numbers} ({proof}), {solution.seconds:.1f} s{written}"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cli.quantities import format_bytes, format_seconds, parse_bytes
+from planner.cli.quantities import format_bytes, format_gap, format_seconds, parse_bytes
 from planner.errors import InvalidArgument
 
 
@@ -36,3 +36,8 @@ def test_a_size_is_read_back_within_its_three_digits(size: int) -> None:
 )
 def test_seconds_are_shown(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+def test_a_gap_that_is_there_is_never_shown_as_none() -> None:
+    assert format_gap(0.0279) == "2.79%"
+    assert format_gap(1e-6) == "less than 0.01%"
