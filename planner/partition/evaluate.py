@@ -102,8 +102,18 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
         orders = device_orders(problem.training.schedule, problem.training.microbatches, copies)
         kept = counted_microbatches(orders, assignment.num_stages)
     communication = forward.received + forward.sent + gradients.received + gradients.sent
+    held = _held_bytes(problem, stage_of_node, assignment.num_stages)
     stages = tuple(
-        _stage(problem, assignment, stage_of_node, flow, stage, float(communication[stage]), kept[stage])
+        _stage(
+            problem,
+            stage_of_node,
+            flow,
+            stage,
+            devices=copies[stage],
+            held=held,
+            communication_seconds=float(communication[stage]),
+            kept_microbatches=kept[stage],
+        )
         for stage in range(assignment.num_stages)
     )
     loads = [0.0] * problem.num_devices
@@ -201,6 +211,32 @@ def _state_holders(problem: PartitionProblem, stage_of_node: Integers, num_stage
     return states, np.concatenate([stage_of_node[problem.use_node[read]], last])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _HeldBytes:
+    """[stages] of the distinct states that each holds."""
+
+    states: Integers
+    gradients: Integers
+    optimizer: Integers
+
+
+def _held_bytes(problem: PartitionProblem, stage_of_node: Integers, num_stages: int) -> _HeldBytes:
+    states, holders = _state_holders(problem, stage_of_node, num_stages)
+    pairs = np.unique(states * num_stages + holders)
+    states, holders = pairs // num_stages, pairs % num_stages
+
+    def summed(sizes: Integers) -> Integers:
+        total = np.zeros(num_stages, dtype=np.int64)
+        np.add.at(total, holders, sizes[states])
+        return total
+
+    return _HeldBytes(
+        states=summed(problem.state_bytes),
+        gradients=summed(problem.state_gradient_bytes),
+        optimizer=summed(problem.state_optimizer_bytes),
+    )
+
+
 def _reduction(problem: PartitionProblem, devices: tuple[int, ...], size_bytes: int) -> Reduction:
     pairs = np.ix_(devices, devices)
     latency = float(problem.link_latency_seconds[pairs].max())
@@ -210,31 +246,30 @@ def _reduction(problem: PartitionProblem, devices: tuple[int, ...], size_bytes: 
 
 def _stage(
     problem: PartitionProblem,
-    assignment: Assignment,
     stage_of_node: Integers,
     flow: Traffic,
     stage: int,
+    *,
+    devices: Sequence[int],
+    held: _HeldBytes,
     communication_seconds: float,
     kept_microbatches: int,
 ) -> StageEvaluation:
     nodes = np.flatnonzero(stage_of_node == stage)
-    devices = assignment.devices_of_stage[stage]
     entering = (flow.made_in < stage) & (flow.last_needed_in >= stage)
     leaving = (flow.made_in == stage) & ((flow.last_needed_in > stage) | problem.value_returned)
     moved = int(problem.value_bytes[entering].sum() + problem.value_bytes[leaving].sum())
-    held, holders = _state_holders(problem, stage_of_node, assignment.num_stages)
-    states = np.unique(held[holders == stage])
     saved = _saved_bytes(problem, stage_of_node, entering, stage) if kept_microbatches else 0
     return StageEvaluation(
         compute_seconds=_slowest(problem.compute_seconds, devices, nodes),
         communication_seconds=communication_seconds,
         flops=float(problem.flops[nodes].sum()),
-        state_bytes=int(problem.state_bytes[states].sum()),
-        activation_bytes=_activation_bytes(problem, assignment, stage_of_node, flow, stage, nodes, entering),
+        state_bytes=int(held.states[stage]),
+        activation_bytes=_activation_bytes(problem, stage_of_node, flow, stage, nodes, entering),
         buffer_bytes=problem.microbatches_in_flight * moved,
         backward_seconds=_slowest(problem.backward_seconds, devices, nodes) if problem.training else 0.0,
-        gradient_bytes=int(problem.state_gradient_bytes[states].sum()),
-        optimizer_bytes=int(problem.state_optimizer_bytes[states].sum()),
+        gradient_bytes=int(held.gradients[stage]),
+        optimizer_bytes=int(held.optimizer[stage]),
         saved_bytes=kept_microbatches * saved,
     )
 
@@ -255,7 +290,6 @@ def _saved_bytes(problem: PartitionProblem, stage_of_node: Integers, entering: B
 
 def _activation_bytes(
     problem: PartitionProblem,
-    assignment: Assignment,
     stage_of_node: Integers,
     flow: Traffic,
     stage: int,
@@ -274,7 +308,7 @@ def _activation_bytes(
     np.maximum.at(last, problem.value_root[made], step[problem.value_producer[made]])
     shown = problem.shown_node < problem.num_nodes
     np.maximum.at(last, problem.shown_root[shown], step[problem.shown_node[shown]])
-    if stage == assignment.num_stages - 1:
+    if stage == flow.num_stages - 1:
         last[problem.shown_root[~shown]] = end
     kept = (flow.made_in <= stage) & ((flow.last_needed_in > stage) | problem.value_returned)
     last[problem.value_root[kept]] = end
