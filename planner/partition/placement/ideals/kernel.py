@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from planner.partition.placement.compiled import compiled
 from planner.partition.placement.ideals.ideals import Words
 from planner.partition.problem import Booleans, Floats, Integers
 
 
-@njit(cache=True)
+@compiled
 def relax_rows(
     rows: tuple[int, int],
     ideals: Words,

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from planner.partition.placement.compiled import compiled
 from planner.partition.placement.netlists.netlist import Netlist
 from planner.partition.problem import Floats, Integers
 
@@ -84,7 +84,7 @@ def state_of(netlist: Netlist, devices: Integers) -> State:
     )
 
 
-@njit(cache=True)
+@compiled
 def _random(state: State, limit: int) -> int:
     """In [0, limit): xorshift64."""
     x = state.random[0]
@@ -95,7 +95,7 @@ def _random(state: State, limit: int) -> int:
     return int(np.int64((x >> np.uint64(33)) % np.uint64(limit)))
 
 
-@njit(cache=True)
+@compiled
 def recount(arena: Arena, state: State) -> None:
     """Counts, loads and bytes from `device` alone."""
     state.pins[:, :] = 0
@@ -120,7 +120,7 @@ def recount(arena: Arena, state: State) -> None:
             state.pins[net, device] = abs(state.pins[net, device])
 
 
-@njit(cache=True)
+@compiled
 def _loads_after(arena: Arena, state: State, cell: int, target: int) -> tuple[float, float]:
     """Loads of the cell's device and of `target` once it has moved."""
     origin = state.device[cell]
@@ -142,7 +142,7 @@ def _loads_after(arena: Arena, state: State, cell: int, target: int) -> tuple[fl
     return below, above
 
 
-@njit(cache=True)
+@compiled
 def _move(arena: Arena, state: State, cell: int, target: int, below: float, above: float) -> None:
     origin = state.device[cell]
     for at in range(arena.cell_begin[cell], arena.cell_begin[cell + 1]):
@@ -159,7 +159,7 @@ def _move(arena: Arena, state: State, cell: int, target: int, below: float, abov
         state.num_changed[0] += 1
 
 
-@njit(cache=True)
+@compiled
 def _keep_if_best(arena: Arena, state: State, touched: int, other: int) -> None:
     """Copies only what changed since the last best: an improvement costs what led to it."""
     limit = state.best_value[0] * (1.0 - 1e-12)
@@ -179,7 +179,7 @@ def _keep_if_best(arena: Arena, state: State, touched: int, other: int) -> None:
     state.num_changed[0] = 0
 
 
-@njit(cache=True)
+@compiled
 def _energy(arena: Arena, state: State, device: int, load: float, more_bytes: float, scale: float) -> float:
     """The device's load as a share of the best value, to a power; and what it holds beyond its memory."""
     power = load * scale
@@ -189,12 +189,12 @@ def _energy(arena: Arena, state: State, device: int, load: float, more_bytes: fl
     return power + over * arena.overflow_price[device] if over > 0.0 else power
 
 
-@njit(cache=True)
+@compiled
 def _runs(arena: Arena, cell: int, device: int) -> bool:
     return bool(arena.seconds[arena.class_of_device[device], cell] < np.inf)
 
 
-@njit(cache=True)
+@compiled
 def _target(arena: Arena, state: State, cell: int) -> int:
     """A device at random, or every other time one that holds a neighbour."""
     begin, end = arena.cell_begin[cell], arena.cell_begin[cell + 1]
@@ -205,7 +205,7 @@ def _target(arena: Arena, state: State, cell: int) -> int:
     return int(state.device[arena.net_cell[first + _random(state, last - first)]])
 
 
-@njit(cache=True)
+@compiled
 def _try_move(arena: Arena, state: State, cell: int, target: int, scale: float, allowance: float) -> None:
     origin, size = state.device[cell], arena.held_bytes[cell]
     below, above = _loads_after(arena, state, cell, target)
@@ -216,13 +216,13 @@ def _try_move(arena: Arena, state: State, cell: int, target: int, scale: float, 
         _keep_if_best(arena, state, origin, target)
 
 
-@njit(cache=True)
+@compiled
 def _pair_energy(arena: Arena, state: State, origin: int, target: int, scale: float) -> float:
     first = _energy(arena, state, origin, state.load[origin], 0.0, scale)
     return first + _energy(arena, state, target, state.load[target], 0.0, scale)
 
 
-@njit(cache=True)
+@compiled
 def _try_swap(arena: Arena, state: State, cell: int, other: int, scale: float, allowance: float) -> None:
     origin, target = state.device[cell], state.device[other]
     first, second = state.load[origin], state.load[target]
@@ -239,7 +239,7 @@ def _try_swap(arena: Arena, state: State, cell: int, other: int, scale: float, a
         _move(arena, state, cell, origin, second, first)
 
 
-@njit(cache=True)
+@compiled
 def _grow(arena: Arena, state: State, cell: int, limit: int) -> int:
     """Cells of one device, connected, from `cell` on. Their number."""
     origin = state.device[cell]
@@ -265,7 +265,7 @@ def _grow(arena: Arena, state: State, cell: int, limit: int) -> int:
     return size
 
 
-@njit(cache=True)
+@compiled
 def _try_cluster(arena: Arena, state: State, cell: int, target: int, scale: float, allowance: float) -> None:
     origin = state.device[cell]
     limit = 2 + _random(state, 2 << _random(state, 5))
@@ -284,7 +284,7 @@ def _try_cluster(arena: Arena, state: State, cell: int, target: int, scale: floa
         _move(arena, state, state.cluster[index], origin, second, first)
 
 
-@njit(cache=True)
+@compiled
 def anneal(
     arena: Arena,
     state: State,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from planner.partition.placement.compiled import compiled
 
 Array = np.ndarray[Any, Any]
 
 
-@njit(cache=True)
+@compiled
 def list_blocks(
     inside: Array,
     step_begin: Array,
@@ -79,14 +80,14 @@ def list_blocks(
     return begin, before[:count].copy(), classes[:count].copy(), seconds[:count].copy()
 
 
-@njit(cache=True)
+@compiled
 def _grown(found: Array, room: int) -> Array:
     larger = np.empty(room, dtype=found.dtype)
     larger[: found.size] = found
     return larger
 
 
-@njit(cache=True)
+@compiled
 def _block_seconds(
     first: int,
     after: int,
@@ -138,7 +139,7 @@ def _block_seconds(
     )  # fmt: skip
 
 
-@njit(cache=True)
+@compiled
 def _least_loss(
     first: int,
     after: int,

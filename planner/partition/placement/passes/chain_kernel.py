@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from planner.partition.placement.compiled import compiled
 
 Array = np.ndarray[Any, Any]
 
 
-@njit(cache=True)
+@compiled
 def weigh_blocks(
     begin: Array, before: Array, seconds: Array, inside: Array, around: Array, beside_begin: Array,
     beside_unit: Array, beside_flow: Array,
@@ -32,7 +33,7 @@ def weigh_blocks(
     return weighed
 
 
-@njit(cache=True)
+@compiled
 def chain_forward(
     begin: Array, before: Array, classes: Array, weighed: Array, step_begin: Array, step_from: Array,
     step_weighed: Array, following: Array,
@@ -58,7 +59,7 @@ def chain_forward(
     return cost, way, came
 
 
-@njit(cache=True)
+@compiled
 def chain_backward(
     begin: Array, before: Array, classes: Array, weighed: Array, step_begin: Array, step_from: Array,
     step_weighed: Array, following: Array,
@@ -81,7 +82,7 @@ def chain_backward(
     return cost
 
 
-@njit(cache=True)
+@compiled
 def cost_through(
     begin: Array, before: Array, classes: Array, weighed: Array, following: Array, ahead: Array, behind: Array,
 ) -> Array:  # fmt: skip
