@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import GraphError
@@ -21,6 +21,7 @@ from stage_daemon.loader.load import load_stage
 from stage_daemon.loader.parse import parse_graph
 from stage_daemon.loader.rebuild import rebuild_module
 from tests.builders.graph_messages import locations, small_message
+from tests.random_examples import random_examples
 
 CODE = '__import__("os").system("touch pwned")'
 CPU = torch.device("cpu")
@@ -359,7 +360,7 @@ def test_text_arguments_stay_text(text: str) -> None:
         _load(graph.SerializeToString())
 
 
-@settings(max_examples=400, deadline=None)
+@random_examples(400)
 @given(data=st.data())
 def test_mutated_bytes_give_a_sound_graph_or_the_declared_error(data: st.DataObject) -> None:
     mutated = _mutate(data, small_message().SerializeToString())
@@ -373,7 +374,7 @@ def test_mutated_bytes_give_a_sound_graph_or_the_declared_error(data: st.DataObj
         rebuild_module(parse_graph(mutated), CPU)
 
 
-@settings(max_examples=100, deadline=None)
+@random_examples(100)
 @given(data=st.data())
 def test_mutated_graphs_load_or_fail_with_a_daemon_error(data: st.DataObject) -> None:
     """Past the structure: whatever torch makes of arguments that it did not expect."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.client.tensors import RawTensor, TensorKind, from_raw, to_raw
 from planner.errors import InvalidArgument
 from planner.graph.ir import Dtype
+from tests.random_examples import random_examples
 
 NUMPY_HAS = [dtype for dtype in Dtype if dtype.value not in ("bfloat16", "float8_e4m3fn", "float8_e5m2")]
 
@@ -44,7 +45,7 @@ def test_dtypes_that_numpy_lacks_come_out_as_float32(dtype: Dtype) -> None:
     np.testing.assert_array_equal(from_raw(raw, TensorKind.NUMPY), wanted)
 
 
-@settings(deadline=None)
+@random_examples(100)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_float32_rounds_to_bfloat16_as_torch_does(numbers: list[float]) -> None:
     array = np.array(numbers, dtype=np.float32)

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from planner.errors import Infeasible
 from planner.partition.modes.balanced import balanced
 from planner.partition.modes.size_based import size_based
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import chain, problems
+from tests.random_examples import random_examples
 
 
 def refusal(problem: PartitionProblem) -> Infeasible | None:
@@ -21,7 +22,7 @@ def refusal(problem: PartitionProblem) -> Infeasible | None:
     return None
 
 
-@settings(max_examples=60, deadline=None)
+@random_examples(60)
 @given(problem=problems(max_nodes=6, max_devices=3))
 def test_the_bytes_that_lack_are_the_fewest_that_help(problem: PartitionProblem) -> None:
     problem = replace(problem, device_memory_bytes=np.arange(problem.num_devices) * 7 + 10)

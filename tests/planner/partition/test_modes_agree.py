@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
@@ -44,6 +44,7 @@ from planner.plan.options import (
 from planner.planning import make_plan
 from tests.builders.random_graphs import random_graph, random_stages
 from tests.planner.partition.problems import all_contiguous, problems, trainings
+from tests.random_examples import random_examples
 
 REFUSALS = (Infeasible, OptionsError)
 MODULES = ("m0", "m1", "m2")
@@ -97,7 +98,7 @@ def check_holds(problem: PartitionProblem, found: Assignment) -> None:
     assert (np.array(evaluate(problem, found).device_peak_bytes) <= problem.device_memory_bytes).all()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@random_examples(25)
 @given(question=questions())
 def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Request]) -> None:
     problem, request = question
@@ -111,7 +112,7 @@ def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Reque
         assert values["optimal"] <= value * (1 + 1e-9), mode
 
 
-@settings(max_examples=12, deadline=None)
+@random_examples(12)
 @given(question=questions())
 def test_bounds_stand_below_every_contiguous_layout(question: tuple[PartitionProblem, Request]) -> None:
     problem, request = question
@@ -130,7 +131,7 @@ def contiguous_values(problem: PartitionProblem, objective: Objective) -> Iterat
             yield value
 
 
-@settings(max_examples=20, deadline=None)
+@random_examples(20)
 @given(question=questions())
 def test_host_saturation_only_adds_devices_that_hold_what_they_must(
     question: tuple[PartitionProblem, Request],

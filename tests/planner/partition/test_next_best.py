@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from planner.partition.assignment import contiguous
 from planner.partition.evaluate import evaluate
@@ -11,9 +11,10 @@ from planner.partition.next_best import next_best_cuts
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import problems
+from tests.random_examples import random_examples
 
 
-@settings(max_examples=40, deadline=None)
+@random_examples(40)
 @given(problems())
 def test_no_other_place_for_a_cut_is_better(problem: PartitionProblem) -> None:
     positions = allowed_positions(problem)

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlanInvariantError
@@ -26,6 +26,7 @@ from tests.builders.plans import plan_of
 from tests.builders.random_graphs import ADD_IN_PLACE, COND, MULTIPLY, GraphWriter, random_graph, random_stages
 from tests.planner.plan.interpreter import Program, outputs_of, random_inputs
 from tests.planner.plan.lanes import run_lanes
+from tests.random_examples import random_examples
 
 MICROBATCHES = 2
 RANDOM = Operator(kind=OperatorKind.ATEN, name="aten::rand_like", overload="default", random=True)
@@ -43,7 +44,7 @@ def some_recomputed(graph: Graph, stages: tuple[int, ...], seed: int) -> list[li
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@random_examples(150)
 @given(
     seed=st.integers(0, 2**32),
     num_nodes=st.integers(1, 40),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlanInvariantError
@@ -19,6 +19,7 @@ from tests.builders.plans import plan_of
 from tests.builders.random_graphs import BATCH, MULTIPLY, SIZE, VIEW, GraphWriter, random_graph, random_stages
 from tests.planner.plan.interpreter import Program, outputs_of, random_inputs
 from tests.planner.plan.lanes import run_lanes
+from tests.random_examples import random_examples
 
 MICROBATCHES = 3
 
@@ -32,7 +33,7 @@ def split_outputs(graph: Graph, plan: Plan) -> list[list[int]]:
     return run_lanes(graph, plan, inference_schedule(plan), MICROBATCHES)
 
 
-@settings(max_examples=150, deadline=None)
+@random_examples(150)
 @given(
     seed=st.integers(0, 2**32),
     num_nodes=st.integers(1, 40),
@@ -51,7 +52,7 @@ def test_random_splits_give_what_the_whole_program_gives(
     assert split_outputs(graph, plan) == whole_outputs(graph)
 
 
-@settings(max_examples=200, deadline=None)
+@random_examples(200)
 @given(seed=st.integers(0, 2**32), num_nodes=st.integers(2, 25), num_stages=st.integers(2, 5))
 def test_a_split_that_gives_other_numbers_is_refused(seed: int, num_nodes: int, num_stages: int) -> None:
     graph = random_graph(seed, num_nodes)

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import GraphError
@@ -45,6 +45,7 @@ from planner.wire.graph import graph_from_bytes, graph_from_proto, graph_to_byte
 from planner.wire.graph.arguments import argument_from_proto, argument_to_proto
 from planner.wire.graph.expressions import expression_to_proto
 from protos.v1 import graph_pb2
+from tests.random_examples import random_examples
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 IDS = st.integers(1, 2**32 - 1)
@@ -192,7 +193,7 @@ def graphs(**parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Graph]:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@random_examples(60)
 @given(graphs(subgraphs=several(graphs())))
 def test_comes_back_equal(graph: Graph) -> None:
     message = graph_to_proto(graph)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.sources import CostSource, RateSource
@@ -18,11 +18,12 @@ from protos.v1 import plan_pb2
 from tests.builders.options import MODES, full_options
 from tests.builders.plans import plan_of
 from tests.builders.random_graphs import random_graph, random_stages
+from tests.random_examples import random_examples
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)
 
 
-@settings(max_examples=50, deadline=None)
+@random_examples(50)
 @given(seed=st.integers(0, 2**32), num_stages=st.integers(1, 5), routing=st.sampled_from(Routing))
 def test_a_plan_comes_back_from_its_bytes(seed: int, num_stages: int, routing: Routing) -> None:
     graph = random_graph(seed, 20)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible, OptionsError
@@ -13,6 +13,7 @@ from planner.partition.ordered import least_bottleneck, program_pass
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import INFERENCE, all_contiguous, chain, problems, trainings
 from tests.planner.partition.problems import problem as problem_of
+from tests.random_examples import random_examples
 
 
 def fits(problem: PartitionProblem, assignment: Assignment) -> bool:
@@ -43,7 +44,7 @@ def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
     assert found.lower_bound_seconds <= evaluation.bottleneck_seconds
 
 
-@settings(max_examples=250, deadline=None)
+@random_examples(250)
 @pytest.mark.parametrize("relay", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))
 def test_is_the_best_of_all_over_equal_links(relay: bool, data: st.DataObject, num_stages: int) -> None:
@@ -51,26 +52,26 @@ def test_is_the_best_of_all_over_equal_links(relay: bool, data: st.DataObject, n
     check_against_all(problem, num_stages)
 
 
-@settings(max_examples=80, deadline=None)
+@random_examples(80)
 @given(problem=problems(max_nodes=6, max_devices=4, equal_links=True))
 def test_is_the_best_of_all_on_four_devices(problem: PartitionProblem) -> None:
     check_against_all(problem, 0)
 
 
-@settings(max_examples=250, deadline=None)
+@random_examples(250)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False), num_stages=st.integers(0, 3))
 def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, num_stages: int) -> None:
     check_against_all(problem, num_stages)
 
 
-@settings(max_examples=25, deadline=None)
+@random_examples(25)
 @pytest.mark.parametrize("equal_links", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))
 def test_is_the_best_of_all_in_training(equal_links: bool, data: st.DataObject, num_stages: int) -> None:
     check_against_all(data.draw(problems(max_nodes=6, equal_links=equal_links, training=trainings)), num_stages)
 
 
-@settings(max_examples=25, deadline=None)
+@random_examples(25)
 @pytest.mark.parametrize("equal_links", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))
 def test_is_the_best_of_all_where_nodes_may_run(equal_links: bool, data: st.DataObject, num_stages: int) -> None:
@@ -78,7 +79,7 @@ def test_is_the_best_of_all_where_nodes_may_run(equal_links: bool, data: st.Data
     check_against_all(problem, num_stages)
 
 
-@settings(max_examples=80, deadline=None)
+@random_examples(80)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False, relay=False))
 def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -86,7 +87,7 @@ def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> Non
         check_bounds(problem)
 
 
-@settings(max_examples=80, deadline=None)
+@random_examples(80)
 @given(problem=problems(max_nodes=6, max_devices=4), tiered_states=st.sampled_from([(8, 4), (4,), (2,)]))
 def test_bounds_hold_where_devices_are_too_many_to_tell_apart(
     problem: PartitionProblem, tiered_states: tuple[int, ...]

@@ -9,7 +9,7 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible, OptionsError
@@ -26,6 +26,7 @@ from planner.partition.registry import partition
 from planner.partition.request import Request
 from tests.planner.partition.problems import chain, problems
 from tests.planner.partition.problems import problem as problem_of
+from tests.random_examples import random_examples
 
 INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
 
@@ -90,14 +91,14 @@ def check_against(problem: PartitionProblem, request: Request, candidates: Itera
         assert value >= expected * (1 - 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@random_examples(40)
 @pytest.mark.parametrize("objective", INFERENCE)
 @given(problem=problems(max_nodes=5, max_devices=3))
 def test_value_and_bound_stand_beside_the_optimum(problem: PartitionProblem, objective: Objective) -> None:
     check_against(problem, asked(objective), every_assignment(problem))
 
 
-@settings(max_examples=60, deadline=None)
+@random_examples(60)
 @given(problem=problems(max_nodes=5, max_devices=3, equal_links=True))
 def test_throughput_is_exact_over_equal_links(problem: PartitionProblem) -> None:
     values = [value_of(problem, one, Objective.THROUGHPUT) for one in every_assignment(problem) if fits(problem, one)]
@@ -110,7 +111,7 @@ def test_throughput_is_exact_over_equal_links(problem: PartitionProblem) -> None
     assert found.lower_bound_seconds == pytest.approx(min(values), abs=1e-8)
 
 
-@settings(max_examples=25, deadline=None)
+@random_examples(25)
 @given(problem=problems(max_nodes=4, max_devices=2))
 def test_free_bounds_hold(problem: PartitionProblem) -> None:
     check_against(problem, asked(free=True), every_assignment(problem, free=True))
@@ -119,7 +120,7 @@ def test_free_bounds_hold(problem: PartitionProblem) -> None:
 OTHER_MODES = ("balanced", "cost_aware", "kl_based", "single", "size_based", "sparse_nn")
 
 
-@settings(max_examples=30, deadline=None)
+@random_examples(30)
 @given(
     problem=problems(max_nodes=10, max_devices=4),
     objective=st.sampled_from(INFERENCE),
@@ -144,7 +145,7 @@ def test_no_other_mode_is_better(problem: PartitionProblem, objective: Objective
             assert value <= value_of(problem, partition(problem, other), objective) * (1 + 1e-9), other.mode
 
 
-@settings(max_examples=60, deadline=None)
+@random_examples(60)
 @given(problem=problems(max_nodes=5, max_devices=3))
 def test_transfers_bound_whatever_the_limit(problem: PartitionProblem) -> None:
     values = [value_of(problem, one, Objective.THROUGHPUT) for one in every_assignment(problem)]
@@ -152,7 +153,7 @@ def test_transfers_bound_whatever_the_limit(problem: PartitionProblem) -> None:
         assert transfer_bound(problem, limit) <= min(values) * (1 + 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@random_examples(30)
 @given(problem=problems(max_nodes=6, max_devices=4), num_stages=st.sampled_from([0, 0, 2]))
 def test_copies_only_help(problem: PartitionProblem, num_stages: int) -> None:
     try:
@@ -171,7 +172,7 @@ def test_the_slowest_stage_gets_the_idle_devices() -> None:
     assert [len(devices) for devices in found.devices_of_stage] == [1, 3, 1]
 
 
-@settings(max_examples=60, deadline=None)
+@random_examples(60)
 @given(problem=problems(max_nodes=8, max_devices=2))
 def test_orders_are_topological_and_keep_what_they_reorder(problem: PartitionProblem) -> None:
     bundles = bundles_of(problem)
@@ -205,7 +206,7 @@ def test_lone_batch_stays_on_the_fastest_device() -> None:
     assert found.lower_bound_seconds == pytest.approx(6.0)
 
 
-@settings(max_examples=40, deadline=None)
+@random_examples(40)
 @given(problem=problems(max_nodes=5, max_devices=3))
 def test_what_runs_in_turn_bounds_a_lone_batch(problem: PartitionProblem) -> None:
     values = [value_of(problem, one, Objective.LATENCY) for one in every_assignment(problem)]

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from planner.errors import Infeasible
 from planner.partition.evaluate import evaluate
 from planner.partition.modes.size_based import size_based
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import all_contiguous, chain, problems
+from tests.random_examples import random_examples
 
 
 def weights(sizes: list[int], memory_bytes: list[int]) -> PartitionProblem:
@@ -56,7 +57,7 @@ def test_groups_stay_whole() -> None:
     assert size_based(problem).stage_of_node == (0, 1, 1)
 
 
-@settings(max_examples=150, deadline=None)
+@random_examples(150)
 @given(problem=problems(max_nodes=6, max_devices=3))
 def test_plans_whatever_fits_and_never_overfills(problem: PartitionProblem) -> None:
     def fits(peaks: tuple[int, ...]) -> bool:

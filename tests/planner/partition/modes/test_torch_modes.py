@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible
@@ -14,6 +14,7 @@ from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
 from tests.planner.partition.problems import all_contiguous, problems
+from tests.random_examples import random_examples
 
 MODES = ("single", "sparse_nn", "cost_aware", "kl_based")
 
@@ -37,7 +38,7 @@ def check_valid(problem: PartitionProblem, assignment: Assignment) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=40, deadline=None)
+@random_examples(40)
 @given(problem=problems(max_nodes=7, max_devices=3), data=st.data())
 def test_assignments_are_valid(mode: str, problem: PartitionProblem, data: st.DataObject) -> None:
     tables = data.draw(st.lists(st.booleans(), min_size=problem.num_nodes, max_size=problem.num_nodes))
@@ -53,7 +54,7 @@ def test_assignments_are_valid(mode: str, problem: PartitionProblem, data: st.Da
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=12, deadline=None)
+@random_examples(12)
 @given(problem=problems(max_nodes=5, max_devices=4))
 def test_copies_hold_what_they_copy(mode: str, problem: PartitionProblem) -> None:
     try:
@@ -71,7 +72,7 @@ def test_copies_hold_what_they_copy(mode: str, problem: PartitionProblem) -> Non
 
 
 @pytest.mark.parametrize("mode", ["cost_aware", "kl_based"])
-@settings(max_examples=25, deadline=None)
+@random_examples(25)
 @given(problem=problems(max_nodes=6, max_devices=3))
 def test_a_lone_batch_is_no_slower_than_on_size_based_stages(mode: str, problem: PartitionProblem) -> None:
     try:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.partition.evaluate import evaluate
@@ -15,9 +15,10 @@ from planner.partition.ordered.segments import Segments
 from planner.partition.ordered.state_space import num_counted_states
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import all_contiguous, chain, problems, trainings
+from tests.random_examples import random_examples
 
 
-@settings(max_examples=80, deadline=None)
+@random_examples(80)
 @given(problem=problems(max_nodes=6, max_devices=3), limit=st.sampled_from([2.0, 5.0, 10.0, np.inf]))
 def test_what_fits_below_the_limit_is_the_same(problem: PartitionProblem, limit: float) -> None:
     capped = without_idle_memory(problem, limit).device_memory_bytes
@@ -51,7 +52,7 @@ def test_no_tiers_where_devices_differ_in_all_else() -> None:
     assert in_memory_tiers(problem, 64, round_up=True) is not None
 
 
-@settings(max_examples=80, deadline=None)
+@random_examples(80)
 @given(problem=problems(max_nodes=7, max_devices=2, training=st.none() | trainings), limit=st.floats(0.5, 20.0))
 def test_no_segment_within_the_limit_needs_more(problem: PartitionProblem, limit: float) -> None:
     segments, furthest = Segments(problem), furthest_end(problem, limit)

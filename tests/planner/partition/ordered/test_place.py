@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible
@@ -13,9 +13,10 @@ from planner.partition.evaluate import evaluate
 from planner.partition.ordered.place import place
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import chain, problems
+from tests.random_examples import random_examples
 
 
-@settings(max_examples=100, deadline=None)
+@random_examples(100)
 @given(problem=problems(max_nodes=6, max_devices=4), data=st.data())
 def test_is_the_best_choice_of_devices(problem: PartitionProblem, data: st.DataObject) -> None:
     inner = st.sets(st.integers(1, problem.num_nodes), max_size=3)

@@ -1,7 +1,7 @@
 """Segments against evaluate: the same definitions, computed two ways."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from planner.partition.assignment import contiguous
 from planner.partition.evaluate import evaluate
@@ -10,9 +10,10 @@ from planner.partition.problem import PartitionProblem
 from planner.partition.traffic import traffic
 from planner.partition.training.memory import kept_microbatches
 from tests.planner.partition.problems import INFERENCE, problems, trainings
+from tests.random_examples import random_examples
 
 
-@settings(max_examples=50, deadline=None)
+@random_examples(50)
 @given(problems(max_nodes=8, max_devices=3, training=INFERENCE | trainings))
 def test_rows_equal_evaluate(problem: PartitionProblem) -> None:
     segments = Segments(problem)

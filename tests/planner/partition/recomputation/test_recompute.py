@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.inventory import Inventory, LinkSpeed
@@ -29,6 +29,7 @@ from tests.builders.plans import inventory_of
 from tests.builders.random_graphs import random_graph
 from tests.planner.partition.problems import problem as problem_of
 from tests.planner.partition.problems import problems, trainings
+from tests.random_examples import random_examples
 
 INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
 
@@ -102,7 +103,7 @@ def test_the_cut_moves_where_a_mask_is_cheap_to_make_again() -> None:
     assert objective_value(evaluate(problem, found), Objective.THROUGHPUT) < 30.0
 
 
-@settings(max_examples=80, deadline=None)
+@random_examples(80)
 @given(problem=recomputable(max_nodes=7, max_devices=2), per_byte=st.sampled_from([0.05, 0.5, 3.0]))
 def test_the_cheapest_cone_is_found(problem: PartitionProblem, per_byte: float) -> None:
     """Against every set of nodes that the last node's stage could run again."""
@@ -135,7 +136,7 @@ def test_least_cuts() -> None:
     assert network.source_side(0, 3) == {0, 1, 2}
 
 
-@settings(max_examples=25, deadline=None)
+@random_examples(25)
 @given(
     problem=recomputable(max_nodes=9, max_devices=3),
     objective=st.sampled_from(INFERENCE),
@@ -157,7 +158,7 @@ def test_never_worse_than_without(problem: PartitionProblem, objective: Objectiv
         assert all(problem.node_recomputable[node] and found.stage_of_node[node] < stage for node in nodes)
 
 
-@settings(max_examples=25, deadline=None)
+@random_examples(25)
 @given(problem=recomputable(max_nodes=4, max_devices=2), objective=st.sampled_from(INFERENCE))
 def test_bounds_hold_for_everything_that_could_be_run_again(problem: PartitionProblem, objective: Objective) -> None:
     asked = Request(mode="optimal", objective=objective, recompute=True)
@@ -184,7 +185,7 @@ def without_returned_states(graph: Graph) -> Graph:
     return replace(graph, outputs=outputs, output_tree=TreeTuple((TreeLeaf(),) * len(outputs)))
 
 
-@settings(max_examples=25, deadline=None)
+@random_examples(25)
 @given(
     seed=st.integers(0, 2**32),
     num_nodes=st.integers(2, 40),
