@@ -20,7 +20,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Examples of one round, over those of `make test`: 25 rounds are a hundred times as many.
 FACTOR = 4
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "fuzz", "-p", "no:randomly", "-p", "no:cacheprovider")
+PYTEST = (
+    sys.executable,
+    "-m",
+    "pytest",
+    "-c",
+    "pyproject.toml",
+    "-qm",
+    "fuzz",
+    "-p",
+    "no:randomly",
+    "-p",
+    "no:cacheprovider",
+)
 # What pytest ends with: all passed, some failed, none found.
 PASSED, FAILED, NONE_FOUND = 0, 1, 5
 
@@ -40,7 +52,8 @@ class Run:
 
     def failing_tests(self) -> list[str]:
         """Their node ids; the file where not even a test was reached."""
-        return re.findall(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", self.output or "", flags=re.MULTILINE) or [self.file]
+        found = re.findall(r"^(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$", self.output or "", flags=re.MULTILINE)
+        return found or [self.file]
 
 
 def fuzz_files(paths: list[str]) -> list[str]:
