@@ -26,7 +26,7 @@ PYTEST = (
     "pytest",
     "-c",
     "pyproject.toml",
-    "-qm",
+    "-m",
     "fuzz",
     "-p",
     "no:randomly",

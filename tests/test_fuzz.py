@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -45,10 +47,13 @@ def test_a_failure_is_found_and_its_command_repeats_it(tmp_path: Path, monkeypat
         "def test_small(number): assert number < 9\n"
         "def test_not_random(): assert False\n"
     )
+    shutil.copy(fuzz.ROOT / "pyproject.toml", tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(fuzz.ROOT))
-    (file,) = fuzz_files([str(tmp_path)])
+    monkeypatch.setattr(fuzz, "ROOT", tmp_path)
+    (file,) = fuzz_files(["."])
     ended = run_file(file, 7, time.monotonic() + 300)
     (test,) = ended.failing_tests()
-    assert test.endswith("::test_small")
-    assert "PLANNER_FUZZ_SEED=7 " in command_of(test, 7)
-    assert f"'{test}'" in command_of(test, 7)
+    assert test == "test_never_large.py::test_small"
+    again = subprocess.run(command_of(test, 7), cwd=tmp_path, shell=True, capture_output=True, text=True, check=False)
+    assert again.returncode == FAILED
+    assert "number=9" in again.stdout
