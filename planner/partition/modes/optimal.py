@@ -152,7 +152,7 @@ def _all_orders(found: Portfolio, bundles: Bundles) -> None:
 
 def _improve(found: Portfolio, bundles: Bundles) -> None:
     request = found.request
-    if found.best is None or found.is_proven or found.has_copies:
+    if found.best is None or found.is_proven:
         return
     climbed = climb(
         found.problem,
@@ -162,6 +162,7 @@ def _improve(found: Portfolio, bundles: Bundles) -> None:
         num_stages=request.num_stages,
         target=found.bound,
         effort=request.effort,
+        saturate=request.saturate_host,
     )
     found.keep(climbed)
 

@@ -36,10 +36,14 @@ def climb(
     num_stages: int = 0,
     target: float = 0.0,
     effort: float = 1.0,
+    saturate: bool = False,
 ) -> Scored:
-    """No worse than `start`, which fits; ends at `target`. Keeps devices apart where they are apart in `start`."""
+    """No worse than `start`, which fits; ends at `target`. Keeps devices apart where they are apart in `start`.
+
+    With `saturate`, every layout is judged with its copies on idle devices: a longer one may be better for having none.
+    """
     line = Line(bundles, start.assignment)
-    search = _Climb(problem, line, start, objective, num_stages, effort)
+    search = _Climb(problem, line, start, objective, num_stages, effort, saturate=saturate)
     while search.best.value > target * (1 + 1e-12) and (search.step() or search.kick()):
         pass
     return search.best
@@ -47,13 +51,21 @@ def climb(
 
 class _Climb:
     def __init__(
-        self, problem: PartitionProblem, line: Line, start: Scored, objective: Objective, num_stages: int, effort: float
+        self,
+        problem: PartitionProblem,
+        line: Line,
+        start: Scored,
+        objective: Objective,
+        num_stages: int,
+        effort: float,
+        *,
+        saturate: bool,
     ) -> None:
         self._problem, self._line, self._objective = problem, line, objective
-        self._num_stages = num_stages
+        self._num_stages, self._saturate = num_stages, saturate
         self._layout = self._best_layout = line.layout
         self._tried = {line.layout}
-        self._floor = LoadFloor(problem, line) if objective is Objective.THROUGHPUT else None
+        self._floor = LoadFloor(problem, line) if objective is Objective.THROUGHPUT and not saturate else None
         size = problem.num_values + problem.read_value.size
         self._left = effort * MAX_LOOKED_AT
         self._fixed_cost, self._stage_cost = size, _TRIAL + problem.num_values
@@ -113,7 +125,7 @@ class _Climb:
         self._left -= cost
         if self._left < 0:
             return None
-        return score(self._problem, self._line.assignment(layout), self._objective)
+        return score(self._problem, self._line.assignment(layout), self._objective, saturate=self._saturate)
 
     def _neighbours(self) -> Iterator[LineLayout]:
         """Those of the worst stage first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from planner.partition.assignment import Assignment
-from planner.partition.modes.saturate_host import saturate_host
 from planner.partition.portfolio.score import Scored, score
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
@@ -24,9 +23,7 @@ class Portfolio:
         """Kept if it fits and is better; returned in any case. With copies on idle devices if these are asked for."""
         if assignment is None:
             return None
-        if self.request.saturate_host:
-            assignment = saturate_host(self.problem, assignment)
-        found = score(self.problem, assignment, self.request.objective)
+        found = score(self.problem, assignment, self.request.objective, saturate=self.request.saturate_host)
         self.keep(found)
         return found
 

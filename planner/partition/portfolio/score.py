@@ -9,6 +9,7 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import Evaluation, evaluate, objective_value
+from planner.partition.modes.saturate_host import saturate_host
 from planner.partition.objective import Objective
 from planner.partition.problem import PartitionProblem
 
@@ -38,7 +39,12 @@ class Scored:
         return self.loads < other.loads
 
 
-def score(problem: PartitionProblem, assignment: Assignment, objective: Objective) -> Scored:
+def score(
+    problem: PartitionProblem, assignment: Assignment, objective: Objective, *, saturate: bool = False
+) -> Scored:
+    """With `saturate`, of the assignment with the copies that it gets on idle devices."""
+    if saturate:
+        assignment = saturate_host(problem, assignment)
     found = evaluate(problem, assignment)
     loads = sorted(found.device_load_seconds, reverse=True)
     room = (np.array(found.device_peak_bytes) <= problem.device_memory_bytes).all()

@@ -1,14 +1,10 @@
-"""Small random partition problems, and every contiguous assignment of one."""
+"""Small random partition problems."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from itertools import combinations, permutations
 
 import numpy as np
 from hypothesis import strategies as st
 
-from planner.partition.assignment import Assignment, contiguous
 from planner.partition.objective import PipelineSchedule, Training
 from planner.partition.problem import FREE, Labels, PartitionProblem
 
@@ -186,15 +182,3 @@ def problems(
         relay=draw(st.booleans()) if relay is None else relay,
         microbatches_in_flight=draw(st.integers(1, 2)),
     )
-
-
-def all_contiguous(given: PartitionProblem, num_stages: int = 0) -> Iterator[Assignment]:
-    """Every cut of the program order into segments with every choice of distinct devices."""
-    n = given.num_nodes
-    inner = [position for position in range(1, n) if given.cut_allowed[position]]
-    for stages in range(1, min(n, given.num_devices) + 1):
-        if num_stages and stages != num_stages:
-            continue
-        for cuts in combinations(inner, stages - 1):
-            for devices in permutations(range(given.num_devices), stages):
-                yield contiguous(given, (0, *cuts, n), devices, [""] * stages)

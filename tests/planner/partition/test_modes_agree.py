@@ -21,7 +21,7 @@ from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import Infeasible, OptionsError
 from planner.graph.ir import Graph
 from planner.partition.assignment import Assignment
-from planner.partition.evaluate import evaluate, objective_value
+from planner.partition.evaluate import evaluate
 from planner.partition.modes.saturate_host import saturate_host
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.partition.problem import FREE, PartitionProblem
@@ -43,7 +43,9 @@ from planner.plan.options import (
 )
 from planner.planning import make_plan
 from tests.builders.random_graphs import random_graph, random_stages
-from tests.planner.partition.problems import all_contiguous, problems, trainings
+from tests.planner.partition.exact import all_contiguous, least, value_of
+from tests.planner.partition.problems import problem as problem_of
+from tests.planner.partition.problems import problems, trainings
 from tests.random_examples import random_examples
 
 REFUSALS = (Infeasible, OptionsError)
@@ -105,7 +107,7 @@ def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Reque
     values: dict[str, float] = {}
     for mode, found in answers(problem, request):
         check_holds(problem, found)
-        values[mode] = objective_value(evaluate(problem, found), request.objective)
+        values[mode] = value_of(problem, found, request.objective)
         if found.lower_bound_seconds is not None:
             assert found.lower_bound_seconds <= values[mode] * (1 + 1e-9), mode
     for mode, value in values.items():
@@ -117,18 +119,41 @@ def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Reque
 def test_bounds_stand_below_every_contiguous_layout(question: tuple[PartitionProblem, Request]) -> None:
     problem, request = question
     request = replace(request, saturate_host=False)
-    best = min((value for value in contiguous_values(problem, request.objective)), default=None)
+    best = least(problem, request.objective, all_contiguous(problem))
     for mode, found in answers(problem, request):
-        if mode in ("balanced", "optimal") and found.lower_bound_seconds is not None and best is not None:
+        if mode in ("balanced", "optimal") and found.lower_bound_seconds is not None:
             assert found.lower_bound_seconds <= best * (1 + 1e-9), mode
 
 
-def contiguous_values(problem: PartitionProblem, objective: Objective) -> Iterator[float]:
-    for one in all_contiguous(problem):
-        found = evaluate(problem, one)
-        value = objective_value(found, objective)
-        if np.isfinite(value) and (np.array(found.device_peak_bytes) <= problem.device_memory_bytes).all():
-            yield value
+def test_a_layout_that_a_device_cannot_run_is_no_layout_for_memory_either() -> None:
+    """Both nodes on one device would fill it least, and no device may run both."""
+    problem = problem_of(
+        compute_seconds=[[0.0] * 2] * 4,
+        reads=[[], [0]],
+        value_bytes=[1, 0],
+        num_inputs=0,
+        fixed={0: 0, 1: 1},
+        microbatches_in_flight=1,
+    )
+    found = partition(problem, Request(mode="optimal", objective=Objective.MEMORY))
+    assert found.lower_bound_seconds == pytest.approx(2 / 2**40)
+    assert least(problem, Objective.MEMORY, all_contiguous(problem)) == pytest.approx(2 / 2**40)
+
+
+def test_a_layout_too_long_for_copies_may_be_the_best_one() -> None:
+    """The whole program on one device gets a copy on the slow one; two stages leave that idle."""
+    problem = problem_of(
+        compute_seconds=[[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 2.0]],
+        reads=[[], [], [0], [0, 1]],
+        value_bytes=[0] * 4,
+        num_inputs=0,
+        latency=0.25,
+        module_paths=["m0", "m0", "m1", "m2"],
+    )
+    asked = Request(mode="", objective=Objective.LATENCY, module_paths=("m0",), saturate_host=True)
+    for mode in ("cut", "optimal"):
+        found = partition(problem, replace(asked, mode=mode))
+        assert value_of(problem, found, Objective.LATENCY) == pytest.approx(1.25), mode
 
 
 @random_examples(20)

@@ -6,32 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible, OptionsError
-from planner.partition.assignment import Assignment
 from planner.partition.evaluate import evaluate
 from planner.partition.modes.balanced import balanced
+from planner.partition.objective import Objective
 from planner.partition.ordered import least_bottleneck, program_pass
 from planner.partition.problem import PartitionProblem
-from tests.planner.partition.problems import INFERENCE, all_contiguous, chain, problems, trainings
+from tests.planner.partition.exact import all_contiguous, fits, least
+from tests.planner.partition.problems import INFERENCE, chain, problems, trainings
 from tests.planner.partition.problems import problem as problem_of
 from tests.random_examples import random_examples
 
 
-def fits(problem: PartitionProblem, assignment: Assignment) -> bool:
-    """Also whether every device can run what it is given."""
-    found = evaluate(problem, assignment)
-    in_memory = np.array(found.device_peak_bytes) <= problem.device_memory_bytes
-    return bool(in_memory.all()) and np.isfinite(found.bottleneck_seconds)
-
-
-def least(problem: PartitionProblem, num_stages: int) -> float | None:
-    feasible = (one for one in all_contiguous(problem, num_stages) if fits(problem, one))
-    return min((evaluate(problem, one).bottleneck_seconds for one in feasible), default=None)
-
-
 def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
     """The bottleneck is the optimum and so is the bound."""
-    expected = least(problem, num_stages)
-    if expected is None:
+    expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem, num_stages))
+    if np.isinf(expected):
         with pytest.raises((Infeasible, OptionsError)):
             balanced(problem, num_stages)
         return
@@ -100,12 +89,11 @@ def test_bounds_hold_where_devices_are_too_many_to_tell_apart(
 
 def check_bounds(problem: PartitionProblem) -> None:
     """A plan that is found fits, and the optimum is between the bound and its bottleneck."""
-    expected = least(problem, 0)
+    expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem))
     try:
         found = balanced(problem)
     except Infeasible:
         return
-    assert expected is not None
     assert fits(problem, found)
     assert found.lower_bound_seconds <= expected + 1e-9
     assert evaluate(problem, found).bottleneck_seconds >= expected - 1e-9

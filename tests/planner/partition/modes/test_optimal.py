@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment
 from planner.partition.bounds.latency import serial_bound
 from planner.partition.bounds.transfers import transfer_bound
-from planner.partition.evaluate import evaluate, objective_value
 from planner.partition.modes.balanced import balanced
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import Objective, PipelineSchedule, Training
@@ -24,6 +22,7 @@ from planner.partition.portfolio.program_orders import bundles_of, program_order
 from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
+from tests.planner.partition.exact import every_assignment, fits, least, value_of
 from tests.planner.partition.problems import chain, problems
 from tests.planner.partition.problems import problem as problem_of
 from tests.random_examples import random_examples
@@ -33,32 +32,6 @@ INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
 
 def asked(objective: Objective = Objective.THROUGHPUT, **more: object) -> Request:
     return Request(mode="optimal", objective=objective, **more)
-
-
-def every_assignment(problem: PartitionProblem, *, free: bool = False) -> Iterator[Assignment]:
-    """Each way to give the bundles stages that edges follow, on devices of their own; with `free` on any devices."""
-    bundles = bundles_of(problem)
-    most = bundles.count if free else min(bundles.count, problem.num_devices)
-    for num_stages in range(1, most + 1):
-        placed = list(product(range(problem.num_devices), repeat=num_stages)) if free else []
-        for stages in product(range(num_stages), repeat=bundles.count):
-            if len(set(stages)) < num_stages or not _runs(bundles.after, stages):
-                continue
-            stage_of_node = tuple(stages[bundle] for bundle in bundles.bundle_of_node)
-            for devices in placed or permutations(range(problem.num_devices), num_stages):
-                yield Assignment(stage_of_node=stage_of_node, device_of_stage=devices, reasons=("",) * num_stages)
-
-
-def _runs(after: tuple[tuple[int, ...], ...], stages: tuple[int, ...]) -> bool:
-    return all(stages[bundle] <= stages[reader] for bundle, readers in enumerate(after) for reader in readers)
-
-
-def value_of(problem: PartitionProblem, found: Assignment, objective: Objective) -> float:
-    return objective_value(evaluate(problem, found), objective)
-
-
-def fits(problem: PartitionProblem, found: Assignment) -> bool:
-    return bool((np.array(evaluate(problem, found).device_peak_bytes) <= problem.device_memory_bytes).all())
 
 
 def check_is_valid(problem: PartitionProblem, found: Assignment) -> None:
@@ -75,12 +48,11 @@ def check_is_valid(problem: PartitionProblem, found: Assignment) -> None:
 
 def check_against(problem: PartitionProblem, request: Request, candidates: Iterator[Assignment]) -> None:
     objective = request.objective
-    values = (value_of(problem, one, objective) for one in candidates if fits(problem, one))
-    expected = min(values, default=None)
+    expected = least(problem, objective, candidates)
     try:
         found = optimal(problem, request)
     except Infeasible:
-        assert expected is None
+        assert np.isinf(expected)
         return
     check_is_valid(problem, found)
     value = value_of(problem, found, objective)

@@ -8,7 +8,8 @@ from planner.errors import Infeasible
 from planner.partition.evaluate import evaluate
 from planner.partition.modes.size_based import size_based
 from planner.partition.problem import PartitionProblem
-from tests.planner.partition.problems import all_contiguous, chain, problems
+from tests.planner.partition.exact import all_contiguous
+from tests.planner.partition.problems import chain, problems
 from tests.random_examples import random_examples
 
 

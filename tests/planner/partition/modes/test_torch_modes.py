@@ -13,14 +13,11 @@ from planner.partition.evaluate import evaluate
 from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
-from tests.planner.partition.problems import all_contiguous, problems
+from tests.planner.partition.exact import all_contiguous, fits
+from tests.planner.partition.problems import problems
 from tests.random_examples import random_examples
 
 MODES = ("single", "sparse_nn", "cost_aware", "kl_based")
-
-
-def fits(problem: PartitionProblem, assignment: Assignment) -> bool:
-    return bool((np.array(evaluate(problem, assignment).device_peak_bytes) <= problem.device_memory_bytes).all())
 
 
 def check_valid(problem: PartitionProblem, assignment: Assignment) -> None:

@@ -14,7 +14,8 @@ from planner.partition.ordered.memory_tiers import in_memory_tiers
 from planner.partition.ordered.segments import Segments
 from planner.partition.ordered.state_space import num_counted_states
 from planner.partition.problem import PartitionProblem
-from tests.planner.partition.problems import all_contiguous, chain, problems, trainings
+from tests.planner.partition.exact import all_contiguous
+from tests.planner.partition.problems import chain, problems, trainings
 from tests.random_examples import random_examples
 
 

@@ -1,0 +1,60 @@
+"""The optimum of small problems, by trying every assignment: what every search and every bound is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations, permutations, product
+
+import numpy as np
+
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.evaluate import evaluate, objective_value
+from planner.partition.objective import Objective
+from planner.partition.portfolio.program_orders import bundles_of
+from planner.partition.problem import PartitionProblem
+
+
+def all_contiguous(problem: PartitionProblem, num_stages: int = 0) -> Iterator[Assignment]:
+    """Every cut of the program order into segments with every choice of distinct devices."""
+    n = problem.num_nodes
+    inner = [position for position in range(1, n) if problem.cut_allowed[position]]
+    for stages in range(1, min(n, problem.num_devices) + 1):
+        if num_stages and stages != num_stages:
+            continue
+        for cuts in combinations(inner, stages - 1):
+            for devices in permutations(range(problem.num_devices), stages):
+                yield contiguous(problem, (0, *cuts, n), devices, [""] * stages)
+
+
+def every_assignment(problem: PartitionProblem, *, free: bool = False) -> Iterator[Assignment]:
+    """Each way to give the bundles stages that edges follow, on devices of their own; with `free` on any devices."""
+    bundles = bundles_of(problem)
+    most = bundles.count if free else min(bundles.count, problem.num_devices)
+    for num_stages in range(1, most + 1):
+        placed = list(product(range(problem.num_devices), repeat=num_stages)) if free else []
+        for stages in product(range(num_stages), repeat=bundles.count):
+            if len(set(stages)) < num_stages or not _runs(bundles.after, stages):
+                continue
+            stage_of_node = tuple(stages[bundle] for bundle in bundles.bundle_of_node)
+            for devices in placed or permutations(range(problem.num_devices), num_stages):
+                yield Assignment(stage_of_node=stage_of_node, device_of_stage=devices, reasons=("",) * num_stages)
+
+
+def _runs(after: tuple[tuple[int, ...], ...], stages: tuple[int, ...]) -> bool:
+    return all(stages[bundle] <= stages[reader] for bundle, readers in enumerate(after) for reader in readers)
+
+
+def value_of(problem: PartitionProblem, found: Assignment, objective: Objective) -> float:
+    return objective_value(evaluate(problem, found), objective)
+
+
+def fits(problem: PartitionProblem, found: Assignment) -> bool:
+    """Every device has the bytes for what it holds, and can run it: the second no objective but seconds shows."""
+    evaluation = evaluate(problem, found)
+    in_memory = np.array(evaluation.device_peak_bytes) <= problem.device_memory_bytes
+    return bool(in_memory.all()) and np.isfinite(evaluation.bottleneck_seconds)
+
+
+def least(problem: PartitionProblem, objective: Objective, candidates: Iterable[Assignment]) -> float:
+    """The lowest value of those that fit; inf where none does."""
+    return min((value_of(problem, one, objective) for one in candidates if fits(problem, one)), default=np.inf)
