@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, permutations, product
 
 import numpy as np
@@ -12,6 +12,7 @@ from planner.partition.evaluate import evaluate, objective_value
 from planner.partition.objective import Objective
 from planner.partition.portfolio.program_orders import bundles_of
 from planner.partition.problem import PartitionProblem
+from tests.planner.partition.reckoning import Reckoner
 
 
 def all_contiguous(problem: PartitionProblem, num_stages: int = 0) -> Iterator[Assignment]:
@@ -55,6 +56,17 @@ def fits(problem: PartitionProblem, found: Assignment) -> bool:
     return bool(in_memory.all()) and np.isfinite(evaluation.bottleneck_seconds)
 
 
+def optima(
+    problem: PartitionProblem, objectives: Sequence[Objective], candidates: Iterable[Assignment]
+) -> dict[Objective, float]:
+    """The lowest value of those that fit, for each objective; inf where none does."""
+    if problem.training is not None:
+        fitting = [one for one in candidates if fits(problem, one)]
+        return {asked: min((value_of(problem, one, asked) for one in fitting), default=np.inf) for asked in objectives}
+    reckoner = Reckoner(problem)
+    reckoned = [found for found in map(reckoner.reckon, candidates) if reckoner.fits(found)]
+    return {asked: min((reckoner.value(one, asked) for one in reckoned), default=np.inf) for asked in objectives}
+
+
 def least(problem: PartitionProblem, objective: Objective, candidates: Iterable[Assignment]) -> float:
-    """The lowest value of those that fit; inf where none does."""
-    return min((value_of(problem, one, objective) for one in candidates if fits(problem, one)), default=np.inf)
+    return optima(problem, [objective], candidates)[objective]

@@ -1,14 +1,20 @@
-"""evaluate, on examples small enough to reckon by hand."""
+"""evaluate, on examples small enough to reckon by hand, and against a twin on random ones."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from planner.partition.assignment import contiguous
 from planner.partition.evaluate import Evaluation, evaluate
+from planner.partition.objective import Objective
 from planner.partition.problem import PartitionProblem
-from tests.planner.partition.problems import chain, problem
+from tests.planner.partition.exact import every_assignment
+from tests.planner.partition.problems import chain, problem, problems
+from tests.planner.partition.reckoning import Reckoner
+from tests.random_examples import random_examples
 
 
 def evaluated(given: PartitionProblem, boundaries: tuple[int, ...], devices: tuple[int, ...]) -> Evaluation:
@@ -102,3 +108,17 @@ def test_flops_and_seconds_sum() -> None:
     found = evaluated(chain([[1.0, 2.0, 3.0]]), (0, 2, 3), (0, 0))
     assert [stage.flops for stage in found.stages] == [2.0, 1.0]
     assert [stage.compute_seconds for stage in found.stages] == pytest.approx([3.0, 3.0])
+
+
+@random_examples(120)
+@drawn(problem=problems(max_nodes=5, max_devices=3, barred=True), free=st.booleans(), index=st.integers(0, 1 << 16))
+def test_agrees_with_a_twin(problem: PartitionProblem, free: bool, index: int) -> None:
+    candidates = list(every_assignment(problem, free=free))
+    assignment = candidates[index % len(candidates)]
+    found, reckoner = evaluate(problem, assignment), Reckoner(problem)
+    expected = reckoner.reckon(assignment)
+    assert list(found.device_load_seconds) == pytest.approx(expected.loads)
+    assert list(found.device_peak_bytes) == expected.peaks
+    assert found.latency_seconds == pytest.approx(expected.latency_seconds)
+    assert found.memory_share == pytest.approx(reckoner.value(expected, Objective.MEMORY))
+    assert found.bottleneck_seconds == max(found.device_load_seconds)

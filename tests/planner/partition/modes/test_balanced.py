@@ -33,7 +33,7 @@ def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
     assert found.lower_bound_seconds <= evaluation.bottleneck_seconds
 
 
-@random_examples(250)
+@random_examples(80)
 @pytest.mark.parametrize("relay", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))
 def test_is_the_best_of_all_over_equal_links(relay: bool, data: st.DataObject, num_stages: int) -> None:
@@ -41,13 +41,13 @@ def test_is_the_best_of_all_over_equal_links(relay: bool, data: st.DataObject, n
     check_against_all(problem, num_stages)
 
 
-@random_examples(80)
+@random_examples(30)
 @given(problem=problems(max_nodes=6, max_devices=4, equal_links=True))
 def test_is_the_best_of_all_on_four_devices(problem: PartitionProblem) -> None:
     check_against_all(problem, 0)
 
 
-@random_examples(250)
+@random_examples(80)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False), num_stages=st.integers(0, 3))
 def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, num_stages: int) -> None:
     check_against_all(problem, num_stages)
@@ -68,7 +68,7 @@ def test_is_the_best_of_all_where_nodes_may_run(equal_links: bool, data: st.Data
     check_against_all(problem, num_stages)
 
 
-@random_examples(80)
+@random_examples(40)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False, relay=False))
 def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -76,7 +76,7 @@ def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> Non
         check_bounds(problem)
 
 
-@random_examples(80)
+@random_examples(30)
 @given(problem=problems(max_nodes=6, max_devices=4), tiered_states=st.sampled_from([(8, 4), (4,), (2,)]))
 def test_bounds_hold_where_devices_are_too_many_to_tell_apart(
     problem: PartitionProblem, tiered_states: tuple[int, ...]

@@ -92,7 +92,7 @@ def test_free_bounds_hold(problem: PartitionProblem) -> None:
 OTHER_MODES = ("balanced", "cost_aware", "kl_based", "single", "size_based", "sparse_nn")
 
 
-@random_examples(30)
+@random_examples(12)
 @given(
     problem=problems(max_nodes=10, max_devices=4),
     objective=st.sampled_from(INFERENCE),

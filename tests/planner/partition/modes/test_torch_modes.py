@@ -35,7 +35,7 @@ def check_valid(problem: PartitionProblem, assignment: Assignment) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@random_examples(40)
+@random_examples(15)
 @given(problem=problems(max_nodes=7, max_devices=3), data=st.data())
 def test_assignments_are_valid(mode: str, problem: PartitionProblem, data: st.DataObject) -> None:
     tables = data.draw(st.lists(st.booleans(), min_size=problem.num_nodes, max_size=problem.num_nodes))
@@ -69,7 +69,7 @@ def test_copies_hold_what_they_copy(mode: str, problem: PartitionProblem) -> Non
 
 
 @pytest.mark.parametrize("mode", ["cost_aware", "kl_based"])
-@random_examples(25)
+@random_examples(12)
 @given(problem=problems(max_nodes=6, max_devices=3))
 def test_a_lone_batch_is_no_slower_than_on_size_based_stages(mode: str, problem: PartitionProblem) -> None:
     try:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import numba.core.caching as caching
 caching.CacheImpl._locator_classes = []
@@ -20,6 +22,7 @@ assert doubled(4) == 8
 """
 
 
+@pytest.mark.services
 def test_without_a_place_for_a_cache(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

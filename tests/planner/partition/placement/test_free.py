@@ -15,6 +15,7 @@ from planner.partition.placement.free import best_free
 from planner.partition.placement.loads import device_bytes, device_loads
 from planner.partition.placement.problem import Placement, PlacementProblem
 from tests.planner.partition.placement.small_problems import random_problem
+from tests.random_examples import random_seeds
 
 _INSTANCES = Path(__file__).parents[4] / "benchmarks" / "instances" / "throughput"
 
@@ -37,18 +38,19 @@ def _best_of_all(problem: PlacementProblem) -> float:
     return best
 
 
-@pytest.mark.parametrize("number", range(40))
-def test_reaches_the_best_of_all_assignments_of_a_small_problem(number: int) -> None:
-    problem = random_problem(number, nodes=7, classes=(1, 2))
-    best = _best_of_all(problem)
-    if np.isinf(best):
-        with pytest.raises(Infeasible):
-            best_free(problem, effort=5_000)
-        return
-    found = best_free(problem, effort=5_000)
-    assert found.value_seconds == pytest.approx(best, rel=2e-6)
-    assert found.lower_bound_seconds <= best * (1 + 1e-9)
-    assert found.gap <= 3e-6
+@pytest.mark.fuzz
+def test_reaches_the_best_of_all_assignments_of_a_small_problem() -> None:
+    for number in random_seeds(20):
+        problem = random_problem(number, nodes=6, classes=(1, 2))
+        best = _best_of_all(problem)
+        if np.isinf(best):
+            with pytest.raises(Infeasible):
+                best_free(problem, effort=5_000)
+            continue
+        found = best_free(problem, effort=5_000)
+        assert found.value_seconds == pytest.approx(best, rel=2e-6), number
+        assert found.lower_bound_seconds <= best * (1 + 1e-9), number
+        assert found.gap <= 3e-6, number
 
 
 @pytest.mark.parametrize("number", range(5))
@@ -105,9 +107,6 @@ def test_a_clock_ends_the_search() -> None:
 @pytest.mark.parametrize(
     ("name", "best_known"),
     [
-        ("LayerGraphs_bert24_inference", 17.714719),
-        ("LayerGraphs_bert24_training", 39.789539),
-        ("LayerGraphs_gnmt_inference", 31.687311),
         ("OperatorGraphs_bert_l-3_inference", 21.908376),
         ("OperatorGraphs_bert_l-3_training", 54.207399),
     ],

@@ -103,7 +103,7 @@ def test_the_cut_moves_where_a_mask_is_cheap_to_make_again() -> None:
     assert objective_value(evaluate(problem, found), Objective.THROUGHPUT) < 30.0
 
 
-@random_examples(80)
+@random_examples(40)
 @given(problem=recomputable(max_nodes=7, max_devices=2), per_byte=st.sampled_from([0.05, 0.5, 3.0]))
 def test_the_cheapest_cone_is_found(problem: PartitionProblem, per_byte: float) -> None:
     """Against every set of nodes that the last node's stage could run again."""
@@ -136,7 +136,7 @@ def test_least_cuts() -> None:
     assert network.source_side(0, 3) == {0, 1, 2}
 
 
-@random_examples(25)
+@random_examples(10)
 @given(
     problem=recomputable(max_nodes=9, max_devices=3),
     objective=st.sampled_from(INFERENCE),
@@ -158,7 +158,7 @@ def test_never_worse_than_without(problem: PartitionProblem, objective: Objectiv
         assert all(problem.node_recomputable[node] and found.stage_of_node[node] < stage for node in nodes)
 
 
-@random_examples(25)
+@random_examples(10)
 @given(problem=recomputable(max_nodes=4, max_devices=2), objective=st.sampled_from(INFERENCE))
 def test_bounds_hold_for_everything_that_could_be_run_again(problem: PartitionProblem, objective: Objective) -> None:
     asked = Request(mode="optimal", objective=objective, recompute=True)
@@ -185,10 +185,10 @@ def without_returned_states(graph: Graph) -> Graph:
     return replace(graph, outputs=outputs, output_tree=TreeTuple((TreeLeaf(),) * len(outputs)))
 
 
-@random_examples(25)
+@random_examples(10)
 @given(
     seed=st.integers(0, 2**32),
-    num_nodes=st.integers(2, 40),
+    num_nodes=st.integers(2, 24),
     routing=st.sampled_from(Routing),
     objective=st.sampled_from(list(Objective)),
     training=st.none() | trainings,

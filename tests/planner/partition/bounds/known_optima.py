@@ -1,0 +1,111 @@
+"""Random problems that are built around their optimum, so that what it is needs no search; each for one bound, which is
+to say just that. A bound that is a few percent too high claims on one of these what no plan reaches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.problem import PartitionProblem
+from tests.planner.partition.problems import chain, problem
+
+SLOWNESS = (1.0, 1.0, 2.0, 4.0)
+
+
+def _parts(rng: np.random.Generator, total: float, count: int) -> list[float]:
+    """Positive, and `total` in sum."""
+    shares = rng.uniform(0.2, 1.0, count)
+    return (shares * (total / shares.sum())).tolist()
+
+
+def work_that_can_be_shared_evenly(rng: np.random.Generator, *, equal: bool) -> tuple[PartitionProblem, float]:
+    """Nodes that read nothing; those meant for one device take `seconds` on it."""
+    devices, seconds = int(rng.integers(1, 4)), float(rng.integers(1, 9))
+    slowness = np.ones(devices) if equal else rng.choice(SLOWNESS, devices)
+    work = [part / slow for slow in slowness for part in _parts(rng, seconds, int(rng.integers(1, 3)))]
+    found = problem(
+        compute_seconds=np.outer(slowness, rng.permutation(work)).tolist(),
+        reads=[[] for _ in work],
+        value_bytes=[0] * len(work),
+        num_inputs=0,
+    )
+    return found, seconds
+
+
+def one_large_group(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Its nodes take 10 s together on the quickest device, everything else 1 s."""
+    devices, size = int(rng.integers(2, 4)), int(rng.integers(2, 4))
+    work = [*_parts(rng, 10.0, size), 0.5, 0.5]
+    slowness = [1.0, *rng.choice(SLOWNESS, devices - 1)]
+    found = problem(
+        compute_seconds=np.outer(rng.permutation(slowness), work).tolist(),
+        reads=[[] for _ in work],
+        value_bytes=[0] * len(work),
+        num_inputs=0,
+        groups=[(0, size - 1)],
+    )
+    found.node_group[:size] = 0
+    return found, 10.0
+
+
+def a_path_over_devices(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Each device is the quickest for the nodes of one stretch of a chain, and sending costs nothing."""
+    devices = int(rng.integers(1, 4))
+    owners = np.repeat(rng.permutation(devices), rng.integers(1, 3, devices))
+    seconds = rng.integers(1, 9, owners.size).astype(np.float64)
+    table = np.where(owners == np.arange(devices)[:, None], seconds, 3 * seconds)
+    return chain(table.tolist()), float(seconds.sum())
+
+
+def branches_too_dear_to_part(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Between a first node and a last one; a message takes longer than all work."""
+    branches = int(rng.integers(2, 5))
+    seconds = rng.integers(1, 9, branches + 2).astype(np.float64)
+    found = problem(
+        compute_seconds=[seconds.tolist()] * int(rng.integers(1, 4)),
+        reads=[[0], *([1] for _ in range(branches)), list(range(2, branches + 2))],
+        value_bytes=[1] * (branches + 3),
+        latency=float(seconds.sum()),
+    )
+    return found, float(seconds.sum())
+
+
+def states_that_can_be_spread_evenly(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Those meant for one device fill the same share of it."""
+    devices, share = int(rng.integers(1, 4)), int(rng.integers(1, 9))
+    rooms = rng.integers(1, 5, devices) * 1000
+    sizes = []
+    for room in rooms.tolist():
+        filled = room * share // 10
+        part = int(rng.integers(1, filled))
+        sizes += [part, filled - part]
+    sizes = rng.permutation(sizes).tolist()
+    found = problem(
+        compute_seconds=[[1.0] * len(sizes)] * devices,
+        reads=[[] for _ in sizes],
+        value_bytes=[0] * len(sizes),
+        num_inputs=0,
+        states=[(size, (node,)) for node, size in enumerate(sizes)],
+        memory_bytes=rooms.tolist(),
+    )
+    return found, share / 10
+
+
+def one_large_state(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Half of the largest device; any other holds the rest with ease."""
+    rooms = rng.permutation([1000, *rng.integers(100, 400, int(rng.integers(1, 3)))])
+    found = chain(
+        [[1.0] * 2] * rooms.size, states=[(500, (0,)), (10, (1,))], memory_bytes=rooms.tolist(), value_bytes=[0] * 3
+    )
+    return found, 0.5
+
+
+def a_chain_that_pays_for_each_cut(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Equal devices and equal values: those at the ends send or receive, those between do both, all as long."""
+    devices = int(rng.integers(2, 5))
+    sending = float(rng.integers(1, 4))
+    seconds = float(rng.integers(8, 20))
+    work = [seconds - sending * (1 if place in (0, devices - 1) else 2) for place in range(devices)]
+    nodes = [part for share in work for part in _parts(rng, share, int(rng.integers(1, 4)))]
+    cost = {"latency": sending} if rng.random() < 0.5 else {"per_byte": sending / 16}
+    found = chain([nodes] * devices, value_bytes=[16] * (len(nodes) + 1), **cost)
+    return found, seconds

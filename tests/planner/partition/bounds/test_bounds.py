@@ -1,0 +1,214 @@
+"""Every bound on a partition against the optimum: never above it on any small problem, and at it where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import Infeasible
+from planner.partition.bounds.latency import serial_bound
+from planner.partition.bounds.transfers import transfer_bound
+from planner.partition.bounds.work import largest_bundle_bound, memory_bound, path_bound, work_bound
+from planner.partition.objective import Objective
+from planner.partition.placement.contiguous import best_contiguous
+from planner.partition.placement.free import best_free
+from planner.partition.placement.problem import Placement, PlacementProblem
+from planner.partition.portfolio.exact_ideals import least_over_ideals
+from planner.partition.portfolio.program_orders import bundles_of
+from planner.partition.portfolio.relaxation import relaxed
+from planner.partition.problem import PartitionProblem
+from planner.partition.registry import partition
+from planner.partition.request import Request
+from tests.planner.partition.bounds import known_optima
+from tests.planner.partition.exact import all_contiguous, every_assignment, least, optima
+from tests.planner.partition.problems import problems, trainings
+from tests.random_examples import random_examples, random_seeds
+
+INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
+# Of the optimum: a bound on transfers holds for values up to a limit, and answers no finer than a share of that.
+LIMITS = (1.0, 1.3, 2.5)
+
+Made = tuple[PartitionProblem, float]
+Maker = Callable[[np.random.Generator], Made]
+
+
+def of_all(problem: PartitionProblem, best: float) -> Iterator[tuple[str, Objective, float]]:
+    """Bounds that hold whatever runs where."""
+    bundles = bundles_of(problem)
+    yield "work", Objective.THROUGHPUT, work_bound(problem)
+    yield "largest bundle", Objective.THROUGHPUT, largest_bundle_bound(problem, bundles)
+    for limit in LIMITS:
+        yield f"transfers up to {limit}", Objective.THROUGHPUT, transfer_bound(problem, best * limit)
+    yield "path", Objective.LATENCY, path_bound(problem, bundles)
+    yield "memory", Objective.MEMORY, memory_bound(problem)
+
+
+@random_examples(35)
+@given(problem=problems(max_nodes=5, max_devices=3, barred=True))
+def test_none_is_above_the_optimum(problem: PartitionProblem) -> None:
+    bundles = bundles_of(problem)
+    best = optima(problem, INFERENCE, every_assignment(problem))
+    for name, objective, bound in of_all(problem, best[Objective.THROUGHPUT]):
+        assert bound <= best[objective] * (1 + 1e-9), name
+    assert serial_bound(problem, bundles) <= best[Objective.LATENCY] * (1 + 1e-9)
+    assert bound_of(best_contiguous, relaxed(problem, bundles).placement) <= best[Objective.THROUGHPUT] * (1 + 1e-9)
+
+
+@random_examples(15)
+@given(problem=problems(max_nodes=4, max_devices=2, barred=True))
+def test_none_is_above_the_optimum_of_free_stages(problem: PartitionProblem) -> None:
+    """But for a lone batch's: its stages count as running beside each other also where they share a device."""
+    best = optima(problem, INFERENCE, every_assignment(problem, free=True))
+    for name, objective, bound in of_all(problem, best[Objective.THROUGHPUT]):
+        assert objective is Objective.LATENCY or bound <= best[objective] * (1 + 1e-9), name
+    placement = relaxed(problem, bundles_of(problem)).placement
+    bound = bound_of(lambda asked: best_free(asked, effort=1000), placement)
+    assert bound <= best[Objective.THROUGHPUT] * (1 + 1e-9)
+
+
+def bound_of(search: Callable[[PlacementProblem], Placement], asked: PlacementProblem) -> float:
+    try:
+        return search(asked).lower_bound_seconds
+    except Infeasible:
+        return 0.0
+
+
+@random_examples(8)
+@given(problem=problems(max_nodes=4, max_devices=2, training=trainings))
+def test_none_is_above_the_optimum_in_training(problem: PartitionProblem) -> None:
+    best = optima(problem, list(Objective), every_assignment(problem))
+    for objective in Objective:
+        if np.isinf(best[objective]):
+            with pytest.raises(Infeasible):
+                partition(problem, Request(mode="optimal", objective=objective))
+            continue
+        found = partition(problem, Request(mode="optimal", objective=objective))
+        assert found.lower_bound_seconds is not None
+        assert found.lower_bound_seconds <= best[objective] * (1 + 1e-9), objective
+
+
+@random_examples(40)
+@given(problem=problems(max_nodes=5, max_devices=3, equal_links=True, barred=True), num_stages=st.sampled_from([0, 2]))
+def test_ideals_are_exact_over_equal_links(problem: PartitionProblem, num_stages: int) -> None:
+    candidates = [one for one in every_assignment(problem) if num_stages in (0, one.num_stages)]
+    best = optima(problem, INFERENCE, candidates)
+    for objective in (Objective.THROUGHPUT, Objective.MEMORY):
+        found = least_over_ideals(problem, bundles_of(problem), objective, num_stages=num_stages)
+        assert found is not None
+        assert found.exact
+        assert found.value == pytest.approx(best[objective], abs=1e-9)
+
+
+@random_examples(40)
+@given(problem=problems(max_nodes=5, max_devices=3, equal_links=True, relay=False))
+def test_the_relaxation_is_exact_where_it_leaves_out_nothing(problem: PartitionProblem) -> None:
+    """Without latencies, inputs, outputs and limits on memory."""
+    given_bytes = problem.value_producer < 0
+    bare = replace(
+        problem,
+        value_bytes=np.where(given_bytes, 0, problem.value_bytes),
+        value_returned=np.zeros_like(problem.value_returned),
+        link_latency_seconds=np.zeros_like(problem.link_latency_seconds),
+        device_memory_bytes=np.full_like(problem.device_memory_bytes, 1 << 40),
+    )
+    bound = best_contiguous(relaxed(bare, bundles_of(bare)).placement).lower_bound_seconds
+    assert bound == pytest.approx(least(bare, Objective.THROUGHPUT, every_assignment(bare)), abs=1e-9)
+
+
+def check_is_tight(make: Maker, bound: Callable[[PartitionProblem, float], float], share: float = 1e-8) -> None:
+    """At most `share` below the optimum, and not above it, on each of many problems."""
+    for seed in random_seeds(60):
+        problem, best = make(np.random.default_rng(seed))
+        found = bound(problem, best)
+        assert best * (1 - share) <= found <= best * (1 + 1e-12), seed
+
+
+@pytest.mark.fuzz
+def test_work_is_shared_by_equal_devices() -> None:
+    check_is_tight(
+        lambda rng: known_optima.work_that_can_be_shared_evenly(rng, equal=True), lambda problem, _: work_bound(problem)
+    )
+
+
+@pytest.mark.fuzz
+def test_work_is_shared_by_unequal_devices_nearly() -> None:
+    """The weights of the kinds of devices are sought in few rounds."""
+    check_is_tight(
+        lambda rng: known_optima.work_that_can_be_shared_evenly(rng, equal=False),
+        lambda problem, _: work_bound(problem),
+        share=0.02,
+    )
+
+
+@pytest.mark.fuzz
+def test_a_lone_batch_waits_for_all_work_to_be_shared() -> None:
+    check_is_tight(
+        lambda rng: known_optima.work_that_can_be_shared_evenly(rng, equal=True),
+        lambda problem, _: path_bound(problem, bundles_of(problem)),
+    )
+
+
+@pytest.mark.fuzz
+def test_a_large_group_is_not_divided() -> None:
+    check_is_tight(known_optima.one_large_group, lambda problem, _: largest_bundle_bound(problem, bundles_of(problem)))
+
+
+@pytest.mark.fuzz
+def test_a_path_takes_its_seconds() -> None:
+    check_is_tight(known_optima.a_path_over_devices, lambda problem, _: path_bound(problem, bundles_of(problem)))
+
+
+@pytest.mark.fuzz
+def test_branches_too_dear_to_part_run_in_turn() -> None:
+    check_is_tight(
+        known_optima.branches_too_dear_to_part, lambda problem, _: serial_bound(problem, bundles_of(problem))
+    )
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("make", [known_optima.states_that_can_be_spread_evenly, known_optima.one_large_state])
+def test_states_fill_the_devices(make: Maker) -> None:
+    check_is_tight(make, lambda problem, _: memory_bound(problem))
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("limit", [1.001, 1.3, 2.5])
+def test_cuts_are_paid_for_by_each_device(limit: float) -> None:
+    """Within a step of the search, of which there are 500 up to the limit."""
+    check_is_tight(
+        known_optima.a_chain_that_pays_for_each_cut,
+        lambda problem, best: transfer_bound(problem, best * limit),
+        share=limit / 500 + 1e-8,
+    )
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize(
+    ("make", "objective"),
+    [
+        (lambda rng: known_optima.work_that_can_be_shared_evenly(rng, equal=False), Objective.THROUGHPUT),
+        (lambda rng: known_optima.work_that_can_be_shared_evenly(rng, equal=True), Objective.LATENCY),
+        (known_optima.one_large_group, Objective.THROUGHPUT),
+        (known_optima.a_path_over_devices, Objective.LATENCY),
+        (known_optima.branches_too_dear_to_part, Objective.LATENCY),
+        (known_optima.states_that_can_be_spread_evenly, Objective.MEMORY),
+        (known_optima.one_large_state, Objective.MEMORY),
+        (known_optima.a_chain_that_pays_for_each_cut, Objective.THROUGHPUT),
+    ],
+    ids=lambda one: getattr(one, "__name__", str(one)),
+)
+def test_known_optima_are_optima(make: Maker, objective: Objective) -> None:
+    """And `optimal` finds them, with a bound that does not pass them."""
+    for seed in random_seeds(2):
+        problem, best = make(np.random.default_rng(seed))
+        # Every order of a chain is the program's.
+        every = all_contiguous if make is known_optima.a_chain_that_pays_for_each_cut else every_assignment
+        assert least(problem, objective, every(problem)) == pytest.approx(best), seed
+        found = partition(problem, Request(mode="optimal", objective=objective))
+        assert found.lower_bound_seconds is not None
+        assert best * 0.98 <= found.lower_bound_seconds <= best * (1 + 1e-9), seed
