@@ -102,14 +102,15 @@ def _loads(
     ends: Integers,
     objective: Objective,
 ) -> Floats:
-    """[labels, ends]; inf where memory does not suffice."""
+    """[labels, ends]; inf where memory does not suffice or the device cannot run a node."""
     row = stages.row(start, ends)
     memory = problem.device_memory_bytes[device].astype(np.float64)[:, None]
+    loads = stages.seconds(device, start, ends)
     if objective is Objective.MEMORY:
         shares = np.divide(row.peak_bytes, memory, out=np.full((device.size, ends.size), np.inf), where=memory > 0)
-        return np.where(row.peak_bytes <= memory, np.where(row.peak_bytes > 0, shares, 0.0), np.inf)
+        fits = (row.peak_bytes <= memory) & np.isfinite(loads)
+        return np.where(fits, np.where(row.peak_bytes > 0, shares, 0.0), np.inf)
     latency, per_byte = problem.best_latency_seconds, problem.best_seconds_per_byte
-    loads = stages.seconds(device, start, ends)
     loads += row.received_bytes * per_byte[UNKNOWN, device][:, None] + row.receives * latency[UNKNOWN, device][:, None]
     loads += row.sent_bytes * per_byte[device, UNKNOWN][:, None] + row.sends * latency[device, UNKNOWN][:, None]
     return np.where(row.peak_bytes <= memory, loads, np.inf)

@@ -26,7 +26,7 @@ from planner.partition.registry import partition
 from planner.partition.request import Request
 from tests.planner.partition.bounds import known_optima
 from tests.planner.partition.exact import all_contiguous, every_assignment, least, optima
-from tests.planner.partition.problems import problems, trainings
+from tests.planner.partition.problems import chain, problems, trainings
 from tests.random_examples import random_examples, random_seeds
 
 INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
@@ -102,6 +102,14 @@ def test_ideals_are_exact_over_equal_links(problem: PartitionProblem, num_stages
         assert found is not None
         assert found.exact
         assert found.value == pytest.approx(best[objective], abs=1e-9)
+
+
+def test_ideals_fill_no_device_that_cannot_run_the_node() -> None:
+    """The larger device would be filled less."""
+    problem = chain([[0.0]] * 2, states=[(10, (0,))], value_bytes=[0, 0], memory_bytes=[20, 40], fixed={0: 0})
+    found = least_over_ideals(problem, bundles_of(problem), Objective.MEMORY)
+    assert found is not None
+    assert found.value == pytest.approx(0.5)
 
 
 @random_examples(40)
