@@ -20,6 +20,7 @@ OPTIONS = {
     "blob-url": "file:///... or s3://... (default the folder blobs in the data folder)",
     "lease-seconds": "a daemon that is silent for longer is gone (default 10)",
     "plan-workers": "plans computed at the same time (default 2)",
+    "rates-from": "own or newest: whose fitted rates serve plans whose requests do not say (default own)",
     "log-level": "debug, info, warning or error (default info)",
     "log-format": "console or json (default console)",
     "metrics-listen": "host:port for Prometheus (default none)",

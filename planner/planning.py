@@ -47,6 +47,9 @@ def make_plan(
 ) -> Plan:
     """`measured` are times of this graph's nodes, `calibrations` rates of device kinds; both come before the roofline.
 
+    Of several that would do, the first counts, here and everywhere: the newest first is what the server hands over.
+    `calibrations` have to hold those that `options.rates_from_profiles` names.
+
     Raises GraphError, InventoryError or OptionsError for what cannot be planned, Infeasible if no plan exists.
     """
     if not graph.nodes:
@@ -73,9 +76,16 @@ def plan_costs(
     calibrations: Sequence[Calibration] = (),
 ) -> NodeCosts:
     """Over all shape buckets: the weighted mean of the seconds, the largest of the bytes."""
+    named = options.rates_from_profiles
+    missing = set(named) - {one.profile_id for one in calibrations}
+    if missing:
+        raise OptionsError(
+            f"options.rates_from_profiles names {min(missing)[:80]!r}, whose rates were not handed over",
+            field="options.rates_from_profiles",
+        )
     return mean_costs(
         [
-            (node_costs(graph, inventory.devices, setting.symbol_values, measured, calibrations), setting.weight)
+            (node_costs(graph, inventory.devices, setting.symbol_values, measured, calibrations, named), setting.weight)
             for setting in settings_of(graph, options)
         ]
     )
@@ -114,7 +124,7 @@ def explain_plan(
 ) -> tuple[str, ...]:
     """Lines to print: `planner.plan.explain` with what each cut's next best place would cost.
 
-    `measured` and `calibrations` are those that the plan was made with.
+    `measured` and `calibrations` are those that the plan was made with, which its `cost_sources` name.
     """
     problem = partition_problem(graph, plan.inventory, plan.options, measured, calibrations)
     assignment, objective = assignment_of(plan), plan.options.objective

@@ -33,6 +33,9 @@ class Settings(BaseSettings):
     stop_grace_seconds: float = Field(5.0, ge=0, description="how long calls may go on after SIGTERM")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["console", "json"] = Field("console", description="for people or for machines")
+    rates_from: Literal["own", "newest"] = Field(
+        "own", description="plans that do not say: rates fitted to the graph's own profiles, or to the newest of a kind"
+    )
     metrics_listen: str = Field("", description="host:port for Prometheus; empty: none")
 
     @property

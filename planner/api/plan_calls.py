@@ -15,7 +15,7 @@ from planner.api.plan_runner import PlanJob, PlanRunner
 from planner.api.records import operation_to_proto, plan_summary_to_proto
 from planner.cost.inventory import Inventory
 from planner.errors import InvalidArgument, NotFound, ResourceExhausted
-from planner.plan.options import PlanOptions
+from planner.plan.options import PlanOptions, RatesFrom
 from planner.settings import Settings
 from planner.store.daemons import list_live_daemons
 from planner.store.database import Database
@@ -24,6 +24,7 @@ from planner.store.inventories import InventoryRecord, add_inventory, get_invent
 from planner.store.operations import OperationState, PlanOperation, add_operation, count_open, get_operation
 from planner.store.paging import parse_page
 from planner.store.plans import PlanFilter, delete_plan, get_plan, list_plans
+from planner.store.profiles import calibrations_for
 from planner.store.request_ids import create_once
 from planner.wire.inventory import inventory_from_proto
 from planner.wire.options import options_from_proto
@@ -114,6 +115,9 @@ class PlanCalls:
             raise ResourceExhausted(f"{self._settings.max_pending_plans} plans are waiting already; try again later")
         graph = await get_graph(session, request.graph_id)
         inventory_id, inventory = await _inventory(session, request, now)
+        # Now, rather than when its turn comes: a profile that does not serve is refused as the other options are.
+        kinds = [device.kind for device in inventory.devices]
+        await calibrations_for(session, kinds, RatesFrom.OWN, options.rates_from_profiles)
         operation = PlanOperation(
             id=new_id("plan"),
             graph_id=graph.id,
@@ -132,6 +136,7 @@ class PlanCalls:
             graph_id=graph.id,
             inventory=inventory,
             options=options,
+            rates_from=options.rates_from or RatesFrom(self._settings.rates_from),
         )
 
 

@@ -14,7 +14,7 @@ from planner.api.identity import new_id
 from planner.api.tasks import GraphSource, compute_plan
 from planner.cost.inventory import Inventory
 from planner.errors import PlannerError
-from planner.plan.options import PlanOptions
+from planner.plan.options import PlanOptions, RatesFrom
 from planner.store.database import Database
 from planner.store.deployment_records import Failure
 from planner.store.failures import failure_of
@@ -39,7 +39,7 @@ RESTARTED = Failure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanJob:
-    """All that a worker needs, and where the result belongs."""
+    """All that a worker needs, and where the result belongs. `rates_from` is the request's, else the server's."""
 
     operation_id: str
     inventory_id: str
@@ -47,6 +47,7 @@ class PlanJob:
     graph_id: str
     inventory: Inventory
     options: PlanOptions
+    rates_from: RatesFrom
 
 
 class PlanRunner:
@@ -113,7 +114,8 @@ class PlanRunner:
                 return
             kinds = [device.kind for device in job.inventory.devices]
             measured = await times_for(session, job.graph_id, kinds)
-            calibrations = await calibrations_for(session, kinds)
+            profile_ids = job.options.rates_from_profiles
+            calibrations = await calibrations_for(session, kinds, job.rates_from, profile_ids)
         plan = await self._computing.run(
             self._timeout_seconds,
             compute_plan,

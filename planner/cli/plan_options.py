@@ -23,6 +23,7 @@ from planner.plan.options import (
     Mode,
     OptimalMode,
     PlanOptions,
+    RatesFrom,
     Routing,
     ShapeBucket,
     SingleMode,
@@ -114,6 +115,15 @@ TogetherOption = Annotated[
 ]
 SaturateOption = Annotated[
     bool, typer.Option("--saturate-host", help="Give every stage copies on idle devices while they suffice.")
+]
+RatesFromOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rates-from",
+        metavar="own|newest|PROFILE",
+        help="Whose fitted rates speak for nodes without a measured time: the graph's own profiles, else the newest of "
+        "the kind, or this profile's before all; repeat for other kinds. Else what the server is set to.",
+    ),
 ]
 
 
@@ -237,6 +247,17 @@ def shape_bucket(text: str) -> ShapeBucket:
         raise OptionsError(f"--bucket {text!r} is no NAME=VALUE,…[:WEIGHT], such as batch=8,seq=128:0.5") from None
 
 
+def rates_source(texts: Sequence[str]) -> tuple[RatesFrom | None, tuple[str, ...]]:
+    """(where from, ids of profiles): one of the two, or neither."""
+    words = {source.value: source for source in RatesFrom}
+    word = next((text for text in texts if text in words), None)
+    if word is None:
+        return None, tuple(texts)
+    if len(texts) > 1:
+        raise OptionsError(f"--rates-from {word} stands alone; or name profiles, one for each kind")
+    return words[word], ()
+
+
 def fixed_module(text: str) -> tuple[str, str]:
     module, _, device = text.partition("=")
     if not module or not device:
@@ -266,7 +287,9 @@ def plan_options(
     fixed: Sequence[str],
     together: Sequence[str],
     saturate_host: bool,
+    rates_from: Sequence[str] = (),
 ) -> PlanOptions:
+    source, profiles = rates_source(rates_from)
     return PlanOptions(
         mode=mode,
         objective=objective,
@@ -278,6 +301,8 @@ def plan_options(
         fixed=tuple(map(fixed_module, fixed)),
         together=tuple(map(modules_together, together)),
         saturate_host=saturate_host,
+        rates_from=source,
+        rates_from_profiles=profiles,
     )
 
 

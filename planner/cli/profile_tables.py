@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from planner.cli.quantities import format_seconds
 from planner.cli.tables import ID_CHARACTERS, plain_table
-from planner.client.records import ProfileRecord
+from planner.client.records import Profile, ProfileRecord
 
 
 def profiles_table(profiles: Iterable[ProfileRecord]) -> Table:
@@ -25,6 +27,12 @@ def profiles_table(profiles: Iterable[ProfileRecord]) -> Table:
             profile.source or "-",
         )
     return table
+
+
+def profile_table(profile: Profile) -> RenderableType:
+    """The record, and a line for each node without a time."""
+    unmeasured = [Text(f"node {node} has no time: {reason}") for node, reason in profile.unmeasured]
+    return Group(profiles_table([profile.record]), *unmeasured)
 
 
 def _rates(profile: ProfileRecord) -> str:

@@ -131,7 +131,9 @@ def deployment_event_from_proto(message: planner_pb2.DeploymentEvent) -> records
 
 
 def profile_record_from_proto(message: planner_pb2.ProfileRecord) -> records.ProfileRecord:
-    fitted = message.HasField("calibration")
+    fitted = None
+    if message.HasField("calibration"):
+        fitted = calibration_from_proto(message.calibration, message.device_kind, message.id)
     return records.ProfileRecord(
         id=message.id,
         graph_id=message.graph_id,
@@ -141,7 +143,7 @@ def profile_record_from_proto(message: planner_pb2.ProfileRecord) -> records.Pro
         num_nodes=message.num_nodes,
         num_measured=message.num_measured,
         total_seconds=message.total_seconds,
-        calibration=calibration_from_proto(message.calibration, message.device_kind) if fitted else None,
+        calibration=fitted,
         created_at=time_from_proto(message.created_at),
     )
 

@@ -10,14 +10,20 @@ from planner.client.messages import (
     profile_progress_from_proto,
     profile_record_from_proto,
 )
-from planner.client.records import Profile, ProfileProgress, ProfileRecord
+from planner.client.records import Profile, ProfileProgress, ProfileRecord, StoredPlan
+from planner.cost.borrowed import named_rates, newest_rates
 from planner.cost.calibration import Calibration
 from planner.cost.measured import MeasuredTimes
+from planner.errors import NotFound
+from planner.plan.options import RatesFrom
 from planner.wire.profiles import import_to_proto
 from protos.v1 import planner_pb2
 
 # Checking times reads the whole graph, and fits rates to them.
 IMPORT_SECONDS = 300.0
+
+# (measured, calibrations) as make_plan takes them.
+Costs = tuple[tuple[MeasuredTimes, ...], tuple[Calibration, ...]]
 
 
 class ProfileCalls:
@@ -76,16 +82,43 @@ class ProfileCalls:
         request = planner_pb2.DeleteProfileRequest(profile_id=profile_id)
         self._connection.call(self._connection.stub.DeleteProfile, request)
 
-    def stored_costs(
-        self, graph_id: str, device_kinds: Iterable[str]
-    ) -> tuple[tuple[MeasuredTimes, ...], tuple[Calibration, ...]]:
-        """What the server plans this graph with on these kinds: (measured, calibrations) as make_plan takes them."""
-        measured: list[MeasuredTimes] = []
-        calibrations: list[Calibration] = []
-        for kind in sorted({kind.lower() for kind in device_kinds}):
-            records = list(self.list_profiles(device_kind=kind))
-            own = sorted((one for one in records if one.graph_id == graph_id), key=lambda one: one.symbol_values)
-            measured.extend(self.get_profile(record.id).times for record in own)
-            fitted = [one.calibration for one in records if one.calibration is not None]
-            calibrations.extend(sorted(fitted, key=lambda one: -one.num_nodes)[:1])
-        return tuple(measured), tuple(calibrations)
+    def recorded_costs(self, plan: StoredPlan) -> Costs:
+        """What the plan was made with, by the ids that it records: whatever was measured since plays no part.
+
+        Raises NotFound where one of those profiles was deleted since, or replaced by a newer one.
+        """
+        ids = dict.fromkeys(profile_id for source in plan.cost_sources for profile_id in source.profile_ids)
+        profiles = {profile_id: self._recorded(plan, profile_id) for profile_id in ids}
+        measured = dict.fromkeys(one for source in plan.cost_sources for one in source.measured_profile_ids)
+        rates = dict.fromkeys(one for source in plan.cost_sources for one in source.calibration_profile_ids)
+        fitted = [profiles[profile_id].record.calibration for profile_id in rates]
+        return tuple(profiles[profile_id].times for profile_id in measured), tuple(one for one in fitted if one)
+
+    def measured_times(self, graph_id: str, device_kinds: Iterable[str]) -> tuple[MeasuredTimes, ...]:
+        """All that is stored of the graph on these kinds, newest first."""
+        kinds = sorted({kind.lower() for kind in device_kinds})
+        records = [one for kind in kinds for one in self.list_profiles(graph_id=graph_id, device_kind=kind)]
+        return tuple(self.get_profile(record.id).times for record in records)
+
+    def fitted_rates(
+        self, device_kinds: Iterable[str], rates_from: RatesFrom, profile_ids: Iterable[str] = ()
+    ) -> tuple[Calibration, ...]:
+        """Rates of the profiles named, else as `rates_from` says, as a plan over these kinds would take them now."""
+        kinds = sorted({kind.lower() for kind in device_kinds})
+        named = [self.get_profile(profile_id).record for profile_id in profile_ids]
+        if named:
+            return named_rates(named, kinds)
+        if rates_from is RatesFrom.OWN:
+            return ()
+        return newest_rates(record for kind in kinds for record in self.list_profiles(device_kind=kind))
+
+    def _recorded(self, plan: StoredPlan, profile_id: str) -> Profile:
+        try:
+            return self.get_profile(profile_id)
+        except NotFound:
+            raise NotFound(
+                f"plan {plan.id} was made with profile {profile_id}, which was deleted or replaced by newer times "
+                f"since; make the plan again",
+                plan_id=plan.id,
+                profile_id=profile_id,
+            ) from None

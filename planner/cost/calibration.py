@@ -32,12 +32,16 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """`rates` of a kind, from `num_nodes` measured nodes; half of them are within `median_error` (relative)."""
+    """`rates` of a kind, from `num_nodes` measured nodes; half of them are within `median_error` (relative).
+
+    `profile_id` is the stored profile that they were fitted to, empty where nothing is stored.
+    """
 
     device_kind: str
     rates: DeviceKind
     num_nodes: int
     median_error: float
+    profile_id: str = ""
 
     def is_of_kind(self, kind: str) -> bool:
         return self.device_kind.lower() == kind.lower()

@@ -6,8 +6,8 @@ Where the dimensions asked for were not measured at, the nearest point's times c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,12 +21,17 @@ from planner.graph.ir import Graph
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KindCosts:
-    """`measured` is [nodes] seconds, nan where not measured; None without any. `scaled` if at other dimensions."""
+    """`measured` is [nodes] seconds, nan where not measured; None without any. `scaled` if at other dimensions.
+
+    `measured_profile_ids` are of the times, `calibration_profile_ids` of the rates, where they are stored.
+    """
 
     rates: DeviceKind
     rate_source: RateSource
     measured: Floats | None = None
     scaled: bool = False
+    measured_profile_ids: tuple[str, ...] = ()
+    calibration_profile_ids: tuple[str, ...] = ()
 
 
 def kind_costs(
@@ -36,22 +41,39 @@ def kind_costs(
     kind: str,
     measured: Sequence[MeasuredTimes],
     calibrations: Sequence[Calibration],
+    named: Collection[str] = (),
 ) -> KindCosts:
-    """`work` is the graph's at `symbol_values`. The graph's own measurements come before a calibration of the kind."""
+    """`work` is the graph's at `symbol_values`.
+
+    Rates are, in this order: of the calibration whose profile is `named`; fitted to the graph's own measurements; of
+    the first calibration of the kind; built in.
+    """
     tables = [times for times in measured if times.is_of_kind(kind)]
     points = [point_of(times, graph) for times in tables]
     works = [work if point == symbol_values else graph_work(graph, point) for point in points]
     seconds = [_seconds(times, graph) for times in tables]
+    measured_ids = tuple(times.profile_id for times in tables if times.profile_id)
     fitted = calibrate(kind, zip(works, seconds, strict=True))
-    known = fitted or next((one for one in calibrations if one.is_of_kind(kind)), None)
+    of_kind = [one for one in calibrations if one.is_of_kind(kind)]
+    chosen = next((one for one in of_kind if one.profile_id in named), None)
+    known = chosen or fitted or next(iter(of_kind), None)
     rates = known.rates if known else device_kind(kind)
-    source = RateSource.CALIBRATED if known else RateSource.ROOFLINE
+    costs = KindCosts(
+        rates=rates,
+        rate_source=RateSource.CALIBRATED if known else RateSource.ROOFLINE,
+        measured_profile_ids=measured_ids,
+        calibration_profile_ids=measured_ids if fitted and known is fitted else _stored(known),
+    )
     if not tables:
-        return KindCosts(rates=rates, rate_source=source)
+        return costs
     at = nearest(points, symbol_values)
     scaled = points[at] != symbol_values
     found = seconds[at] * _growth(works[at], work, rates) if scaled else seconds[at]
-    return KindCosts(rates=rates, rate_source=source, measured=found, scaled=scaled)
+    return replace(costs, measured=found, scaled=scaled)
+
+
+def _stored(calibration: Calibration | None) -> tuple[str, ...]:
+    return (calibration.profile_id,) if calibration and calibration.profile_id else ()
 
 
 def roofline_seconds(

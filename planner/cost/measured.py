@@ -21,7 +21,8 @@ class MeasuredTimes:
     """`seconds` holds (node index, seconds) for the nodes that were measured, ascending.
 
     `symbol_values` are dynamic dimensions by name, sorted; a symbol that is left out stood at its hint. `graph_id` is
-    the graph's digest, empty where nobody has said. `source` says in words where the times are from.
+    the graph's digest, empty where nobody has said. `source` says in words where the times are from. `profile_id` is
+    the stored profile that holds them, empty where none does.
     """
 
     graph_id: str
@@ -29,6 +30,7 @@ class MeasuredTimes:
     seconds: tuple[tuple[int, float], ...]
     symbol_values: SymbolValues = ()
     source: str = ""
+    profile_id: str = ""
 
     def __post_init__(self) -> None:
         for name, text in (("device_kind", self.device_kind), ("source", self.source)):

@@ -8,7 +8,7 @@ take the times that they were given.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,9 +44,11 @@ def node_costs(
     symbol_values: Mapping[int, int],
     measured: Sequence[MeasuredTimes] = (),
     calibrations: Sequence[Calibration] = (),
+    named: Collection[str] = (),
 ) -> NodeCosts:
     """Linear in nodes + values, for each distinct kind and point measured.
 
+    `named` are ids of profiles whose calibrations come before rates fitted to `measured`.
     Raises GraphError for an opaque time that is negative or not finite, InvalidArgument for measured times that do not
     fit the graph.
     """
@@ -56,7 +58,7 @@ def node_costs(
     sources: dict[str, CostSource] = {}
     for device in devices:
         if device.kind not in kinds:
-            kinds[device.kind] = kind_costs(graph, work, symbol_values, device.kind, measured, calibrations)
+            kinds[device.kind] = kind_costs(graph, work, symbol_values, device.kind, measured, calibrations, named)
         if _speed(device) not in rows:
             rows[_speed(device)] = _seconds(graph, work, device, kinds[device.kind])
         sources.setdefault(device.kind, _source(graph, device, kinds[device.kind]))
@@ -102,4 +104,6 @@ def _source(graph: Graph, device: Device, kind: KindCosts) -> CostSource:
         num_nodes=len(graph.nodes),
         rates=RateSource.GIVEN if given else kind.rate_source,
         scaled=kind.scaled,
+        measured_profile_ids=kind.measured_profile_ids,
+        calibration_profile_ids=kind.calibration_profile_ids,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,18 +17,42 @@ class RateSource(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSource:
-    """`num_measured` of `num_nodes` nodes have measured times; `scaled` if those were taken at other dimensions."""
+    """`num_measured` of `num_nodes` nodes have measured times; `scaled` if those were taken at other dimensions.
+
+    `measured_profile_ids` are the stored profiles of the graph that the times are from, newest first.
+    `calibration_profile_ids` are those that rates were fitted to; with given rates, only what a call costs is of them.
+    """
 
     device_kind: str
     num_measured: int
     num_nodes: int
     rates: RateSource
     scaled: bool = False
+    measured_profile_ids: tuple[str, ...] = ()
+    calibration_profile_ids: tuple[str, ...] = ()
+
+    @property
+    def profile_ids(self) -> tuple[str, ...]:
+        """Each profile once."""
+        return tuple(dict.fromkeys((*self.measured_profile_ids, *self.calibration_profile_ids)))
 
     def text(self) -> str:
-        """ "measured 412 of 430 nodes, others calibrated"; "roofline"."""
-        rates = {RateSource.GIVEN: "given rates"}.get(self.rates, self.rates.value)
+        """ "measured 412 of 430 nodes (prof-1), others calibrated (prof-2)"; "roofline"."""
         if not self.num_measured:
-            return rates
-        others = "" if self.num_measured == self.num_nodes else f", others {rates}"
-        return f"measured {self.num_measured} of {self.num_nodes} nodes{' (scaled)' if self.scaled else ''}{others}"
+            return self._rates()
+        measured = f"measured {self.num_measured} of {self.num_nodes} nodes"
+        if self.num_measured < self.num_nodes:
+            notes = ("scaled", *self.measured_profile_ids) if self.scaled else self.measured_profile_ids
+            return f"{measured}{_notes(notes)}, others {self._rates()}"
+        scaled = f", scaled by {self._rates()}" if self.scaled else ""
+        return f"{measured}{_notes(self.measured_profile_ids)}{scaled}"
+
+    def _rates(self) -> str:
+        fitted = _notes(self.calibration_profile_ids)
+        if self.rates is RateSource.GIVEN:
+            return f"given rates, cost of a call calibrated{fitted}" if fitted else "given rates"
+        return f"{self.rates.value}{fitted}"
+
+
+def _notes(notes: Sequence[str]) -> str:
+    return f" ({', '.join(notes)})" if notes else ""

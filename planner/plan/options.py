@@ -20,6 +20,17 @@ class Routing(Enum):
     RELAY = "relay"
 
 
+class RatesFrom(Enum):
+    """Whose measurements speak for nodes that have no measured time.
+
+    OWN: rates of a kind fitted to the graph's own profiles. NEWEST: where there are none, those of the newest profile
+    of the kind that has any, whatever its graph.
+    """
+
+    OWN = "own"
+    NEWEST = "newest"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimalMode:
     """The least objective that can be found, exact where that can be afforded, and a proven bound.
@@ -140,7 +151,9 @@ class PlanOptions:
     `symbol_values` gives dynamic dimensions, by symbol name, the values to plan for; others take their hint. With
     `buckets`, seconds are the weighted mean over them and bytes the largest of any. `fixed` puts a module's nodes on a
     device (module path, device id); `together` names modules that have to share a stage. `training` None: inference.
-    `saturate_host` gives stages copies on idle devices.
+    `saturate_host` gives stages copies on idle devices. `rates_from` None means what the server is set to.
+    `rates_from_profiles` instead names profiles, one for each kind at most, of this graph or others: their rates come
+    before those fitted to the graph's own profiles.
     """
 
     mode: Mode = OptimalMode()
@@ -153,7 +166,19 @@ class PlanOptions:
     fixed: tuple[tuple[str, str], ...] = ()
     together: tuple[tuple[str, ...], ...] = ()
     saturate_host: bool = False
+    rates_from: RatesFrom | None = None
+    rates_from_profiles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.rates_from is not None and self.rates_from_profiles:
+            raise OptionsError(
+                f"options.rates_from is {self.rates_from.value} and options.rates_from_profiles names "
+                f"{self.rates_from_profiles[0][:80]!r}; give one of the two",
+                field="options.rates_from_profiles",
+            )
+        if len(set(self.rates_from_profiles)) < len(self.rates_from_profiles):
+            raise OptionsError(
+                "options.rates_from_profiles names a profile twice; name each once", field="options.rates_from_profiles"
+            )
         if self.objective is Objective.STEP_TIME and self.training is None:
             raise OptionsError("objective step_time needs a training schedule and a number of microbatches")

@@ -16,6 +16,7 @@ from planner.plan.options import (
     Mode,
     OptimalMode,
     PlanOptions,
+    RatesFrom,
     Routing,
     ShapeBucket,
     SingleMode,
@@ -44,6 +45,7 @@ def options_document(options: PlanOptions) -> dict[str, Any]:
     document["mode"] = {"name": options.mode.name, **document["mode"]}
     document["objective"] = options.objective.value
     document["routing"] = options.routing.value
+    document["rates_from"] = options.rates_from.value if options.rates_from else None
     if options.training is not None:
         document["training"]["schedule"] = options.training.schedule.value
     return document
@@ -62,6 +64,7 @@ def options_from_document(document: Mapping[str, Any]) -> PlanOptions:
             "mode": MODES[mode.pop("name")](**mode),
             "objective": Objective(document["objective"]),
             "routing": Routing(document["routing"]),
+            "rates_from": document["rates_from"] and RatesFrom(document["rates_from"]),
             "training": training and Training(**{**training, "schedule": PipelineSchedule(training["schedule"])}),
             "buckets": tuple(
                 ShapeBucket(symbol_values=_tuples(bucket["symbol_values"]), weight=bucket["weight"])

@@ -57,7 +57,8 @@ def _pairs(content: list[Any]) -> tuple[tuple[str, int], ...]:
 
 
 def _cost_source(content: Mapping[str, Any]) -> CostSource:
-    return CostSource(**{**content, "rates": RateSource(content["rates"])})
+    ids = {name: tuple(content[name]) for name in ("measured_profile_ids", "calibration_profile_ids")}
+    return CostSource(**{**content, "rates": RateSource(content["rates"]), **ids})
 
 
 async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:

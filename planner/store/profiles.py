@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner.cost.borrowed import named_rates, newest_rates
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
 from planner.cost.measured import MeasuredTimes
 from planner.errors import NotFound
+from planner.plan.options import RatesFrom
 from planner.store.paging import PageRequest
 from planner.store.tables import ProfileNodeRow, ProfileRow
 
@@ -109,24 +111,33 @@ async def delete_profile(session: AsyncSession, profile_id: str) -> None:
 
 
 async def times_for(session: AsyncSession, graph_id: str, kinds: Sequence[str]) -> tuple[MeasuredTimes, ...]:
-    """All that was measured of the graph on these kinds, in a fixed order."""
+    """All that was measured of the graph on these kinds, newest first as in lists."""
     wanted = sorted({kind.lower() for kind in kinds})
-    query = select(ProfileRow).where(ProfileRow.graph_id == graph_id, ProfileRow.device_kind.in_(wanted))
-    rows = (await session.scalars(query.order_by(ProfileRow.device_kind, ProfileRow.setting))).all()
-    return tuple([(await get_profile(session, row.id)).times for row in rows])
+    query = select(ProfileRow.id).where(ProfileRow.graph_id == graph_id, ProfileRow.device_kind.in_(wanted))
+    ids = (await session.scalars(query.order_by(*_NEWEST_FIRST))).all()
+    return tuple([replace((await get_profile(session, found)).times, profile_id=found) for found in ids])
 
 
-async def calibrations_for(session: AsyncSession, kinds: Sequence[str]) -> tuple[Calibration, ...]:
-    """For each kind that has one, the calibration by the most nodes of any graph; of equals the newest."""
-    found: list[Calibration] = []
+async def calibrations_for(
+    session: AsyncSession, kinds: Sequence[str], rates_from: RatesFrom, profile_ids: Sequence[str] = ()
+) -> tuple[Calibration, ...]:
+    """Rates beside those fitted to the graph's own times: of the profiles named, or as `rates_from` says.
+
+    Raises NotFound for a profile that there is not, OptionsError for one that does not serve these kinds.
+    """
+    if profile_ids:
+        return named_rates([_record(await _row(session, profile_id)) for profile_id in profile_ids], kinds)
+    if rates_from is RatesFrom.OWN:
+        return ()
+    newest: list[ProfileRecord] = []
     for kind in sorted({kind.lower() for kind in kinds}):
         query = select(ProfileRow).where(ProfileRow.device_kind == kind, ProfileRow.num_fitted > 0)
-        order = (ProfileRow.num_fitted.desc(), ProfileRow.created_at.desc(), ProfileRow.id)
-        row = (await session.scalars(query.order_by(*order).limit(1))).first()
-        calibration = _calibration(row) if row is not None else None
-        if calibration is not None:
-            found.append(calibration)
-    return tuple(found)
+        newest += [_record(row) for row in (await session.scalars(query.order_by(*_NEWEST_FIRST).limit(1))).all()]
+    return newest_rates(newest)
+
+
+# The order of lists: of profiles of one moment, the last id.
+_NEWEST_FIRST = (ProfileRow.created_at.desc(), ProfileRow.id.desc())
 
 
 def _setting(symbol_values: Sequence[tuple[str, int]]) -> str:

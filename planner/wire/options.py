@@ -17,6 +17,7 @@ from planner.plan.options import (
     Mode,
     OptimalMode,
     PlanOptions,
+    RatesFrom,
     Routing,
     ShapeBucket,
     SingleMode,
@@ -28,9 +29,11 @@ from protos.v1 import plan_pb2
 MAX_ENTRIES = 100_000
 MAX_STAGES = 100_000
 MAX_BUCKETS = 64
+# One of each kind of device that a plan may use.
+MAX_PROFILES = 256
 MAX_MICROBATCHES_IN_FLIGHT = 1024
 
-Choice = TypeVar("Choice", bound=Enum)
+Choice = TypeVar("Choice", bound=Enum | None)
 
 _ROUTINGS: Mapping[int, Routing] = {
     plan_pb2.ROUTING_UNSPECIFIED: Routing.DIRECT,
@@ -51,10 +54,16 @@ _SCHEDULES: Mapping[int, PipelineSchedule] = {
     plan_pb2.PIPELINE_SCHEDULE_INTERLEAVED: PipelineSchedule.INTERLEAVED,
     plan_pb2.PIPELINE_SCHEDULE_ZERO_BUBBLE: PipelineSchedule.ZERO_BUBBLE,
 }
+_RATES_FROM: Mapping[int, RatesFrom | None] = {
+    plan_pb2.RATES_FROM_UNSPECIFIED: None,
+    plan_pb2.RATES_FROM_OWN: RatesFrom.OWN,
+    plan_pb2.RATES_FROM_NEWEST: RatesFrom.NEWEST,
+}
 # The last number of a choice is the one that names it.
 _ROUTING_NUMBERS = {choice: number for number, choice in _ROUTINGS.items()}
 _OBJECTIVE_NUMBERS = {choice: number for number, choice in _OBJECTIVES.items()}
 _SCHEDULE_NUMBERS = {choice: number for number, choice in _SCHEDULES.items()}
+_RATES_FROM_NUMBERS = {choice: number for number, choice in _RATES_FROM.items()}
 
 
 def options_to_proto(options: PlanOptions) -> plan_pb2.PlanOptions:
@@ -71,6 +80,8 @@ def options_to_proto(options: PlanOptions) -> plan_pb2.PlanOptions:
         fixed=[plan_pb2.FixedModule(module_path=path, device_id=device) for path, device in options.fixed],
         together=[plan_pb2.ModuleGroup(module_paths=paths) for paths in options.together],
         saturate_host=options.saturate_host,
+        rates_from=_RATES_FROM_NUMBERS[options.rates_from],  # type: ignore[arg-type]
+        rates_from_profiles=options.rates_from_profiles,
     )
     _mode_to_proto(options.mode, message)
     return message
@@ -82,6 +93,7 @@ def options_from_proto(message: plan_pb2.PlanOptions) -> PlanOptions:
     _check("microbatches_in_flight", in_flight, MAX_MICROBATCHES_IN_FLIGHT, "; 0 means 2")
     _check_length("buckets", len(message.buckets), MAX_BUCKETS)
     _check_length("fixed", len(message.fixed), MAX_ENTRIES)
+    _check_length("rates_from_profiles", len(message.rates_from_profiles), MAX_PROFILES)
     _check_length("together", sum(len(group.module_paths) for group in message.together), MAX_ENTRIES)
     return PlanOptions(
         mode=_mode(message),
@@ -97,6 +109,8 @@ def options_from_proto(message: plan_pb2.PlanOptions) -> PlanOptions:
         fixed=tuple((entry.module_path, entry.device_id) for entry in message.fixed),
         together=tuple(tuple(group.module_paths) for group in message.together),
         saturate_host=message.saturate_host,
+        rates_from=_choice("rates_from", message.rates_from, _RATES_FROM),
+        rates_from_profiles=tuple(message.rates_from_profiles),
     )
 
 

@@ -212,6 +212,8 @@ def _cost_source_to_proto(source: CostSource) -> plan_pb2.CostSource:
         num_nodes=source.num_nodes,
         rates=plan_pb2.RateSource.Value(f"RATE_SOURCE_{source.rates.name}"),
         scaled=source.scaled,
+        measured_profile_ids=source.measured_profile_ids,
+        calibration_profile_ids=source.calibration_profile_ids,
     )
 
 
@@ -226,4 +228,6 @@ def _cost_source_from_proto(message: plan_pb2.CostSource) -> CostSource:
         num_nodes=message.num_nodes,
         rates=rates,
         scaled=message.scaled,
+        measured_profile_ids=tuple(message.measured_profile_ids),
+        calibration_profile_ids=tuple(message.calibration_profile_ids),
     )

@@ -25,7 +25,7 @@ def calibration_to_proto(calibration: Calibration) -> planner_pb2.Calibration:
     )
 
 
-def calibration_from_proto(message: planner_pb2.Calibration, device_kind: str) -> Calibration:
+def calibration_from_proto(message: planner_pb2.Calibration, device_kind: str, profile_id: str = "") -> Calibration:
     return Calibration(
         device_kind=device_kind,
         rates=DeviceKind(
@@ -38,6 +38,7 @@ def calibration_from_proto(message: planner_pb2.Calibration, device_kind: str) -
         ),
         num_nodes=message.num_nodes,
         median_error=message.median_error,
+        profile_id=profile_id,
     )
 
 
@@ -73,5 +74,6 @@ def times_from_profile(message: planner_pb2.Profile) -> MeasuredTimes:
         device_kind=record.device_kind,
         symbol_values=symbol_values_of(record.symbol_values),
         source=record.source,
+        profile_id=record.id,
         seconds=tuple((entry.node, entry.seconds) for entry in message.times),
     )

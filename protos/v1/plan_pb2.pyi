@@ -22,6 +22,28 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _RatesFrom:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RatesFromEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RatesFrom.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    RATES_FROM_UNSPECIFIED: _RatesFrom.ValueType  # 0
+    RATES_FROM_OWN: _RatesFrom.ValueType  # 1
+    """Rates of a kind fitted to the graph's own profiles, else the kind's peaks."""
+    RATES_FROM_NEWEST: _RatesFrom.ValueType  # 2
+    """Before the peaks come rates fitted to the newest profile of the kind that has any, whatever its graph."""
+
+class RatesFrom(_RatesFrom, metaclass=_RatesFromEnumTypeWrapper):
+    """Whose measurements speak for nodes that have no measured time."""
+
+RATES_FROM_UNSPECIFIED: RatesFrom.ValueType  # 0
+RATES_FROM_OWN: RatesFrom.ValueType  # 1
+"""Rates of a kind fitted to the graph's own profiles, else the kind's peaks."""
+RATES_FROM_NEWEST: RatesFrom.ValueType  # 2
+"""Before the peaks come rates fitted to the newest profile of the kind that has any, whatever its graph."""
+Global___RatesFrom: typing_extensions.TypeAlias = RatesFrom
+
 class _Objective:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -158,6 +180,8 @@ class PlanOptions(google.protobuf.message.Message):
     FIXED_FIELD_NUMBER: builtins.int
     TOGETHER_FIELD_NUMBER: builtins.int
     SATURATE_HOST_FIELD_NUMBER: builtins.int
+    RATES_FROM_FIELD_NUMBER: builtins.int
+    RATES_FROM_PROFILES_FIELD_NUMBER: builtins.int
     routing: Global___Routing.ValueType
     microbatches_in_flight: builtins.int
     """Microbatches that each edge may hold at once (its ring of receive buffers); 0 means 2."""
@@ -165,6 +189,8 @@ class PlanOptions(google.protobuf.message.Message):
     """Unspecified means throughput."""
     saturate_host: builtins.bool
     """Give every stage copies on idle devices while they suffice."""
+    rates_from: Global___RatesFrom.ValueType
+    """Unspecified means what the server is set to, which is OWN unless it was told otherwise."""
     @property
     def cut(self) -> Global___CutMode: ...
     @property
@@ -201,6 +227,12 @@ class PlanOptions(google.protobuf.message.Message):
     def together(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ModuleGroup]:
         """Modules that have to share a stage."""
 
+    @property
+    def rates_from_profiles(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of profiles whose rates speak for nodes without a measured time, before those fitted to the graph's own profiles:
+        one of each kind at most, of any graph. Not with rates_from.
+        """
+
     def __init__(
         self,
         *,
@@ -222,9 +254,11 @@ class PlanOptions(google.protobuf.message.Message):
         fixed: collections.abc.Iterable[Global___FixedModule] | None = ...,
         together: collections.abc.Iterable[Global___ModuleGroup] | None = ...,
         saturate_host: builtins.bool = ...,
+        rates_from: Global___RatesFrom.ValueType = ...,
+        rates_from_profiles: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["aot_based", b"aot_based", "balanced", b"balanced", "cost_aware", b"cost_aware", "cut", b"cut", "kl_based", b"kl_based", "mode", b"mode", "optimal", b"optimal", "single", b"single", "size_based", b"size_based", "sparse_nn", b"sparse_nn", "training", b"training"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["aot_based", b"aot_based", "balanced", b"balanced", "buckets", b"buckets", "cost_aware", b"cost_aware", "cut", b"cut", "fixed", b"fixed", "kl_based", b"kl_based", "microbatches_in_flight", b"microbatches_in_flight", "mode", b"mode", "objective", b"objective", "optimal", b"optimal", "routing", b"routing", "saturate_host", b"saturate_host", "single", b"single", "size_based", b"size_based", "sparse_nn", b"sparse_nn", "symbol_values", b"symbol_values", "together", b"together", "training", b"training"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["aot_based", b"aot_based", "balanced", b"balanced", "buckets", b"buckets", "cost_aware", b"cost_aware", "cut", b"cut", "fixed", b"fixed", "kl_based", b"kl_based", "microbatches_in_flight", b"microbatches_in_flight", "mode", b"mode", "objective", b"objective", "optimal", b"optimal", "rates_from", b"rates_from", "rates_from_profiles", b"rates_from_profiles", "routing", b"routing", "saturate_host", b"saturate_host", "single", b"single", "size_based", b"size_based", "sparse_nn", b"sparse_nn", "symbol_values", b"symbol_values", "together", b"together", "training", b"training"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["mode", b"mode"]) -> typing.Literal["cut", "size_based", "balanced", "optimal", "single", "sparse_nn", "cost_aware", "kl_based", "aot_based"] | None: ...
 
 Global___PlanOptions: typing_extensions.TypeAlias = PlanOptions
@@ -601,6 +635,8 @@ class CostSource(google.protobuf.message.Message):
     NUM_NODES_FIELD_NUMBER: builtins.int
     RATES_FIELD_NUMBER: builtins.int
     SCALED_FIELD_NUMBER: builtins.int
+    MEASURED_PROFILE_IDS_FIELD_NUMBER: builtins.int
+    CALIBRATION_PROFILE_IDS_FIELD_NUMBER: builtins.int
     device_kind: builtins.str
     num_measured: builtins.int
     """Nodes whose times were measured on a device of the kind."""
@@ -609,6 +645,14 @@ class CostSource(google.protobuf.message.Message):
     """Of the other nodes."""
     scaled: builtins.bool
     """The times were measured at other values of the dynamic dimensions, and scaled."""
+    @property
+    def measured_profile_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Profiles that the times are from, newest first; GetProfile has them until they are deleted or replaced."""
+
+    @property
+    def calibration_profile_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Profiles that the rates were fitted to. With given rates, only what a call costs is of them."""
+
     def __init__(
         self,
         *,
@@ -617,8 +661,10 @@ class CostSource(google.protobuf.message.Message):
         num_nodes: builtins.int = ...,
         rates: Global___RateSource.ValueType = ...,
         scaled: builtins.bool = ...,
+        measured_profile_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        calibration_profile_ids: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["device_kind", b"device_kind", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "rates", b"rates", "scaled", b"scaled"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["calibration_profile_ids", b"calibration_profile_ids", "device_kind", b"device_kind", "measured_profile_ids", b"measured_profile_ids", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "rates", b"rates", "scaled", b"scaled"]) -> None: ...
 
 Global___CostSource: typing_extensions.TypeAlias = CostSource
 

@@ -52,4 +52,5 @@ def full_options(mode: Mode, routing: Routing = Routing.RELAY) -> PlanOptions:
         fixed=(("embeddings", "b"), ("head", "a")),
         together=(("block.0", "block.1"), ("head",)),
         saturate_host=True,
+        rates_from_profiles=("prof-b", "prof-a"),
     )

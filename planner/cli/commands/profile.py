@@ -1,4 +1,4 @@
-"""`profile run`, `list`, `import`, `export` and `delete`."""
+"""`profile run`, `list`, `get`, `import`, `export` and `delete`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.cli.graph_names import find_graph
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.plan_options import symbol_values
-from planner.cli.profile_tables import profiles_table
+from planner.cli.profile_tables import profile_table, profiles_table
 from planner.cli.progress import profile_bars
 from planner.cli.times import read_times_file
 from planner.cost.times_file import write_times
@@ -67,6 +67,16 @@ def list_profiles(
         graph_id = find_graph(client, graph).id if graph else ""
         records = list(client.list_profiles(graph_id=graph_id, device_kind=kind))
     emit(records, output, lambda: profiles_table(records))
+
+
+@app.command("get")
+def get_profile(
+    profile: ProfileArgument, server: ServerOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """What was measured, the rates fitted to it, and which nodes have no time; plans name the profiles they used."""
+    with connect(server) as client:
+        found = client.get_profile(profile)
+    emit(found, output, lambda: profile_table(found))
 
 
 @app.command("import")

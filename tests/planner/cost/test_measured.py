@@ -120,6 +120,44 @@ def test_impossible_times_are_refused(seconds: tuple[tuple[int, float], ...], ki
             CostSource(device_kind="a", num_measured=4, num_nodes=9, rates=RateSource.CALIBRATED, scaled=True),
             "measured 4 of 9 nodes (scaled), others calibrated",
         ),
+        (
+            CostSource(
+                device_kind="a",
+                num_measured=4,
+                num_nodes=9,
+                rates=RateSource.CALIBRATED,
+                scaled=True,
+                measured_profile_ids=("prof-2", "prof-1"),
+                calibration_profile_ids=("prof-3",),
+            ),
+            "measured 4 of 9 nodes (scaled, prof-2, prof-1), others calibrated (prof-3)",
+        ),
+        (
+            CostSource(
+                device_kind="a",
+                num_measured=9,
+                num_nodes=9,
+                rates=RateSource.CALIBRATED,
+                scaled=True,
+                measured_profile_ids=("prof-1",),
+                calibration_profile_ids=("prof-3",),
+            ),
+            "measured 9 of 9 nodes (prof-1), scaled by calibrated (prof-3)",
+        ),
+        (
+            CostSource(device_kind="a", num_measured=0, num_nodes=9, rates=RateSource.GIVEN),
+            "given rates",
+        ),
+        (
+            CostSource(
+                device_kind="a",
+                num_measured=0,
+                num_nodes=9,
+                rates=RateSource.GIVEN,
+                calibration_profile_ids=("prof-3",),
+            ),
+            "given rates, cost of a call calibrated (prof-3)",
+        ),
     ],
 )
 def test_source_in_words(source: CostSource, text: str) -> None:

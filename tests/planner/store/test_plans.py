@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.cost.sources import CostSource, RateSource
 from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
 from planner.graph.ir import Dtype, ValueKind
 from planner.plan.options import Mode, SizeBasedMode
@@ -95,6 +96,18 @@ def plan(mode: Mode) -> Plan:
         lower_bound_seconds=None if isinstance(mode, SizeBasedMode) else 0.69,
         symbol_values=(("batch", 4),),
         step_seconds=1 / 9,
+        cost_sources=(
+            CostSource(
+                device_kind="cpu",
+                num_measured=3,
+                num_nodes=17,
+                rates=RateSource.CALIBRATED,
+                scaled=True,
+                measured_profile_ids=("prof-b", "prof-a"),
+                calibration_profile_ids=("prof-c",),
+            ),
+            CostSource(device_kind="h200", num_measured=0, num_nodes=17, rates=RateSource.GIVEN),
+        ),
     )
 
 

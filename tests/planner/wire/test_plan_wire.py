@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.cost.sources import CostSource, RateSource
 from planner.errors import GraphError, InvalidArgument, OptionsError
-from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions, Routing
+from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions, RatesFrom, Routing
 from planner.plan.verify import verify_plan
 from planner.wire.plan import options_from_proto, options_to_proto, plan_from_proto, plan_to_proto
 from protos.v1 import plan_pb2
@@ -40,7 +40,15 @@ def test_a_plan_comes_back_from_its_bytes(seed: int, num_stages: int, routing: R
 def test_sources_of_seconds_come_back() -> None:
     graph = random_graph(1, 5)
     sources = tuple(
-        CostSource(device_kind=rates.name, num_measured=index, num_nodes=5, rates=rates, scaled=index == 1)
+        CostSource(
+            device_kind=rates.name,
+            num_measured=index,
+            num_nodes=5,
+            rates=rates,
+            scaled=index == 1,
+            measured_profile_ids=("prof-b", "prof-a")[:index],
+            calibration_profile_ids=("prof-c", "prof-b")[:index],
+        )
         for index, rates in enumerate(RateSource)
     )
     plan = replace(plan_of(graph, random_stages(graph, 1, 2)), cost_sources=sources)
@@ -80,6 +88,23 @@ def test_options_come_back(mode: Mode, routing: Routing) -> None:
 
 def test_nothing_set_means_the_best_plan_for_throughput() -> None:
     assert options_from_proto(plan_pb2.PlanOptions()) == PlanOptions(mode=OptimalMode())
+
+
+@pytest.mark.parametrize("rates_from", [None, *RatesFrom])
+def test_where_rates_are_from_comes_back(rates_from: RatesFrom | None) -> None:
+    options = PlanOptions(rates_from=rates_from)
+    assert options_from_proto(options_to_proto(options)) == options
+
+
+def test_rates_from_two_places_are_refused() -> None:
+    message = plan_pb2.PlanOptions(rates_from=plan_pb2.RATES_FROM_OWN, rates_from_profiles=["prof-a"])
+    with pytest.raises(OptionsError, match=r"rates_from is own and options\.rates_from_profiles names 'prof-a'"):
+        options_from_proto(message)
+    with pytest.raises(OptionsError, match="names a profile twice"):
+        options_from_proto(plan_pb2.PlanOptions(rates_from_profiles=["prof-a", "prof-a"]))
+    many = plan_pb2.PlanOptions(rates_from_profiles=[f"prof-{index}" for index in range(257)])
+    with pytest.raises(OptionsError, match="rates_from_profiles has 257 entries, at most 256"):
+        options_from_proto(many)
 
 
 def test_as_many_stages_as_help_is_a_mode_that_is_set() -> None:

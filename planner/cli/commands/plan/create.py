@@ -47,6 +47,7 @@ def create_plan(
     fix: given.FixOption = None,
     together: given.TogetherOption = None,
     saturate_host: given.SaturateOption = False,
+    rates_from: given.RatesFromOption = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -72,6 +73,7 @@ def create_plan(
         fixed=fix or (),
         together=together or (),
         saturate_host=saturate_host,
+        rates_from=rates_from or (),
     )
     file = inventory_path(inventory) if inventory else None
     with connect(server) as client, spinner("planning"):

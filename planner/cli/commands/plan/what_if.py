@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -17,8 +18,11 @@ from planner.cli.progress import spinner
 from planner.cli.study_tables import diff_table
 from planner.cli.tables import plan_table
 from planner.cli.times import TimesOption, read_times_file
+from planner.client import PlannerClient
+from planner.client.profiles import Costs
+from planner.client.records import StoredPlan
 from planner.partition.objective import Objective
-from planner.plan.options import Routing
+from planner.plan.options import PlanOptions, RatesFrom, Routing
 
 
 @app.command("what-if")
@@ -34,6 +38,7 @@ def what_if(
     mode: given.ModeOption = None,
     objective: Annotated[Objective | None, typer.Option("--objective", help="Another thing to make least.")] = None,
     routing: Annotated[Routing | None, typer.Option("--routing", help="Another way for tensors to travel.")] = None,
+    rates_from: given.RatesFromOption = None,
     times: TimesOption = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -59,15 +64,32 @@ def what_if(
             routing=routing or options.routing,
             symbol_values=tuple(sorted(changed.items())),
         )
-        measured, calibrations = client.stored_costs(graph_id, [device.kind for device in devices.devices])
+        if rates_from:
+            source, profiles = given.rates_source(rates_from)
+            options = replace(options, rates_from=source, rates_from_profiles=profiles)
+        devices = devices.without(without or ())
+        kinds = [device.kind for device in devices.devices]
+        measured, calibrations = _costs(client, before, kinds, options, rates_of_today=bool(rates_from))
         given_times = read_times_file(times, graph_id) if times else ()
         # Of one kind and one setting of the dimensions, the times given count: they stand first.
-        after = make_plan(
-            graph, graph_id, devices.without(without or ()), options, (*given_times, *measured), calibrations
-        )
+        after = make_plan(graph, graph_id, devices, options, (*given_times, *measured), calibrations)
         found = diff_plans(graph, before, after)
     emit(
         {"plan": after, "diff": found},
         output,
         lambda: Group(plan_table(after), diff_table(before.id, "what if", found)),
     )
+
+
+def _costs(
+    client: PlannerClient, before: StoredPlan, kinds: Sequence[str], options: PlanOptions, *, rates_of_today: bool
+) -> Costs:
+    """Those of the plan; today's of kinds that it does not have, and today's rates where those are asked for."""
+    measured, calibrations = client.recorded_costs(before)
+    rates_from = options.rates_from or RatesFrom.OWN
+    known = {source.device_kind.lower() for source in before.cost_sources}
+    others = [kind for kind in kinds if kind.lower() not in known]
+    measured += client.measured_times(before.graph_id, others)
+    if rates_of_today:
+        return measured, client.fitted_rates(kinds, rates_from, options.rates_from_profiles)
+    return measured, calibrations + client.fitted_rates(others, rates_from)
