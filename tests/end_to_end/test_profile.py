@@ -1,13 +1,15 @@
-"""A real model timed by a real daemon; the plans that come after are made of what it measured."""
+"""A model timed by a real daemon; the plans of it that come after are made of what was measured, and no others."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from planner.cli.__main__ import main
 from planner.client import PlannerClient, export
@@ -17,16 +19,39 @@ from planner.cost.sources import RateSource
 from planner.cost.times_file import read_times
 from planner.errors import Conflict, InvalidArgument
 from planner.plan.options import BalancedMode, PlanOptions, ShapeBucket
-from tests.builders.bert import bert
+
+pytestmark = pytest.mark.services
 
 SIZES = {"batch": 4, "sequence": 16}
+WIDTH = 16
+
+
+class Encoder(nn.Module):
+    """Equal layers of `width`: graphs of different widths are graphs of their own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.words(tokens)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            hidden = norm(hidden + torch.relu(layer(hidden)))
+        return torch.softmax(hidden @ hidden.transpose(1, 2), -1) @ hidden
+
+
+def submit(client: PlannerClient, width: int) -> GraphRecord:
+    sizes = {"tokens": {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("sequence", min=2, max=64)}}
+    tokens = torch.zeros(2, 8, dtype=torch.int64)
+    return client.submit(export(Encoder(width).eval(), (tokens,), dynamic_shapes=sizes))
 
 
 @pytest.fixture(scope="module")
 def graph(cluster: LocalCluster) -> GraphRecord:
-    case = bert()
     with PlannerClient(cluster.planner_address) as client:
-        return client.submit(export(case.module, kwargs=dict(case.kwargs), dynamic_shapes=case.dynamic_shapes))
+        return submit(client, WIDTH)
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +117,17 @@ def test_buckets_mix_sizes(client: PlannerClient, graph: GraphRecord, profile: P
     assert sum(stage.compute_seconds for stage in plan.stages) > 0.75 * profile.total_seconds
 
 
-def test_rates_serve_graphs_that_were_not_measured(client: PlannerClient, profile: ProfileRecord) -> None:
-    other = client.submit(export(torch.nn.Linear(7, 3).eval(), (torch.zeros(2, 7),)))
-    plan = client.create_plan(other.id, BalancedMode())
-    assert [(source.num_measured, source.rates) for source in plan.cost_sources] == [(0, RateSource.CALIBRATED)]
+def test_a_graph_that_was_not_measured_keeps_its_plans_unless_they_ask(client: PlannerClient) -> None:
+    other, measured = submit(client, WIDTH + 1), submit(client, WIDTH + 2)
+    before = client.create_plan(other.id, options(**SIZES))
+    (record,) = client.profile_graph(measured.id, device_kinds=["cpu"], repetitions=1)
+    after = client.create_plan(other.id, options(**SIZES))
+    assert replace(after, id=before.id, created_at=before.created_at) == before
+    assert [(source.num_measured, source.rates) for source in after.cost_sources] == [(0, RateSource.ROOFLINE)]
+    asked = client.create_plan(other.id, replace(options(**SIZES), rates_from_profiles=(record.id,)))
+    assert [(source.rates, source.profile_ids) for source in asked.cost_sources] == [
+        (RateSource.CALIBRATED, (record.id,))
+    ]
 
 
 def test_device_in_use_is_left_alone(client: PlannerClient, graph: GraphRecord, profile: ProfileRecord) -> None:
@@ -115,13 +147,13 @@ def test_sizes_that_cannot_be_are_refused_by_the_daemon(client: PlannerClient, g
 
 def test_command_line(
     cluster: LocalCluster,
-    graph: GraphRecord,
-    profile: ProfileRecord,
+    client: PlannerClient,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PLANNER_SERVER", cluster.planner_address)
+    graph = submit(client, WIDTH + 3)
 
     def cli(*arguments: str) -> str:
         capsys.readouterr()
@@ -131,8 +163,14 @@ def test_command_line(
         assert ended.value.code == 0, captured.err
         return captured.out
 
+    ran = ("profile", "run", graph.id[:12], "--kind", "cpu", "--symbol", "batch=1", "--repetitions", "1", "-o", "json")
+    (record,) = json.loads(cli(*ran))
+    assert record["num_measured"] == graph.num_nodes
+    plan = client.create_plan(graph.id, options(**SIZES)).id
+    shown = f"measured {graph.num_nodes} of {graph.num_nodes} nodes ({record['id']})"
+    assert shown in " ".join(cli("plan", "get", plan).split())
     file = tmp_path / "times.json"
-    cli("profile", "export", profile.id, str(file))
+    cli("profile", "export", record["id"], str(file))
     (times,) = read_times(file.read_bytes())
     assert len(times.seconds) == graph.num_nodes
     file.write_text(json.dumps({**json.loads(file.read_text()), "device_kind": "abacus", "source": "by hand"}))
@@ -140,14 +178,3 @@ def test_command_line(
     assert imported["device_kind"] == "abacus"
     assert "by hand" in cli("profile", "list", "--kind", "abacus")
     assert json.loads(cli("profile", "delete", imported["id"], "-o", "json"))["deleted"] is True
-    ran = json.loads(
-        cli("profile", "run", graph.id[:12], "--kind", "cpu", "--symbol", "batch=1", "--repetitions", "1", "-o", "json")
-    )
-    assert [record["num_measured"] for record in ran] == [graph.num_nodes]
-    plan = client_plan(cluster, graph)
-    assert f"measured {graph.num_nodes} of {graph.num_nodes} nodes" in cli("plan", "get", plan)
-
-
-def client_plan(cluster: LocalCluster, graph: GraphRecord) -> str:
-    with PlannerClient(cluster.planner_address) as client:
-        return client.create_plan(graph.id, options(**SIZES)).id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from planner.client.local_cluster import LocalCluster
 from planner.client.pipeline import Batch
 from planner.client.records import GraphRecord, StoredPlan
 from planner.cost.inventory import Inventory, LinkSpeed
+from planner.cost.sources import RateSource
 from planner.graph.ir import Graph, ValueKind
 from planner.plan.assignment import assignment_of
-from planner.plan.options import OptimalMode, PlanOptions, Routing
+from planner.plan.options import OptimalMode, PlanOptions, RatesFrom, Routing
 from planner.plan.split import stage_graph
 from planner.planning import explain_plan
 from tests.builders.case import Case
@@ -22,6 +24,10 @@ from tests.builders.llama import llama
 from tests.builders.tokens import token_batch
 from tests.end_to_end.test_pipeline_equality import assert_tree_equal
 
+pytestmark = pytest.mark.services
+
+# What decides is given with the devices, so that nothing that was measured on them plays a part.
+FLOPS_PER_SECOND, MEMORY_BYTES_PER_SECOND = 1e11, 2e10
 SLOW = LinkSpeed(bytes_per_second=3e7, latency_seconds=1e-5)
 SIZES = {"batch": 1, "sequence": 64}
 LAYERS = 6
@@ -43,7 +49,11 @@ def graph(cluster: LocalCluster, case: Case) -> Iterator[GraphRecord]:
 def planned(
     client: PlannerClient, graph: GraphRecord, num_stages: int, routing: Routing, recompute: bool
 ) -> StoredPlan:
-    devices = tuple(sorted((one.device for one in client.list_devices()), key=lambda device: device.id))[:num_stages]
+    registered = sorted((one.device for one in client.list_devices()), key=lambda device: device.id)[:num_stages]
+    devices = tuple(
+        replace(one, flops_per_second=FLOPS_PER_SECOND, memory_bytes_per_second=MEMORY_BYTES_PER_SECOND)
+        for one in registered
+    )
     options = PlanOptions(
         mode=OptimalMode(num_stages=num_stages, recompute=recompute),
         routing=routing,
@@ -51,8 +61,11 @@ def planned(
             (f"model.layers.{layer}", device.id) for layer, device in zip(HELD[num_stages], devices, strict=True)
         ),
         symbol_values=tuple(sorted(SIZES.items())),
+        rates_from=RatesFrom.OWN,
     )
-    return client.create_plan(graph.id, options, inventory=Inventory(devices=devices, default_link=SLOW))
+    plan = client.create_plan(graph.id, options, inventory=Inventory(devices=devices, default_link=SLOW))
+    assert [(source.rates, source.profile_ids) for source in plan.cost_sources] == [(RateSource.GIVEN, ())]
+    return plan
 
 
 def recomputed_modules(graph: Graph, plan: StoredPlan) -> set[str]:
