@@ -1,7 +1,17 @@
-"""Proves of a training schedule that each microbatch passes every stage forward, then backward, that every message has
-its receiver, that no device waits for ever, and that no stage keeps more microbatches than memory was planned for.
+"""Proves of a training schedule, before anything is sent, that the step it describes is the plan's training step.
 
-As for inference, the devices form a Kahn network: one dry run in any order proves all.
+- Complete: every device does each pass, message, sum and optimizer step that the plan asks of it exactly once.
+- In order: a pass runs after the device has received what it reads, a message leaves after the pass that makes it, and
+  a backward pass follows its forward pass. A sum among copies follows every backward pass (for weights, where they are
+  split) of its stage on the device. A sum of tied gradients follows those of every stage of the device that holds
+  them, and those stages' sums among copies. An optimizer step follows all of that for every gradient that it applies,
+  so that no pass of a stage sees weights that were stepped already.
+- It ends: each message arrives where and in the order in which it is taken, and no device waits for ever, neither for a
+  message or a buffer, nor for another device to join a sum.
+- It fits: no copy of a stage keeps more microbatches than memory was planned for.
+
+That holds whatever the timing: devices are deterministic and talk over channels with one sender and one receiver each
+(a Kahn network), and sums wait for all who share in them, so one dry run in any order stands for all.
 """
 
 from __future__ import annotations
@@ -14,7 +24,6 @@ from planner.errors import PlanInvariantError
 from planner.plan.invariants.memory import kept_microbatches
 from planner.plan.plan import Plan
 from planner.schedule.training import (
-    NO_MICROBATCH,
     Kind,
     TrainingAction,
     TrainingSchedule,
@@ -29,13 +38,21 @@ _RECEIVES = {receive: send for send, receive in _SENDS.items()}
 def check_training_schedule(schedule: TrainingSchedule, plan: Plan, *, capacity: int = 2) -> None:
     """Raises PlanInvariantError. `capacity`: messages that an edge holds in each direction before its sender waits.
 
-    Linear in the actions.
+    Linear in the actions, but for tied gradients: each sum looks at the backward passes of all stages that share in it.
     """
+    _check_microbatches(schedule, plan)
     _check_devices(schedule, plan)
     _check_complete(schedule, plan)
     _check_dependences(schedule, plan)
     _check_kept(schedule, plan)
     _DryRun(schedule, plan, capacity).run()
+
+
+def _check_microbatches(schedule: TrainingSchedule, plan: Plan) -> None:
+    training = plan.options.training
+    if training is None or schedule.microbatches != training.microbatches:
+        needed = training.microbatches if training else "no training step"
+        raise _broken("microbatches", f"the step is of {schedule.microbatches} microbatches, the plan is for {needed}")
 
 
 def _check_devices(schedule: TrainingSchedule, plan: Plan) -> None:
@@ -47,7 +64,7 @@ def _check_devices(schedule: TrainingSchedule, plan: Plan) -> None:
 
 def _check_complete(schedule: TrainingSchedule, plan: Plan) -> None:
     """Every device does exactly what its stages ask for, whatever the order."""
-    split = any(action.kind is Kind.BACKWARD_INPUT for device in schedule.devices for action in device.actions)
+    split = _is_split(schedule)
     for device in schedule.devices:
         found = Counter(device.actions)
         needed = Counter(_needed(plan, device.device_id, schedule.microbatches, split))
@@ -56,6 +73,10 @@ def _check_complete(schedule: TrainingSchedule, plan: Plan) -> None:
             raise _broken(
                 "matching_actions", f"device {device.device_id!r}: {extra[:3]} too many, {missing[:3]} missing"
             )
+
+
+def _is_split(schedule: TrainingSchedule) -> bool:
+    return any(action.kind is Kind.BACKWARD_INPUT for device in schedule.devices for action in device.actions)
 
 
 def _needed(plan: Plan, device_id: str, microbatches: int, split: bool) -> Iterator[TrainingAction]:
@@ -107,41 +128,69 @@ def _neighbours(plan: Plan) -> _Neighbours:
 
 
 def _check_dependences(schedule: TrainingSchedule, plan: Plan) -> None:
-    neighbours = _neighbours(plan)
+    dependences = _Dependences(plan, split=_is_split(schedule))
     for device in schedule.devices:
-        done: set[TrainingAction] = set()
+        own, done = set(device.actions), set[TrainingAction]()
         for action in device.actions:
-            lacking = next((before for before in _before(action, plan, neighbours) if before not in done), None)
-            if lacking is not None and not _has_whole_backward(lacking, done):
-                raise _broken("order", f"device {device.device_id!r} does {action} before {lacking}")
+            for before in dependences.of(action):
+                if before in own and before not in done:
+                    raise _broken("order", f"device {device.device_id!r} does {action} before {before}")
             done.add(action)
-        last = [position for position, action in enumerate(device.actions) if action.microbatch != NO_MICROBATCH]
-        first = [position for position, action in enumerate(device.actions) if action.microbatch == NO_MICROBATCH]
-        if last and first and first[0] < last[-1]:
-            raise _broken("order", f"device {device.device_id!r} ends its step before its last microbatch")
 
 
-def _before(action: TrainingAction, plan: Plan, neighbours: _Neighbours) -> Iterator[TrainingAction]:
-    """What the same device has to have done."""
-    kind, index, k = action.kind, action.index, action.microbatch
-    if kind is Kind.FORWARD:
-        yield from (TrainingAction(Kind.RECEIVE, edge, k) for edge in neighbours.entering[index])
-        if index == 0:
-            yield TrainingAction(Kind.TAKE_INPUT, 0, k)
-    elif kind is Kind.SEND:
-        yield TrainingAction(Kind.FORWARD, plan.edges[index].source_stage, k)
-    elif kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
-        yield TrainingAction(Kind.FORWARD, index, k)
-        yield from (TrainingAction(Kind.RECEIVE_GRADIENT, edge, k) for edge in neighbours.awaited[index])
-    elif kind is Kind.BACKWARD_WEIGHT:
-        yield TrainingAction(Kind.BACKWARD_INPUT, index, k)
-    elif kind is Kind.SEND_GRADIENT:
-        yield TrainingAction(Kind.BACKWARD_INPUT, plan.edges[index].target_stage, k)
+class _Dependences:
+    """What has to be done before an action on the same device, as far as that device does it."""
 
+    def __init__(self, plan: Plan, *, split: bool) -> None:
+        self._plan = plan
+        self._neighbours = _neighbours(plan)
+        self._input_pass = Kind.BACKWARD_INPUT if split else Kind.BACKWARD
+        self._weight_pass = Kind.BACKWARD_WEIGHT if split else Kind.BACKWARD
+        self._holders = [
+            tuple(sorted({stage for _, stage in group.members})) if group.requires_grad and group.size_bytes else ()
+            for group in plan.tie_groups
+        ]
+        self._ties: list[list[int]] = [[] for _ in plan.stages]
+        for tie, stages in enumerate(self._holders):
+            for stage in stages:
+                self._ties[stage].append(tie)
 
-def _has_whole_backward(lacking: TrainingAction, done: set[TrainingAction]) -> bool:
-    whole = TrainingAction(Kind.BACKWARD, lacking.index, lacking.microbatch)
-    return lacking.kind is Kind.BACKWARD_INPUT and whole in done
+    def of(self, action: TrainingAction) -> Iterator[TrainingAction]:
+        kind, index, k = action.kind, action.index, action.microbatch
+        if kind is Kind.FORWARD:
+            yield from (TrainingAction(Kind.RECEIVE, edge, k) for edge in self._neighbours.entering[index])
+            yield TrainingAction(Kind.TAKE_INPUT, index, k)
+        elif kind is Kind.SEND:
+            yield TrainingAction(Kind.FORWARD, self._plan.edges[index].source_stage, k)
+        elif kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
+            yield TrainingAction(Kind.FORWARD, index, k)
+            yield from (TrainingAction(Kind.RECEIVE_GRADIENT, edge, k) for edge in self._neighbours.awaited[index])
+        elif kind is Kind.BACKWARD_WEIGHT:
+            yield TrainingAction(Kind.BACKWARD_INPUT, index, k)
+        elif kind is Kind.SEND_GRADIENT:
+            yield TrainingAction(self._input_pass, self._plan.edges[index].target_stage, k)
+        elif kind is Kind.REDUCE_GRADIENTS:
+            yield from self._passes(index)
+        elif kind is Kind.REDUCE_TIED:
+            yield from self._summed(index)
+        elif kind is Kind.OPTIMIZER_STEP:
+            yield from self._passes(index)
+            yield TrainingAction(Kind.REDUCE_GRADIENTS, index)
+            for tie in self._ties[index]:
+                yield from self._summed(tie)
+                yield TrainingAction(Kind.REDUCE_TIED, tie)
+
+    def _passes(self, stage: int) -> Iterator[TrainingAction]:
+        """Those that add to the gradients of a stage."""
+        training = self._plan.options.training
+        assert training is not None
+        return (TrainingAction(self._weight_pass, stage, k) for k in range(training.microbatches))
+
+    def _summed(self, tie: int) -> Iterator[TrainingAction]:
+        """What has to be done in every stage that holds a tie group for its gradients to be those of the copies."""
+        for stage in self._holders[tie]:
+            yield from self._passes(stage)
+            yield TrainingAction(Kind.REDUCE_GRADIENTS, stage)
 
 
 def _check_kept(schedule: TrainingSchedule, plan: Plan) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import BalancedMode, PlanOptions
-from planner.plan.plan import Plan, StageEdge, StageMemory
+from planner.plan.plan import Plan, StageEdge, StageMemory, TieGroup
 from tests.builders.plans import plan_of
 from tests.builders.random_graphs import GraphWriter
 
@@ -56,6 +56,53 @@ def chain_plan(
             for stage, own in zip(plan.stages, seconds, strict=True)
         ),
         edges=tuple(_with_gradients(edge) for edge in plan.edges),
+    )
+
+
+def training_plan(
+    schedule: PipelineSchedule,
+    *,
+    devices: Sequence[Sequence[int]],
+    pairs: Sequence[tuple[int, int]],
+    microbatches: int,
+    ties: Sequence[Sequence[int]] = (),
+    frozen: Sequence[int] = (),
+) -> Plan:
+    """Stages on these devices, an edge of one tensor for each pair of stages. Its schedule only: it does not verify.
+
+    `ties`: stages that share a trained state, group by group. `frozen`: stages without any trained state. A gradient
+    comes back over an edge behind which, looking back, something is trained.
+    """
+    count = len(devices)
+    plan = chain_plan([1.0] * count, schedule, microbatches=microbatches, devices=devices, gradient_bytes=8)
+    has_gradient = [stage not in frozen for stage in range(count)]
+    for source, target in sorted(pairs):
+        has_gradient[target] |= has_gradient[source]
+    return replace(
+        plan,
+        stages=tuple(
+            replace(stage, memory=replace(stage.memory, gradient_bytes=0)) if stage.index in frozen else stage
+            for stage in plan.stages
+        ),
+        edges=tuple(
+            StageEdge(
+                source_stage=source,
+                target_stage=target,
+                value_ids=(source + 1,),
+                size_bytes=48,
+                gradient_value_ids=(source + 1,) if has_gradient[source] else (),
+            )
+            for source, target in sorted(pairs)
+        ),
+        tie_groups=tuple(
+            TieGroup(
+                id=index + 1,
+                members=tuple((f"weight.{index}", stage) for stage in stages),
+                size_bytes=4,
+                requires_grad=True,
+            )
+            for index, stages in enumerate(ties)
+        ),
     )
 
 
