@@ -24,6 +24,7 @@ from planner.schedule.trace import chrome_trace
 from planner.schedule.training import training_schedule
 from tests.builders.random_graphs import random_graph
 from tests.planner.schedule.steps import chain_plan
+from tests.random_examples import random_seeds
 
 GPIPE, ONE_F_ONE_B = PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B
 INTERLEAVED, ZERO_BUBBLE = PipelineSchedule.INTERLEAVED, PipelineSchedule.ZERO_BUBBLE
@@ -67,6 +68,45 @@ def test_gradients_pay_for_their_way_back() -> None:
     found = step(chain_plan([1.0, 1.0], microbatches=1, transfer_seconds=0.25))
     assert found.makespan_seconds == 1 + 0.25 + 1 + 2 + 0.25 + 2
     assert [transfer.is_gradient for transfer in found.transfers] == [False, True]
+
+
+def test_every_event_and_transfer_of_a_step_by_hand() -> None:
+    """Zero bubble: the passes of a backward pass take half of it each, and only the one for inputs has messages."""
+    plan = chain_plan([1.0, 2.0], ZERO_BUBBLE, microbatches=1, transfer_seconds=0.25)
+    found = step(plan)
+    assert [(e.device_id, e.activity.value, e.start_seconds, e.end_seconds) for e in found.events] == [
+        ("d0", "forward", 0.0, 1.0),
+        ("d0", "send", 1.0, 1.25),
+        ("d0", "receive gradient", 5.25, 5.5),
+        ("d0", "backward for inputs", 5.5, 6.5),
+        ("d0", "backward for weights", 6.5, 7.5),
+        ("d1", "receive", 1.0, 1.25),
+        ("d1", "forward", 1.25, 3.25),
+        ("d1", "backward for inputs", 3.25, 5.25),
+        ("d1", "send gradient", 5.25, 5.5),
+        ("d1", "backward for weights", 5.5, 7.5),
+    ]
+    assert [(t.edge_index, t.is_gradient, t.source_id, t.target_id, t.size_bytes) for t in found.transfers] == [
+        (0, False, "d0", "d1", 48),
+        (0, True, "d1", "d0", 48),
+    ]
+    assert [(t.start_seconds, t.end_seconds) for t in found.transfers] == [(1.0, 1.25), (5.25, 5.5)]
+    assert [(one.source_id, one.target_id, one.busy_seconds, one.size_bytes) for one in found.links] == [
+        ("d0", "d1", 0.25, 48),
+        ("d1", "d0", 0.25, 48),
+    ]
+    assert found.output_seconds == (3.25,)
+    assert [device.waiting_seconds for device in found.devices] == [4.0, 1.0]
+    assert found.bubble_share == 5.0 / 15.0
+
+
+def test_stages_of_one_device_run_in_the_order_in_which_they_are_ready() -> None:
+    plan = chain_plan([1.0, 5.0, 1.0], devices=[[0], [1], [0]])
+    found = stream(plan, 3)
+    forward = [e for e in found.events if e.activity is Activity.FORWARD]
+    runs = [(e.stage, e.microbatch, e.start_seconds) for e in forward if e.device_id == "d0"]
+    assert runs == [(0, 0, 0.0), (0, 1, 1.0), (0, 2, 2.0), (2, 0, 6.0), (2, 1, 11.0), (2, 2, 16.0)]
+    assert found.links[0].size_bytes == found.links[1].size_bytes == 3 * 48
 
 
 @pytest.mark.parametrize("schedule", [GPIPE, ONE_F_ONE_B])
@@ -137,9 +177,10 @@ def inventory() -> Inventory:
 
 @pytest.mark.parametrize("routing", Routing)
 @pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.fuzz
 def test_the_step_takes_what_the_plan_says(schedule: PipelineSchedule, routing: Routing) -> None:
     compared = 0
-    for seed in range(20):
+    for seed in random_seeds(12):
         graph = random_graph(seed, 14)
         states = tuple(replace(state, requires_grad=index % 2 == 0) for index, state in enumerate(graph.states))
         graph = replace(graph, states=states)
@@ -153,12 +194,13 @@ def test_the_step_takes_what_the_plan_says(schedule: PipelineSchedule, routing: 
         assert plan.step_seconds is not None
         assert step(plan).makespan_seconds == pytest.approx(plan.step_seconds, rel=1e-9)
         compared += 1
-    assert compared >= 10
+    assert compared >= 6
 
 
 @pytest.mark.parametrize("routing", Routing)
+@pytest.mark.fuzz
 def test_a_stream_of_random_programs_runs_at_the_bottleneck(routing: Routing) -> None:
-    for seed in range(20):
+    for seed in random_seeds(12):
         options = PlanOptions(mode=BalancedMode(num_stages=1 + seed % 3), routing=routing)
         try:
             plan = make_plan(random_graph(seed, 14), "id", inventory(), options)
