@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.partition.objective import PipelineSchedule
 from planner.schedule.blocks import Block, step_blocks, stream_blocks
 from planner.schedule.inference import inference_schedule
@@ -90,3 +92,7 @@ def test_only_trained_states_on_several_devices_are_summed() -> None:
     assert tie_devices(plan, 0) == ("d0", "d1", "d4")
     assert tie_devices(plan, 1) == ()
     assert tie_devices(plan, 2) == ("d2", "d3", "d4")
+    untrained = tuple(replace(group, requires_grad=False) for group in plan.tie_groups)
+    empty = tuple(replace(group, size_bytes=0) for group in plan.tie_groups)
+    assert tie_devices(replace(plan, tie_groups=untrained), 0) == ()
+    assert tie_devices(replace(plan, tie_groups=empty), 0) == ()

@@ -67,6 +67,20 @@ def test_only_gradients_come_back() -> None:
     assert gradient_bytes(skipping()) == (0, 0, 48)
 
 
+def test_a_message_back_is_as_large_as_the_gradients_in_it() -> None:
+    plan = with_live_values(training_plan(PipelineSchedule.GPIPE, devices=[[0], [1]], pairs=[(0, 1)], microbatches=1))
+    edge, entry = plan.edges[0], plan.stages[1].liveness[0]
+    table = (entry, replace(entry, value_id=9, size_bytes=24))
+    plan = replace(
+        plan,
+        stages=(plan.stages[0], replace(plan.stages[1], liveness=table)),
+        edges=(replace(edge, value_ids=(*edge.value_ids, 9), size_bytes=72, gradient_value_ids=(9,)),),
+    )
+    found = simulate(plan, training_schedule(plan), microbatches=1)
+    assert gradient_bytes(plan) == (24,)
+    assert [(transfer.is_gradient, transfer.size_bytes) for transfer in found.transfers] == [(False, 72), (True, 24)]
+
+
 def test_between_copies_the_slowest_link_counts() -> None:
     plan = training_plan(PipelineSchedule.GPIPE, devices=[[0, 1], [1, 2]], pairs=[(0, 1)], microbatches=2)
     plan = linked(plan, {("d0", "d1"): FAST, ("d0", "d2"): LATE, ("d1", "d2"): SLOW})

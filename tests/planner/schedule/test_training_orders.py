@@ -13,7 +13,7 @@ from planner.errors import PlanInvariantError
 from planner.partition.objective import PipelineSchedule
 from planner.plan.plan import Plan
 from planner.schedule.check_training import check_training_schedule
-from planner.schedule.training import Kind, TrainingAction, TrainingSchedule, training_schedule
+from planner.schedule.training import NO_MICROBATCH, Kind, TrainingAction, TrainingSchedule, training_schedule
 from tests.planner.schedule.steps import training_plan
 from tests.planner.schedule.symbolic_step import is_right, most_kept
 from tests.random_examples import random_seeds
@@ -106,6 +106,21 @@ def test_neighbours_may_change_places_exactly_where_the_step_stays_right(name: s
     assert verdicts == {True, False}
 
 
+@pytest.mark.parametrize("order", [PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE])
+@pytest.mark.parametrize("name", [name for name in PLANS if "tie" in name])
+def test_what_ends_a_step_may_move_exactly_where_the_step_stays_right(name: str, order: PipelineSchedule) -> None:
+    plan, schedule = planned(name, order)
+    room = most_kept(schedule)
+    for at, device in enumerate(schedule.devices):
+        ends = [position for position, action in enumerate(device.actions) if action.microbatch == NO_MICROBATCH]
+        for position in ends:
+            for place in range(max(0, ends[0] - 5), len(device.actions)):
+                actions = list(device.actions)
+                actions.insert(place, actions.pop(position))
+                changed = with_actions(schedule, at, actions)
+                assert is_accepted(changed, plan) == is_right(changed, plan, room), (device.actions[position], place)
+
+
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(4))
 def test_actions_may_move_exactly_where_the_step_stays_right(seed: int) -> None:
@@ -166,6 +181,24 @@ def test_the_end_of_the_step_has_an_order(what: str, device_id: str, kind: Kind,
     with pytest.raises(PlanInvariantError, match=f"{device_id!r} does .*{kind.name}.* before ") as refused:
         check_training_schedule(moved(schedule, device_id, kind, index, before=before), plan)
     assert refused.value.metadata["invariant"] == "order"
+
+
+def test_a_tie_on_one_device_is_stepped_after_the_passes_of_all_who_hold_it() -> None:
+    plan, schedule = planned("a tie of two stages on one device", PipelineSchedule.ONE_F_ONE_B)
+    assert schedule.devices[0].actions[-1] == TrainingAction(Kind.OPTIMIZER_STEP, 2)
+    with pytest.raises(PlanInvariantError, match=r"does .*OPTIMIZER_STEP.*index=2.* before .*BACKWARD.*index=0"):
+        check_training_schedule(moved(schedule, "d0", Kind.OPTIMIZER_STEP, 0, before=Kind.BACKWARD), plan)
+
+
+def test_a_microbatch_is_kept_until_its_pass_for_weights() -> None:
+    plan = training_plan(PipelineSchedule.ZERO_BUBBLE, devices=[[0], [1]], pairs=[(0, 1)], microbatches=4)
+    schedule = training_schedule(plan)
+    actions = list(schedule.devices[1].actions)
+    early = [TrainingAction(Kind.RECEIVE, 0, 2), TrainingAction(Kind.FORWARD, 1, 2)]
+    actions = [action for action in actions if action not in early]
+    place = actions.index(TrainingAction(Kind.BACKWARD_WEIGHT, 1, 0))
+    with pytest.raises(PlanInvariantError, match="stage 1 keeps 3 microbatches on 'd1', memory is planned for 2"):
+        check_training_schedule(with_actions(schedule, 1, [*actions[:place], *early, *actions[place:]]), plan)
 
 
 def test_a_stage_is_stepped_after_its_own_passes_not_after_all_of_its_device() -> None:
