@@ -9,9 +9,10 @@ import pytest
 
 from planner.errors import PlanInvariantError
 from planner.partition.objective import PipelineSchedule
+from planner.plan.plan import Plan
 from planner.schedule.check_training import check_training_schedule
 from planner.schedule.training import DeviceActions, Kind, TrainingAction, TrainingSchedule, training_schedule
-from tests.planner.schedule.steps import chain_plan
+from tests.planner.schedule.steps import chain_plan, training_plan
 
 Actions = tuple[TrainingAction, ...]
 PLAN = chain_plan([1.0, 1.0, 1.0], microbatches=4, gradient_bytes=8)
@@ -94,6 +95,30 @@ def test_each_waiting_for_the_other_is_a_deadlock() -> None:
     schedule = training_schedule(plan)
     with pytest.raises(PlanInvariantError, match=r"'d1' at .*RECEIVE"):
         check_training_schedule(replace(schedule, devices=(starved, schedule.devices[1])), plan)
+
+
+def near_edge_first(plan: Plan) -> TrainingSchedule:
+    """The first stage sends every microbatch to the second before it sends any to the third, which needs both."""
+    schedule = training_schedule(plan)
+    far = [action for action in schedule.devices[0].actions if action.kind is Kind.SEND and action.index == 1]
+    near = [action for action in schedule.devices[0].actions if action not in far]
+    place = max(position for position, action in enumerate(near) if action.kind is Kind.SEND) + 1
+    first = replace(schedule.devices[0], actions=(*near[:place], *far, *near[place:]))
+    return replace(schedule, devices=(first, *schedule.devices[1:]))
+
+
+@pytest.mark.parametrize(("microbatches", "capacity"), [(3, 1), (5, 2), (7, 3)])
+def test_a_sender_waits_for_a_buffer(microbatches: int, capacity: int) -> None:
+    """The second stage takes one more than its edge to the third holds, and the first edge holds as many again."""
+    pairs = [(0, 1), (0, 2), (1, 2)]
+
+    def plan(count: int) -> Plan:
+        return training_plan(PipelineSchedule.GPIPE, devices=[[0], [1], [2]], pairs=pairs, microbatches=count)
+
+    check_training_schedule(near_edge_first(plan(microbatches)), plan(microbatches), capacity=capacity)
+    with pytest.raises(PlanInvariantError, match=r"'d0' at .*SEND") as refused:
+        check_training_schedule(near_edge_first(plan(microbatches + 1)), plan(microbatches + 1), capacity=capacity)
+    assert refused.value.metadata["invariant"] == "no_deadlock"
 
 
 @pytest.mark.parametrize("schedule", PipelineSchedule)
