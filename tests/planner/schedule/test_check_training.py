@@ -49,6 +49,10 @@ WRONG: dict[str, tuple[str, Callable[[], TrainingSchedule]]] = {
         "devices",
         lambda: replace(training_schedule(PLAN), devices=training_schedule(PLAN).devices[:2]),
     ),
+    "a device twice": (
+        "devices",
+        lambda: replace(training_schedule(PLAN), devices=training_schedule(PLAN).devices * 2),
+    ),
     "a pass missing": ("matching_actions", lambda: changed(1, lambda actions: actions[:1] + actions[2:])),
     "a pass twice": ("matching_actions", lambda: changed(1, lambda actions: actions + actions[1:2])),
     "no optimizer step": ("matching_actions", lambda: changed(2, lambda actions: actions[:-1])),

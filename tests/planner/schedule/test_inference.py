@@ -94,6 +94,7 @@ def move_to_another_device(schedule: Schedule) -> Schedule:
 
 WRONG: dict[str, tuple[str, Callable[[Schedule], Schedule]]] = {
     "a stage without a lane": ("one_lane_per_stage", lambda found: Schedule(devices=found.devices[1:])),
+    "a stage with two lanes": ("one_lane_per_stage", lambda found: Schedule(devices=found.devices[:1] + found.devices)),
     "a lane on another device": ("lane_device", move_to_another_device),
     "no forward": ("one_forward", lambda found: with_lane(found, 1, Receive(0), Send(2))),
     "two forwards": ("one_forward", lambda found: with_lane(found, 1, Receive(0), Forward(1), Forward(1), Send(2))),

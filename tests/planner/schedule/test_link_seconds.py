@@ -81,6 +81,18 @@ def test_a_message_back_is_as_large_as_the_gradients_in_it() -> None:
     assert [(transfer.is_gradient, transfer.size_bytes) for transfer in found.transfers] == [(False, 72), (True, 24)]
 
 
+def test_a_gradient_of_no_bytes_costs_no_latency() -> None:
+    plan = linked(
+        training_plan(PipelineSchedule.GPIPE, devices=[[0], [1]], pairs=[(0, 1)], microbatches=1),
+        {("d0", "d1"): FAST},
+    )
+    empty = replace(plan.stages[1].liveness[0], size_bytes=0)
+    plan = replace(plan, stages=(plan.stages[0], replace(plan.stages[1], liveness=(empty,))))
+    first, second = stage_messages(plan)
+    assert (first.sent, first.gradients_received) == (0.125, 0.0)
+    assert (second.received, second.gradients_sent) == (0.125, 0.0)
+
+
 def test_between_copies_the_slowest_link_counts() -> None:
     plan = training_plan(PipelineSchedule.GPIPE, devices=[[0, 1], [1, 2]], pairs=[(0, 1)], microbatches=2)
     plan = linked(plan, {("d0", "d1"): FAST, ("d0", "d2"): LATE, ("d1", "d2"): SLOW})

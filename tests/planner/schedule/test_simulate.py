@@ -23,7 +23,7 @@ from planner.schedule.timeline import Activity, Simulation
 from planner.schedule.trace import chrome_trace
 from planner.schedule.training import training_schedule
 from tests.builders.random_graphs import random_graph
-from tests.planner.schedule.steps import chain_plan
+from tests.planner.schedule.steps import chain_plan, training_plan
 from tests.random_examples import random_seeds
 
 GPIPE, ONE_F_ONE_B = PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B
@@ -98,6 +98,22 @@ def test_every_event_and_transfer_of_a_step_by_hand() -> None:
     assert found.output_seconds == (3.25,)
     assert [device.waiting_seconds for device in found.devices] == [4.0, 1.0]
     assert found.bubble_share == 5.0 / 15.0
+
+
+def test_a_pass_waits_for_the_last_of_its_messages() -> None:
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    plan = training_plan(GPIPE, devices=[[0], [1], [2]], pairs=pairs, microbatches=1)
+    # Forward 1 s each, backward 2 s: the third stage's gradient is there at 5 s, the second's at 7 s.
+    assert step(plan).makespan_seconds == pytest.approx(9.0)
+    assert stream(plan, 1).output_seconds == pytest.approx((3.0,))
+
+
+def test_an_edge_of_no_value_takes_no_time_and_is_on_no_link() -> None:
+    plan = chain_plan([1.0, 1.0], transfer_seconds=0.5)
+    empty = replace(plan.edges[0], value_ids=(), size_bytes=0, gradient_value_ids=())
+    found = stream(replace(plan, edges=(empty,)), 1)
+    assert found.transfers == found.links == ()
+    assert found.output_seconds == (2.0,)
 
 
 def test_stages_of_one_device_run_in_the_order_in_which_they_are_ready() -> None:
