@@ -68,7 +68,7 @@ def training_plan(
     ties: Sequence[Sequence[int]] = (),
     frozen: Sequence[int] = (),
 ) -> Plan:
-    """Stages on these devices, an edge of one tensor for each pair of stages. Its schedule only: it does not verify.
+    """Stages on these devices, an edge of what its source makes for each pair of stages. Its schedule only: it does not verify.
 
     `ties`: stages that share a trained state, group by group. `frozen`: stages without any trained state. A gradient
     comes back over an edge behind which, looking back, something is trained.
@@ -88,9 +88,9 @@ def training_plan(
             StageEdge(
                 source_stage=source,
                 target_stage=target,
-                value_ids=(source + 1,),
+                value_ids=(source + 2,),
                 size_bytes=48,
-                gradient_value_ids=(source + 1,) if has_gradient[source] else (),
+                gradient_value_ids=(source + 2,) if has_gradient[source] else (),
             )
             for source, target in sorted(pairs)
         ),
