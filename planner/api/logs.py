@@ -18,7 +18,9 @@ def configure_logs(level: str, form: str) -> None:
     if form == "json":
         processors += [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
     else:
-        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+        # The default renders every local variable of every frame, which holds up the event loop for seconds.
+        traceback = structlog.dev.plain_traceback
+        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=traceback))
     least = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=processors,

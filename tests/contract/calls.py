@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import pytest
@@ -13,10 +14,10 @@ from grpc_status import rpc_status
 
 from protos.v1 import graph_pb2, inventory_pb2, plan_pb2, planner_pb2
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
-from tests.contract.graphs import chain_bytes, sha256
+from tests.contract.graphs import sha256
 
 GIBIBYTE = 1 << 30
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 
 @dataclass
@@ -93,10 +94,10 @@ def balanced(num_stages: int = 2) -> plan_pb2.PlanOptions:
 
 
 async def create_plan(
-    planner: PlannerServiceStub, content: bytes | None = None, options: plan_pb2.PlanOptions | None = None
+    planner: PlannerServiceStub, content: bytes, options: plan_pb2.PlanOptions | None = None
 ) -> planner_pb2.PlanOperation:
     """A plan operation that has ended."""
-    graph = await create_graph(planner, content or chain_bytes())
+    graph = await create_graph(planner, content)
     request = planner_pb2.CreatePlanRequest(
         graph_id=graph.id, inventory=inventory_message(), options=options or balanced()
     )
@@ -109,3 +110,13 @@ async def wait_plan(planner: PlannerServiceStub, operation_id: str) -> planner_p
     operation = await planner.WaitPlanOperation(request, timeout=90)
     assert operation.ended_at.seconds, operation
     return operation
+
+
+async def every_page(call: Callable[..., Awaitable[Any]], request: Any, size: int) -> list[Any]:
+    """The answers of a list call, page by page, to the one that has no next."""
+    answers = []
+    while not answers or request.page_token:
+        request.page_size = size
+        answers.append(await call(request, timeout=WAIT_SECONDS))
+        request.page_token = answers[-1].next_page_token
+    return answers

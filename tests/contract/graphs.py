@@ -65,10 +65,11 @@ def chain_bytes(num_layers: int = 4, width: int = 8, name: str = "chain") -> byt
     return graph_to_bytes(linear_chain(num_layers, width, name))
 
 
-def chain_weights(num_layers: int = 4, width: int = 8, fill: int = 0) -> bytes:
-    """The chain's states as a safetensors file."""
+def chain_weights(num_layers: int = 4, width: int = 8, fill: int = 0, name: str = "") -> bytes:
+    """The chain's states as a safetensors file, whose metadata hold the name."""
     length = width * width * 4
-    header = {
+    header: dict[str, object] = {"__metadata__": {"name": name}} if name else {}
+    header |= {
         f"layers.{index}.weight": {
             "dtype": "F32",
             "shape": [width, width],

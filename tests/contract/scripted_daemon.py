@@ -17,7 +17,10 @@ GIBIBYTE = 1 << 30
 
 
 class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
-    """`fail_on` names a call that is refused; `hold` one that waits until `resume` is set."""
+    """`fail_on` names a call that is refused; `hold` one that waits until `resume` is set.
+
+    Each stage loads in `num_steps`, of which the daemon tells one by one.
+    """
 
     def __init__(self, device_id: str, incarnation_id: str = "first") -> None:
         self.device_id = device_id
@@ -25,6 +28,7 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self.address = ""
         self.fail_on = ""
         self.hold = ""
+        self.num_steps = 2
         self.resume = asyncio.Event()
         self.asked: list[str] = []
         self.loads: list[stage_daemon_pb2.LoadStagesRequest] = []
@@ -59,11 +63,13 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
     ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
         self.loads.append(request)
         for module in request.stages:
-            yield stage_daemon_pb2.LoadStagesResponse(stage=module.stage, loaded_bytes=0, total_bytes=100)
+            yield stage_daemon_pb2.LoadStagesResponse(stage=module.stage, loaded_bytes=0, total_bytes=self.num_steps)
         await self._play("load", context)
         for module in request.stages:
-            for loaded in range(1, 101):
-                yield stage_daemon_pb2.LoadStagesResponse(stage=module.stage, loaded_bytes=loaded, total_bytes=100)
+            for loaded in range(1, self.num_steps + 1):
+                yield stage_daemon_pb2.LoadStagesResponse(
+                    stage=module.stage, loaded_bytes=loaded, total_bytes=self.num_steps
+                )
 
     async def OpenRendezvous(
         self, request: stage_daemon_pb2.OpenRendezvousRequest, context: Any

@@ -14,7 +14,14 @@ from tests.contract.calls import WAIT_SECONDS, refused, upload, upload_stream
 from tests.contract.conftest import StartServer, open_channel
 from tests.contract.graphs import sha256
 
-CONTENT = random.Random(7).randbytes(3_000_001)
+pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
+SIZE_BYTES = 3_000_001
+
+
+@pytest.fixture
+def content(name: str) -> bytes:
+    """A blob that no other test uploads."""
+    return random.Random(name).randbytes(SIZE_BYTES)
 
 
 async def read(planner: PlannerServiceStub, digest: bytes, offset: int = 0, length: int = 0) -> bytes:
@@ -28,16 +35,16 @@ async def committed(planner: PlannerServiceStub, digest: bytes) -> planner_pb2.U
     return await planner.GetUpload(planner_pb2.GetUploadRequest(sha256=digest), timeout=WAIT_SECONDS)
 
 
-async def test_upload_and_read_ranges(planner: PlannerServiceStub) -> None:
-    digest = await upload(planner, CONTENT)
-    assert await read(planner, digest) == CONTENT
-    assert await read(planner, digest, 1_500_000, 1_200_000) == CONTENT[1_500_000:2_700_000]
-    assert await read(planner, digest, len(CONTENT)) == b""
+async def test_upload_and_read_ranges(planner: PlannerServiceStub, content: bytes) -> None:
+    digest = await upload(planner, content)
+    assert await read(planner, digest) == content
+    assert await read(planner, digest, 1_500_000, 1_200_000) == content[1_500_000:2_700_000]
+    assert await read(planner, digest, len(content)) == b""
     answer = await committed(planner, digest)
-    assert (answer.committed_bytes, answer.complete) == (len(CONTENT), True)
+    assert (answer.committed_bytes, answer.complete) == (len(content), True)
     with refused("INVALID_ARGUMENT") as refusal:
-        await read(planner, digest, 1, len(CONTENT))
-    assert str(len(CONTENT)) in refusal.message
+        await read(planner, digest, 1, len(content))
+    assert str(len(content)) in refusal.message
 
 
 async def test_empty_blob(planner: PlannerServiceStub) -> None:
@@ -45,9 +52,9 @@ async def test_empty_blob(planner: PlannerServiceStub) -> None:
     assert await read(planner, digest) == b""
 
 
-async def test_upload_again_answers_at_once(planner: PlannerServiceStub) -> None:
-    await upload(planner, CONTENT)
-    await upload(planner, CONTENT)
+async def test_upload_again_answers_at_once(planner: PlannerServiceStub, content: bytes) -> None:
+    await upload(planner, content)
+    await upload(planner, content)
 
 
 async def test_unknown_blob(planner: PlannerServiceStub) -> None:
@@ -59,54 +66,54 @@ async def test_unknown_blob(planner: PlannerServiceStub) -> None:
         await read(planner, b"short")
 
 
-async def test_wrong_digest_keeps_nothing(planner: PlannerServiceStub) -> None:
-    name = sha256(b"another")
+async def test_wrong_digest_keeps_nothing(planner: PlannerServiceStub, content: bytes) -> None:
+    name = sha256(content[1:])
     with refused("DIGEST_MISMATCH") as refusal:
-        await planner.UploadBlob(upload_stream(CONTENT, name=name), timeout=WAIT_SECONDS)
-    assert refusal.metadata["found"] == sha256(CONTENT).hex()
+        await planner.UploadBlob(upload_stream(content, name=name), timeout=WAIT_SECONDS)
+    assert refusal.metadata["found"] == sha256(content).hex()
     answer = await committed(planner, name)
     assert (answer.committed_bytes, answer.complete) == (0, False)
     with refused("NOT_FOUND"):
         await read(planner, name)
 
 
-async def test_cancelled_upload_goes_on_where_it_stopped(planner: PlannerServiceStub) -> None:
-    held = await _upload_and_cancel(planner)
+async def test_cancelled_upload_goes_on_where_it_stopped(planner: PlannerServiceStub, content: bytes) -> None:
+    held = await _upload_and_cancel(planner, content)
     with refused("WRONG_OFFSET") as refusal:
-        await planner.UploadBlob(upload_stream(CONTENT), timeout=WAIT_SECONDS)
+        await planner.UploadBlob(upload_stream(content), timeout=WAIT_SECONDS)
     assert refusal.metadata["committed_bytes"] == str(held)
-    answer = await planner.UploadBlob(upload_stream(CONTENT, offset=held), timeout=WAIT_SECONDS)
+    answer = await planner.UploadBlob(upload_stream(content, offset=held), timeout=WAIT_SECONDS)
     assert answer.complete
-    assert await read(planner, sha256(CONTENT)) == CONTENT
+    assert await read(planner, sha256(content)) == content
 
 
-async def test_upload_goes_on_after_a_restart(start_server: StartServer) -> None:
+async def test_upload_goes_on_after_a_restart(start_server: StartServer, content: bytes) -> None:
     first = await start_server()
     async with open_channel(first.address) as channel:
         planner = planner_pb2_grpc.PlannerServiceStub(channel)
-        await planner.UploadBlob(upload_stream(CONTENT, end=2_000_000), timeout=WAIT_SECONDS)
+        await planner.UploadBlob(upload_stream(content, end=2_000_000), timeout=WAIT_SECONDS)
     await first.stop(0)
     second = await start_server()
     async with open_channel(second.address) as channel:
         planner = planner_pb2_grpc.PlannerServiceStub(channel)
-        answer = await committed(planner, sha256(CONTENT))
+        answer = await committed(planner, sha256(content))
         assert (answer.committed_bytes, answer.complete) == (2_000_000, False)
-        await planner.UploadBlob(upload_stream(CONTENT, offset=2_000_000), timeout=WAIT_SECONDS)
-        assert await read(planner, sha256(CONTENT)) == CONTENT
+        await planner.UploadBlob(upload_stream(content, offset=2_000_000), timeout=WAIT_SECONDS)
+        assert await read(planner, sha256(content)) == content
 
 
-async def test_concurrent_uploads_of_one_blob(planner: PlannerServiceStub) -> None:
-    uploads = [planner.UploadBlob(upload_stream(CONTENT, chunk_bytes=100_000), timeout=WAIT_SECONDS) for _ in range(4)]
+async def test_concurrent_uploads_of_one_blob(planner: PlannerServiceStub, content: bytes) -> None:
+    uploads = [planner.UploadBlob(upload_stream(content, chunk_bytes=100_000), timeout=WAIT_SECONDS) for _ in range(4)]
     answers = await asyncio.gather(*uploads)
     assert all(answer.complete for answer in answers)
-    assert await read(planner, sha256(CONTENT)) == CONTENT
+    assert await read(planner, sha256(content)) == content
 
 
-@pytest.mark.parametrize("size", [len(CONTENT) - 1, len(CONTENT) + 1])
-async def test_other_size_than_announced(planner: PlannerServiceStub, size: int) -> None:
-    begin = planner_pb2.UploadBlobRequest.Begin(sha256=sha256(CONTENT), size_bytes=size)
-    messages = [planner_pb2.UploadBlobRequest(begin=begin), planner_pb2.UploadBlobRequest(chunk=CONTENT)]
-    if size > len(CONTENT):
+@pytest.mark.parametrize("size", [SIZE_BYTES - 1, SIZE_BYTES + 1])
+async def test_other_size_than_announced(planner: PlannerServiceStub, content: bytes, size: int) -> None:
+    begin = planner_pb2.UploadBlobRequest.Begin(sha256=sha256(content), size_bytes=size)
+    messages = [planner_pb2.UploadBlobRequest(begin=begin), planner_pb2.UploadBlobRequest(chunk=content)]
+    if size > len(content):
         assert not (await planner.UploadBlob(iter(messages), timeout=WAIT_SECONDS)).complete
     else:
         with refused("INVALID_ARGUMENT") as refusal:
@@ -131,12 +138,12 @@ async def test_blob_above_the_limit(start_server: StartServer) -> None:
         await upload(planner, bytes(1000))
 
 
-async def _upload_and_cancel(planner: PlannerServiceStub) -> int:
+async def _upload_and_cancel(planner: PlannerServiceStub, content: bytes) -> int:
     """Sends a part, cancels the stream and waits for the server to let go; returns what it holds."""
     sent = asyncio.Event()
 
     async def slow() -> object:
-        async for message in upload_stream(CONTENT, end=1_500_000, chunk_bytes=250_000):
+        async for message in upload_stream(content, end=1_500_000, chunk_bytes=250_000):
             yield message
         sent.set()
         await asyncio.Event().wait()
@@ -147,18 +154,18 @@ async def _upload_and_cancel(planner: PlannerServiceStub) -> int:
     async with asyncio.timeout(WAIT_SECONDS):
         while held == 0:
             await asyncio.sleep(0.01)
-            held = (await committed(planner, sha256(CONTENT))).committed_bytes
+            held = (await committed(planner, sha256(content))).committed_bytes
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert await call.code() is grpc.StatusCode.CANCELLED
     # The server reads what it was sent before the end of the stream: only then is the number final.
-    return await _settled(planner, held)
+    return await _settled(planner, content, held)
 
 
-async def _settled(planner: PlannerServiceStub, held: int) -> int:
+async def _settled(planner: PlannerServiceStub, content: bytes, held: int) -> int:
     begin = planner_pb2.UploadBlobRequest.Begin(
-        sha256=sha256(CONTENT), size_bytes=len(CONTENT), offset_bytes=len(CONTENT) + held
+        sha256=sha256(content), size_bytes=len(content), offset_bytes=len(content) + held
     )
     with refused("WRONG_OFFSET") as refusal:
         await planner.UploadBlob(iter([planner_pb2.UploadBlobRequest(begin=begin)]), timeout=WAIT_SECONDS)

@@ -9,7 +9,9 @@ import pytest
 from planner.wire.inventory import inventory_from_proto
 from protos.v1 import inventory_pb2, planner_pb2
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
-from tests.contract.calls import WAIT_SECONDS, inventory_message, refused
+from tests.contract.calls import WAIT_SECONDS, every_page, inventory_message, refused
+
+pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def create(
@@ -65,19 +67,19 @@ async def test_text_that_a_database_cannot_hold(planner: PlannerServiceStub) -> 
         await create(planner, inventory)
 
 
-async def test_request_id(planner: PlannerServiceStub) -> None:
-    records = await asyncio.gather(*(create(planner, inventory_message(), request_id="one") for _ in range(5)))
+async def test_request_id(planner: PlannerServiceStub, name: str) -> None:
+    records = await asyncio.gather(*(create(planner, inventory_message(), request_id=name) for _ in range(5)))
     assert {record.id for record in records} == {records[0].id}
     with refused("REQUEST_ID_REUSED") as refusal:
-        await create(planner, inventory_message(7), request_id="one")
+        await create(planner, inventory_message(7), request_id=name)
     assert refusal.metadata["result_id"] == records[0].id
     assert (await create(planner, inventory_message())).id != records[0].id
 
 
 async def test_pages(planner: PlannerServiceStub) -> None:
     ids = [(await create(planner, inventory_message())).id for _ in range(3)]
-    first = await planner.ListInventories(planner_pb2.ListInventoriesRequest(page_size=2), timeout=WAIT_SECONDS)
-    request = planner_pb2.ListInventoriesRequest(page_size=2, page_token=first.next_page_token)
-    second = await planner.ListInventories(request, timeout=WAIT_SECONDS)
-    assert [record.id for record in (*first.inventories, *second.inventories)] == ids[::-1]
-    assert not second.next_page_token
+    pages = await every_page(planner.ListInventories, planner_pb2.ListInventoriesRequest(), 2)
+    assert all(len(page.inventories) == 2 for page in pages[:-1])
+    listed = [record.id for page in pages for record in page.inventories]
+    assert listed[:3] == ids[::-1]
+    assert len(set(listed)) == len(listed)

@@ -30,11 +30,12 @@ from tests.contract.calls import (
     upload,
     wait_plan,
 )
-from tests.contract.conftest import StartServer, open_channel
+from tests.contract.conftest import SharedServer, StartServer, open_channel
 from tests.contract.graphs import chain_bytes, many_nodes
 
+pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 # What is about processes and not about rows.
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 
 
 async def ask(planner: PlannerServiceStub, **fields: object) -> planner_pb2.PlanOperation:
@@ -89,33 +90,35 @@ async def test_plan_for_a_stored_inventory(planner: PlannerServiceStub) -> None:
     inventory = await planner.CreateInventory(request, timeout=WAIT_SECONDS)
     operation = await wait_plan(planner, (await ask(planner, graph_id=graph.id, inventory_id=inventory.id)).id)
     assert (await get(planner, operation.id)).inventory == inventory.inventory
-    listed = await planner.ListInventories(planner_pb2.ListInventoriesRequest(), timeout=WAIT_SECONDS)
+    listed = await planner.ListInventories(planner_pb2.ListInventoriesRequest(page_size=1), timeout=WAIT_SECONDS)
     assert [record.id for record in listed.inventories] == [inventory.id]
 
 
-async def test_plan_for_registered_devices(server: PlannerServer, planner: PlannerServiceStub) -> None:
-    graph = await create_graph(planner, chain_bytes())
-    everything = planner_pb2.CreatePlanRequest.RegisteredDevices()
-    with refused("NOT_FOUND") as refusal:
-        await ask(planner, graph_id=graph.id, registered=everything)
-    assert "stage-daemon" in refusal.message
+async def test_plan_for_registered_devices(start_server: StartServer) -> None:
+    server = await start_server()
     async with open_channel(server.address) as channel:
+        planner = planner_pb2_grpc.PlannerServiceStub(channel)
+        graph = await create_graph(planner, chain_bytes())
+        everything = planner_pb2.CreatePlanRequest.RegisteredDevices()
+        with refused("NOT_FOUND") as refusal:
+            await ask(planner, graph_id=graph.id, registered=everything)
+        assert "stage-daemon" in refusal.message
         registry = planner_pb2_grpc.DaemonRegistryServiceStub(channel)
         for index, device in enumerate(inventory_message().devices):
             request = planner_pb2.RegisterDaemonRequest(
                 device=device, address=f"127.0.0.1:{index + 1}", torch_version="2.13.0", incarnation_id=f"i{index}"
             )
             await registry.RegisterDaemon(request, timeout=WAIT_SECONDS)
-    operation = await wait_plan(planner, (await ask(planner, graph_id=graph.id, registered=everything)).id)
-    assert list((await get(planner, operation.id)).inventory.devices) == list(inventory_message().devices)
-    one = planner_pb2.CreatePlanRequest.RegisteredDevices(device_ids=["node/cpu1"])
-    operation = await wait_plan(
-        planner, (await ask(planner, graph_id=graph.id, registered=one, options=balanced(1))).id
-    )
-    assert [device.id for device in (await get(planner, operation.id)).inventory.devices] == ["node/cpu1"]
-    gone = planner_pb2.CreatePlanRequest.RegisteredDevices(device_ids=["node/gone"])
-    with refused("NOT_FOUND") as refusal:
-        await ask(planner, graph_id=graph.id, registered=gone)
+        operation = await wait_plan(planner, (await ask(planner, graph_id=graph.id, registered=everything)).id)
+        assert list((await get(planner, operation.id)).inventory.devices) == list(inventory_message().devices)
+        one = planner_pb2.CreatePlanRequest.RegisteredDevices(device_ids=["node/cpu1"])
+        operation = await wait_plan(
+            planner, (await ask(planner, graph_id=graph.id, registered=one, options=balanced(1))).id
+        )
+        assert [device.id for device in (await get(planner, operation.id)).inventory.devices] == ["node/cpu1"]
+        gone = planner_pb2.CreatePlanRequest.RegisteredDevices(device_ids=["node/gone"])
+        with refused("NOT_FOUND") as refusal:
+            await ask(planner, graph_id=graph.id, registered=gone)
     assert refusal.metadata["device_id"] == "node/gone"
 
 
@@ -134,7 +137,7 @@ async def test_plan_that_cannot_exist(planner: PlannerServiceStub) -> None:
 
 async def test_cut_after_a_module_that_is_not_there(planner: PlannerServiceStub) -> None:
     options = plan_pb2.PlanOptions(cut=plan_pb2.CutMode(module_paths=["layers.99"]))
-    operation = await create_plan(planner, options=options)
+    operation = await create_plan(planner, chain_bytes(), options)
     assert operation.failure.reason == "INVALID_OPTIONS"
     assert "layers.99" in operation.failure.message
 
@@ -165,15 +168,15 @@ async def test_unknown_ids(planner: PlannerServiceStub) -> None:
             await call(request, timeout=WAIT_SECONDS)
 
 
-async def test_request_id(planner: PlannerServiceStub) -> None:
-    graph = await create_graph(planner, chain_bytes())
-    operations = await asyncio.gather(*(ask(planner, graph_id=graph.id, request_id="one") for _ in range(5)))
+async def test_request_id(planner: PlannerServiceStub, name: str) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
+    operations = await asyncio.gather(*(ask(planner, graph_id=graph.id, request_id=name) for _ in range(5)))
     assert len({operation.id for operation in operations}) == 1
     await wait_plan(planner, operations[0].id)
-    assert (await ask(planner, graph_id=graph.id, request_id="one")).id == operations[0].id
-    assert await list_ids(planner) == [operations[0].id]
+    assert (await ask(planner, graph_id=graph.id, request_id=name)).id == operations[0].id
+    assert await list_ids(planner, graph_id=graph.id) == [operations[0].id]
     with refused("REQUEST_ID_REUSED"):
-        await ask(planner, graph_id=graph.id, request_id="one", options=balanced(1))
+        await ask(planner, graph_id=graph.id, request_id=name, options=balanced(1))
 
 
 @on_sqlite
@@ -248,14 +251,14 @@ async def test_stopped_server_fails_what_runs(start_server: StartServer) -> None
     await _failed_by_restart(await start_server(), operation.id)
 
 
-async def test_server_that_died_fails_what_ran(start_server: StartServer, settings: Settings) -> None:
+async def test_server_that_died_fails_what_ran(start_server: StartServer, own_settings: Settings) -> None:
     first = await start_server()
     async with open_channel(first.address) as channel:
         planner = planner_pb2_grpc.PlannerServiceStub(channel)
-        done = await create_plan(planner)
+        done = await create_plan(planner, chain_bytes())
         plan = await get(planner, done.id)
     await first.stop(0)
-    database = Database(settings.database)
+    database = Database(own_settings.database)
     async with database.session() as session:
         left = PlanOperation(
             id="plan-left",
@@ -272,42 +275,48 @@ async def test_server_that_died_fails_what_ran(start_server: StartServer, settin
         assert await get(planner_pb2_grpc.PlannerServiceStub(channel), done.id) == plan
 
 
-async def test_list_and_filters(planner: PlannerServiceStub) -> None:
-    two = (await create_plan(planner)).id
-    one = (await create_plan(planner, options=balanced(1))).id
+async def test_list_and_filters(planner: PlannerServiceStub, name: str) -> None:
+    four = chain_bytes(name=name)
+    two = (await create_plan(planner, four)).id
+    one = (await create_plan(planner, four, balanced(1))).id
     cut = plan_pb2.PlanOptions(cut=plan_pb2.CutMode(module_paths=["layers.0"]))
-    other = (await create_plan(planner, chain_bytes(num_layers=2), cut)).id
-    assert await list_ids(planner) == [other, one, two]
-    assert await list_ids(planner, mode="cut") == [other]
-    assert await list_ids(planner, graph_id=(await get(planner, two)).graph_id) == [one, two]
+    other = (await create_plan(planner, chain_bytes(num_layers=2, name=name), cut)).id
+    graph_id, other_graph_id = (await get(planner, two)).graph_id, (await get(planner, other)).graph_id
+    assert (await list_ids(planner))[:3] == [other, one, two]
+    assert (await list_ids(planner, mode="cut"))[0] == other
+    assert await list_ids(planner, mode="cut", graph_id=graph_id) == []
+    assert await list_ids(planner, graph_id=graph_id) == [one, two]
+    assert await list_ids(planner, graph_id=other_graph_id[:12], mode="cut") == [other]
     used = {device_id for stage in (await get(planner, two)).stages for device_id in stage.device_ids}
     assert used == {"node/cpu0", "node/cpu1"}
-    assert two in await list_ids(planner, device_id="node/cpu1")
+    [single] = (await get(planner, one)).stages
+    unused = (used - set(single.device_ids)).pop()
+    assert await list_ids(planner, graph_id=graph_id, device_id=unused) == [two]
     assert await list_ids(planner, device_id="node/cpu9") == []
     assert await list_ids(planner, mode="%") == []
     page = await planner.ListPlans(planner_pb2.ListPlansRequest(page_size=2), timeout=WAIT_SECONDS)
     with refused("INVALID_ARGUMENT"):
         await list_ids(planner, page_token=page.next_page_token, mode="cut")
-    assert await list_ids(planner, page_token=page.next_page_token) == [two]
+    assert (await list_ids(planner, page_token=page.next_page_token))[0] == two
     assert page.plans[0].num_stages == len((await get(planner, other)).stages)
 
 
-async def test_delete(planner: PlannerServiceStub, settings: Settings) -> None:
-    plan_id = (await create_plan(planner)).id
+async def test_delete(planner: PlannerServiceStub, shared: SharedServer, name: str) -> None:
+    plan_id = (await create_plan(planner, chain_bytes(name=name))).id
     graph_id = (await get(planner, plan_id)).graph_id
-    database = Database(settings.database)
-    await _put_deployment(database, plan_id, graph_id, "ready")
+    database = Database(shared.settings.database)
+    await _put_deployment(database, name, plan_id, graph_id, "ready")
     with refused("CONFLICT") as refusal:
         await planner.DeletePlan(planner_pb2.DeletePlanRequest(plan_id=plan_id), timeout=WAIT_SECONDS)
-    assert refusal.metadata["deployment_id"] == "dep-1"
+    assert refusal.metadata["deployment_id"] == name
     async with database.session() as session:
-        (await session.get_one(DeploymentRow, "dep-1")).state = "stopped"
+        (await session.get_one(DeploymentRow, name)).state = "stopped"
     await database.close()
     await planner.DeletePlan(planner_pb2.DeletePlanRequest(plan_id=plan_id), timeout=WAIT_SECONDS)
     with refused("NOT_FOUND") as refusal:
         await get(planner, plan_id)
     assert "deleted" in refusal.message
-    assert await list_ids(planner) == []
+    assert await list_ids(planner, graph_id=graph_id) == []
     with refused("NOT_FOUND"):
         await planner.DeletePlan(planner_pb2.DeletePlanRequest(plan_id=plan_id), timeout=WAIT_SECONDS)
 
@@ -341,11 +350,11 @@ async def _any_inventory(database: Database) -> str:
         return (await session.execute(select(InventoryRow.id).limit(1))).scalar_one()
 
 
-async def _put_deployment(database: Database, plan_id: str, graph_id: str, state: str) -> None:
+async def _put_deployment(database: Database, deployment_id: str, plan_id: str, graph_id: str, state: str) -> None:
     async with database.session() as session:
         session.add(
             DeploymentRow(
-                id="dep-1",
+                id=deployment_id,
                 plan_id=plan_id,
                 graph_id=graph_id,
                 state=state,

@@ -12,7 +12,10 @@ from planner.wire.inventory import inventory_from_proto
 from protos.v1 import plan_pb2, planner_pb2
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.calls import balanced, create_graph, inventory_message, refused, wait_plan
+from tests.contract.conftest import StartServer, open_channel
 from tests.contract.graphs import chain_bytes
+
+pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 
 
 def import_request(graph_id: str, seconds: dict[int, float], **more: object) -> planner_pb2.ImportTimesRequest:
@@ -29,8 +32,8 @@ async def plan_of(planner: PlannerServiceStub, graph_id: str) -> plan_pb2.Plan:
     return await planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=operation.id))
 
 
-async def test_plan_says_where_its_seconds_come_from(planner: PlannerServiceStub) -> None:
-    graph = await create_graph(planner, chain_bytes())
+async def test_plan_says_where_its_seconds_come_from(planner: PlannerServiceStub, name: str) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
     before = await plan_of(planner, graph.id)
     assert [(one.device_kind, one.num_measured, one.rates) for one in before.cost_sources] == [
         ("cpu", 0, plan_pb2.RATE_SOURCE_ROOFLINE)
@@ -45,8 +48,8 @@ async def test_plan_says_where_its_seconds_come_from(planner: PlannerServiceStub
     assert math.isclose(sum(stage.compute_seconds for stage in after.stages), 0.25 * graph.num_nodes)
 
 
-async def test_node_without_a_time_keeps_its_prediction(planner: PlannerServiceStub) -> None:
-    content = chain_bytes()
+async def test_node_without_a_time_keeps_its_prediction(planner: PlannerServiceStub, name: str) -> None:
+    content = chain_bytes(name=name)
     graph = await create_graph(planner, content)
     await planner.ImportTimes(import_request(graph.id, {0: 1.0}))
     plan = await plan_of(planner, graph.id)
@@ -55,8 +58,8 @@ async def test_node_without_a_time_keeps_its_prediction(planner: PlannerServiceS
     assert math.isclose(sum(stage.compute_seconds for stage in plan.stages), 1.0 + predicted[1:].sum())
 
 
-async def test_profile_reads_back_as_it_was_given(planner: PlannerServiceStub) -> None:
-    graph = await create_graph(planner, chain_bytes())
+async def test_profile_reads_back_as_it_was_given(planner: PlannerServiceStub, name: str) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
     times = {node: 1e-6 * (node + 1) for node in range(graph.num_nodes)}
     record = await planner.ImportTimes(import_request(graph.id, times))
     profile = await planner.GetProfile(planner_pb2.GetProfileRequest(profile_id=record.id))
@@ -64,8 +67,8 @@ async def test_profile_reads_back_as_it_was_given(planner: PlannerServiceStub) -
     assert profile.record == record
 
 
-async def test_newer_times_take_the_place_of_older(planner: PlannerServiceStub) -> None:
-    graph = await create_graph(planner, chain_bytes())
+async def test_newer_times_take_the_place_of_older(planner: PlannerServiceStub, name: str) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
     older = await planner.ImportTimes(import_request(graph.id, {0: 1.0}))
     newer = await planner.ImportTimes(import_request(graph.id, {1: 2.0}))
     listed = await planner.ListProfiles(planner_pb2.ListProfilesRequest(graph_id=graph.id))
@@ -74,18 +77,19 @@ async def test_newer_times_take_the_place_of_older(planner: PlannerServiceStub) 
         await planner.GetProfile(planner_pb2.GetProfileRequest(profile_id=older.id))
 
 
-async def test_deleted_times_are_used_no_more(planner: PlannerServiceStub) -> None:
-    graph = await create_graph(planner, chain_bytes())
+async def test_deleted_times_are_used_no_more(planner: PlannerServiceStub, name: str) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
     record = await planner.ImportTimes(import_request(graph.id, {0: 1.0}))
     await planner.DeleteProfile(planner_pb2.DeleteProfileRequest(profile_id=record.id))
     assert (await plan_of(planner, graph.id)).cost_sources[0].num_measured == 0
 
 
-async def test_lists_filter_by_kind(planner: PlannerServiceStub) -> None:
-    graph = await create_graph(planner, chain_bytes())
+async def test_lists_filter_by_kind(planner: PlannerServiceStub, name: str) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
     await planner.ImportTimes(import_request(graph.id, {0: 1.0}))
     for kind, expected in (("CPU", 1), ("h200", 0)):
-        found = await planner.ListProfiles(planner_pb2.ListProfilesRequest(device_kind=kind))
+        request = planner_pb2.ListProfilesRequest(graph_id=graph.id, device_kind=kind)
+        found = await planner.ListProfiles(request)
         assert len(found.profiles) == expected
 
 
@@ -101,21 +105,23 @@ async def test_lists_filter_by_kind(planner: PlannerServiceStub) -> None:
     ],
 )
 async def test_times_that_do_not_fit_are_refused(
-    planner: PlannerServiceStub, seconds: dict[int, float], more: dict[str, object], says: str
+    planner: PlannerServiceStub, name: str, seconds: dict[int, float], more: dict[str, object], says: str
 ) -> None:
-    graph = await create_graph(planner, chain_bytes())
+    graph = await create_graph(planner, chain_bytes(name=name))
     with refused("INVALID_ARGUMENT") as refusal:
         await planner.ImportTimes(import_request(graph.id, seconds, **more))
     assert says in refusal.message
 
 
-async def test_profiling_without_a_daemon_says_so(planner: PlannerServiceStub) -> None:
-    graph = await create_graph(planner, chain_bytes())
-    for request in (
-        planner_pb2.ProfileGraphRequest(graph_id=graph.id),
-        planner_pb2.ProfileGraphRequest(graph_id=graph.id, device_ids=["node/gpu0"]),
-        planner_pb2.ProfileGraphRequest(graph_id=graph.id, device_kinds=["h200"]),
-    ):
-        with refused("NOT_FOUND"):
-            async for _ in planner.ProfileGraph(request):
-                pass
+async def test_profiling_without_a_daemon_says_so(start_server: StartServer) -> None:
+    async with open_channel((await start_server()).address) as channel:
+        planner = PlannerServiceStub(channel)
+        graph = await create_graph(planner, chain_bytes())
+        for request in (
+            planner_pb2.ProfileGraphRequest(graph_id=graph.id),
+            planner_pb2.ProfileGraphRequest(graph_id=graph.id, device_ids=["node/gpu0"]),
+            planner_pb2.ProfileGraphRequest(graph_id=graph.id, device_kinds=["h200"]),
+        ):
+            with refused("NOT_FOUND"):
+                async for _ in planner.ProfileGraph(request):
+                    pass

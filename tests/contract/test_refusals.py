@@ -12,6 +12,7 @@ from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.calls import WAIT_SECONDS, create_graph, create_plan, inventory_message, refused, wait_plan
 from tests.contract.graphs import chain_bytes
 
+pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 Options = plan_pb2.PlanOptions
 
 
@@ -95,7 +96,7 @@ async def test_options_that_cannot_be(planner: PlannerServiceStub) -> None:
         operation = await wait_plan(planner, (await ask(options)).id)
         assert operation.failure.reason == "INVALID_OPTIONS"
         assert says in operation.failure.message
-    assert not (await create_plan(planner)).failure.reason
+    assert not (await create_plan(planner, chain_bytes())).failure.reason
 
 
 @pytest.mark.parametrize(("count", "says"), [(300, "may use up to 256"), (2000, "at most 1,024")])

@@ -12,12 +12,12 @@ from planner.errors import Conflict, Unavailable
 from planner.settings import Settings
 from planner.store.database import Database
 from protos.v1 import planner_pb2, planner_pb2_grpc
-from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.calls import WAIT_SECONDS, create_graph, refused
-from tests.contract.conftest import StartServer
+from tests.contract.conftest import SharedServer, StartServer, open_channel
 from tests.contract.graphs import chain_bytes
 from tests.planner.store.test_database import schema_differences
 
+pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 SERVICES = ["partition_planner.v1.PlannerService", "partition_planner.v1.DaemonRegistryService"]
 
 
@@ -35,26 +35,27 @@ async def test_reflection(channel: grpc.aio.Channel) -> None:
     assert set(SERVICES) < set(names)
 
 
-async def test_schema_is_the_tables(server: PlannerServer, settings: Settings) -> None:
-    database = Database(settings.database)
+async def test_schema_is_the_tables(shared: SharedServer) -> None:
+    database = Database(shared.settings.database)
     async with database.session() as session:
         assert await (await session.connection()).run_sync(schema_differences) == []
     await database.close()
 
 
-async def test_error_that_nobody_foresaw(
-    server: PlannerServer, planner: PlannerServiceStub, settings: Settings
-) -> None:
-    database = Database(settings.database)
+async def test_error_that_nobody_foresaw(start_server: StartServer, own_settings: Settings) -> None:
+    server = await start_server()
+    database = Database(own_settings.database)
     async with database.session() as session:
         await (await session.connection()).exec_driver_sql("DROP TABLE graph_weight_files")
     await database.close()
-    with refused("INTERNAL") as refusal:
-        await create_graph(planner, chain_bytes())
-    assert refusal.code is grpc.StatusCode.INTERNAL
-    assert refusal.metadata["incident_id"] in refusal.message
-    assert "graph_weight_files" not in refusal.message
-    await planner.ListPlans(planner_pb2.ListPlansRequest(), timeout=WAIT_SECONDS)
+    async with open_channel(server.address) as channel:
+        planner = planner_pb2_grpc.PlannerServiceStub(channel)
+        with refused("INTERNAL") as refusal:
+            await create_graph(planner, chain_bytes())
+        assert refusal.code is grpc.StatusCode.INTERNAL
+        assert refusal.metadata["incident_id"] in refusal.message
+        assert "graph_weight_files" not in refusal.message
+        await planner.ListPlans(planner_pb2.ListPlansRequest(), timeout=WAIT_SECONDS)
 
 
 async def test_message_above_the_limit(start_server: StartServer) -> None:
@@ -66,11 +67,12 @@ async def test_message_above_the_limit(start_server: StartServer) -> None:
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_two_servers_in_one_folder(server: PlannerServer, start_server: StartServer) -> None:
+async def test_two_servers_in_one_folder(start_server: StartServer) -> None:
+    await start_server()
     with pytest.raises(Conflict, match="--data-dir"):
         await start_server()
 
 
-async def test_port_that_is_taken(server: PlannerServer, start_server: StartServer, settings: Settings) -> None:
+async def test_port_that_is_taken(server: PlannerServer, start_server: StartServer) -> None:
     with pytest.raises(Unavailable, match=server.address):
-        await start_server(listen=server.address, data_dir=settings.data_dir / "other")
+        await start_server(listen=server.address)

