@@ -17,6 +17,7 @@ import numpy as np
 
 from planner.cli.placement_messages import Found, Role, Task
 from planner.partition.placement.free import first_incumbent
+from planner.partition.placement.netlists.milp import num_columns
 from planner.partition.placement.netlists.netlist import Netlist, netlist_of
 from planner.partition.placement.netlists.turns import Annealing, Incumbent, Programmes, improved
 from planner.partition.placement.solve import contiguous_start
@@ -29,6 +30,8 @@ _SLICE_SECONDS = 20.0
 # A programme begins anew only for this share less: what it has proven so far is lost.
 _FAR_BETTER = 1e-3
 _UNLIMITED = 1 << 60
+# A programme of so few columns is mostly solved, and proven, before annealing has got anywhere.
+_SMALL_COLUMNS, _FIRST_QUESTIONS = 1_000, 500
 
 
 class Exchange:
@@ -84,6 +87,9 @@ def search(role: Role, task: Task, exchange: Exchange) -> None:
 
 def _anneal(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
     annealing, programmes = Annealing(netlist), Programmes(netlist)
+    if num_columns(netlist) <= _SMALL_COLUMNS:
+        held = programmes.whole(held, _FIRST_QUESTIONS, exchange.out_of_time)
+        held = exchange.share(netlist, held)
     turns, in_vain = 0, 0
     while not held.is_proven and not exchange.out_of_time():
         before = held.value_seconds

@@ -25,6 +25,8 @@ _OUTSIDE_SHARE = 0.1
 # For a process to be told, and to end a step that it is in.
 _SPARE_SECONDS = 0.5
 _LEAST_SHARE = 0.5
+# The operating system refuses waits of more than 2^31 ms.
+_LONGEST_WAIT_SECONDS = 3600.0
 
 
 def place_by_two(problem: PlacementProblem, *, started_seconds: float, limit_seconds: float) -> Placement:
@@ -52,7 +54,7 @@ def _collected(
         left = deadline_seconds - time.monotonic()
         if left <= 0:
             break
-        for connection in wait(open_ones, left):
+        for connection in wait(open_ones, min(left, _LONGEST_WAIT_SECONDS)):
             assert isinstance(connection, Connection)
             found = _received(connection)
             if found is None:

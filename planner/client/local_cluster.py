@@ -18,7 +18,8 @@ from types import TracebackType
 
 from planner.errors import Unavailable
 
-START_SECONDS = 60.0
+# A machine that is busy with other things takes long to start a service; one that dies is noticed at once.
+START_SECONDS = 180.0
 STOP_SECONDS = 15.0
 _ADDRESS = re.compile(r"(\S+:\d+)\s*$")
 # Asks the kernel (prctl 1 is PR_SET_PDEATHSIG) for SIGTERM when the parent dies, then becomes the service. A program of
@@ -41,6 +42,8 @@ class ServiceProcess:
                 stderr=log,
                 text=True,
                 env={**os.environ, **(environment or {})},
+                # A terminal's Ctrl-C is for the parent, which ends its services in order.
+                process_group=0,
             )
         self.address = ""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,14 @@ import torch
 import yaml
 
 from planner.cli import exit_codes
+from planner.cli.__main__ import main
+from tests.job_signals import in_background, in_foreground
 
-START_SECONDS = 120
-STOP_SECONDS = 90
-COMMAND_SECONDS = 120
+pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
+
+# Of whatever else the machine does meanwhile: nothing here waits for longer than it takes.
+PATIENCE_SECONDS = 240
+COMMAND = (sys.executable, "-m", "planner.cli")
 MODULE = """
 import torch
 
@@ -45,26 +49,28 @@ def build():
 """
 
 
-class CommandLine:
-    """Each call is a process of its own, in one folder and with one config."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    returncode: int
+    stdout: str
+    stderr: str
 
-    def __init__(self, folder: Path) -> None:
+
+class CommandLine:
+    """Commands in one folder and with one config: `up` as a process of its own, the others in this one."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (folder / "towers.py").write_text(MODULE)
         self.folder = folder
         self.announced = folder / "local-server.yaml"
-        self.environment = {key: value for key, value in os.environ.items() if key != "PLANNER_SERVER"}
-        self.environment |= {"PLANNER_CONFIG": str(folder / "config.yaml"), "OMP_NUM_THREADS": "1"}
+        self._capsys = capsys
 
-    def __call__(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self._command(*arguments),
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
+    def __call__(self, *arguments: object) -> Finished:
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = self._capsys.readouterr()
+        return Finished(returncode=int(ended.value.code or 0), stdout=captured.out, stderr=captured.err)
 
     def document(self, *arguments: object) -> Any:
         finished = self(*arguments, "-o", "json")
@@ -72,26 +78,29 @@ class CommandLine:
         return json.loads(finished.stdout)
 
     @contextmanager
-    def up(self, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    def up(
+        self, *arguments: object, started: Callable[[list[str]], list[str]] = in_foreground
+    ) -> Iterator[subprocess.Popen[bytes]]:
         with (self.folder / "up.log").open("wb") as log:
             process = subprocess.Popen(
-                self._command("up", *arguments), cwd=self.folder, env=self.environment, stdout=log, stderr=log
+                started([*COMMAND, "up", *map(str, arguments)]),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         try:
-            wait_until(lambda: self.announced.exists() or process.poll() is not None, START_SECONDS)
+            wait_until(lambda: self.announced.exists() or process.poll() is not None, PATIENCE_SECONDS)
             assert process.poll() is None, (self.folder / "up.log").read_text()
             yield process
         finally:
-            process.terminate()
-            process.wait(STOP_SECONDS)
+            process.kill()
+            process.wait(PATIENCE_SECONDS)
 
     def running(self) -> list[str]:
         """Commands of all processes that were started, directly or not, with this config."""
         marker = f"PLANNER_CONFIG={self.folder / 'config.yaml'}".encode()
         return [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit() and _has(entry, marker)]
-
-    def _command(self, *arguments: object) -> list[str]:
-        return [sys.executable, "-m", "planner.cli", *map(str, arguments)]
 
 
 def _has(process: Path, marker: bytes) -> bool:
@@ -109,14 +118,24 @@ def wait_until(condition: Any, seconds: float) -> None:
 
 
 @pytest.fixture
-def command_line(tmp_path: Path) -> CommandLine:
-    return CommandLine(tmp_path)
+def command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[CommandLine]:
+    monkeypatch.setenv("PLANNER_CONFIG", str(tmp_path / "config.yaml"))
+    monkeypatch.delenv("PLANNER_SERVER", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield CommandLine(tmp_path, capsys)
+    sys.modules.pop("towers", None)
 
 
 def test_from_up_to_stop(command_line: CommandLine) -> None:
     folder = command_line.folder
     with command_line.up("--daemons", 2, "--device", "cpu", "--memory", "256MiB", "--memory", "512MiB") as process:
-        devices = command_line.document("device", "list")
+        # Another process finds it, as the commands below do.
+        listed = subprocess.run([*COMMAND, "device", "list", "-o", "json"], capture_output=True, check=True)
+        devices = json.loads(listed.stdout)
         assert sorted(entry["device"]["memory_bytes"] for entry in devices) == [256 << 20, 512 << 20]
         graph = command_line.document("submit", "towers:build", "--name", "tower")
         assert graph["deployable"]
@@ -150,17 +169,18 @@ def test_from_up_to_stop(command_line: CommandLine) -> None:
 
         # As a terminal's Ctrl-C would, but to the parent alone: it ends the others.
         process.send_signal(signal.SIGINT)
-        assert process.wait(STOP_SECONDS) == exit_codes.INTERRUPTED
+        assert process.wait(PATIENCE_SECONDS) == exit_codes.INTERRUPTED
         assert not command_line.announced.exists()
-    wait_until(lambda: command_line.running() == [], STOP_SECONDS)
+    wait_until(lambda: command_line.running() == [], PATIENCE_SECONDS)
 
 
 def test_nothing_outlives_a_killed_up(command_line: CommandLine) -> None:
-    with command_line.up("--daemons", 1, "--data-dir", "data") as process:
+    with command_line.up("--daemons", 1, "--data-dir", "data", started=in_background) as process:
         server = yaml.safe_load(command_line.announced.read_text())["server"]
         assert len(command_line.running()) > 2
+        assert f"kill {process.pid}" in (command_line.folder / "up.log").read_text()
         process.kill()
-        wait_until(lambda: command_line.running() == [], STOP_SECONDS)
+        wait_until(lambda: command_line.running() == [], PATIENCE_SECONDS)
     refused = command_line("device", "list")
     assert refused.returncode == exit_codes.UNAVAILABLE
     # What it announced is not believed any more.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 import time
@@ -69,7 +70,7 @@ def up(
         stack.enter_context(announced(cluster.planner_address))
         document = _document(cluster, memory_bytes, folder)
         emit(document, output, lambda: _table(document))
-        say("Ctrl-C ends them all.")
+        say(_how_to_end())
         _watch(cluster)
 
 
@@ -86,17 +87,29 @@ def _memory_of_each(sizes: list[str], num_daemons: int) -> list[int | None]:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the children too; a shell that starts `up` in the background leaves SIGINT ignored."""
+    """SIGTERM and SIGHUP end the children too. What it was started to ignore stays ignored, SIGTERM excepted.
+
+    A shell has its background jobs ignore SIGINT, and nohup has its command ignore SIGHUP: neither is meant for it.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    unless_ignored = [number for number in (signal.SIGINT, signal.SIGHUP) if not _is_ignored(number)]
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, *unless_ignored)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
+
+
+def _how_to_end() -> str:
+    return f"`kill {os.getpid()}` ends them all." if _is_ignored(signal.SIGINT) else "Ctrl-C ends them all."
 
 
 def _watch(cluster: LocalCluster) -> None:
