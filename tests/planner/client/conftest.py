@@ -1,4 +1,4 @@
-"""A planner-server without daemons, as a process, shared by the tests of this folder."""
+"""A planner-server without daemons, as a process, shared by this folder's tests; and one that answers by a script."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from planner.client import PlannerClient
+from planner.client.connection import Connection
 from planner.client.local_cluster import LocalCluster
+from tests.planner.client.scripted_planner import ScriptedPlanner, scripted_planner
+
+PATIENCE_SECONDS = 120.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data_dir: Path = tmp_path_factory.mktemp("planner")
     with LocalCluster(data_dir=data_dir, memory_bytes=()) as cluster:
@@ -20,5 +24,20 @@ def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def client(server_address: str) -> Iterator[PlannerClient]:
-    with PlannerClient(server_address) as connected:
+    with PlannerClient(server_address, timeout_seconds=PATIENCE_SECONDS) as connected:
         yield connected
+
+
+@pytest.fixture
+def scripted() -> Iterator[tuple[ScriptedPlanner, PlannerClient]]:
+    """A script, and a client of the server that keeps to it."""
+    with scripted_planner() as (script, address), PlannerClient(address, timeout_seconds=PATIENCE_SECONDS) as client:
+        yield script, client
+
+
+@pytest.fixture
+def scripted_connection() -> Iterator[tuple[ScriptedPlanner, Connection]]:
+    with scripted_planner() as (script, address):
+        connection = Connection(address, timeout_seconds=PATIENCE_SECONDS)
+        yield script, connection
+        connection.close()
