@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 import torch
@@ -18,11 +19,10 @@ from stage_daemon.transport.connect import Meeting, open_channels
 from stage_daemon.transport.declared import DeclaredValue, SymbolReference, ValueKind
 from stage_daemon.transport.declared import Symbol as Symbol
 from stage_daemon.transport.edge import Edge
+from tests.stage_daemon.waiting import WAIT_SECONDS
 
-DEADLINE_SECONDS = 20.0
 IN_FLIGHT = 2
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed"])
 
 Script = Callable[..., None]
 
@@ -82,12 +82,15 @@ def other_process(
 ) -> Iterator[tuple[SendChannel | ReceiveChannel, BaseProcess]]:
     """This process has one end of the edge over Gloo, and a child runs `script` on the other."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ours, theirs = CONTEXT.Pipe()
     child = CONTEXT.Process(
-        target=_run_script, args=(script, edge, store.port, script_sends, deadline_seconds), daemon=True
+        target=_run_script, args=(script, edge, store.port, script_sends, deadline_seconds, theirs), daemon=True
     )
     child.start()
     stage = edge.target_stage if script_sends else edge.source_stage
     try:
+        # So that the deadline is for connecting alone, not for starting a process too.
+        assert ours.poll(WAIT_SECONDS), "the other process did not start"
         channels = open_channels([edge], {stage}, meeting(store.port, deadline_seconds, failures))
         ends = channels.receivers if script_sends else channels.senders
         yield ends[edge.id], child
@@ -97,8 +100,11 @@ def other_process(
         child.join()
 
 
-def _run_script(script: Script, edge: Edge, port: int, script_sends: bool, deadline_seconds: float) -> None:
+def _run_script(
+    script: Script, edge: Edge, port: int, script_sends: bool, deadline_seconds: float, started: Connection
+) -> None:
     stage = edge.source_stage if script_sends else edge.target_stage
+    started.send(True)
     channels = open_channels([edge], {stage}, meeting(port, deadline_seconds, Failures()))
     script((channels.senders if script_sends else channels.receivers)[edge.id])
     threading.Event().wait()
@@ -116,7 +122,7 @@ def same_process(
     thread.start()
     yield (receiver if script_sends else sender), None
     sender.close()
-    thread.join(DEADLINE_SECONDS)
+    thread.join(WAIT_SECONDS)
     channels.pulse.stop()
 
 

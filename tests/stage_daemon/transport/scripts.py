@@ -10,9 +10,11 @@ import torch
 
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.parcel import Item, MicrobatchFailure, Parcel, ParcelKind
+from tests.stage_daemon.waiting import WAIT_SECONDS
 
 NUM_MANY = 30
-BIG_ELEMENTS = 12_000_000
+# More than the buffers of any socket.
+BIG_ELEMENTS = 3_000_000
 
 
 def data(microbatch: int, *items: Item, session_id: int = 2**64 - 1) -> Parcel:
@@ -90,28 +92,33 @@ def send_failure_between(channel: SendChannel) -> None:
 
 
 def send_nothing(channel: SendChannel) -> None:
-    threading.Event().wait(0.1)
+    pass
 
 
-def send_late(channel: SendChannel) -> None:
-    threading.Event().wait(4.5)
+def send_after(seconds: float, channel: SendChannel) -> None:
+    threading.Event().wait(seconds)
     channel.send(data(1, torch.ones(1, 1)))
+
+
+def send_first_and_third(channel: SendChannel) -> None:
+    channel.send(data(1, torch.ones(1, 1)))
+    channel.send(data(3, torch.ones(1, 1)))
 
 
 def send_one_then_die(channel: SendChannel) -> None:
     channel.send(data(1, torch.ones(1, 1)))
-    channel.wait(10.0)
+    channel.wait(WAIT_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def send_one_then_hang(channel: SendChannel) -> None:
     channel.send(data(1, torch.ones(1, 1)))
-    channel.wait(10.0)
+    channel.wait(WAIT_SECONDS)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def receive_nothing(channel: ReceiveChannel) -> None:
-    threading.Event().wait(0.1)
+    pass
 
 
 def receive_one(channel: ReceiveChannel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from dataclasses import replace
 
@@ -12,7 +13,10 @@ from torch.distributed import TCPStore
 from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, Unavailable
 from stage_daemon.transport.connect import open_channels
 from stage_daemon.transport.edge import Edge
-from tests.stage_daemon.transport.edges import DEADLINE_SECONDS, Failures, edge_of, meeting, tensor
+from tests.stage_daemon.transport.edges import Failures, edge_of, meeting, tensor
+from tests.stage_daemon.waiting import WAIT_SECONDS, with_short_deadline
+
+pytestmark = pytest.mark.services
 
 MATRIX = tensor(1, "hidden", torch.float32, "b", "s")
 
@@ -23,7 +27,7 @@ def store() -> TCPStore:
 
 
 def both_ends(
-    store: TCPStore, source: Edge, target: Edge, deadline_seconds: float = DEADLINE_SECONDS
+    store: TCPStore, source: Edge, target: Edge, deadline_seconds: float = WAIT_SECONDS
 ) -> list[DaemonError]:
     """What each end raises, where it raises."""
     raised: list[DaemonError] = []
@@ -39,7 +43,7 @@ def both_ends(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(DEADLINE_SECONDS)
+        thread.join(2 * WAIT_SECONDS)
         assert not thread.is_alive()
     return raised
 
@@ -57,18 +61,31 @@ def test_ends_of_different_plans_refuse_each_other(store: TCPStore) -> None:
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_peer_that_never_comes_has_a_deadline(store: TCPStore, stage: int) -> None:
-    with pytest.raises(EdgeTimeout, match=r"edge 3 \(stage 0 to stage 1\): connecting") as raised:
-        open_channels([edge_of(MATRIX)], {stage}, meeting(store.port, 0.5, Failures()))
-    assert raised.value.stage == 1 - stage
-    assert raised.value.device_id == f"node{1 - stage}/cpu"
+    def scenario(deadline_seconds: float) -> None:
+        with pytest.raises(EdgeTimeout, match=r"edge 3 \(stage 0 to stage 1\): connecting") as raised:
+            open_channels([edge_of(MATRIX)], {stage}, meeting(store.port, deadline_seconds, Failures()))
+        assert raised.value.stage == 1 - stage
+        assert raised.value.device_id == f"node{1 - stage}/cpu"
+
+    with_short_deadline(scenario)
 
 
 def test_a_peer_of_another_generation_never_comes(store: TCPStore) -> None:
-    raised = both_ends(store, edge_of(MATRIX, generation=1), edge_of(MATRIX, generation=2), deadline_seconds=0.7)
-    assert [type(error) for error in raised] == [EdgeTimeout, EdgeTimeout]
+    def scenario(deadline_seconds: float) -> None:
+        raised = both_ends(
+            store, edge_of(MATRIX, generation=1), edge_of(MATRIX, generation=2), deadline_seconds=deadline_seconds
+        )
+        for error in raised:
+            with pytest.raises(EdgeTimeout):
+                raise error
+        assert len(raised) == 2
+
+    with_short_deadline(scenario)
 
 
 def test_no_rendezvous() -> None:
-    port = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
-    with pytest.raises(Unavailable, match=f"no rendezvous at 127.0.0.1:{port}"):
-        open_channels([edge_of(MATRIX)], {0}, meeting(port, 0.5, Failures()))
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        port = nobody_listens.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"no rendezvous at 127.0.0.1:{port}"):
+            open_channels([edge_of(MATRIX)], {0}, meeting(port, 0.5, Failures()))
