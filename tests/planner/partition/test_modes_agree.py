@@ -51,7 +51,7 @@ from tests.random_examples import random_examples, random_seeds
 REFUSALS = (Infeasible, OptionsError)
 MODULES = ("m0", "m1", "m2")
 # Of the combinations of options, how many there are for each that a seed takes; prime to the number of each option.
-EVERY = 11
+EVERY = 23
 
 
 @st.composite
@@ -102,7 +102,7 @@ def check_holds(problem: PartitionProblem, found: Assignment) -> None:
     assert (np.array(evaluate(problem, found).device_peak_bytes) <= problem.device_memory_bytes).all()
 
 
-@random_examples(25)
+@random_examples(12)
 @given(question=questions())
 def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Request]) -> None:
     problem, request = question
@@ -116,7 +116,7 @@ def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Reque
         assert values["optimal"] <= value * (1 + 1e-9), mode
 
 
-@random_examples(12)
+@random_examples(8)
 @given(question=questions())
 def test_bounds_stand_below_every_contiguous_layout(question: tuple[PartitionProblem, Request]) -> None:
     problem, request = question

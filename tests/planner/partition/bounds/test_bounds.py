@@ -78,21 +78,20 @@ def bound_of(search: Callable[[PlacementProblem], Placement], asked: PlacementPr
         return 0.0
 
 
-@random_examples(8)
-@given(problem=problems(max_nodes=4, max_devices=2, training=trainings))
-def test_none_is_above_the_optimum_in_training(problem: PartitionProblem) -> None:
-    best = optima(problem, list(Objective), every_assignment(problem))
-    for objective in Objective:
-        if np.isinf(best[objective]):
-            with pytest.raises(Infeasible):
-                partition(problem, Request(mode="optimal", objective=objective))
-            continue
-        found = partition(problem, Request(mode="optimal", objective=objective))
-        assert found.lower_bound_seconds is not None
-        assert found.lower_bound_seconds <= best[objective] * (1 + 1e-9), objective
+@random_examples(10)
+@given(problem=problems(max_nodes=4, max_devices=2, training=trainings), objective=st.sampled_from(Objective))
+def test_none_is_above_the_optimum_in_training(problem: PartitionProblem, objective: Objective) -> None:
+    best = least(problem, objective, every_assignment(problem))
+    if np.isinf(best):
+        with pytest.raises(Infeasible):
+            partition(problem, Request(mode="optimal", objective=objective))
+        return
+    found = partition(problem, Request(mode="optimal", objective=objective))
+    assert found.lower_bound_seconds is not None
+    assert found.lower_bound_seconds <= best * (1 + 1e-9)
 
 
-@random_examples(40)
+@random_examples(20)
 @given(problem=problems(max_nodes=5, max_devices=3, equal_links=True, barred=True), num_stages=st.sampled_from([0, 2]))
 def test_ideals_are_exact_over_equal_links(problem: PartitionProblem, num_stages: int) -> None:
     candidates = [one for one in every_assignment(problem) if num_stages in (0, one.num_stages)]

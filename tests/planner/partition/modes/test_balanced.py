@@ -33,7 +33,7 @@ def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
     assert found.lower_bound_seconds <= evaluation.bottleneck_seconds
 
 
-@random_examples(80)
+@random_examples(60)
 @pytest.mark.parametrize("relay", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))
 def test_is_the_best_of_all_over_equal_links(relay: bool, data: st.DataObject, num_stages: int) -> None:
@@ -47,7 +47,7 @@ def test_is_the_best_of_all_on_four_devices(problem: PartitionProblem) -> None:
     check_against_all(problem, 0)
 
 
-@random_examples(80)
+@random_examples(50)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False), num_stages=st.integers(0, 3))
 def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, num_stages: int) -> None:
     check_against_all(problem, num_stages)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment
 from planner.partition.bounds.latency import serial_bound
-from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.modes.balanced import balanced
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import Objective, PipelineSchedule, Training
@@ -63,27 +62,30 @@ def check_against(problem: PartitionProblem, request: Request, candidates: Itera
         assert value >= expected * (1 - 1e-9)
 
 
-@random_examples(40)
+@random_examples(20)
 @pytest.mark.parametrize("objective", INFERENCE)
-@given(problem=problems(max_nodes=5, max_devices=3))
+@given(problem=problems(max_nodes=5, max_devices=3, barred=True))
 def test_value_and_bound_stand_beside_the_optimum(problem: PartitionProblem, objective: Objective) -> None:
     check_against(problem, asked(objective), every_assignment(problem))
 
 
-@random_examples(60)
-@given(problem=problems(max_nodes=5, max_devices=3, equal_links=True))
-def test_throughput_is_exact_over_equal_links(problem: PartitionProblem) -> None:
-    values = [value_of(problem, one, Objective.THROUGHPUT) for one in every_assignment(problem) if fits(problem, one)]
-    if not values:
-        with pytest.raises(Infeasible):
-            optimal(problem, asked())
-        return
-    found = optimal(problem, asked())
-    assert value_of(problem, found, Objective.THROUGHPUT) == pytest.approx(min(values), abs=1e-9)
-    assert found.lower_bound_seconds == pytest.approx(min(values), abs=1e-8)
-
-
 @random_examples(25)
+@given(
+    problem=problems(max_nodes=5, max_devices=3, equal_links=True, barred=True),
+    objective=st.sampled_from([Objective.THROUGHPUT, Objective.MEMORY]),
+)
+def test_small_programs_are_exact_over_equal_links(problem: PartitionProblem, objective: Objective) -> None:
+    best = least(problem, objective, every_assignment(problem))
+    if np.isinf(best):
+        with pytest.raises(Infeasible):
+            optimal(problem, asked(objective))
+        return
+    found = optimal(problem, asked(objective))
+    assert value_of(problem, found, objective) == pytest.approx(best, abs=1e-12)
+    assert found.lower_bound_seconds == pytest.approx(best, rel=1e-8)
+
+
+@random_examples(8)
 @given(problem=problems(max_nodes=4, max_devices=2))
 def test_free_bounds_hold(problem: PartitionProblem) -> None:
     check_against(problem, asked(free=True), every_assignment(problem, free=True))
@@ -92,7 +94,7 @@ def test_free_bounds_hold(problem: PartitionProblem) -> None:
 OTHER_MODES = ("balanced", "cost_aware", "kl_based", "single", "size_based", "sparse_nn")
 
 
-@random_examples(12)
+@random_examples(8)
 @given(
     problem=problems(max_nodes=10, max_devices=4),
     objective=st.sampled_from(INFERENCE),
@@ -117,15 +119,7 @@ def test_no_other_mode_is_better(problem: PartitionProblem, objective: Objective
             assert value <= value_of(problem, partition(problem, other), objective) * (1 + 1e-9), other.mode
 
 
-@random_examples(60)
-@given(problem=problems(max_nodes=5, max_devices=3))
-def test_transfers_bound_whatever_the_limit(problem: PartitionProblem) -> None:
-    values = [value_of(problem, one, Objective.THROUGHPUT) for one in every_assignment(problem)]
-    for limit in {min(values), *values[:4]}:
-        assert transfer_bound(problem, limit) <= min(values) * (1 + 1e-9)
-
-
-@random_examples(30)
+@random_examples(8)
 @given(problem=problems(max_nodes=6, max_devices=4), num_stages=st.sampled_from([0, 0, 2]))
 def test_copies_only_help(problem: PartitionProblem, num_stages: int) -> None:
     try:
@@ -176,13 +170,6 @@ def test_lone_batch_stays_on_the_fastest_device() -> None:
     found = optimal(problem, asked(Objective.LATENCY))
     assert found.device_of_stage == (1,)
     assert found.lower_bound_seconds == pytest.approx(6.0)
-
-
-@random_examples(40)
-@given(problem=problems(max_nodes=5, max_devices=3))
-def test_what_runs_in_turn_bounds_a_lone_batch(problem: PartitionProblem) -> None:
-    values = [value_of(problem, one, Objective.LATENCY) for one in every_assignment(problem)]
-    assert serial_bound(problem, bundles_of(problem)) <= min(values) * (1 + 1e-9)
 
 
 def beside_the_path(pairs: int, devices: int, **more: object) -> PartitionProblem:

@@ -185,7 +185,7 @@ def without_returned_states(graph: Graph) -> Graph:
     return replace(graph, outputs=outputs, output_tree=TreeTuple((TreeLeaf(),) * len(outputs)))
 
 
-@random_examples(10)
+@random_examples(6)
 @given(
     seed=st.integers(0, 2**32),
     num_nodes=st.integers(2, 24),
