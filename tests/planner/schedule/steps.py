@@ -68,7 +68,7 @@ def training_plan(
     ties: Sequence[Sequence[int]] = (),
     frozen: Sequence[int] = (),
 ) -> Plan:
-    """Stages on these devices, an edge of what its source makes for each pair of stages. Its schedule only: it does not verify.
+    """Stages on these devices; for each pair of stages an edge of what its source makes. It does not verify.
 
     `ties`: stages that share a trained state, group by group. `frozen`: stages without any trained state. A gradient
     comes back over an edge behind which, looking back, something is trained.
