@@ -69,19 +69,20 @@ def test_what_has_no_value_is_an_error(
         evaluate(Operation(operator, operands), VALUES)
 
 
-@pytest.mark.parametrize("operator", ExpressionOperator)
-def test_binary_operators_take_two_operands_and_others_at_least_one(operator: ExpressionOperator) -> None:
-    binary = operator in {
-        ExpressionOperator.FLOOR_DIVIDE,
-        ExpressionOperator.MODULO,
-        ExpressionOperator.CEIL_DIVIDE,
-        ExpressionOperator.POWER,
-    }
-    assert operator.is_binary == binary
-    assert Operation(operator, (A, 2)).operands == (A, 2)
-    for operands in [(), (A, B, 1)] if not binary else [(), (A,), (A, B, 1)]:
-        if operands == (A, B, 1) and not binary:
-            assert Operation(operator, operands).operands == operands
-            continue
-        with pytest.raises(GraphError, match=f"{len(operands)} operands, needs"):
-            Operation(operator, operands)
+BINARY = ["floor_divide", "modulo", "ceil_divide", "power"]
+OTHERS = ["add", "multiply", "minimum", "maximum"]
+
+
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("operands", [(), (A,), (A, B, 1)])
+def test_binary_operators_take_two_operands(name: str, operands: tuple[Expression, ...]) -> None:
+    assert Operation(ExpressionOperator(name), (A, 2)).operands == (A, 2)
+    with pytest.raises(GraphError, match=f"expression {name}: {len(operands)} operands, needs 2"):
+        Operation(ExpressionOperator(name), operands)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_operators_take_any_number_but_none(name: str) -> None:
+    assert [len(Operation(ExpressionOperator(name), (A,) * count).operands) for count in (1, 2, 3)] == [1, 2, 3]
+    with pytest.raises(GraphError, match="0 operands, needs at least 1"):
+        Operation(ExpressionOperator(name), ())
