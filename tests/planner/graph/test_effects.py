@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 
-from planner.graph.effects import shares, writes
-from planner.graph.ir import Argument, ArgumentList, Node, Operator, OperatorKind, ValueReference
+from planner.graph.effects import copies, shares, writes
+from planner.graph.ir import (
+    Argument,
+    ArgumentList,
+    Dtype,
+    Node,
+    Operator,
+    OperatorKind,
+    SubgraphReference,
+    ValueReference,
+)
 from tests.builders.random_graphs import GraphWriter
 
 EYE = torch.eye(3)
@@ -64,6 +74,111 @@ def test_an_output_that_shares_storage_is_found(name: str, overload: str, argume
     graph = writer.graph()
     found = {output for output, _ in shares(graph, node, graph.values_by_id())}
     assert found == (set(node.outputs) if truly else set())
+
+
+def found_in(writer: GraphWriter) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
+    """Of the writer's last node: (output, argument) that may share storage, and what it writes."""
+    graph = writer.graph()
+    node = graph.nodes[-1]
+    return list(shares(graph, node, graph.values_by_id())), writes(graph, node)
+
+
+def test_each_output_prefers_the_argument_at_its_place_where_they_match_one_to_one() -> None:
+    writer = GraphWriter()
+    first, second, one, two = writer.input(), writer.input(), writer.tensor(), writer.tensor()
+    operator = Operator(kind=OperatorKind.ATEN, name="aten::broadcast_tensors")
+    writer.call(operator, ArgumentList((ValueReference(first), ValueReference(second))), outputs=[one, two])
+    assert found_in(writer) == ([(one, first), (one, second), (two, second), (two, first)], ())
+    writer.call(operator, ArgumentList((ValueReference(first), ValueReference(second))), outputs=[writer.tensor(), 0])
+    assert found_in(writer)[0] == [(5, first), (5, second)]
+
+
+def test_only_what_has_storage_shares_it() -> None:
+    writer = GraphWriter()
+    size, made = writer.scalar(), writer.tensor()
+    operator = Operator(kind=OperatorKind.ATEN, name="aten::view", aliased_arguments=(0, 1))
+    writer.call(operator, ValueReference(writer.input()), ValueReference(size), outputs=[made, writer.scalar()])
+    assert found_in(writer) == ([(made, 3)], ())
+
+
+@pytest.mark.parametrize("name", ["aten::to", "aten::type_as"])
+def test_a_conversion_shares_only_where_the_dtype_stays(name: str) -> None:
+    writer = GraphWriter()
+    given, same, other = writer.input(), writer.tensor(), writer.tensor()
+    writer.values[other - 1] = replace(writer.values[other - 1], dtype=Dtype.FLOAT16)
+    operator = Operator(kind=OperatorKind.ATEN, name=name, aliased_arguments=(0,))
+    writer.call(operator, ValueReference(given), outputs=[same])
+    assert found_in(writer)[0] == [(same, given)]
+    writer.call(operator, ValueReference(given), outputs=[other])
+    assert found_in(writer)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "in_place"),
+    [
+        ("aten::add_", OperatorKind.ATEN, True),
+        ("aten::__iand__", OperatorKind.ATEN, False),
+        ("aten::add", OperatorKind.ATEN, False),
+        ("mine_", OperatorKind.OPAQUE, False),
+    ],
+)
+def test_a_name_that_ends_in_an_underscore_writes_its_first_argument(
+    name: str, kind: OperatorKind, in_place: bool
+) -> None:
+    writer = GraphWriter()
+    target, other, made = writer.input(), writer.input(), writer.tensor()
+    writer.call(Operator(kind=kind, name=name), ValueReference(target), ValueReference(other), outputs=[made])
+    assert found_in(writer) == (([(made, target)], (target,)) if in_place else ([], ()))
+
+
+@pytest.mark.parametrize(("name", "copied"), [("reshape", True), ("flatten", True), ("view", False)])
+def test_a_reshape_copies_what_has_strides(name: str, copied: bool) -> None:
+    writer = GraphWriter()
+    given, made = (writer.values[writer.tensor() - 1] for _ in range(2))
+    node = Node(operator=Operator(kind=OperatorKind.ATEN, name=f"aten::{name}"), arguments=(), outputs=(made.id,))
+    assert not copies(node, made, given)
+    assert copies(node, made, replace(given, strides=(1, 3))) is copied
+
+
+def test_contiguous_copies_where_the_strides_change() -> None:
+    writer = GraphWriter()
+    given, made = (writer.values[writer.tensor() - 1] for _ in range(2))
+    node = Node(operator=Operator(kind=OperatorKind.ATEN, name="aten::contiguous"), arguments=(), outputs=(made.id,))
+    assert not copies(node, made, given)
+    assert copies(node, made, replace(given, strides=(1, 3)))
+    assert not copies(node, replace(made, strides=(1, 3)), replace(given, strides=(1, 3)))
+
+
+def branching(*, returns_input: bool, writes_copy: bool = False) -> GraphWriter:
+    """A branch that returns its input, or something new; or that writes what it has made itself."""
+    branch = GraphWriter()
+    entered = branch.input()
+    made = branch.multiply(entered)
+    if writes_copy:
+        branch.add_in_place(made, entered)
+    writer = GraphWriter()
+    writer.subgraphs.append(branch.graph(branch.view(entered) if returns_input else made))
+    operands = (SubgraphReference(0), ArgumentList((ValueReference(writer.input()),)))
+    writer.call(Operator(kind=OperatorKind.HIGHER_ORDER, name="cond"), *operands, outputs=[writer.tensor()])
+    return writer
+
+
+def test_a_branch_that_returns_its_input_shares_it() -> None:
+    assert found_in(branching(returns_input=True)) == ([(2, 1)], ())
+    assert found_in(branching(returns_input=False)) == ([], ())
+
+
+def test_a_branch_may_write_what_it_has_made() -> None:
+    assert found_in(branching(returns_input=False, writes_copy=True)) == ([], ())
+
+
+@pytest.mark.parametrize(("training", "written"), [(True, (2, 3)), (False, ()), (None, (2, 3))])
+def test_a_norm_whose_mode_is_not_known_writes(training: bool | None, written: tuple[int, ...]) -> None:
+    writer = GraphWriter()
+    references = [ValueReference(writer.input()) for _ in range(3)]
+    arguments = (references[0], None, None, *references[1:], *([] if training is None else [training]))
+    writer.call(Operator(kind=OperatorKind.ATEN, name="aten::batch_norm"), *arguments, outputs=[writer.tensor()])
+    assert found_in(writer)[1] == written
 
 
 @pytest.mark.parametrize("training", [True, False])

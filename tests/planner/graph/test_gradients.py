@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from planner.graph.gradients import values_with_gradient
-from planner.graph.ir import Context, Graph, Operator, OperatorKind, ValueReference
-from tests.builders.random_graphs import GraphWriter
+from planner.graph.ir import Context, Dtype, Graph, Operator, OperatorKind, Value, ValueKind, ValueReference
+from tests.builders.random_graphs import MULTIPLY, GraphWriter
 
 
 def trained(graph: Graph) -> Graph:
@@ -55,3 +57,23 @@ def test_what_is_written_in_place_carries_it_from_then_on() -> None:
     weight = writer.state()
     written = writer.add_in_place(target, weight)
     assert {target, written} <= values_with_gradient(trained(writer.graph(writer.multiply(target))))
+
+
+def test_an_opaque_value_may_vary_and_an_integer_does_not() -> None:
+    writer = GraphWriter()
+    weight = writer.state()
+    opaque, integer = writer.tensor(), writer.tensor()
+    writer.values[opaque - 1] = Value(id=opaque, kind=ValueKind.OPAQUE, opaque_bytes=4)
+    writer.values[integer - 1] = replace(writer.values[integer - 1], dtype=Dtype.INT64)
+    for made in (opaque, integer):
+        writer.call(MULTIPLY, ValueReference(weight), outputs=[made])
+    assert values_with_gradient(trained(writer.graph())) == {weight, opaque}
+
+
+@pytest.mark.parametrize("dtype", Dtype)
+def test_gradients_are_of_floating_and_complex_numbers(dtype: Dtype) -> None:
+    writer = GraphWriter()
+    made = writer.multiply(writer.state())
+    writer.values[made - 1] = replace(writer.values[made - 1], dtype=dtype)
+    varies = dtype.value.startswith(("float", "bfloat", "complex"))
+    assert (made in values_with_gradient(trained(writer.graph(made)))) == varies
