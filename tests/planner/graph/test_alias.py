@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.graph.alias import no_cut_groups, storage_roots
+from planner.graph.alias import DisjointSets, no_cut_groups, storage_roots, storage_sources
 from planner.graph.ir import ArgumentList, Operator, OperatorKind, SubgraphReference, ValueReference
 from tests.builders.random_graphs import CHUNK, COND, GraphWriter
 
@@ -167,3 +167,32 @@ def test_each_part_of_a_list_keeps_its_own_root() -> None:
     writer.call(operator, ArgumentList(tuple(map(ValueReference, sources))), outputs=parts)
     roots = storage_roots(writer.graph(*parts))
     assert [roots[part] for part in parts] == sources
+
+
+def test_sources_are_one_step_back() -> None:
+    writer = GraphWriter()
+    made = writer.multiply(writer.input())
+    once = writer.view(made)
+    again = writer.view(once)
+    sources = storage_sources(writer.graph(again))
+    assert (sources[made], sources[once], sources[again]) == (made, made, once)
+
+
+def test_sets_are_joined_by_chains_and_stand_in_order() -> None:
+    sets = DisjointSets()
+    for one, other in ((9, 8), (8, 7), (7, 6), (3, 5), (6, 9)):
+        sets.join(one, other)
+    assert [sets.find(item) for item in (9, 8, 7, 6, 5, 4)] == [6, 6, 6, 6, 3, 4]
+    assert sets.sets() == ((3, 5), (6, 7, 8, 9))
+    assert sets.sets(least=1, items=(1, 4, 9)) == ((1,), (3, 5), (4,), (6, 7, 8, 9))
+    assert sets.sets(least=3) == ((6, 7, 8, 9),)
+
+
+def test_a_written_state_that_is_returned_is_in_the_last_stage() -> None:
+    writer = GraphWriter()
+    state = writer.state(mutated=True)
+    writer.add_in_place(state, writer.input())
+    writer.multiply(writer.input())
+    last = writer.multiply(writer.input())
+    assert no_cut_groups(writer.graph(last)) == ()
+    assert no_cut_groups(writer.graph(state, last)) == ((0, 2),)

@@ -9,10 +9,12 @@ from planner.graph.expression import ExpressionOperator, Operation, SymbolRefere
 from planner.graph.ir import (
     ArgumentList,
     Dtype,
+    Graph,
     Node,
     Operator,
     OperatorKind,
     SubgraphReference,
+    Symbol,
     Value,
     ValueKind,
     ValueReference,
@@ -43,6 +45,11 @@ def test_sizes_of_values() -> None:
     assert Value(id=1, kind=ValueKind.TENSOR, dtype=Dtype.BOOL, dims=(0, 7)).size_bytes({}) == 0
     assert Value(id=1, kind=ValueKind.SYM_INT).size_bytes({}) == 8
     assert Value(id=1, kind=ValueKind.OPAQUE, opaque_bytes=77).size_bytes({}) == 77
+
+
+def test_hints_are_the_symbols_own() -> None:
+    symbols = tuple(Symbol(id=index, name=f"s{index}", lower=1, upper=None, hint=10 * index) for index in (1, 2))
+    assert Graph(torch_version="", name="", symbols=symbols).hints() == {1: 10, 2: 20}
 
 
 def test_operators_are_called_by_name_and_overload() -> None:
