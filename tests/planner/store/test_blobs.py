@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from planner.errors import Corrupt, InvalidArgument, NotFound, ResourceExhausted, WrongOffset
 from planner.store import blobs as blobs_module
 from planner.store.blobs import BlobStore
+from tests.random_examples import random_examples
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -113,6 +115,97 @@ def test_unknown_file_system(tmp_path: Path) -> None:
         BlobStore("nonsense://x", tmp_path)
 
 
+def test_chunks_are_a_mebibyte_at_most_and_together_the_range(tmp_path: Path) -> None:
+    blobs = BlobStore(tmp_path.as_uri(), tmp_path / "staging")
+    content = bytes(range(256)) * (4096 * 2) + b"the end of it"
+    digest = blobs.put(content)
+    chunks = list(blobs.read_range(digest, 5, len(content) - 6))
+    assert [len(chunk) for chunk in chunks] == [1 << 20, 1 << 20, len(content) - 6 - (2 << 20)]
+    assert b"".join(chunks) == content[5:-1]
+
+
+def test_a_range_that_is_not_in_the_blob_is_refused_before_the_first_chunk(blobs: BlobStore) -> None:
+    digest = blobs.put(b"content")
+    for offset, length in ((8, 0), (0, 8), (7, 1), (-1, 2), (3, -2)):
+        with pytest.raises(InvalidArgument, match="has 7 bytes"):
+            blobs.read_range(digest, offset, length)
+    assert b"".join(blobs.read_range(digest, 7)) == b""
+
+
+def test_a_file_that_was_cut_short_is_told(tmp_path: Path) -> None:
+    blobs = BlobStore((tmp_path / "blobs").as_uri(), tmp_path / "staging")
+    digest = blobs.put(b"content")
+    chunks = blobs.read_range(digest)
+    [path] = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    assert path.relative_to(tmp_path / "blobs").parts == (digest.hex()[:2], digest.hex())
+    path.write_bytes(b"cont")
+    with pytest.raises(Corrupt, match="ends at byte 4, needs 7"):
+        list(chunks)
+
+
+def test_the_largest_blob_and_the_largest_read(blobs: BlobStore) -> None:
+    content = bytes(10_000)
+    assert write(blobs, content, size=10_000, digest=sha256(content))
+    assert blobs.read(sha256(content), max_bytes=10_000) == content
+    with pytest.raises(InvalidArgument, match="has 10000 bytes, at most 9999"):
+        blobs.read(sha256(content), max_bytes=9_999)
+
+
+def test_pieces_of_any_size_count_as_they_come(blobs: BlobStore) -> None:
+    digest = sha256(b"abcdef")
+    writer = blobs.write(digest, 6, 0).open()
+    committed = []
+    for piece in (b"a", b"", b"bcd"):
+        writer.append(piece)
+        committed.append(writer.committed_bytes)
+    assert committed == [1, 1, 4]
+    assert not writer.finish()
+    writer.close()
+    again = blobs.write(digest, 6, 4).open()
+    assert again.committed_bytes == 4
+    again.append(b"ef")
+    assert again.finish()
+    again.close()
+    assert blobs.read(digest) == b"abcdef"
+
+
+def test_nothing_at_all_is_a_blob_too(blobs: BlobStore) -> None:
+    assert blobs.committed_bytes(sha256(b"")) == 0
+    assert blobs.size_bytes(sha256(b"")) is None
+    assert write(blobs, b"", size=0, digest=sha256(b""))
+    assert blobs.read(sha256(b"")) == b""
+
+
+def test_a_blob_that_is_whole_is_not_written_again(blobs: BlobStore) -> None:
+    digest = blobs.put(b"abcdef")
+    with pytest.raises(WrongOffset, match="but 6 are here"):
+        blobs.write(digest, 6, 0)
+
+
+def test_two_stores_on_one_folder_see_the_same_blobs(url: str, blobs: BlobStore, tmp_path: Path) -> None:
+    digest = blobs.put(b"content")
+    assert BlobStore(url, tmp_path / "other").read(digest) == b"content"
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second file system")
+def test_staging_on_another_file_system(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as staging:
+        blobs = BlobStore((tmp_path / "blobs").as_uri(), Path(staging))
+        digest = sha256(b"abcdef")
+        assert write(blobs, b"abcdef", size=6, digest=digest)
+        assert blobs.read(digest) == b"abcdef"
+        assert list(Path(staging).iterdir()) == []
+    files = [path.name for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    assert files == [digest.hex()]
+
+
+def test_an_error_that_is_not_of_space_stays_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "staging").write_text("a file where a folder is needed")
+    with pytest.raises(FileExistsError):
+        BlobStore((tmp_path / "blobs").as_uri(), tmp_path / "staging")
+
+
+@random_examples(60)
 @given(content=st.binary(max_size=100), offset=st.integers(0, 120), length=st.integers(0, 120))
 def test_any_range(tmp_path_factory: pytest.TempPathFactory, content: bytes, offset: int, length: int) -> None:
     folder = tmp_path_factory.getbasetemp() / "ranges"

@@ -1,4 +1,4 @@
-"""The schema that the migrations make, on SQLite; tests/contract does the same on PostgreSQL."""
+"""The schema that the migrations make, and what a transaction promises on both databases."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
-from planner.errors import InvalidArgument
+from planner.errors import InvalidArgument, Unavailable
 from planner.store.database import Database, parse_url
-from planner.store.tables import Row
+from planner.store.graphs import add_graph, get_graph
+from planner.store.tables import GraphRow, Row
+from tests.planner.store.records import GRAPH_ID, fill, fill_plan, graph, plan
 
 
 def schema_differences(connection: Connection) -> list[object]:
     return list(compare_metadata(MigrationContext.configure(connection), Row.metadata))
 
 
+@pytest.mark.services
 async def test_migrated_schema_is_the_tables(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'deep' / 'planner.db'}")
     await database.migrate()
@@ -29,23 +33,80 @@ async def test_migrated_schema_is_the_tables(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_session_rolls_back_what_raises(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'planner.db'}")
-    async with database.session() as session:
-        await session.execute(text("CREATE TABLE t (x INTEGER)"))
+@pytest.mark.services
+async def test_a_transaction_that_raises_leaves_nothing(database: Database) -> None:
+    async def insert_and_raise() -> None:
+        async with database.session() as session:
+            await add_graph(session, graph())
+            raise RuntimeError
+
     with pytest.raises(RuntimeError):
-        await _insert_and_raise(database)
+        await insert_and_raise()
     async with database.session() as session:
-        assert (await session.execute(text("SELECT count(*) FROM t"))).scalar_one() == 0
-    await database.close()
+        assert (await session.execute(text("SELECT count(*) FROM graphs"))).scalar_one() == 0
 
 
-async def _insert_and_raise(database: Database) -> None:
+@pytest.mark.services
+@pytest.mark.parametrize("changes", [{"name": "a\0b"}, {"size_bytes": 2**63}, {"num_nodes": -(2**63) - 1}])
+async def test_what_no_column_can_hold_is_the_callers_mistake(database: Database, changes: dict[str, object]) -> None:
+    record = graph(**changes)
+    if "name" in changes and database.url.get_backend_name() == "sqlite":
+        await fill(database, record)
+        return
+    with pytest.raises(InvalidArgument, match="the database cannot hold a value"):
+        await fill(database, record)
+    await fill(database, graph())
+
+
+@pytest.mark.services
+async def test_a_row_of_nothing_is_refused(database: Database) -> None:
+    """SQLite checks foreign keys only where it is told to."""
+    with pytest.raises(IntegrityError):
+        await fill_plan(database, "plan-1", plan())
+
+
+@pytest.mark.services
+async def test_transactions_that_read_and_then_write_wait_for_each_other(database: Database) -> None:
+    await fill(database, graph(num_nodes=0))
+
+    async def add_one() -> None:
+        async with database.session() as session:
+            row = await session.get_one(GraphRow, GRAPH_ID, with_for_update=True)
+            await asyncio.sleep(0)
+            row.num_nodes += 1
+
+    await asyncio.gather(*(add_one() for _ in range(10)))
     async with database.session() as session:
-        await session.execute(text("INSERT INTO t VALUES (1)"))
-        raise RuntimeError
+        assert (await session.get_one(GraphRow, GRAPH_ID)).num_nodes == 10
 
 
+@pytest.mark.services
+async def test_closing_waits_for_what_is_under_way_and_refuses_what_comes(database: Database) -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def write_slowly() -> None:
+        async with database.session() as session:
+            await add_graph(session, graph())
+            entered.set()
+            await leave.wait()
+
+    writing = asyncio.create_task(write_slowly())
+    await entered.wait()
+    closing = asyncio.create_task(database.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    with pytest.raises(Unavailable, match="stopping"):
+        async with database.session():
+            pass
+    leave.set()
+    await asyncio.gather(writing, closing)
+    again = Database(database.url.render_as_string(hide_password=False))
+    async with again.session() as session:
+        assert (await get_graph(session, GRAPH_ID)).id == GRAPH_ID
+    await again.close()
+
+
+@pytest.mark.services
 async def test_a_caller_that_is_cancelled_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.store.database.BUSY_SECONDS", 2.0)
     database = Database(f"sqlite:///{tmp_path / 'planner.db'}")
@@ -72,3 +133,20 @@ async def test_a_caller_that_is_cancelled_leaves_no_lock(tmp_path: Path, monkeyp
 def test_unknown_database_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument, match=r"sqlite"):
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("text_", "url"),
+    [
+        ("sqlite:////var/planner.db", "sqlite+aiosqlite:////var/planner.db"),
+        ("sqlite+aiosqlite:///planner.db", "sqlite+aiosqlite:///planner.db"),
+        (
+            "postgresql://me:secret@host:5433/name?sslmode=require",
+            "postgresql+psycopg://me:secret@host:5433/name?sslmode=require",
+        ),
+        ("postgres://host/name", "postgresql+psycopg://host/name"),
+        ("postgresql+psycopg2://host/name", "postgresql+psycopg://host/name"),
+    ],
+)
+def test_the_driver_is_the_asynchronous_one(text_: str, url: str) -> None:
+    assert parse_url(text_).render_as_string(hide_password=False) == url

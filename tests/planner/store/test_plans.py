@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -111,10 +110,9 @@ def plan(mode: Mode) -> Plan:
     )
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-async def test_plan_is_the_same_after_its_rows(tmp_path: Path, mode: Mode) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'planner.db'}")
-    await database.migrate()
+async def test_plan_is_the_same_after_its_rows(database: Database, mode: Mode) -> None:
     made = plan(mode)
     async with database.session() as session:
         await add_graph(session, graph_record(made.graph_id))
@@ -122,7 +120,6 @@ async def test_plan_is_the_same_after_its_rows(tmp_path: Path, mode: Mode) -> No
         await add_plan(session, "plan-1", made, "inv-1", NOW)
     async with database.session() as session:
         assert await get_plan(session, "plan-1") == (made, NOW)
-    await database.close()
 
 
 def graph_record(graph_id: str) -> GraphRecord:

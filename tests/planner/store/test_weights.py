@@ -6,6 +6,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from planner.errors import InvalidArgument, NotFound
 from planner.graph.ir import Dtype, WeightFile
 from planner.store.weights import TensorLocation, index_safetensors, locate_states
 from tests.contract.graphs import chain_weights, linear_chain
+from tests.random_examples import random_examples
 
 
 class Files:
@@ -99,6 +101,7 @@ def test_unsound_file(content: bytes) -> None:
         index(content)
 
 
+@random_examples(100)
 @given(st.binary(max_size=200), st.binary(max_size=20))
 def test_any_bytes_end_in_an_error_or_in_tensors(header: bytes, data: bytes) -> None:
     for content in (header + data, encode(header, data)):
@@ -133,3 +136,56 @@ def test_wrong_dtype_and_shape_name_the_tensor() -> None:
 def test_first_tensor_of_the_handmade_file() -> None:
     location = index(chain_weights(num_layers=2, width=4))["layers.1.weight"]
     assert (location.length_bytes, location.dims, location.dtype) == (64, (4, 4), Dtype.FLOAT32)
+
+
+def entry(dims: list[int], start: int, end: int, dtype: str = "U8") -> dict[str, object]:
+    return {"dtype": dtype, "shape": dims, "data_offsets": [start, end]}
+
+
+def test_tensors_may_touch_leave_gaps_stand_in_any_order_and_be_empty() -> None:
+    header = {"c": entry([3], 5, 8), "a": entry([2], 0, 2), "b": entry([1], 2, 3), "d": entry([0, 7], 3, 3)}
+    found = index(encode(header, bytes(8)))
+    start = len(encode(header))
+    assert {name: (one.offset_bytes - start, one.length_bytes) for name, one in found.items()} == {
+        "c": (5, 3),
+        "a": (0, 2),
+        "b": (2, 1),
+        "d": (3, 0),
+    }
+
+
+def test_the_largest_header_entries_that_are_taken() -> None:
+    assert index(encode({"a": entry([1] * 64, 0, 1)}, b"x"))["a"].dims == (1,) * 64
+    assert index(encode({"a": entry([1 << 40, 0], 0, 0)}))["a"].length_bytes == 0
+    for unsound in (entry([1] * 65, 0, 1), entry([(1 << 40) + 1, 0], 0, 0), entry([2], 0, 2)):
+        with pytest.raises(InvalidArgument, match="tensor 'a'"):
+            index(encode({"a": unsound}, b"x"))
+
+
+def test_metadata_are_no_tensor() -> None:
+    assert index(encode({"__metadata__": {"format": "pt"}})) == {}
+
+
+def test_a_header_as_long_as_the_file_and_one_byte_longer() -> None:
+    assert index(struct.pack("<Q", 2) + b"{}") == {}
+    with pytest.raises(InvalidArgument, match="its header would have 3 bytes, the file has 10"):
+        index(struct.pack("<Q", 3) + b"{}")
+
+
+def test_tied_states_are_found_under_the_first_name_of_their_group_or_their_own() -> None:
+    files = Files()
+    graph = linear_chain(num_layers=3, width=2)
+    states = tuple(replace(state, tie_group=group) for state, group in zip(graph.states, (7, 0, 7), strict=True))
+    tied = replace(graph, states=states)
+    shared = files.add(save({f"layers.{layer}.weight": np.full((2, 2), layer, np.float32) for layer in (0, 1)}))
+    found = locate_states(tied, [shared], files.read_range)
+    assert found["layers.2.weight"] == found["layers.0.weight"]
+    assert found["layers.1.weight"] != found["layers.0.weight"]
+    own = files.add(save({f"layers.{layer}.weight": np.full((2, 2), layer, np.float32) for layer in (1, 2)}))
+    with pytest.raises(NotFound, match=r"layers\.0\.weight"):
+        locate_states(tied, [own], files.read_range)
+    both = files.add(save({f"layers.{layer}.weight": np.full((2, 2), layer, np.float32) for layer in (0, 1, 2)}))
+    assert (
+        locate_states(tied, [both], files.read_range)["layers.2.weight"]
+        == index_safetensors(files.read_range, both)["layers.0.weight"]
+    )

@@ -1,0 +1,170 @@
+"""Deployments and their events, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from planner.errors import NotFound
+from planner.store.database import Database
+from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
+from planner.store.deployments import (
+    get_deployment,
+    list_active_deployments,
+    list_deployments,
+    list_events,
+    promised_bytes,
+)
+from planner.store.paging import parse_page
+from planner.store.tables import DeploymentRow
+from tests.planner.store.records import (
+    append,
+    deployment,
+    event,
+    fill,
+    fill_plan,
+    graph,
+    inventory,
+    later,
+    placement,
+    plan,
+    stage,
+)
+
+pytestmark = pytest.mark.services
+FAILURE = Failure(reason="WORKER_DIED", message="killed – 9", stage=1, device_id="a", metadata={"edge": "0"})
+
+
+async def get(database: Database, deployment_id: str = "dep-1") -> Deployment:
+    async with database.session() as session:
+        return await get_deployment(session, deployment_id)
+
+
+async def events(database: Database, deployment_id: str = "dep-1", after: int = 0) -> tuple[DeploymentEvent, ...]:
+    async with database.session() as session:
+        return await list_events(session, deployment_id, after)
+
+
+async def test_a_deployment_is_kept_as_it_was_added(database: Database) -> None:
+    record = deployment(generation=2**40)
+    await fill(database, graph(), record)
+    assert await get(database) == record
+    async with database.session() as session:
+        row = await session.get_one(DeploymentRow, "dep-1")
+        assert (row.input_address, row.output_address) == ("b:1", "b:1")
+
+
+async def test_stages_keep_the_plans_order_and_devices_that_of_their_first_stage() -> None:
+    record = deployment()
+    assert record.device_ids() == ("b", "a")
+    assert [one.stage for one in record.stages_on("b")] == [0, 2]
+    assert record.stages_on("z") == ()
+
+
+async def test_an_unknown_id_is_told_in_short(database: Database) -> None:
+    with pytest.raises(NotFound, match="'xxx") as caught:
+        await get(database, "x" * 1000)
+    assert caught.value.metadata == {"deployment_id": "x" * 80}
+
+
+async def test_a_deployment_of_no_graph_is_refused(database: Database) -> None:
+    with pytest.raises(IntegrityError):
+        await fill(database, deployment())
+
+
+async def test_events_are_counted_from_one_in_each_deployment(database: Database) -> None:
+    await fill(database, graph(), deployment(), deployment("dep-2"))
+    loading = event(DeploymentState.LOADING, stage=1, device_id="a", loaded_bytes=2**62, total_bytes=2**63 - 1)
+    first = await append(database, "dep-1", replace(loading, sequence=77))
+    second = await append(database, "dep-1", event(DeploymentState.CONNECTING))
+    other = await append(database, "dep-2", loading)
+    assert (first, second.sequence, other.sequence) == (replace(loading, sequence=1), 2, 1)
+    assert await events(database) == (first, second)
+    assert await events(database, after=1) == (second,)
+    assert await events(database, after=2) == ()
+    assert (await get(database)).state is DeploymentState.CONNECTING
+    assert (await get(database, "dep-2")).state is DeploymentState.LOADING
+
+
+async def test_writers_at_the_same_time_leave_no_gap_and_no_double(database: Database) -> None:
+    await fill(database, graph(), deployment())
+    written = await asyncio.gather(
+        *(append(database, "dep-1", event(DeploymentState.LOADING, message=f"m{index}")) for index in range(12))
+    )
+    assert sorted(one.sequence for one in written) == list(range(1, 13))
+    assert await events(database) == tuple(sorted(written, key=lambda one: one.sequence))
+
+
+async def test_only_the_event_that_ends_it_gives_the_deployment_its_end_and_failure(database: Database) -> None:
+    await fill(database, graph(), deployment())
+    await append(database, "dep-1", event(DeploymentState.DRAINING, failure=FAILURE, occurred_at=later(2)))
+    draining = await get(database)
+    assert (draining.state, draining.ended_at, draining.failure) == (DeploymentState.DRAINING, None, None)
+    await append(database, "dep-1", event(DeploymentState.FAILED, failure=FAILURE, occurred_at=later(3)))
+    failed = await get(database)
+    assert (failed.state, failed.ended_at, failed.failure) == (DeploymentState.FAILED, later(3), FAILURE)
+    assert [one.failure for one in await events(database)] == [FAILURE, FAILURE]
+
+
+async def test_lists(database: Database) -> None:
+    states = dict(zip("abcdefg", DeploymentState, strict=True))
+    await fill(
+        database,
+        graph(),
+        *(
+            deployment(f"dep-{name}", created_at=later(-index), plan_id="plan-1" if index % 2 else "plan-2")
+            for index, name in enumerate(states)
+        ),
+    )
+    for name, state in states.items():
+        await append(database, f"dep-{name}", event(state))
+
+    async def listed(**filters: object) -> list[str]:
+        async with database.session() as session:
+            found, token = await list_deployments(session, parse_page("d", 0, ""), **filters)
+        assert token == ""
+        return [record.id.removeprefix("dep-") for record in found]
+
+    assert await listed() == list("abcdefg")
+    assert await listed(active_only=True) == list("abcde")
+    assert await listed(plan_id="plan-1") == list("bdf")
+    assert await listed(plan_id="plan-1", active_only=True) == list("bd")
+    assert await listed(plan_id="plan-") == []
+    async with database.session() as session:
+        active = await list_active_deployments(session)
+        page, token = await list_deployments(session, parse_page("d", 2, ""))
+        rest, _ = await list_deployments(session, parse_page("d", 9, token))
+    assert [record.id for record in active] == [f"dep-{name}" for name in "edcba"]
+    assert [record.id for record in (*page, *rest)] == [f"dep-{name}" for name in "abcdefg"]
+    assert all(record.stages == deployment().stages for record in active)
+
+
+async def test_promises_are_the_peaks_of_what_has_not_ended_on_each_device(database: Database) -> None:
+    await fill(database, graph(), inventory())
+    await fill_plan(
+        database,
+        "plan-1",
+        plan(stage(0, "b", peak_bytes=2**61), stage(1, "a", peak_bytes=10**12), stage(2, "b", peak_bytes=2**60 + 1)),
+    )
+    await fill_plan(database, "plan-2", plan(stage(0, "a", peak_bytes=50)))
+    single = (placement(0, "a"),)
+    await fill(
+        database,
+        deployment("dep-1"),
+        deployment("dep-2", plan_id="plan-2", stages=single),
+        deployment("dep-3", plan_id="plan-2", stages=single),
+        deployment("dep-4", plan_id="plan-2", stages=single),
+    )
+    await append(database, "dep-2", event(DeploymentState.READY))
+    await append(database, "dep-3", event(DeploymentState.STOPPED))
+    await append(database, "dep-4", event(DeploymentState.FAILED))
+    async with database.session() as session:
+        assert await promised_bytes(session, ["a", "b", "c"]) == {
+            "a": {"dep-1": 10**12, "dep-2": 50},
+            "b": {"dep-1": 2**61 + 2**60 + 1},
+        }
+        assert await promised_bytes(session, ["c"]) == {}
+        assert list(await promised_bytes(session, ["b"])) == ["b"]

@@ -1,0 +1,54 @@
+"""Inventories, on both databases."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cost.inventory import Inventory, LinkSpeed
+from planner.errors import NotFound
+from planner.store.database import Database
+from planner.store.inventories import get_inventory, list_inventories
+from planner.store.paging import parse_page
+from tests.planner.store.records import MOST, device, fill, inventory, later
+
+pytestmark = pytest.mark.services
+NUMBERS = {"memory_bytes": MOST, "flops_per_second": 1e24 / 3, "memory_bytes_per_second": 0.001}
+
+
+async def test_devices_links_and_numbers_are_kept_in_order_and_exactly(database: Database) -> None:
+    speeds = [
+        LinkSpeed(bytes_per_second=1e9 / 3, latency_seconds=1e-7),
+        LinkSpeed(bytes_per_second=1, latency_seconds=0),
+    ]
+    content = Inventory(
+        devices=(device("z", kind="H200", host="größe", **NUMBERS), device("a"), device("m", kind="")),
+        links={("z", "a"): speeds[0], ("a", "z"): speeds[1], ("a", "m"): speeds[0]},
+        default_link=LinkSpeed(bytes_per_second=2e9 / 7, latency_seconds=1e9),
+    )
+    await fill(database, inventory(inventory=content), inventory("inv-2"))
+    async with database.session() as session:
+        found = await get_inventory(session, "inv-1")
+    assert found == inventory(inventory=content)
+    assert list(found.inventory.links) == list(content.links)
+
+
+async def test_one_without_devices_is_kept_too(database: Database) -> None:
+    await fill(database, inventory(inventory=Inventory(devices=())))
+    async with database.session() as session:
+        assert (await get_inventory(session, "inv-1")).inventory == Inventory(devices=())
+
+
+async def test_lists_leave_out_what_came_inside_of_a_request(database: Database) -> None:
+    listed = [inventory(f"inv-{index}", created_at=later(index)) for index in range(2)]
+    unlisted = inventory("inv-9", created_at=later(9), listed=False)
+    await fill(database, *listed, unlisted)
+    async with database.session() as session:
+        found, token = await list_inventories(session, parse_page("inventories", 2, ""))
+        assert await get_inventory(session, "inv-9") == unlisted
+    assert (found, token) == (tuple(listed[::-1]), "")
+
+
+async def test_an_unknown_id_is_told_in_short(database: Database) -> None:
+    async with database.session() as session:
+        with pytest.raises(NotFound, match=f"the id '{'x' * 80}'"):
+            await get_inventory(session, "x" * 1000)
