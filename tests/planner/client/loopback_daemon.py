@@ -101,14 +101,14 @@ def serving(daemon: LoopbackDaemon) -> Iterator[str]:
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        server.stop(grace=1).wait()
+        server.stop(grace=None).wait()
 
 
 @contextmanager
 def loopback_pipeline(
     daemon: LoopbackDaemon,
     *,
-    deadline_seconds: float = 30.0,
+    deadline_seconds: float = 120.0,
     why_failed: Callable[[], DeploymentFailed | None] = lambda: None,
 ) -> Iterator[Pipeline]:
     with (

@@ -26,6 +26,8 @@ from planner.plan.options import BalancedMode, CutMode, PlanOptions, Routing
 from planner.wire.graph import graph_to_bytes
 from tests.contract.graphs import chain_bytes, chain_weights, linear_chain, relu_chain
 
+pytestmark = pytest.mark.services
+
 MEBIBYTE = 1 << 20
 
 

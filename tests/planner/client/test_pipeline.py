@@ -13,12 +13,14 @@ from planner.client.pipeline import Batch
 from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, Unavailable
 from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
 
+pytestmark = pytest.mark.services
+
 
 def batch(number: int, rows: int = 2) -> np.ndarray:
     return np.full((rows, 3), number, dtype=np.float32)
 
 
-def wait_until(condition: object, seconds: float = 10.0) -> None:
+def wait_until(condition: object, seconds: float = 120.0) -> None:
     ends_at = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < ends_at, "nothing happened in time"
@@ -59,7 +61,7 @@ def test_no_more_than_the_window_is_in_flight() -> None:
         assert daemon.received == [1, 2, 3, 4]
         assert asked == [1, 2, 3, 4]
         daemon.gate.set()
-        reader.join(timeout=10)
+        reader.join(timeout=120)
         assert not reader.is_alive()
     assert len(results) == 10
 
@@ -115,7 +117,7 @@ def test_leaving_early_ends_the_session() -> None:
         results = pipeline.run((batch(n) for n in range(1000)), window=4)
         next(results)
         results.close()
-        assert daemon.ended_streams.acquire(timeout=10)
+        assert daemon.ended_streams.acquire(timeout=120)
         wait_until(lambda: threading.active_count() <= threads + 8)
         assert len(daemon.received) < 1000
 

@@ -26,6 +26,7 @@ from planner.graph.ir import (
     TreeTuple,
     ValueReference,
 )
+from tests.random_examples import random_examples
 
 LEAF = TreeLeaf()
 DATA = ValueReference(1)
@@ -118,6 +119,7 @@ def test_a_model_output_of_a_graph_from_elsewhere_comes_back_as_itself() -> None
     assert found.last_hidden_state == "x"
 
 
+@pytest.mark.services
 def test_needs_no_torch() -> None:
     program = "import sys, planner.client.pytree, planner.client.export; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
@@ -148,6 +150,7 @@ def count_leaves(tree: PyTree) -> int:
     return 1 if isinstance(tree, TreeLeaf) else sum(map(count_leaves, getattr(tree, "items", ())))
 
 
+@random_examples(60)
 @given(structures())
 def test_every_structure_comes_back(structure: tuple[PyTree, Any]) -> None:
     tree, instance = structure

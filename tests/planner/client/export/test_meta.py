@@ -15,7 +15,7 @@ from planner.wire.graph import graph_to_bytes
 
 def test_a_large_llama_is_exported_without_its_weights(tmp_path: Path) -> None:
     config = LlamaConfig(
-        num_hidden_layers=8,
+        num_hidden_layers=2,
         hidden_size=8192,
         intermediate_size=28672,
         num_attention_heads=64,
@@ -40,5 +40,5 @@ def test_a_large_llama_is_exported_without_its_weights(tmp_path: Path) -> None:
     assert exported.save_weights(tmp_path) == ()
     assert all(state.sha256 == b"" for state in graph.states)
     assert {state.name for state in graph.states if state.tie_group} == {"model.embed_tokens.weight", "lm_head.weight"}
-    assert len(graph_to_bytes(graph)) < 2**17
+    assert len(graph_to_bytes(graph)) < 2**15
     assert "weights" in (why_not_deployable(graph, has_weights=False) or "")
