@@ -18,8 +18,8 @@ from types import TracebackType
 
 from planner.errors import Unavailable
 
-# A machine that is busy with other things takes long to start a service; one that dies is noticed at once.
-START_SECONDS = 180.0
+# A busy machine takes minutes to import what a service needs; a service that dies is noticed at once.
+START_SECONDS = 300.0
 STOP_SECONDS = 15.0
 _ADDRESS = re.compile(r"(\S+:\d+)\s*$")
 # Asks the kernel (prctl 1 is PR_SET_PDEATHSIG) for SIGTERM when the parent dies, then becomes the service. A program of

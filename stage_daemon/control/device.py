@@ -71,9 +71,11 @@ def gpu_kind(name: str) -> str:
 
 def _probe_gpu(index: int) -> tuple[str, int]:
     query = ["--query-gpu=name,memory.total", "--format=csv,noheader,nounits", f"--id={index}"]
-    answers = [_run(["nvidia-smi", *query]), _run([sys.executable, "-c", _PROBE, str(index)])]
-    for answer in answers:
-        found = re.fullmatch(r"(.+), (\d+)", answer.strip())
+    answers = []
+    # torch, whose import takes seconds, is asked only where nvidia-smi does not know.
+    for command in (["nvidia-smi", *query], [sys.executable, "-c", _PROBE, str(index)]):
+        answers.append(_run(command))
+        found = re.fullmatch(r"(.+), (\d+)", answers[-1].strip())
         if found is not None:
             return found.group(1), int(found.group(2)) * MEBIBYTE
     raise Unavailable(

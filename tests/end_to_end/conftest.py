@@ -14,21 +14,33 @@ from planner.client.local_cluster import LocalCluster
 MEBIBYTE = 2**20
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
+# Long enough on a machine with ten times more to do than it can.
+WAIT_SECONDS = 120.0
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
     """Sums depend on how many threads share them; the workers use as many as this process."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     data_dir: Path = tmp_path_factory.mktemp("cluster")
     memory = (768 * MEBIBYTE, 1024 * MEBIBYTE, 896 * MEBIBYTE, 640 * MEBIBYTE)
-    with LocalCluster(data_dir=data_dir, memory_bytes=memory, environment={"OMP_NUM_THREADS": "1"}) as running:
+    with LocalCluster(
+        data_dir=data_dir,
+        memory_bytes=memory,
+        planner_arguments=("--lease-seconds", str(WAIT_SECONDS)),
+        environment={"OMP_NUM_THREADS": "1"},
+    ) as running:
         yield running
 
 
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[PlannerClient]:
-    with PlannerClient(cluster.planner_address) as connected:
+    with PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS) as connected:
         yield connected

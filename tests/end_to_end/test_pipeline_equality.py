@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 from torch.utils import _pytree as pytree
-from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from planner.client import PlannerClient, export
 from planner.client.pipeline import Batch, Pipeline
 from planner.client.records import StoredPlan
 from planner.errors import InvalidArgument, MicrobatchFailed
 from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+from tests.builders.registry import FAMILIES
+
+pytestmark = pytest.mark.services
 
 BATCH = torch.export.Dim("batch", min=1, max=64)
 SEQUENCE = torch.export.Dim("sequence", min=2, max=64)
@@ -63,67 +66,50 @@ def assert_tree_equal(found: Any, wanted: Any) -> None:
             assert ours == theirs
 
 
-def tiny_t5() -> torch.nn.Module:
-    torch.manual_seed(1)
-    config = T5Config(
-        vocab_size=97, d_model=32, d_kv=8, d_ff=64, num_layers=4, num_decoder_layers=4, num_heads=4, use_cache=False
-    )
-    return T5ForConditionalGeneration(config).eval()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A family at a small size, and how it is cut; `module_paths` begin new stages, balanced into two where empty."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    module_paths: tuple[str, ...] = ()
+    routing: Routing = Routing.DIRECT
+
+    @property
+    def mode(self) -> Mode:
+        return CutMode(module_paths=self.module_paths) if self.module_paths else BalancedMode(num_stages=2)
 
 
-def t5_batch(batch: int, source: int, target: int) -> Batch:
-    return Batch(
-        kwargs={
-            "input_ids": torch.randint(0, 97, (batch, source)),
-            "attention_mask": torch.ones(batch, source, dtype=torch.int64),
-            "decoder_input_ids": torch.randint(0, 97, (batch, target)),
-        }
-    )
-
-
-T5_SHAPES = {
-    "input_ids": {0: BATCH, 1: SEQUENCE},
-    "attention_mask": {0: BATCH, 1: SEQUENCE},
-    "decoder_input_ids": {0: BATCH, 1: torch.export.Dim("target", min=2, max=64)},
+CUTS: Mapping[str, Cut] = {
+    "bert": Cut(module_paths=("encoder.layer.0", "encoder.layer.1")),
+    "dlrm": Cut(),
+    "gpt2": Cut(sizes={"layers": 3}, module_paths=("transformer.h.1", "transformer.h.2")),
+    "llama": Cut(sizes={"layers": 1}),
+    "mixture": Cut(),
+    "resnet50": Cut(),
+    # The encoder's result and its mask are read by every block of the decoder.
+    "t5": Cut(module_paths=("encoder.block.1", "decoder.block.0", "decoder.block.1"), routing=Routing.RELAY),
+    "unet": Cut(),
+    "vit": Cut(),
 }
 
 
-@pytest.mark.parametrize("routing", list(Routing))
-@pytest.mark.parametrize(
-    ("cuts", "num_stages"),
-    [
-        (("encoder.block.1", "encoder", "decoder.block.1"), 4),
-        (("encoder.block.1", "decoder.block.1"), 3),
-    ],
-)
-def test_t5_with_bypassing_tensors(
-    client: PlannerClient, cuts: tuple[str, ...], num_stages: int, routing: Routing
-) -> None:
-    module = tiny_t5()
-    mode = CutMode(module_paths=cuts)
-    with deployed(client, module, t5_batch(2, 9, 5), mode, dynamic_shapes=T5_SHAPES, routing=routing) as (
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_runs_in_stages(client: PlannerClient, family: str) -> None:
+    cut = CUTS[family]
+    case = FAMILIES[family](**cut.sizes)
+    example = Batch(case.args, case.kwargs)
+    with deployed(client, case.module, example, cut.mode, dynamic_shapes=case.dynamic_shapes, routing=cut.routing) as (
         plan,
         pipeline,
     ):
-        assert len(plan.stages) == num_stages
-        assert any(tensor.bypassing for stage in plan.stages[1:-1] for tensor in stage.liveness)
-        assert_same(module, pipeline, [t5_batch(2, 9, 5), t5_batch(1, 3, 7), t5_batch(5, 20, 2), t5_batch(2, 9, 5)])
-
-
-def test_tied_weights_live_in_both_stages(client: PlannerClient) -> None:
-    torch.manual_seed(2)
-    config = GPT2Config(vocab_size=101, n_embd=48, n_layer=12, n_head=4, n_positions=64, use_cache=False)
-    module = GPT2LMHeadModel(config).eval()
-
-    def batch(size: int, length: int) -> Batch:
-        return Batch(kwargs={"input_ids": torch.randint(0, 101, (size, length))})
-
-    shapes = {"input_ids": {0: BATCH, 1: SEQUENCE}}
-    mode = CutMode(module_paths=("transformer.h.3", "transformer.h.7"))
-    with deployed(client, module, batch(2, 8), mode, dynamic_shapes=shapes) as (plan, pipeline):
-        [group] = plan.tie_groups
-        assert {stage for _, stage in group.members} == {0, 2}
-        assert_same(module, pipeline, [batch(size, length) for size, length in ((2, 8), (7, 3), (1, 33), (64, 2))])
+        assert len(plan.stages) == (len(cut.module_paths) or 1) + 1
+        others = [Batch(batch.args, batch.kwargs) for batch in case.other_batches]
+        assert_same(case.module, pipeline, [example, *others, example])
+        if family == "t5":
+            assert any(tensor.bypassing for stage in plan.stages[1:-1] for tensor in stage.liveness)
+        if family == "gpt2":
+            [group] = plan.tie_groups
+            assert {stage for _, stage in group.members} == {0, 2}
 
 
 class WritesInPlace(torch.nn.Module):
@@ -192,12 +178,13 @@ def test_every_kind_of_tensor_crosses(client: PlannerClient, routing: Routing) -
         assert_same(module, pipeline, [batch(3, 5), batch(1, 2), batch(6, 40), batch(3, 5)])
 
 
-@pytest.mark.parametrize("mode", [BalancedMode(num_stages=3), SizeBasedMode()])
-def test_modes_that_choose_for_themselves(client: PlannerClient, mode: Mode) -> None:
-    module = tiny_t5()
-    with deployed(client, module, t5_batch(2, 9, 5), mode, dynamic_shapes=T5_SHAPES) as (plan, pipeline):
-        assert len(plan.stages) == (3 if isinstance(mode, BalancedMode) else 1)
-        assert_same(module, pipeline, [t5_batch(3, 4, 6), t5_batch(2, 9, 5)])
+def test_a_mode_may_take_one_stage(client: PlannerClient) -> None:
+    torch.manual_seed(3)
+    module = WritesInPlace().eval()
+    example = Batch((torch.randn(4, 8),))
+    with deployed(client, module, example, SizeBasedMode(), dynamic_shapes={"x": {0: BATCH}}) as (plan, pipeline):
+        assert len(plan.stages) == 1
+        assert_same(module, pipeline, [example, Batch((torch.randn(1, 8),))])
 
 
 def test_a_bad_microbatch_fails_alone(client: PlannerClient) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 
 from stage_daemon.errors import DaemonError
 
@@ -19,6 +21,23 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"waited {WAIT_SECONDS} s for: {what}"
         time.sleep(0.02)
+
+
+async def wait_for_async(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        if await condition():
+            return
+        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS} s for: {what}"
+        await asyncio.sleep(0.02)
+
+
+def is_gone(process_id: int) -> bool:
+    """Ended, or a zombie that only waits to be counted."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def with_short_deadline(scenario: Callable[[float], None]) -> None:

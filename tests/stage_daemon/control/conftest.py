@@ -1,4 +1,4 @@
-"""A planner with a short lease and two CPU daemons, as processes of this test's own: tests here break them."""
+"""A planner and two CPU daemons as processes of this folder's own: tests here break them."""
 
 from __future__ import annotations
 
@@ -10,67 +10,64 @@ import torch
 
 from planner.client import PlannerClient, export
 from planner.client.local_cluster import LocalCluster
-from planner.client.records import Deployment, StoredPlan
+from planner.client.records import StoredPlan
 from planner.plan.options import CutMode
 from protos.v1 import stage_daemon_pb2_grpc
+from tests.stage_daemon.control.daemons import SHAPES, two_layers
+from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for
 
-LEASE_SECONDS = 4.0
 MEBIBYTE = 2**20
 
 
-class TwoLayers(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Linear(8, 8)
-        self.second = torch.nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(torch.relu(self.first(x)))
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """With leases that no loaded machine lets run out: deaths are noticed in other ways."""
     with LocalCluster(
         data_dir=tmp_path_factory.mktemp("cluster"),
         memory_bytes=(64 * MEBIBYTE, 96 * MEBIBYTE),
-        planner_arguments=("--lease-seconds", str(LEASE_SECONDS)),
+        planner_arguments=("--lease-seconds", str(WAIT_SECONDS)),
         environment={"OMP_NUM_THREADS": "1"},
     ) as running:
         yield running
 
 
 @pytest.fixture
+def cluster(cluster_of_module: LocalCluster) -> LocalCluster:
+    """Whole again, whatever the test before has killed."""
+    assert cluster_of_module.planner is not None
+    if cluster_of_module.planner.exit_status is not None:
+        cluster_of_module.start_planner()
+    for index in range(2):
+        if cluster_of_module.daemons[cluster_of_module.device_id(index)].exit_status is not None:
+            cluster_of_module.start_daemon(index)
+    with PlannerClient(cluster_of_module.planner_address, timeout_seconds=WAIT_SECONDS) as connected:
+        wait_for(lambda: len(connected.list_devices()) == 2, "both daemons to be heard")
+    return cluster_of_module
+
+
+@pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[PlannerClient]:
-    with PlannerClient(cluster.planner_address) as connected:
+    with PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS) as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
 def module() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return TwoLayers().eval()
+    return two_layers()
 
 
 @pytest.fixture(scope="module")
-def plan(cluster: LocalCluster, module: torch.nn.Module) -> StoredPlan:
+def plan(cluster_of_module: LocalCluster, module: torch.nn.Module) -> StoredPlan:
     """Two stages, one on each device."""
-    shapes = {"x": {0: torch.export.Dim("batch", min=1, max=64)}}
-    with PlannerClient(cluster.planner_address) as client:
-        graph = client.submit(export(module, (torch.zeros(2, 8),), dynamic_shapes=shapes))
+    with PlannerClient(cluster_of_module.planner_address, timeout_seconds=WAIT_SECONDS) as client:
+        graph = client.submit(export(module, (torch.zeros(2, 8),), dynamic_shapes=SHAPES))
         found = client.create_plan(graph.id, CutMode(module_paths=("first",)))
     assert len(found.stages) == 2
     return found
 
 
 @pytest.fixture
-def deployment(client: PlannerClient, plan: StoredPlan) -> Iterator[Deployment]:
-    deployment = client.deploy(plan.id)
-    yield deployment
-    client.stop(deployment.id)
-
-
-@pytest.fixture
-def stub(cluster: LocalCluster) -> Iterator[Callable[[str], stage_daemon_pb2_grpc.StageDaemonServiceStub]]:
+def stub() -> Iterator[Callable[[str], stage_daemon_pb2_grpc.StageDaemonServiceStub]]:
     """By address."""
     channels: list[grpc.Channel] = []
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from stage_daemon.control import device
 from stage_daemon.control.device import available_memory_bytes, find_device, gpu_kind
 from stage_daemon.errors import Unavailable
 
@@ -42,6 +44,49 @@ def test_memory_that_the_kernel_does_not_tell_is_asked_for(tmp_path: Path) -> No
         available_memory_bytes(meminfo)
 
 
-def test_a_gpu_that_is_not_there_is_named() -> None:
-    with pytest.raises(Unavailable, match=r"GPU 999 was not found: .*--device cpu"):
+def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Puts one in the path that answers by the script; torch's own answer is that there is none."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(device, "_PROBE", "import sys; sys.exit('torch sees no GPU ' + sys.argv[1])")
+
+
+@pytest.mark.services
+def test_a_gpu_is_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, monkeypatch, 'case "$*" in *--id=3) echo "NVIDIA H200, 143771";; *) exit 6;; esac')
+    found = find_device(gpu_index=3)
+    assert found.id == f"{found.host}/gpu3"
+    assert (found.kind, found.torch_device) == ("h200", "cuda:3")
+    # A gibibyte of it is CUDA's own.
+    assert found.memory_bytes == (143771 - 1024) * 2**20
+    named = find_device(gpu_index=3, device_id="rack/gpu7", kind="big", memory_bytes=5)
+    assert (named.id, named.kind, named.memory_bytes) == ("rack/gpu7", "big", 5)
+
+
+@pytest.mark.services
+def test_a_gpu_that_nvidia_smi_does_not_know_is_asked_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, monkeypatch, "echo broken; exit 9")
+    monkeypatch.setattr(device, "_PROBE", "import sys; print('NVIDIA L4', 23034, sep=', ')")
+    found = find_device(gpu_index=0)
+    assert (found.kind, found.memory_bytes) == ("l4", (23034 - 1024) * 2**20)
+
+
+@pytest.mark.services
+def test_a_gpu_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, monkeypatch, "echo 'No devices were found' >&2; exit 6")
+    with pytest.raises(Unavailable) as raised:
         find_device(gpu_index=999)
+    assert raised.value.message == (
+        f"GPU 999 was not found: nvidia-smi: No devices were found; {sys.executable}: torch sees no GPU 999. "
+        "Give the number of a GPU that nvidia-smi lists, or --device cpu"
+    )
+
+
+@pytest.mark.services
+def test_without_nvidia_smi_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, monkeypatch, "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(Unavailable, match=r"GPU 0 was not found: nvidia-smi: .*No such file"):
+        find_device(gpu_index=0)

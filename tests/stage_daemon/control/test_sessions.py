@@ -9,6 +9,7 @@ import pytest
 from stage_daemon.control import sessions as sessions_module
 from stage_daemon.control.sessions import Session, Sessions
 from stage_daemon.errors import Conflict, DaemonError, Released, ResultsNotRead
+from tests.stage_daemon.waiting import WAIT_SECONDS
 
 STOPPED = Released("deployment dep-1 was stopped")
 
@@ -42,7 +43,7 @@ async def test_a_reader_that_waits_is_woken() -> None:
     sessions.deliver(1, b"result")
     await asyncio.sleep(0)
     sessions.end_all(STOPPED)
-    assert await asyncio.wait_for(reading, 5) == [b"result"]
+    assert await asyncio.wait_for(reading, WAIT_SECONDS) == [b"result"]
 
 
 async def test_results_for_a_client_that_left_are_dropped() -> None:
@@ -67,6 +68,36 @@ async def test_a_client_that_does_not_read_loses_its_session_only(monkeypatch: p
     assert await anext(other.results()) == b"read"
 
 
+async def test_what_was_read_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session may run for ever: only what waits is bounded, by number and by bytes."""
+    monkeypatch.setattr(sessions_module, "MAX_WAITING_RESULTS", 3)
+    monkeypatch.setattr(sessions_module, "MAX_WAITING_BYTES", 10)
+    sessions = Sessions("dep-1")
+    results = sessions.open(1).results()
+    for _ in range(20):
+        for result in (b"four", b"six..."):
+            sessions.deliver(1, result)
+        assert [await anext(results), await anext(results)] == [b"four", b"six..."]
+    assert sessions.is_open(1)
+
+
+async def test_bytes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "MAX_WAITING_BYTES", 10)
+    sessions = Sessions("dep-1")
+    slow = sessions.open(1)
+    for result in (b"four", b"six...", b"!"):
+        sessions.deliver(1, result)
+    assert not sessions.is_open(1)
+    assert await read_all(slow, ResultsNotRead) == [b"four", b"six..."]
+
+
+async def test_the_first_error_is_the_one_that_is_told() -> None:
+    session = Session(1)
+    session.end(STOPPED)
+    session.end(ResultsNotRead("too late"))
+    assert await read_all(session, Released) == []
+
+
 async def test_one_result_passes_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions_module, "MAX_WAITING_BYTES", 2)
     session = Session(1)
@@ -77,7 +108,7 @@ async def test_one_result_passes_however_large(monkeypatch: pytest.MonkeyPatch) 
 async def test_a_session_id_is_taken_once_and_not_after_the_end() -> None:
     sessions = Sessions("dep-1")
     sessions.open(7)
-    with pytest.raises(Conflict, match="session 7"):
+    with pytest.raises(Conflict, match="session 7 of dep-1 is open already"):
         sessions.open(7)
     sessions.end_all(STOPPED)
     with pytest.raises(Released):

@@ -15,7 +15,10 @@ from protos.v1 import stage_daemon_pb2
 from stage_daemon.control.worker_process import WorkerProcess
 from stage_daemon.errors import DaemonError, NotFound, StateMismatch, Unavailable, WorkerDied
 from tests.stage_daemon.runtime.modules import SHAPES, STARTS, ThreeStages, batch_of
-from tests.stage_daemon.runtime.workers import WAIT_SECONDS, Preparation, Prepared, loaded, microbatch, running
+from tests.stage_daemon.runtime.workers import Preparation, Prepared, loaded, microbatch, running
+from tests.stage_daemon.waiting import WAIT_SECONDS
+
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture
@@ -105,7 +108,7 @@ if __name__ == "__main__":
 async def test_a_worker_does_not_outlive_its_supervisor(tmp_path: Path) -> None:
     script = tmp_path / "supervisor.py"
     script.write_text(SUPERVISOR)
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     supervisor = await asyncio.create_subprocess_exec(
         sys.executable, script, stdout=asyncio.subprocess.PIPE, env=environment
     )

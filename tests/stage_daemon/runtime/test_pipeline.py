@@ -14,7 +14,10 @@ from planner.plan.options import Routing
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import Conflict
 from tests.stage_daemon.runtime.modules import ROWS, SHAPES, STARTS, Dropping, ThreeStages, batch_of, ids, wanted
-from tests.stage_daemon.runtime.workers import WAIT_SECONDS, Preparation, Prepared, running
+from tests.stage_daemon.runtime.workers import Preparation, Prepared, running
+from tests.stage_daemon.waiting import WAIT_SECONDS, with_short_deadline_async
+
+pytestmark = pytest.mark.services
 
 SIZES = [(2, 3), (5, 9), (1, 2), (64, 64), (3, 2), (2, 3)]
 ALONE, TWO_WORKERS, BACK_AND_FORTH = (0, 1, 2), (0, 0, 1), (0, 1, 0)
@@ -36,12 +39,20 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
             assert ours == theirs
 
 
-@pytest.mark.parametrize("routing", list(Routing))
-@pytest.mark.parametrize("devices", [ALONE, TWO_WORKERS, BACK_AND_FORTH, (0, 0, 0)])
+@pytest.mark.parametrize(
+    ("devices", "routing"),
+    [
+        (ALONE, Routing.DIRECT),
+        (ALONE, Routing.RELAY),
+        (TWO_WORKERS, Routing.DIRECT),
+        (BACK_AND_FORTH, Routing.RELAY),
+        ((0, 0, 0), Routing.DIRECT),
+    ],
+)
 async def test_equals_the_unsplit_module(
     preparation: Preparation, module: ThreeStages, devices: tuple[int, ...], routing: Routing
 ) -> None:
-    batches = [batch_of(*size, start) for start, size in enumerate(SIZES * 5)]
+    batches = [batch_of(*size, start) for start, size in enumerate(SIZES * 2)]
     async with running(three_stages(preparation, module, devices, routing=routing)) as pipeline:
         results = await pipeline.run(batches)
     for batch, found in zip(batches, results, strict=True):
@@ -125,15 +136,22 @@ async def test_metrics_count_each_stage(preparation: Preparation, module: ThreeS
 
 
 async def test_inputs_wait_while_nobody_takes_results(preparation: Preparation, module: ThreeStages) -> None:
+    """Also for longer than the edges' deadline: who is slow is not dead."""
     batches = [batch_of(2, 3, start) for start in range(60)]
-    async with running(three_stages(preparation, module, edge_seconds=1.0)) as pipeline:
-        sending = asyncio.create_task(pipeline.send(batches))
-        finished, _ = await asyncio.wait([sending], timeout=2.5)
-        assert not finished
-        outputs = pipeline.last.outputs()
-        found = [await asyncio.wait_for(anext(outputs), WAIT_SECONDS) for _ in batches]
-        await sending
-    assert [sequence for _, sequence, _ in found] == list(range(1, len(batches) + 1))
+
+    async def scenario(deadline_seconds: float) -> None:
+        async with running(three_stages(preparation, module, edge_seconds=deadline_seconds)) as pipeline:
+            sending = asyncio.create_task(pipeline.send(batches))
+            finished, _ = await asyncio.wait([sending], timeout=1.5 * deadline_seconds)
+            for task in finished:
+                await task
+            assert not finished
+            outputs = pipeline.last.outputs()
+            found = [await asyncio.wait_for(anext(outputs), WAIT_SECONDS) for _ in batches]
+            await sending
+        assert [sequence for _, sequence, _ in found] == list(range(1, len(batches) + 1))
+
+    await with_short_deadline_async(scenario)
 
 
 async def test_draining_lets_everything_in_flight_out(preparation: Preparation, module: ThreeStages) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import asynccontextmanager
@@ -25,19 +26,21 @@ from planner.wire.graph import graph_to_bytes
 from protos.v1 import graph_pb2, planner_pb2, planner_pb2_grpc, stage_daemon_pb2
 from stage_daemon.control.worker_process import WorkerProcess
 from tests.builders.plans import plan_of
+from tests.stage_daemon.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 30.0
-DEADLINE_SECONDS = 20.0
 SESSION = 2**64 - 5
 
 
 class BlobService(planner_pb2_grpc.PlannerServiceServicer):
-    """ReadBlob over a real store."""
+    """ReadBlob over a real store; answers wait while `is_open` is not set."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
+        self.is_open = threading.Event()
+        self.is_open.set()
 
     def ReadBlob(self, request: planner_pb2.ReadBlobRequest, context: grpc.ServicerContext) -> Any:
+        self.is_open.wait(WAIT_SECONDS)
         if self._blobs.size_bytes(request.sha256) is None:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such blob")
         for chunk in self._blobs.read_range(request.sha256, request.offset_bytes, request.length_bytes):
@@ -98,12 +101,21 @@ class Preparation:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.blobs = BlobStore(f"file://{folder}/blobs", staging=folder / "staging")
+        self._service = BlobService(self.blobs)
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
-        planner_pb2_grpc.add_PlannerServiceServicer_to_server(BlobService(self.blobs), self._server)
+        planner_pb2_grpc.add_PlannerServiceServicer_to_server(self._service, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
+    def pause(self) -> None:
+        """Who asks for bytes from now on waits for them."""
+        self._service.is_open.clear()
+
+    def resume(self) -> None:
+        self._service.is_open.set()
+
     def close(self) -> None:
+        self.resume()
         self._server.stop(None).wait()
 
     def prepare(
@@ -115,7 +127,7 @@ class Preparation:
         devices: Sequence[int],
         *,
         routing: Routing = Routing.DIRECT,
-        edge_seconds: float = DEADLINE_SECONDS,
+        edge_seconds: float = WAIT_SECONDS,
         deployment_id: str = "dep-test",
     ) -> Prepared:
         exported = export(module, args, dynamic_shapes=dynamic_shapes)

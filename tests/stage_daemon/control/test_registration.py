@@ -1,0 +1,191 @@
+"""A daemon keeps its planner told: when it speaks, what it says, and what it does when it is not heard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from google.rpc import code_pb2
+
+from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.control.registration import Registration, _back_off_seconds
+from stage_daemon.control.supervisor import Supervisor
+from stage_daemon.errors import Conflict, DaemonError
+from tests.stage_daemon.control.registry import NOT_FOUND, UNAVAILABLE, Registry, introduction, registry_at
+from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for_async
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[Registry]:
+    async with registry_at() as found:
+        yield found
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    found = Supervisor(
+        device_id="node0/cpu", torch_device="cpu", planner_address="127.0.0.1:1", listen_host="127.0.0.1"
+    )
+    yield found
+    await found.close()
+
+
+@asynccontextmanager
+async def registering(registry: Registry, supervisor: Supervisor) -> AsyncIterator[Registration]:
+    registration = Registration(registry.address, introduction(), supervisor)
+    running = asyncio.create_task(registration.run())
+    try:
+        yield registration
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await registration.close()
+
+
+async def test_registers_and_reports_at_once_and_then_when_there_is_news(
+    registry: Registry, supervisor: Supervisor
+) -> None:
+    """The lease is an hour: nothing but news makes it speak."""
+    async with registering(registry, supervisor) as registration:
+        await asyncio.wait_for(registration.registered.wait(), WAIT_SECONDS)
+        await registry.until_beats(1)
+        assert registry.registrations == [introduction()]
+        assert (registry.beats[0].device_id, registry.beats[0].incarnation_id) == ("node0/cpu", "first")
+        assert await registration.is_connected(0.0)
+        await asyncio.sleep(0.2)
+        assert len(registry.beats) == 1
+        supervisor.changed.set()
+        await registry.until_beats(2)
+        assert not supervisor.changed.is_set()
+
+
+async def test_speaks_three_times_within_a_lease(
+    registry: Registry, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.lease_seconds = 0.6
+    pauses: list[float] = []
+    pause = Registration._pause
+
+    async def noted(registration: Registration, seconds: float) -> None:
+        pauses.append(seconds)
+        await pause(registration, seconds)
+
+    monkeypatch.setattr(Registration, "_pause", noted)
+    async with registering(registry, supervisor):
+        await registry.until_beats(4)
+        registry.lease_seconds = 0.3
+        await registry.until_beats(7)
+    # From then on by what the last answer said.
+    assert pauses[0] == pytest.approx(0.2)
+    assert pauses[-1] == pytest.approx(0.1)
+
+
+async def test_a_planner_that_has_forgotten_it_hears_of_it_again_at_once(
+    registry: Registry, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with registering(registry, supervisor):
+        await registry.until_beats(1)
+        registry.refusals = [NOT_FOUND]
+        # No wait is short enough to pass in this test.
+        monkeypatch.setattr("stage_daemon.control.registration._back_off_seconds", lambda *_: 3600.0)
+        supervisor.changed.set()
+        await registry.until_beats(2)
+        assert len(registry.registrations) == 2
+
+
+async def test_a_planner_that_does_not_answer_is_asked_again(registry: Registry, supervisor: Supervisor) -> None:
+    registry.refusals = [UNAVAILABLE] * 3
+    async with registering(registry, supervisor) as registration:
+        await registry.until_beats(1)
+        assert registry.num_refused == 3
+        assert len(registry.registrations) == 1
+        registry.refusals = [UNAVAILABLE] * 1000
+        supervisor.changed.set()
+        await registry.until_refused(4)
+
+        async def lost() -> bool:
+            return not await registration.is_connected(0.0)
+
+        await wait_for_async(lost, "the planner to be missed")
+        assert registration.registered.is_set()
+        registry.refusals = []
+        assert await registration.is_connected(WAIT_SECONDS)
+
+
+async def test_news_cuts_the_wait_for_a_planner_short(
+    registry: Registry, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stage_daemon.control.registration._back_off_seconds", lambda *_: 3600.0)
+    registry.refusals = [UNAVAILABLE]
+    async with registering(registry, supervisor):
+        await registry.until_refused(1)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not registry.registrations:
+                supervisor.changed.set()
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("reason", ["DEVICE_TAKEN", "INVALID_ARGUMENT", "INVALID_INVENTORY"])
+async def test_a_planner_that_will_never_take_it_is_not_asked_again(
+    registry: Registry, supervisor: Supervisor, reason: str
+) -> None:
+    registry.refusals = [(code_pb2.FAILED_PRECONDITION, reason)]
+    registration = Registration(registry.address, introduction(), supervisor)
+    with pytest.raises(Conflict, match=f"the planner refuses this daemon: no: {reason}"):
+        await asyncio.wait_for(registration.run(), WAIT_SECONDS)
+    assert not registration.registered.is_set()
+    await registration.close()
+
+
+async def test_what_the_planner_has_ended_is_let_go_of(registry: Registry, supervisor: Supervisor) -> None:
+    """A deployment that failed is reported until then."""
+    request = stage_daemon_pb2.LoadStagesRequest(
+        deployment_id="dep-1", generation=3, stages=[stage_daemon_pb2.StageModule(stage=2, graph_sha256=bytes(32))]
+    )
+    with pytest.raises(DaemonError):
+        await anext(supervisor.load(request))
+    async with registering(registry, supervisor):
+        await registry.until_beats(1)
+        [held] = registry.beats[0].deployments
+        assert (held.deployment_id, held.generation, held.state) == ("dep-1", 3, planner_pb2.WORKER_STATE_FAILED)
+        assert (held.failure.stage, held.failure.device_id) == (2, "node0/cpu")
+        assert not await supervisor.wait_until_empty(0.0)
+        registry.release = ["dep-1", "dep-that-was-never-here"]
+        supervisor.changed.set()
+        assert await supervisor.wait_until_empty(WAIT_SECONDS)
+        # That it is gone is news again.
+        await registry.until_beats(3)
+        assert list(registry.beats[-1].deployments) == []
+
+
+def test_waits_grow_to_a_bound_and_differ() -> None:
+    for failures, longest in enumerate((0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0)):
+        found = [_back_off_seconds(failures, 3.0) for _ in range(50)]
+        assert all(longest / 2 <= seconds <= longest for seconds in found)
+        assert len(set(found)) > 1
+    assert _back_off_seconds(10**6, 0.5) <= 0.5
+
+
+async def test_tries_lie_no_further_apart_than_heartbeats(
+    registry: Registry, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planner that comes back gives a lease of grace to those that it knows."""
+    bounds: list[float] = []
+
+    def noted(failures: int, most_seconds: float) -> float:
+        bounds.append(most_seconds)
+        return 0.01
+
+    monkeypatch.setattr("stage_daemon.control.registration._back_off_seconds", noted)
+    registry.lease_seconds = 0.3
+    async with registering(registry, supervisor):
+        await registry.until_beats(1)
+        registry.refusals = [UNAVAILABLE]
+        await registry.until_refused(1)
+        await registry.until_beats(3)
+    assert bounds == [pytest.approx(0.1)]

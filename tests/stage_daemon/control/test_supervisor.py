@@ -1,0 +1,258 @@
+"""What becomes of deployments on a daemon: those that fail, are let go of, drained, or whose daemon leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.errors import Conflict
+from tests.stage_daemon.control.daemons import (
+    Daemon,
+    assert_results,
+    inputs,
+    open_outputs,
+    opened,
+    prepared,
+    refusal,
+    roll_out,
+    run_session,
+    serving,
+    two_daemons,
+)
+from tests.stage_daemon.runtime.workers import Preparation, decoded
+from tests.stage_daemon.waiting import WAIT_SECONDS, is_gone, wait_for_async
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def preparation(tmp_path: Path) -> Iterator[Preparation]:
+    found = Preparation(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+async def daemons(preparation: Preparation) -> AsyncIterator[dict[str, Daemon]]:
+    async with two_daemons(preparation) as found:
+        yield found
+
+
+@pytest.fixture
+async def daemon(preparation: Preparation) -> AsyncIterator[Daemon]:
+    async with serving("node0/cpu", preparation.address) as found:
+        yield found
+
+
+async def standings(daemon: Daemon) -> list[tuple[str, int, str]]:
+    """(deployment, generation, state) of each."""
+    return [
+        (held.deployment_id, held.generation, planner_pb2.WorkerState.Name(held.state).removeprefix("WORKER_STATE_"))
+        for held in (await daemon.status()).deployments
+    ]
+
+
+async def until(daemon: Daemon, state: str) -> planner_pb2.DeploymentOnDaemon:
+    """The only deployment, once it stands so."""
+
+    async def reached() -> bool:
+        return [found for _, _, found in await standings(daemon)] == [state]
+
+    await wait_for_async(reached, f"the deployment to be {state}")
+    [held] = (await daemon.status()).deployments
+    return held
+
+
+async def test_let_go_of_at_once(daemons: dict[str, Daemon], preparation: Preparation) -> None:
+    deployment = await roll_out(daemons, prepared(preparation, "dep-1"))
+    workers = [(await daemon.status()).stages[0].worker_process_id for daemon in daemons.values()]
+    results = await open_outputs(deployment, 1)
+    await deployment.release()
+    assert await refusal(results.read()) == ("DEPLOYMENT_RELEASED", "deployment dep-1 was stopped")
+    for daemon in daemons.values():
+        assert await standings(daemon) == []
+        assert await daemon.supervisor.wait_until_empty(0.0)
+    assert all(map(is_gone, workers))
+    again = stage_daemon_pb2.ReceiveOutputsRequest(open=opened("dep-1", 2))
+    assert (await refusal(deployment.last.ReceiveOutputs(again)))[0] == "NOT_FOUND"
+
+
+async def test_draining_lets_out_what_is_in_flight(daemons: dict[str, Daemon], preparation: Preparation) -> None:
+    deployment = await roll_out(daemons, prepared(preparation, "dep-1"))
+    batches = [torch.randn(2, 8) for _ in range(6)]
+    results = await open_outputs(deployment, 1)
+    sending = deployment.first.SendInputs(iter(inputs("dep-1", 1, batches)), timeout=WAIT_SECONDS)
+    assert [answer.sequence async for answer in sending] == [1, 2, 3, 4, 5, 6]
+    await deployment.release(drain=True)
+    found = [await results.read() for _ in batches]
+    assert_results(batches, [(response.sequence, *decoded(response)) for response in found])
+    assert (await refusal(results.read()))[0] == "DEPLOYMENT_RELEASED"
+    assert [await standings(daemon) for daemon in daemons.values()] == [[], []]
+
+
+async def test_draining_that_takes_too_long_is_cut_short(daemons: dict[str, Daemon], preparation: Preparation) -> None:
+    """The first stage's daemon is not told to drain, so that the end never comes down the edge."""
+    await roll_out(daemons, prepared(preparation, "dep-1"))
+    last = daemons["node1/cpu"]
+    request = stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id="dep-1", drain=True, drain_seconds=0.3)
+    await last.stub.ReleaseDeployment(request, timeout=WAIT_SECONDS)
+    assert await standings(last) == []
+
+
+async def test_microbatches_are_refused_while_draining(daemons: dict[str, Daemon], preparation: Preparation) -> None:
+    deployment = await roll_out(daemons, prepared(preparation, "dep-1"))
+    last = daemons["node1/cpu"]
+    draining = asyncio.ensure_future(last.release("dep-1", drain=True))
+    await until(last, "DRAINING")
+    again = stage_daemon_pb2.ReceiveOutputsRequest(open=opened("dep-1", 2))
+    reason, message = await refusal(deployment.last.ReceiveOutputs(again))
+    assert (reason, "is draining here, not running" in message) == ("CONFLICT", True)
+    await daemons["node0/cpu"].release("dep-1", drain=True)
+    await draining
+
+
+async def test_one_daemon_with_both_ends_wants_the_outputs_opened_first(
+    daemon: Daemon, preparation: Preparation
+) -> None:
+    deployment = await roll_out({"node0/cpu": daemon}, prepared(preparation, "dep-1", devices=(0, 0)))
+    reason, message = await refusal(deployment.first.SendInputs(iter(inputs("dep-1", 1, []))))
+    assert (reason, "session 1 is not open; call ReceiveOutputs" in message) == ("CONFLICT", True)
+    batches = [torch.randn(2, 8) for _ in range(3)]
+    assert_results(batches, await run_session(deployment, 1, batches))
+    assert [stage.stage for stage in (await daemon.status()).stages] == [0, 1]
+
+
+async def test_two_deployments_on_one_device(daemon: Daemon, preparation: Preparation) -> None:
+    rolled = [
+        await roll_out({"node0/cpu": daemon}, prepared(preparation, name, devices=(0, 0)))
+        for name in ("dep-1", "dep-2")
+    ]
+    batches = [torch.randn(2, 8)]
+    await rolled[0].release()
+    assert not await daemon.supervisor.wait_until_empty(0.0)
+    assert_results(batches, await run_session(rolled[1], 1, batches))
+    await rolled[1].release()
+    assert await daemon.supervisor.wait_until_empty(0.0)
+
+
+async def test_a_killed_worker_ends_its_deployment_and_the_daemon_says_so(
+    daemon: Daemon, preparation: Preparation
+) -> None:
+    deployment = await roll_out({"node0/cpu": daemon}, prepared(preparation, "dep-1", devices=(0, 0)))
+    results = await open_outputs(deployment, 1)
+    worker = (await daemon.status()).stages[0].worker_process_id
+    daemon.supervisor.changed.clear()
+    os.kill(worker, signal.SIGKILL)
+    await asyncio.wait_for(daemon.supervisor.changed.wait(), WAIT_SECONDS)
+    held = await until(daemon, "FAILED")
+    assert (held.failure.reason, held.failure.stage, held.failure.device_id) == ("WORKER_DIED", 0, "node0/cpu")
+    assert held.failure.message.startswith(f"stages 0, 1 on node0/cpu: worker {worker} of dep-1 on cpu was killed")
+    assert "SIGKILL" in held.failure.message
+    assert (await refusal(results.read()))[0] == "WORKER_DIED"
+    # Whoever comes later is told the same.
+    later = deployment.first.SendInputs(iter(inputs("dep-1", 2, [])))
+    assert await refusal(later) == ("WORKER_DIED", held.failure.message)
+    assert list((await daemon.status()).stages) == []
+    # It is reported until the planner lets go of it.
+    await daemon.release("dep-1")
+    assert await standings(daemon) == []
+
+
+async def test_what_cannot_be_loaded_fails_and_may_come_again_in_a_newer_generation(
+    daemon: Daemon, preparation: Preparation
+) -> None:
+    wanted = prepared(preparation, "dep-1", devices=(0, 0))
+    broken = stage_daemon_pb2.LoadStagesRequest()
+    broken.CopyFrom(wanted.requests.load["node0/cpu"])
+    broken.stages[1].graph_sha256 = bytes(32)
+    reason, message = await refusal(daemon.stub.LoadStages(broken))
+    assert (reason, message.startswith("stages 0, 1 on node0/cpu: blob 0000")) == ("NOT_FOUND", True)
+    held = await until(daemon, "FAILED")
+    assert (held.failure.reason, held.failure.stage) == ("NOT_FOUND", 1)
+    assert (await refusal(daemon.stub.LoadStages(wanted.requests.load["node0/cpu"])))[0] == "CONFLICT"
+    rendezvous = stage_daemon_pb2.OpenRendezvousRequest(deployment_id="dep-1", generation=1)
+    assert await refusal(daemon.stub.OpenRendezvous(rendezvous)) == ("NOT_FOUND", message)
+    for request in (*wanted.requests.load.values(), *wanted.requests.connect.values()):
+        request.generation = 2
+    deployment = await roll_out({"node0/cpu": daemon}, wanted)
+    assert await standings(daemon) == [("dep-1", 2, "RUNNING")]
+    batches = [torch.randn(2, 8)]
+    assert_results(batches, await run_session(deployment, 1, batches))
+
+
+async def test_what_cannot_be_connected_fails(daemon: Daemon, preparation: Preparation) -> None:
+    wanted = prepared(preparation, "dep-1", devices=(0, 0))
+    await daemon.load(wanted.requests.load["node0/cpu"])
+    assert await standings(daemon) == [("dep-1", 1, "LOADED")]
+    request = wanted.requests.connect["node0/cpu"]
+    request.deadline_seconds = 0
+    reason, message = await refusal(daemon.stub.ConnectStages(request))
+    assert (reason, "on node0/cpu: a deadline of 0.0 s" in message) == ("INVALID_ARGUMENT", True)
+    assert (await until(daemon, "FAILED")).failure.reason == "INVALID_ARGUMENT"
+
+
+async def test_a_planner_that_goes_away_while_loading_ends_the_deployment(
+    daemon: Daemon, preparation: Preparation
+) -> None:
+    """It would never connect it."""
+    preparation.pause()
+    call = daemon.stub.LoadStages(prepared(preparation, "dep-1", devices=(0, 0)).requests.load["node0/cpu"])
+    await until(daemon, "LOADING")
+    reason, message = await refusal(daemon.stub.SendInputs(iter(inputs("dep-1", 1, []))))
+    assert (reason, "is loading here, not running; send to it once it is ready" in message) == ("CONFLICT", True)
+    call.cancel()
+    held = await until(daemon, "FAILED")
+    assert (held.failure.reason, "planner went away" in held.failure.message) == ("CANCELLED", True)
+    preparation.resume()
+
+
+async def test_a_daemon_that_leaves_takes_nothing_more_and_asks_to_be_drained(
+    daemon: Daemon, preparation: Preparation
+) -> None:
+    wanted = prepared(preparation, "dep-1", devices=(0, 0))
+    deployment = await roll_out({"node0/cpu": daemon}, wanted)
+    daemon.supervisor.changed.clear()
+    daemon.supervisor.leave()
+    assert daemon.supervisor.changed.is_set()
+    assert await standings(daemon) == [("dep-1", 1, "DRAINING")]
+    # It goes on until the planner stops it.
+    batches = [torch.randn(2, 8)]
+    assert_results(batches, await run_session(deployment, 1, batches))
+    other = prepared(preparation, "dep-2", devices=(0, 0)).requests.load["node0/cpu"]
+    assert await refusal(daemon.stub.LoadStages(other)) == (
+        "CONFLICT",
+        "the daemon of node0/cpu is shutting down",
+    )
+    profile = stage_daemon_pb2.ProfileRequest(graph_sha256=bytes(32))
+    assert (await refusal(daemon.stub.Profile(profile)))[0] == "CONFLICT"
+    waiting = asyncio.ensure_future(daemon.supervisor.wait_until_empty(WAIT_SECONDS))
+    await deployment.release(drain=True)
+    assert await waiting
+
+
+async def test_a_daemon_that_leaves_does_not_profile(daemon: Daemon) -> None:
+    daemon.supervisor.leave()
+    with pytest.raises(Conflict, match="node0/cpu is profiling or shutting down already"):
+        await anext(daemon.supervisor.profile(stage_daemon_pb2.ProfileRequest(graph_sha256=bytes(32))))
+
+
+async def test_a_server_says_that_it_serves_and_what(daemon: Daemon) -> None:
+    async with grpc.aio.insecure_channel(daemon.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "partition_planner.v1.StageDaemonService"):
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=service), timeout=WAIT_SECONDS)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))
+        names = {service.name for service in (await call.read()).list_services_response.service}
+    assert {"partition_planner.v1.StageDaemonService", "grpc.health.v1.Health"} <= names
