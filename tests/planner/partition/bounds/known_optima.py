@@ -70,7 +70,7 @@ def branches_too_dear_to_part(rng: np.random.Generator) -> tuple[PartitionProble
 
 
 def states_that_can_be_spread_evenly(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
-    """Those meant for one device fill the same share of it."""
+    """Those meant for one device fill the same share of it; one that no node uses is nowhere."""
     devices, share = int(rng.integers(1, 4)), int(rng.integers(1, 9))
     rooms = rng.integers(1, 5, devices) * 1000
     sizes = []
@@ -84,7 +84,7 @@ def states_that_can_be_spread_evenly(rng: np.random.Generator) -> tuple[Partitio
         reads=[[] for _ in sizes],
         value_bytes=[0] * len(sizes),
         num_inputs=0,
-        states=[(size, (node,)) for node, size in enumerate(sizes)],
+        states=[*((size, (node,)) for node, size in enumerate(sizes)), (5000, ())],
         memory_bytes=rooms.tolist(),
     )
     return found, share / 10
@@ -108,4 +108,13 @@ def a_chain_that_pays_for_each_cut(rng: np.random.Generator) -> tuple[PartitionP
     nodes = [part for share in work for part in _parts(rng, share, int(rng.integers(1, 4)))]
     cost = {"latency": sending} if rng.random() < 0.5 else {"per_byte": sending / 16}
     found = chain([nodes] * devices, value_bytes=[16] * (len(nodes) + 1), **cost)
+    return found, seconds
+
+
+def a_chain_over_links_of_one_way(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Two devices, of which the second sends ten times as slowly as the first: the first begins."""
+    sending, seconds = float(rng.integers(1, 4)), float(rng.integers(8, 20))
+    nodes = [part for _ in range(2) for part in _parts(rng, seconds - sending, int(rng.integers(1, 4)))]
+    there, back = sending / 16, 10 * sending / 16
+    found = chain([nodes] * 2, value_bytes=[0, *[16] * len(nodes)], returned=(), per_byte=[[0.0, there], [back, 0.0]])
     return found, seconds

@@ -27,6 +27,7 @@ from planner.partition.request import Request
 from tests.planner.partition.bounds import known_optima
 from tests.planner.partition.exact import all_contiguous, every_assignment, least, optima
 from tests.planner.partition.problems import chain, problems, trainings
+from tests.planner.partition.problems import problem as problem_of
 from tests.random_examples import random_examples, random_seeds
 
 INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
@@ -195,6 +196,31 @@ def test_cuts_are_paid_for_by_each_device(limit: float) -> None:
 
 
 @pytest.mark.fuzz
+def test_the_relaxation_sends_over_the_quicker_way() -> None:
+    check_is_tight(
+        known_optima.a_chain_over_links_of_one_way,
+        lambda problem, _: best_contiguous(relaxed(problem, bundles_of(problem)).placement).lower_bound_seconds,
+    )
+
+
+def test_a_state_that_two_nodes_read_fills_their_device_once() -> None:
+    """Apart they would each hold it, and send a value for ten seconds."""
+    problem = chain([[1.0, 1.0]] * 2, states=[(60, (0, 1))], memory_bytes=[100, 100], latency=10.0)
+    problem = replace(problem, value_bytes=np.zeros(3, dtype=np.int64), link_seconds_per_byte=np.eye(2)[::-1] * 10)
+    bound = best_contiguous(relaxed(problem, bundles_of(problem)).placement).lower_bound_seconds
+    assert bound <= least(problem, Objective.THROUGHPUT, all_contiguous(problem)) == 2.0
+
+
+def test_what_only_runs_before_does_not_delay_a_lone_batch() -> None:
+    """The last group runs last, but waits for nothing that it does not read."""
+    problem = problem_of(
+        compute_seconds=[[3.0, 1.0, 1.0]] * 2, reads=[[], [], [1]], value_bytes=[0] * 3, num_inputs=0, groups=[(1, 2)]
+    )
+    assert path_bound(problem, bundles_of(problem)) == pytest.approx(3.0)
+    assert least(problem, Objective.LATENCY, every_assignment(problem)) == 3.0
+
+
+@pytest.mark.fuzz
 @pytest.mark.parametrize(
     ("make", "objective"),
     [
@@ -206,6 +232,7 @@ def test_cuts_are_paid_for_by_each_device(limit: float) -> None:
         (known_optima.states_that_can_be_spread_evenly, Objective.MEMORY),
         (known_optima.one_large_state, Objective.MEMORY),
         (known_optima.a_chain_that_pays_for_each_cut, Objective.THROUGHPUT),
+        (known_optima.a_chain_over_links_of_one_way, Objective.THROUGHPUT),
     ],
     ids=lambda one: getattr(one, "__name__", str(one)),
 )

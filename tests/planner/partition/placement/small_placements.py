@@ -45,19 +45,29 @@ def least_bottleneck(problem: PlacementProblem) -> float:
     return min((float(device_loads(problem, devices).max()) for devices in _feasible(problem)), default=np.inf)
 
 
+def free_placements(problem: PlacementProblem) -> Iterator[tuple[int, ...]]:
+    """Those that keep to support, memory and colocation."""
+    for choice in product(range(problem.num_devices), repeat=int(problem.colocation.max()) + 1):
+        devices = tuple(choice[group] for group in problem.colocation.tolist())
+        if _is_allowed(problem, devices):
+            yield devices
+
+
 def is_feasible(problem: PlacementProblem, devices: tuple[int, ...]) -> bool:
     """Support, memory, colocation and an acyclic quotient over forward arcs."""
+    return _is_allowed(problem, devices) and _is_chain(problem, devices)
+
+
+def _is_allowed(problem: PlacementProblem, devices: tuple[int, ...]) -> bool:
     groups = set(zip(problem.colocation.tolist(), devices, strict=True))
     fits = device_bytes(problem, devices) <= problem.class_bytes[problem.class_of_device]
     runs = np.isfinite(device_loads(problem, devices))
     together = len(groups) == len(set(problem.colocation.tolist()))
-    return together and bool((fits & runs).all()) and _is_chain(problem, devices)
+    return together and bool((fits & runs).all())
 
 
 def _feasible(problem: PlacementProblem) -> Iterator[tuple[int, ...]]:
-    for devices in product(range(problem.num_devices), repeat=problem.num_nodes):
-        if is_feasible(problem, devices):
-            yield devices
+    return (devices for devices in free_placements(problem) if _is_chain(problem, devices))
 
 
 def _is_chain(problem: PlacementProblem, devices: tuple[int, ...]) -> bool:

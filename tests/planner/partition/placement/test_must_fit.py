@@ -1,0 +1,77 @@
+"""What is refused before any search: nothing that exists, and all that lacks a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.errors import Infeasible
+from planner.partition.placement.contiguous import best_contiguous
+from planner.partition.placement.netlists.must_fit import check_can_exist
+from planner.partition.placement.passes.simple import check_each_node
+from planner.partition.placement.problem import PlacementProblem
+from tests.planner.partition.placement.small_placements import free_placements, random_placement
+from tests.random_examples import random_seeds
+
+pytestmark = pytest.mark.fuzz
+
+
+def filled(seed: int, *, lacking: int = 0) -> PlacementProblem:
+    """Independent nodes on devices of a class each, which they fill to the last byte; one device has `lacking` fewer."""
+    rng = np.random.default_rng(seed)
+    nodes, devices = 5, 3
+    node_bytes = rng.integers(1, 9, nodes).astype(np.float64)
+    held = np.bincount(rng.integers(0, devices, nodes), weights=node_bytes, minlength=devices)
+    held[int(np.argmax(held))] -= lacking
+    return PlacementProblem(
+        seconds=np.ones((devices, nodes)),
+        node_bytes=node_bytes,
+        tensor_producer=np.zeros(0, dtype=np.int64),
+        read_tensor=np.zeros(0, dtype=np.int64),
+        read_node=np.zeros(0, dtype=np.int64),
+        transfer_seconds=np.zeros((devices, 0)),
+        is_backward=np.zeros(nodes, dtype=np.bool_),
+        colocation=np.arange(nodes),
+        class_devices=np.ones(devices, dtype=np.int64),
+        class_bytes=held,
+        class_is_parallel=np.zeros(devices, dtype=np.bool_),
+        node_names=tuple(f"node {index}" for index in range(nodes)),
+        class_names=tuple(f"class {index}" for index in range(devices)),
+    )
+
+
+@pytest.mark.parametrize("check", [check_can_exist, check_each_node, best_contiguous])
+def test_devices_may_be_filled_to_the_last_byte(check: Callable[[PlacementProblem], object]) -> None:
+    for seed in random_seeds(20):
+        check(filled(seed))
+
+
+@pytest.mark.parametrize("check", [check_can_exist, best_contiguous])
+def test_a_byte_too_few_is_said(check: Callable[[PlacementProblem], object]) -> None:
+    for seed in random_seeds(20):
+        with pytest.raises(Infeasible) as caught:
+            check(filled(seed, lacking=1))
+        assert float(caught.value.metadata.get("lacking_bytes", 1)) >= 1.0
+
+
+@pytest.mark.parametrize("check", [check_can_exist, check_each_node])
+def test_nothing_that_exists_is_refused(check: Callable[[PlacementProblem], object]) -> None:
+    refused = 0
+    for seed in random_seeds(150):
+        problem = random_placement(seed)
+        try:
+            check(problem)
+        except Infeasible:
+            refused += 1
+            assert next(free_placements(problem), None) is None, seed
+    assert refused
+
+
+def test_a_node_that_just_fits_alone_is_not_refused() -> None:
+    problem = replace(filled(0), node_bytes=np.array([5.0, 0.0, 0.0, 0.0, 0.0]), class_bytes=np.array([1.0, 5.0, 0.0]))
+    check_each_node(problem)
+    with pytest.raises(Infeasible, match="give one device 1 bytes more"):
+        check_each_node(replace(problem, class_bytes=np.array([1.0, 4.0, 0.0])))
