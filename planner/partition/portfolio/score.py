@@ -39,9 +39,7 @@ class Scored:
         return self.loads < other.loads
 
 
-def score(
-    problem: PartitionProblem, assignment: Assignment, objective: Objective, *, saturate: bool = False
-) -> Scored:
+def score(problem: PartitionProblem, assignment: Assignment, objective: Objective, *, saturate: bool = False) -> Scored:
     """With `saturate`, of the assignment with the copies that it gets on idle devices."""
     if saturate:
         assignment = saturate_host(problem, assignment)

@@ -12,9 +12,12 @@ from planner.partition.problem import Floats, Integers
 # Of a cell, and of the loads and the free bytes [d] so far: [d], least where it should go.
 _Rank = Callable[[int, Floats, Floats], Floats]
 
+# Of cells placed while trying, besides one for each: some tenths of a second.
+MAX_TRIES = 20_000
+
 
 def first_packing(netlist: Netlist) -> Integers | None:
-    """[cells] devices, by the first way of packing that fits; None if none does. O(cells x devices) at worst."""
+    """[cells] devices, by the first way of packing that fits; None if none does. O((cells + tries) x devices)."""
     rows = np.arange(netlist.num_devices)
     wanted = _in_order(netlist)
     slowest = np.where(np.isfinite(netlist.seconds), netlist.seconds, 0.0).max(axis=0, initial=0.0)
@@ -25,6 +28,7 @@ def first_packing(netlist: Netlist) -> Integers | None:
         lambda: _greedy(netlist, by_time, lambda cell, loads, _: loads + _seconds(netlist, cell)),
         lambda: _greedy(netlist, by_size, lambda cell, loads, free: free),
         lambda: _greedy(netlist, by_size, lambda cell, loads, free: -free),
+        lambda: _tried(netlist),
     )
     for way in ways:
         found = way()
@@ -68,6 +72,37 @@ def _greedy(netlist: Netlist, order: Integers, rank: _Rank) -> Integers:
         free[chosen] -= netlist.held_bytes[cell]
         loads[chosen] += seconds[chosen]
     return devices
+
+
+def _tried(netlist: Netlist) -> Integers:
+    """Depth first, where the others ran into a corner: all packings, as far as tries go. -1 where there was none."""
+    choices = np.isfinite(netlist.seconds)[netlist.class_of_device].sum(axis=0)
+    order = np.lexsort((-netlist.held_bytes, choices)).tolist()
+    devices, free = np.full(netlist.num_cells, -1), netlist.device_bytes.copy()
+    untried = [_tightest_last(netlist, order[0], free)]
+    for _ in range(MAX_TRIES + netlist.num_cells):
+        cell = order[len(untried) - 1]
+        if devices[cell] >= 0:
+            free[devices[cell]] += netlist.held_bytes[cell]
+            devices[cell] = -1
+        if untried[-1]:
+            devices[cell] = untried[-1].pop()
+            free[devices[cell]] -= netlist.held_bytes[cell]
+            if len(untried) == netlist.num_cells:
+                break
+            untried.append(_tightest_last(netlist, order[len(untried)], free))
+        else:
+            untried.pop()
+            if not untried:
+                break
+    return devices
+
+
+def _tightest_last(netlist: Netlist, cell: int, free: Floats) -> list[int]:
+    """Devices that can take the cell, one of each class and number of free bytes, the fewest bytes last."""
+    allowed = np.flatnonzero(np.isfinite(_seconds(netlist, cell)) & (netlist.held_bytes[cell] <= free))
+    alike = {(float(free[device]), int(netlist.class_of_device[device])): device for device in allowed[::-1].tolist()}
+    return [alike[key] for key in sorted(alike, reverse=True)]
 
 
 def _seconds(netlist: Netlist, cell: int) -> Floats:

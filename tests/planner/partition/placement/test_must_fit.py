@@ -20,7 +20,7 @@ pytestmark = pytest.mark.fuzz
 
 
 def filled(seed: int, *, lacking: int = 0) -> PlacementProblem:
-    """Independent nodes on devices of a class each, which they fill to the last byte; one device has `lacking` fewer."""
+    """Independent nodes that fill devices of a class each to the last byte; one device has `lacking` bytes fewer."""
     rng = np.random.default_rng(seed)
     nodes, devices = 5, 3
     node_bytes = rng.integers(1, 9, nodes).astype(np.float64)
