@@ -1,14 +1,17 @@
 """make_plan from end to end: whatever it returns has passed the verifier."""
 
+from dataclasses import replace
+
 import pytest
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import GraphError, Infeasible, InventoryError, OptionsError
 from planner.graph.ir import Graph
-from planner.plan.options import BalancedMode, CostAwareMode, Mode, OptimalMode, PlanOptions, Routing, SizeBasedMode
+from planner.partition.objective import Training
+from planner.plan.options import AotBasedMode, BalancedMode, Mode, PlanOptions, Routing, SizeBasedMode
 from planner.planning import chosen_symbol_values, make_plan
 from tests.builders.plans import inventory_of
-from tests.builders.random_graphs import random_graph
+from tests.builders.random_graphs import GraphWriter, random_graph
 
 
 def inventory(*memory_bytes: int, linked: bool = False) -> Inventory:
@@ -90,11 +93,17 @@ def test_crowd_of_devices_is_refused() -> None:
         make_plan(random_graph(0, 5), "id", crowd, PlanOptions(mode=BalancedMode()))
 
 
-def test_a_returned_state_is_the_last_stages_whatever_the_order() -> None:
-    """The last node of the program need not be in the last stage."""
-    inventory = inventory_of(3)
-    make_plan(random_graph(0, 3), "graph-id", inventory, PlanOptions(mode=OptimalMode(num_stages=2)))
-    for seed in range(12):
-        graph = random_graph(seed, 3 + seed)
-        for mode in (OptimalMode(free=True), CostAwareMode()):
-            make_plan(graph, "graph-id", inventory, PlanOptions(mode=mode))
+@pytest.mark.parametrize("training", [None, Training()], ids=["inference", "training"])
+@pytest.mark.parametrize("reader", [0, 1])
+def test_a_returned_state_is_the_last_stages_whatever_the_order(reader: int, training: Training | None) -> None:
+    """The last node of the program is in the first stage; a state that one of the nodes reads is returned."""
+    writer = GraphWriter()
+    given, weight = writer.input(), writer.state()
+    results = [writer.multiply(given, *([weight] if node == reader else [])) for node in range(2)]
+    graph = writer.graph(*results, weight)
+    graph = replace(graph, states=(replace(graph.states[0], requires_grad=True),))
+    mode = AotBasedMode(partition_of_node=(1, 0), device_of_partition=("node0/cpu", "node1/cpu"))
+    plan = make_plan(graph, "id", inventory_of(2), PlanOptions(mode=mode, training=training))
+    assert [stage.node_ranges for stage in plan.stages] == [((1, 2),), ((0, 1),)]
+    held = (graph.states[0].name,)
+    assert [stage.states for stage in plan.stages] == [held if reader == 1 else (), held]

@@ -202,6 +202,7 @@ def test_comes_back_equal(graph: Graph) -> None:
     assert graph_to_bytes(graph) == graph_to_bytes(graph_from_proto(message))
 
 
+@random_examples(100)
 @given(ARGUMENTS)
 def test_arguments_keep_their_exact_type(argument: Argument) -> None:
     found = argument_from_proto(argument_to_proto(argument))
@@ -222,6 +223,7 @@ def test_an_integer_beyond_64_bits_is_refused() -> None:
         argument_to_proto(2**63)
 
 
+@random_examples(100)
 @given(st.binary(max_size=300))
 def test_bytes_are_a_graph_or_refused(data: bytes) -> None:
     with contextlib.suppress(GraphError):
