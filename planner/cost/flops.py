@@ -42,7 +42,10 @@ def _dims(node: Node, position: int, shapes: Shapes) -> tuple[int, ...]:
 
 
 def _output_dims(node: Node, shapes: Shapes) -> tuple[int, ...]:
-    return shapes[next(output for output in node.outputs if output)].dims
+    used = [output for output in node.outputs if output]
+    if not used:
+        raise ValueError("nobody reads its result, so that its shape is not known")
+    return shapes[used[0]].dims
 
 
 def _product_at(left: int, right: int) -> Formula:
@@ -151,8 +154,8 @@ def _add_sizes(term: str, dims: Sequence[int], sizes: dict[str, int]) -> None:
 def _recurrent(node: Node, shapes: Shapes) -> int:
     """lstm, gru, rnn on a padded batch: every weight matrix meets every element of every step."""
     steps = math.prod(_dims(node, 0, shapes)[:-1])
-    weights = next(argument for argument in node.arguments[2:] if isinstance(argument, ArgumentList))
-    matrices = [shapes[value_id].dims for value_id in values_in(weights)]
+    lists = [argument for argument in node.arguments[2:] if isinstance(argument, ArgumentList)]
+    matrices = [shapes[value_id].dims for value_id in values_in(lists[0])]
     return 2 * steps * sum(math.prod(dims) for dims in matrices if len(dims) == 2)
 
 

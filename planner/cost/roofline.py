@@ -55,20 +55,18 @@ def node_costs(
     work = graph_work(graph, symbol_values)
     kinds: dict[str, KindCosts] = {}
     rows: dict[tuple[str, float, float], Floats] = {}
-    sources: dict[str, CostSource] = {}
     for device in devices:
         if device.kind not in kinds:
             kinds[device.kind] = kind_costs(graph, work, symbol_values, device.kind, measured, calibrations, named)
         if _speed(device) not in rows:
             rows[_speed(device)] = _seconds(graph, work, device, kinds[device.kind])
-        sources.setdefault(device.kind, _source(graph, device, kinds[device.kind]))
     seconds = np.stack([rows[_speed(device)] for device in devices]) if devices else np.zeros((0, len(graph.nodes)))
     return NodeCosts(
         seconds=seconds,
         flops=work.flops,
         bytes_moved=work.bytes_moved,
         shapes=work.shapes,
-        sources=tuple(sources.values()),
+        sources=tuple(_source(graph, kind, costs, devices) for kind, costs in kinds.items()),
     )
 
 
@@ -96,10 +94,11 @@ def _opaque_seconds(node: Node, index: int, kind: str) -> float:
     return own.get(kind.lower(), own.get(ANY_KIND, math.inf if own else 0.0))
 
 
-def _source(graph: Graph, device: Device, kind: KindCosts) -> CostSource:
-    given = device.flops_per_second > 0 and device.memory_bytes_per_second > 0
+def _source(graph: Graph, name: str, kind: KindCosts, devices: Sequence[Device]) -> CostSource:
+    """Rates count as given where each device of the kind comes with both."""
+    given = all(one.flops_per_second > 0 and one.memory_bytes_per_second > 0 for one in devices if one.kind == name)
     return CostSource(
-        device_kind=device.kind,
+        device_kind=name,
         num_measured=0 if kind.measured is None else int(np.isfinite(kind.measured).sum()),
         num_nodes=len(graph.nodes),
         rates=RateSource.GIVEN if given else kind.rate_source,

@@ -59,7 +59,8 @@ def _node_work(
         return (0.0, 0.0, 0.0)
     if node.operator.kind is OperatorKind.HIGHER_ORDER:
         # One branch runs; which is not known, so the dearest counts.
-        branches = [inner[index] for index in _subgraphs_in(node.arguments) if index < len(inner)]
+        arguments = (*node.arguments, *(argument for _, argument in node.keyword_arguments))
+        branches = [inner[index] for index in _subgraphs_in(arguments)]
         return max(branches, default=(0.0, float(bytes_moved(node, shapes)), 1.0))
     return (float(node_flops(node, shapes)), float(bytes_moved(node, shapes)), 1.0)
 

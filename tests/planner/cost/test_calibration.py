@@ -108,3 +108,61 @@ def test_only_equal_nodes_give_finite_rates() -> None:
     assert found is not None
     assert found.median_error < 1e-3
     assert np.isfinite([found.rates.memory_bytes_per_second, found.rates.node_seconds]).all()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_outliers_do_not_drag_the_rates_along(seed: int) -> None:
+    """Three in ten nodes take five times as long as the rates say: that moves the rates by a tenth, not by a third."""
+    work = random_work(seed, 200, (Dtype.FLOAT32,))
+    seconds = roofline_seconds(work, CPU)
+    outliers = np.random.default_rng(seed + 50).random(200) < 0.3
+    found = calibrate("cpu", [(work, np.where(outliers, 5 * seconds, seconds))])
+    assert found is not None
+    assert found.rates.float32_flops_per_second == pytest.approx(CPU.float32_flops_per_second, rel=0.15)
+    assert found.rates.memory_bytes_per_second == pytest.approx(CPU.memory_bytes_per_second, rel=0.15)
+    assert found.rates.node_seconds == pytest.approx(CPU.node_seconds, rel=0.3)
+
+
+def test_error_is_what_half_of_the_nodes_are_within_of_their_own_time() -> None:
+    work = random_work(7, 101, (Dtype.FLOAT32,))
+    seconds = roofline_seconds(work, CPU) * np.exp(np.random.default_rng(8).normal(0, 0.4, 101))
+    found = calibrate("cpu", [(work, seconds)])
+    assert found is not None
+    errors = np.abs(roofline_seconds(work, found.rates) - seconds) / seconds
+    assert found.median_error == pytest.approx(np.median(errors), rel=1e-9)
+
+
+def test_cost_that_the_times_deny_becomes_small_and_stays_positive() -> None:
+    """Small transfers take less than their share, so that a straight line through the times starts below nothing."""
+    moved = np.geomspace(1e6, 1e9, 40)
+    work = Work(flops=np.zeros(40), bytes_moved=moved, calls=np.ones(40), dtypes=(Dtype.FLOAT32,) * 40, shapes={})
+    found = calibrate("cpu", [(work, (moved - 5e5) / 1e10)])
+    assert found is not None
+    assert found.rates.memory_bytes_per_second == pytest.approx(1e10, rel=0.1)
+    assert 0 < found.rates.node_seconds < 1e-6
+
+
+def test_times_of_nothing_do_not_count() -> None:
+    work = random_work(9, 30, (Dtype.FLOAT32,))
+    seconds = roofline_seconds(work, CPU)
+    seconds[:10] = 0.0
+    found = calibrate("cpu", [(work, seconds)])
+    assert found is not None
+    assert found.num_nodes == 20
+    assert found.rates.memory_bytes_per_second == pytest.approx(CPU.memory_bytes_per_second, rel=1e-3)
+
+
+def test_eight_nodes_fit_rates_and_nothing_measured_fits_none() -> None:
+    work = random_work(10, 8, (Dtype.FLOAT32,))
+    found = calibrate("cpu", [(work, roofline_seconds(work, CPU))])
+    assert found is not None
+    assert (found.num_nodes, found.device_kind, found.profile_id) == (8, "cpu", "")
+    assert calibrate("cpu", []) is None
+
+
+def test_calls_of_a_node_each_cost_their_start() -> None:
+    work = random_work(11, 100, (Dtype.FLOAT32,))
+    work = replace(work, calls=np.where(np.arange(100) % 2 == 0, 1.0, 5.0))
+    found = calibrate("cpu", [(work, roofline_seconds(work, CPU))])
+    assert found is not None
+    assert found.rates.node_seconds == pytest.approx(CPU.node_seconds, rel=1e-3)

@@ -193,7 +193,7 @@ def graphs(**parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Graph]:
     )
 
 
-@random_examples(60)
+@random_examples(30)
 @given(graphs(subgraphs=several(graphs())))
 def test_comes_back_equal(graph: Graph) -> None:
     message = graph_to_proto(graph)
@@ -262,3 +262,102 @@ def test_errors_name_the_element(change: dict[str, Any], why: str) -> None:
     parts: dict[str, Any] = {"schema_version": 1, "input_tree": tree, "output_tree": tree, **change}
     with pytest.raises(GraphError, match=why):
         graph_from_proto(graph_pb2.Graph(**parts))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            {"values": [graph_pb2.Value(id=1, kind=1, dims=[graph_pb2.Expression(constant=1)] * 65)]},
+            "65 dims, at most 64",
+        ),  # type: ignore[arg-type]
+        (
+            {"values": [graph_pb2.Value(id=1, kind=1, strides=[graph_pb2.Expression(constant=1)] * 65)]},  # type: ignore[arg-type]
+            "65 strides, at most 64",
+        ),
+        ({"values": [graph_pb2.Value(id=1, kind=1, dims=[graph_pb2.Expression()])]}, "value 0: expression is empty"),  # type: ignore[arg-type]
+        ({"inputs": [graph_pb2.Input()] * 100_001}, "100001 inputs, at most 100000"),
+        ({"outputs": [graph_pb2.Output()] * 100_001}, "100001 outputs, at most 100000"),
+        ({"symbols": [graph_pb2.Symbol()] * 100_001}, "100001 symbols, at most 100000"),
+        ({"subgraphs": [graph_pb2.Graph()] * 10_001}, "10001 subgraphs, at most 10000"),
+        ({"operators": [graph_pb2.Operator()] * 250_001}, "250001 operators, at most 250000"),
+        ({"contexts": [graph_pb2.Context()] * 250_001}, "250001 contexts, at most 250000"),
+        ({"module_paths": [""] * 250_001}, "250001 module_paths, at most 250000"),
+        ({"subgraphs": [graph_pb2.Graph(schema_version=3)]}, "subgraph 0: graph: schema version 3"),
+        (
+            {"outputs": [graph_pb2.Output(name="y", constant=graph_pb2.Argument())]},
+            r"output 0 \('y'\): argument is empty",
+        ),
+        (
+            {"operators": [graph_pb2.Operator(kind=1)], "nodes": [graph_pb2.Node(module_path=1)]},  # type: ignore[arg-type]
+            "node 0: module path 1 is not in the table of 1",
+        ),
+        (
+            {"operators": [graph_pb2.Operator(kind=1)], "nodes": [graph_pb2.Node(context=2)]},  # type: ignore[arg-type]
+            "node 0: context 2 is not in the table of 1",
+        ),
+        (
+            {"input_tree": graph_pb2.PyTree(dict=graph_pb2.TreeMapping(keys=["a"]))},
+            "container 'dict': 1 keys for 0 items",
+        ),
+    ],
+)
+def test_graph_beyond_its_bounds_is_refused(change: dict[str, Any], why: str) -> None:
+    tree = graph_pb2.PyTree(none=graph_pb2.NoneArgument())
+    parts: dict[str, Any] = {"schema_version": 1, "input_tree": tree, "output_tree": tree, **change}
+    with pytest.raises(GraphError, match=why):
+        graph_from_proto(graph_pb2.Graph(**parts))
+
+
+def test_graphs_within_graphs_are_read_to_a_depth() -> None:
+    tree = graph_pb2.PyTree(none=graph_pb2.NoneArgument())
+    message = graph_pb2.Graph(schema_version=1, input_tree=tree, output_tree=tree)
+    for _ in range(16):
+        inner = message
+        message = graph_pb2.Graph(schema_version=1, input_tree=tree, output_tree=tree, subgraphs=[inner])
+    graph_from_proto(message)
+    deeper = graph_pb2.Graph(schema_version=1, input_tree=tree, output_tree=tree, subgraphs=[message])
+    with pytest.raises(GraphError, match="nested more than 16 deep"):
+        graph_from_proto(deeper)
+
+
+def test_bytes_that_are_no_message_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GraphError, match="these 3 bytes are not a serialized graph"):
+        graph_from_bytes(b"\xff\xff\xff")
+    monkeypatch.setattr("planner.wire.graph.serialize.MAX_GRAPH_BYTES", 2)
+    with pytest.raises(GraphError, match="3 bytes, at most 2 are read"):
+        graph_from_bytes(b"\xff\xff\xff")
+
+
+def test_bytes_are_read_as_a_graph_only_once_it_is_sound() -> None:
+    unsound = Graph(torch_version="", name="", outputs=(Output(name="y", content=ValueReference(7)),))
+    assert graph_from_proto(graph_to_proto(unsound)) == unsound
+    with pytest.raises(GraphError):
+        graph_from_bytes(graph_to_bytes(unsound))
+
+
+def test_records_that_repeat_stand_in_a_table_once() -> None:
+    operator = Operator(kind=OperatorKind.ATEN, name="aten::relu", overload="default")
+    paths = ("layers.1", "layers.0", "layers.1")
+    nodes = tuple(Node(operator=operator, arguments=(), outputs=(), module_path=path) for path in paths)
+    message = graph_to_proto(Graph(torch_version="", name="", nodes=nodes))
+    assert [one.name for one in message.operators] == ["aten::relu"]
+    assert (list(message.module_paths), [node.module_path for node in message.nodes]) == (
+        ["layers.1", "layers.0"],
+        [0, 1, 0],
+    )
+    assert len(message.contexts) == 1
+
+
+def test_smallest_graph_of_each_kind_of_content_comes_back() -> None:
+    graph = Graph(
+        torch_version="",
+        name="",
+        inputs=(Input(name="x", content=ValueReference(3)), Input(name="k", content=2**53 + 1)),
+        outputs=(Output(name="y", content=ValueReference(4)), Output(name="n", content=None)),
+        values=(Value(id=2**32 - 1, kind=ValueKind.OPAQUE, opaque_bytes=2**53 + 1, dims=(2**53 + 1,)),),
+    )
+    message = graph_to_proto(graph)
+    assert [entry.WhichOneof("content") for entry in message.inputs] == ["value", "constant"]
+    assert [entry.WhichOneof("content") for entry in message.outputs] == ["value", "constant"]
+    assert graph_from_proto(message) == graph

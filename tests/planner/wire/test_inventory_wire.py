@@ -33,14 +33,27 @@ def link(source: str, target: str, *, both: bool = False, rate: float = 1e9, wai
 def test_an_inventory_comes_back() -> None:
     found = Inventory(
         devices=(
-            Device(id="a", kind="h200", host="n1", memory_bytes=2**37, flops_per_second=9e14),
-            Device(id="b", kind="cpu", host="n2", memory_bytes=1, memory_bytes_per_second=1e11),
+            Device(id="a", kind="h200", host="n1", memory_bytes=2**53 + 1, flops_per_second=9e14),
+            Device(id="b", kind="cpu", host="n2", memory_bytes=2**63 - 1, memory_bytes_per_second=1e11),
         ),
         links={("a", "b"): FAST, ("b", "a"): SLOW},
         default_link=SLOW,
     )
     message = inventory_to_proto(found)
     assert inventory_from_proto(inventory_pb2.Inventory.FromString(message.SerializeToString())) == found
+
+
+def test_equal_inventories_give_equal_bytes() -> None:
+    devices = inventory_from_proto(inventory()).devices
+    links = {("a", "b"): FAST, ("b", "a"): SLOW}
+    one = inventory_to_proto(Inventory(devices=devices, links=links))
+    other = inventory_to_proto(Inventory(devices=devices, links=dict(reversed(links.items()))))
+    assert one.SerializeToString() == other.SerializeToString()
+    assert [(link.source, link.target) for link in one.links] == [("a", "b"), ("b", "a")]
+
+
+def test_link_to_itself_is_one_also_both_ways() -> None:
+    assert inventory_from_proto(inventory(link("a", "a", both=True))).links.keys() == {("a", "a")}
 
 
 def test_what_is_not_said_is_the_default() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -11,7 +12,11 @@ from hypothesis import strategies as st
 
 from planner.cost.sources import CostSource, RateSource
 from planner.errors import GraphError, InvalidArgument, OptionsError
-from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions, RatesFrom, Routing
+from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
+from planner.graph.ir import Dtype, ValueKind
+from planner.partition.objective import Training
+from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions, RatesFrom, Routing, ShapeBucket
+from planner.plan.plan import LiveTensor, Plan, StageEdge, StageMemory, TieGroup
 from planner.plan.verify import verify_plan
 from planner.wire.plan import options_from_proto, options_to_proto, plan_from_proto, plan_to_proto
 from protos.v1 import plan_pb2
@@ -35,6 +40,88 @@ def test_a_plan_comes_back_from_its_bytes(seed: int, num_stages: int, routing: R
     assert message.created_at.ToDatetime(UTC) == MOMENT
     assert message.mode == "balanced"
     assert [stage.memory.peak_bytes for stage in message.stages] == [stage.memory.peak_bytes for stage in plan.stages]
+
+
+def sizes() -> Iterator[int]:
+    """Bytes past 2^53, each another: a float would leave out every other of them."""
+    yield from (2**53 + 2 * index + 1 for index in range(100))
+
+
+def full_plan() -> Plan:
+    """No field at its default, no two sizes alike."""
+    size, seconds = sizes(), (1 / divisor for divisor in range(3, 100))
+    graph = random_graph(1, 5)
+    plan = plan_of(graph, random_stages(graph, 1, 2))
+    tensors = tuple(
+        LiveTensor(
+            value_id=2**32 + index,
+            name=f"v{index}",
+            kind=kind,
+            dtype=dtype,
+            dims=(SymbolReference(3), Operation(ExpressionOperator.MULTIPLY, (2, SymbolReference(4)))),
+            size_bytes=next(size),
+            producer_stage=index - 1,
+            consumed=index == 0,
+            bypassing=index == 1,
+        )
+        for index, (kind, dtype) in enumerate([(ValueKind.TENSOR, Dtype.BFLOAT16), (ValueKind.SYM_INT, None)])
+    )
+    stage = replace(
+        plan.stages[1],
+        node_ranges=((0, 3), (2**40, 2**40 + 1)),
+        device_ids=("b", "a"),
+        states=("z", "a"),
+        liveness=tensors,
+        outputs=(2**40, 7),
+        compute_seconds=next(seconds),
+        communication_seconds=next(seconds),
+        flops=next(seconds),
+        memory=StageMemory(
+            state_bytes=next(size),
+            activation_bytes=next(size),
+            buffer_bytes=next(size),
+            gradient_bytes=next(size),
+            optimizer_bytes=next(size),
+            saved_bytes=next(size),
+        ),
+        reason="the module ends here",
+        first_module="encoder",
+        last_module="decoder",
+        backward_seconds=next(seconds),
+        recomputed_ranges=((3, 4), (12, 14)),
+    )
+    return replace(
+        plan,
+        graph_name="t5",
+        num_nodes=17,
+        options=full_options(OptimalMode()),
+        stages=(plan.stages[0], stage),
+        edges=(
+            StageEdge(source_stage=0, target_stage=1, value_ids=(9, 2), size_bytes=next(size), gradient_value_ids=(2,)),
+        ),
+        tie_groups=(TieGroup(id=4, members=(("wte", 0), ("head", 2)), size_bytes=next(size), requires_grad=True),),
+        bottleneck_seconds=next(seconds),
+        latency_seconds=next(seconds),
+        lower_bound_seconds=next(seconds),
+        symbol_values=(("batch", 2**53 + 1), ("sequence", 3)),
+        step_seconds=next(seconds),
+    )
+
+
+def test_every_field_of_a_plan_comes_back_to_the_byte() -> None:
+    plan = full_plan()
+    message = plan_to_proto(plan, plan_id="plan-1", created_at=MOMENT)
+    assert plan_from_proto(plan_pb2.Plan.FromString(message.SerializeToString())) == plan
+    assert (message.id, message.mode, message.stages[1].num_nodes) == ("plan-1", "optimal", 4)
+    assert message.stages[1].memory.peak_bytes == plan.stages[1].memory.peak_bytes
+
+
+def test_absent_step_time_is_not_zero() -> None:
+    message = plan_to_proto(replace(full_plan(), step_seconds=None), plan_id="plan-1", created_at=MOMENT)
+    assert not message.HasField("step_seconds")
+    assert plan_from_proto(message).step_seconds is None
+    message.step_seconds = 0.0
+    assert plan_from_proto(message).step_seconds == 0.0
 
 
 def test_sources_of_seconds_come_back() -> None:
@@ -113,6 +200,20 @@ def test_as_many_stages_as_help_is_a_mode_that_is_set() -> None:
     assert options_from_proto(options_to_proto(options)) == options
 
 
+def test_nothing_is_told_from_none_where_both_have_a_meaning() -> None:
+    absent = options_from_proto(plan_pb2.PlanOptions(training=plan_pb2.Training()))
+    assert absent.training == Training()
+    zero = plan_pb2.Training(optimizer_bytes_per_parameter=0.0, backward_ratio=0.0)
+    found = options_from_proto(plan_pb2.PlanOptions(training=zero)).training
+    assert found == Training(optimizer_bytes_per_parameter=0.0, backward_ratio=0.0)
+    assert options_from_proto(plan_pb2.PlanOptions()).training is None
+    bucket = plan_pb2.ShapeBucket(symbol_values={"sequence": 2, "batch": 2**53 + 1})
+    assert options_from_proto(plan_pb2.PlanOptions(buckets=[bucket])).buckets == (
+        ShapeBucket(symbol_values=(("batch", 2**53 + 1), ("sequence", 2)), weight=1.0),
+    )
+    assert options_from_proto(plan_pb2.PlanOptions(optimal=plan_pb2.OptimalMode())).mode == OptimalMode(effort=1.0)
+
+
 def test_no_routing_means_direct() -> None:
     assert options_from_proto(plan_pb2.PlanOptions(size_based=plan_pb2.SizeBasedMode())).routing is Routing.DIRECT
 
@@ -128,6 +229,26 @@ BALANCED = plan_pb2.BalancedMode()
         (plan_pb2.PlanOptions(objective=9), r"options\.objective is 9"),  # type: ignore[arg-type]
         (plan_pb2.PlanOptions(balanced=BALANCED, microbatches_in_flight=5000), r"microbatches_in_flight is 5000"),
         (plan_pb2.PlanOptions(balanced=plan_pb2.BalancedMode(num_stages=2**31)), r"balanced\.num_stages is 2147483648"),
+        (plan_pb2.PlanOptions(optimal=plan_pb2.OptimalMode(num_stages=100_001)), r"optimal\.num_stages is 100001"),
+        (plan_pb2.PlanOptions(rates_from=3), r"options\.rates_from is 3, needs one of 0, 1, 2"),  # type: ignore[arg-type]
+        (
+            plan_pb2.PlanOptions(training=plan_pb2.Training(schedule=9)),  # type: ignore[arg-type]
+            r"options\.training\.schedule is 9",
+        ),
+        (
+            plan_pb2.PlanOptions(buckets=[plan_pb2.ShapeBucket()] * 65),
+            r"options\.buckets has 65 entries, at most 64 are read",
+        ),
+        (plan_pb2.PlanOptions(fixed=[plan_pb2.FixedModule()] * 100_001), r"options\.fixed has 100001"),
+        (
+            plan_pb2.PlanOptions(together=[plan_pb2.ModuleGroup(module_paths=["a"] * 50_001)] * 2),
+            r"options\.together has 100002",
+        ),
+        (plan_pb2.PlanOptions(cut=plan_pb2.CutMode(module_paths=["a"] * 100_001)), r"cut\.module_paths has 100001"),
+        (
+            plan_pb2.PlanOptions(aot_based=plan_pb2.AotBasedMode(device_of_partition=["a"] * 100_001)),
+            r"aot_based\.device_of_partition has 100001",
+        ),
     ],
 )
 def test_what_is_wrong_in_options_is_named(message: plan_pb2.PlanOptions, says: str) -> None:
