@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,10 +12,14 @@ from hypothesis import strategies as st
 
 from planner.errors import PlanInvariantError
 from planner.graph.check import check_graph
-from planner.graph.ir import Graph, Operator, OperatorKind, StateKind, ValueReference
+from planner.graph.ir import Graph, Node, Operator, OperatorKind, StateKind, ValueReference
 from planner.graph.recomputable import recomputable_nodes
+from planner.graph.rename import renamed
+from planner.partition.objective import Training
 from planner.plan.assignment import assignment_of
+from planner.plan.expansion import expanded_plan
 from planner.plan.explain import explain
+from planner.plan.invariants.recomputed import check_same_program
 from planner.plan.node_ranges import ranges_of
 from planner.plan.options import Routing
 from planner.plan.plan import Plan
@@ -23,7 +28,7 @@ from planner.plan.verify import verify_plan
 from planner.schedule.check import check_schedule
 from planner.schedule.inference import inference_schedule
 from tests.builders.plans import plan_of
-from tests.builders.random_graphs import ADD_IN_PLACE, COND, MULTIPLY, GraphWriter, random_graph, random_stages
+from tests.builders.random_graphs import ADD_IN_PLACE, COND, MULTIPLY, VIEW, GraphWriter, random_graph, random_stages
 from tests.planner.plan.interpreter import Program, outputs_of, random_inputs
 from tests.planner.plan.lanes import run_lanes
 from tests.random_examples import random_examples
@@ -191,6 +196,56 @@ def test_a_plan_that_forgets_what_it_runs_again_is_refused() -> None:
     other = replace(plan, stages=(plan.stages[0], replace(plan.stages[1], recomputed_ranges=ranges_of((1,)))))
     with pytest.raises(PlanInvariantError):
         verify_plan(other, graph)
+
+
+CHANGES: dict[str, tuple[str, Callable[[Graph], Graph]]] = {
+    "a copy that does not run": ("node 0 is another one in stage 1", lambda found: without_node(found, 1)),
+    "the last node does not run": ("node 3 is lost in stage 1", lambda found: without_node(found, 5)),
+    "a node too many": ("does more than the graph", lambda found: replace(found, nodes=found.nodes + found.nodes[-1:])),
+    "another call": (
+        "node 0 is another one in stage 1",
+        lambda found: with_node(found, 1, replace(found.nodes[1], operator=VIEW)),
+    ),
+    "the original reads a copy": (
+        "node 2 is another one in stage 0",
+        lambda found: with_node(found, 4, renamed(found.nodes[4], {4: found.nodes[3].outputs[0]})),
+    ),
+    "other outputs": ("does more than the graph", lambda found: replace(found, outputs=())),
+    "other states": ("does more than the graph", lambda found: replace(found, states=found.states[:1])),
+}
+
+
+def with_node(graph: Graph, at: int, node: Node) -> Graph:
+    return replace(graph, nodes=(*graph.nodes[:at], node, *graph.nodes[at + 1 :]))
+
+
+def without_node(graph: Graph, at: int) -> Graph:
+    return replace(graph, nodes=(*graph.nodes[:at], *graph.nodes[at + 1 :]))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_the_stages_run_is_the_program_and_its_copies(name: str) -> None:
+    """Written out: nodes 0, its copy, 1, its copy, 2 and 3."""
+    message, change = CHANGES[name]
+    graph = graph_of(masked())
+    plan = planned(graph, (0, 1))
+    expanded, _ = expanded_plan(graph, plan)
+    check_same_program(plan, graph, expanded)
+    with pytest.raises(PlanInvariantError, match=message):
+        check_same_program(plan, graph, change(expanded))
+
+
+def test_a_node_with_a_gradient_is_not_run_again() -> None:
+    writer = GraphWriter()
+    trained = writer.state()
+    writer.states[0] = replace(writer.states[0], kind=StateKind.BUFFER, requires_grad=True)
+    made = writer.multiply(trained)
+    again = writer.multiply(made)
+    graph = writer.graph(writer.multiply(again, writer.input()))
+    plan = plan_of(graph, (0, 0, 1))
+    plan = replace(plan, options=replace(plan.options, training=Training()))
+    stages = (plan.stages[0], replace(plan.stages[1], recomputed_ranges=((1, 2),)))
+    assert "has a gradient" in refused(replace(plan, stages=stages), graph)
 
 
 def test_people_are_told_what_runs_again() -> None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlanInvariantError
 from planner.graph.check import check_graph
-from planner.graph.ir import Graph, SubgraphReference, ValueKind, ValueReference
+from planner.graph.ir import (
+    ArgumentList,
+    Graph,
+    SubgraphReference,
+    TreeDict,
+    TreeLeaf,
+    TreeTuple,
+    ValueKind,
+    ValueReference,
+)
 from planner.plan.options import Routing
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
@@ -16,7 +27,7 @@ from planner.plan.verify import verify_plan
 from planner.schedule.check import check_schedule
 from planner.schedule.inference import inference_schedule
 from tests.builders.plans import plan_of
-from tests.builders.random_graphs import BATCH, MULTIPLY, SIZE, VIEW, GraphWriter, random_graph, random_stages
+from tests.builders.random_graphs import BATCH, COND, MULTIPLY, SIZE, VIEW, GraphWriter, random_graph, random_stages
 from tests.planner.plan.interpreter import Program, outputs_of, random_inputs
 from tests.planner.plan.lanes import run_lanes
 from tests.random_examples import random_examples
@@ -134,3 +145,50 @@ def test_symbols_that_a_stage_does_not_use_are_left_out() -> None:
     verify_plan(plan, graph)
     assert stage_graph(graph, plan, 0).symbols == ()
     assert stage_graph(graph, plan, 1).symbols == (BATCH,)
+
+
+def test_subgraphs_are_found_in_lists_tuples_and_keywords() -> None:
+    writer = GraphWriter()
+    for _ in range(4):
+        branch = GraphWriter()
+        writer.subgraphs.append(replace(branch.graph(branch.multiply(branch.input())), symbols=()))
+    writer.multiply(writer.input())
+    made = writer.tensor()
+    operands = (ArgumentList((SubgraphReference(3),)), (SubgraphReference(1), 5))
+    writer.call(COND, *operands, ValueReference(1), outputs=[made])
+    writer.nodes[-1] = replace(writer.nodes[-1], keyword_arguments=(("other", SubgraphReference(2)),))
+    graph = writer.graph(made)
+    plan = plan_of(graph, (0, 1))
+    part = stage_graph(graph, plan, 1)
+    assert part.subgraphs == graph.subgraphs[1:]
+    assert part.nodes[0].arguments == (
+        ArgumentList((SubgraphReference(2),)),
+        (SubgraphReference(0), 5),
+        ValueReference(1),
+    )
+    assert part.nodes[0].keyword_arguments == (("other", SubgraphReference(1)),)
+    assert part.symbols == (BATCH,)
+    assert stage_graph(graph, plan, 0).subgraphs == ()
+
+
+def test_a_stage_graph_names_what_enters_and_what_leaves() -> None:
+    writer = GraphWriter()
+    given, size = writer.input(), writer.scalar()
+    writer.call(SIZE, ValueReference(given), 0, outputs=[size])
+    made = writer.multiply(given, writer.state())
+    shown = writer.tensor()
+    writer.values[shown - 1] = replace(writer.values[shown - 1], dims=(2, 2))
+    writer.call(VIEW, ValueReference(made), ValueReference(size), outputs=[shown])
+    graph = replace(writer.graph(shown, size), training=True)
+    plan = plan_of(graph, (0, 1, 2))
+    second = stage_graph(graph, plan, 1)
+    assert [(entry.name, entry.content) for entry in second.inputs] == [("value_1", ValueReference(given))]
+    assert [(output.name, output.content) for output in second.outputs] == [(f"value_{made}", ValueReference(made))]
+    assert [state.name for state in second.states] == ["block.0.weight"]
+    assert second.training
+    assert second.input_tree == TreeTuple((TreeTuple((TreeLeaf(),)), TreeDict((), ())))
+    assert second.output_tree == TreeTuple((TreeLeaf(),))
+    third = stage_graph(graph, plan, 2)
+    # The size's expression speaks of the batch; neither of the tensors would have to.
+    assert third.symbols == (BATCH,)
+    assert [value.id for value in third.values] == [size, made, shown]

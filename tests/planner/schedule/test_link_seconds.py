@@ -84,7 +84,7 @@ def test_a_message_back_is_as_large_as_the_gradients_in_it() -> None:
 def test_a_gradient_of_no_bytes_costs_no_latency() -> None:
     plan = linked(
         training_plan(PipelineSchedule.GPIPE, devices=[[0], [1]], pairs=[(0, 1)], microbatches=1),
-        {("d0", "d1"): FAST},
+        {("d0", "d1"): FAST, ("d1", "d0"): LATE},
     )
     empty = replace(plan.stages[1].liveness[0], size_bytes=0)
     plan = replace(plan, stages=(plan.stages[0], replace(plan.stages[1], liveness=(empty,))))
@@ -124,6 +124,7 @@ def test_copies_are_summed_before_ties_and_the_step_ends_after_both() -> None:
     copies, tied = 2 * (0.125 + 4 / 48), 4 * (0.125 + 4 / 3 / 48)
     start = min(begin for device_id, begin, _ in sums if device_id == "d0")
     assert [device_id for device_id, _, _ in sums] == ["d0", "d0", "d1", "d1", "d2"]
+    assert {event.stage for event in found.events if event.activity is Activity.REDUCE} == {0}
     assert sums[0] == pytest.approx(("d0", start, start + copies))
     assert sums[4] == pytest.approx(("d2", start + copies, start + copies + tied))
     assert found.makespan_seconds == pytest.approx(start + copies + tied)
