@@ -59,7 +59,8 @@ def test_where_seconds_come_from_is_said_for_each_kind() -> None:
 def test_the_busiest_device_carries_the_most_of_all_its_stages() -> None:
     heavy = with_stages(plan(), compute_seconds=1.0, communication_seconds=0.0)
     first, second, third = heavy.stages
-    shared = replace(heavy, stages=(first, replace(second, device_ids=first.device_ids), third))
+    heaviest = replace(third, compute_seconds=1.5)
+    shared = replace(heavy, stages=(first, replace(second, device_ids=first.device_ids), heaviest))
     assert "(node0/cpu is the bottleneck)" in lines(shared)
     # A copy takes its share: two devices at 0.9 each, and one at 1.
     third = replace(third, compute_seconds=1.8, device_ids=("node1/cpu", "node2/cpu"))

@@ -49,7 +49,7 @@ def some_recomputed(graph: Graph, stages: tuple[int, ...], seed: int) -> list[li
     ]
 
 
-@random_examples(150)
+@random_examples(100)
 @given(
     seed=st.integers(0, 2**32),
     num_nodes=st.integers(1, 40),
