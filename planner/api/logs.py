@@ -9,16 +9,20 @@ import structlog
 
 
 def configure_logs(level: str, form: str) -> None:
-    """`level` is "debug", "info", "warning" or "error"; `form` is "console" or "json"."""
+    """`level` is "debug", "info", "warning" or "error"; `form` is "console" or "json".
+
+    Tracebacks come without the values of variables: to render those of a request holds up the event loop for seconds,
+    and some are nobody else's business.
+    """
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if form == "json":
-        processors += [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        processors += [structlog.processors.ExceptionRenderer(frames), structlog.processors.JSONRenderer()]
     else:
-        # The default renders every local variable of every frame, which holds up the event loop for seconds.
         traceback = structlog.dev.plain_traceback
         processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=traceback))
     least = logging.getLevelNamesMapping()[level.upper()]
