@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
-from planner.errors import Infeasible
+from planner.errors import Infeasible, ResourceExhausted
 
-DEADLINE_SECONDS = 60.0
+pytestmark = pytest.mark.services
+DEADLINE_SECONDS = 120.0
 
 
 def add(left: int, right: int) -> int:
@@ -40,6 +41,25 @@ def say_and_sleep(path: Path) -> None:
     path.with_suffix(".tmp").write_text(str(os.getpid()))
     path.with_suffix(".tmp").rename(path)
     time.sleep(600)
+
+
+def run_out_of_memory() -> None:
+    raise MemoryError
+
+
+def what_cannot_be_pickled() -> object:
+    return lambda: None
+
+
+def surroundings() -> tuple[object, object, str]:
+    """How this process takes the interrupt and the request to end, and how gladly the kernel ends it."""
+    likely = Path("/proc/self/oom_score_adj").read_text().strip()
+    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), likely
+
+
+def wait_for(path: Path) -> str:
+    _read_once_there(path)
+    return path.name
 
 
 def many_bytes() -> bytes:
@@ -69,6 +89,45 @@ async def test_process_that_dies(how: object, told: str) -> None:
     with pytest.raises(WorkerDied, match=told):
         await Computing(1).run(DEADLINE_SECONDS, how)
     assert await Computing(1).run(DEADLINE_SECONDS, add, 1, 1) == 2
+
+
+async def test_memory_that_runs_out_is_told_as_such() -> None:
+    with pytest.raises(ResourceExhausted, match="ran out of memory"):
+        await Computing(1).run(DEADLINE_SECONDS, run_out_of_memory)
+
+
+async def test_a_result_that_cannot_be_sent_ends_the_process_only() -> None:
+    computing = Computing(1)
+    with pytest.raises(WorkerDied, match="exit code 1"):
+        await computing.run(DEADLINE_SECONDS, what_cannot_be_pickled)
+    assert await computing.run(DEADLINE_SECONDS, add, 1, 1) == 2
+
+
+async def test_a_process_leaves_interrupts_to_the_server_and_is_the_first_to_go_where_memory_ends() -> None:
+    surrounding = await Computing(1).run(DEADLINE_SECONDS, surroundings)
+    assert surrounding == (signal.SIG_IGN, signal.SIG_DFL, "1000")
+
+
+async def test_turns_are_given_to_as_many_as_there_are_workers(tmp_path: Path) -> None:
+    computing = Computing(2)
+    begun: list[str] = []
+
+    async def compute(name: str) -> None:
+        async with computing.turn():
+            begun.append(name)
+            await computing.run(DEADLINE_SECONDS, wait_for, tmp_path / name)
+
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+        for name in "abc":
+            tasks.create_task(compute(name))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert begun == ["a", "b"]
+        (tmp_path / "b").write_text("0")
+        while len(begun) < 3:  # noqa: ASYNC110  a computation tells nobody that it has ended
+            await asyncio.sleep(0.01)
+        for name in "ac":
+            (tmp_path / name).write_text("0")
 
 
 async def test_cancelled_process_is_killed(tmp_path: Path) -> None:

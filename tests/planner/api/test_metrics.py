@@ -3,14 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from planner.api.metrics import CallMetrics
 from planner.errors import InvalidArgument, Unavailable
 
 
+def calls(registry: CollectorRegistry, method: str, outcome: str) -> float | None:
+    return registry.get_sample_value("planner_calls_total", {"method": method, "outcome": outcome})
+
+
+def test_a_stream_that_its_reader_leaves_is_cancelled() -> None:
+    metrics = CallMetrics()
+
+    def answers() -> Iterator[int]:
+        with metrics.observe("/package.Service/Watch"):
+            yield 1
+            yield 2
+
+    reader = answers()
+    next(reader)
+    reader.close()
+    assert calls(metrics.registry, "Watch", "CANCELLED") == 1
+    assert calls(metrics.registry, "Watch", "OK") is None
+
+
+def test_an_error_that_passes_through_counts_as_what_it_was_told_to_be() -> None:
+    metrics = CallMetrics()
+
+    def fail() -> None:
+        with metrics.observe("Bare") as fails:
+            fails("INTERNAL")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert calls(metrics.registry, "Bare", "INTERNAL") == 1
+    assert metrics.registry.get_sample_value("planner_call_seconds_count", {"method": "Bare"}) == 1
+
+
+def test_seconds_are_those_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 103.5])
+    monkeypatch.setattr("planner.api.metrics.time.monotonic", lambda: next(clock))
+    metrics = CallMetrics()
+    with metrics.observe("/package.Service/Get"):
+        pass
+    assert metrics.registry.get_sample_value("planner_call_seconds_sum", {"method": "Get"}) == 3.5
+
+
+def test_two_servers_in_one_process_count_apart() -> None:
+    first, second = CallMetrics(), CallMetrics()
+    with first.observe("Get"):
+        pass
+    assert calls(second.registry, "Get", "OK") is None
+
+
+@pytest.mark.services
 def test_scrape_counts_outcomes() -> None:
     metrics = CallMetrics()
     with metrics.observe("/package.Service/Get"):
@@ -31,9 +83,14 @@ def test_scrape_counts_outcomes() -> None:
     assert 'planner_call_seconds_count{method="Get"} 2.0' in text
 
 
+@pytest.mark.services
 def test_address_that_cannot_be_had() -> None:
     with pytest.raises(InvalidArgument, match="host:port"):
         CallMetrics().serve("nonsense")
+    with pytest.raises(InvalidArgument, match="host:port"):
+        CallMetrics().serve("127.0.0.1:http")
+    with pytest.raises(InvalidArgument, match="host:port"):
+        CallMetrics().serve(":80")
     address, stop = CallMetrics().serve("127.0.0.1:0")
     with pytest.raises(Unavailable, match=address):
         CallMetrics().serve(address)

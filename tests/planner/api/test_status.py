@@ -134,7 +134,7 @@ class World:
         """A call is counted once it has been answered, which is after the client has the answer."""
         labels = {"method": method, "outcome": outcome}
         async with asyncio.timeout(60):
-            while self._metrics.registry.get_sample_value("planner_calls_total", labels) != number:
+            while self._metrics.registry.get_sample_value("planner_calls_total", labels) != number:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 

@@ -1,0 +1,46 @@
+"""The planner's service without a network: its calls on a database, blobs and a computing of the test's choice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from planner.api.computing import Computing
+from planner.api.plan_runner import PlanRunner
+from planner.api.service import PlannerService
+from planner.dispatch.dispatcher import Dispatcher
+from planner.settings import Settings
+from planner.store.blobs import BlobStore
+from planner.store.database import Database
+from tests.contract.databases import empty_database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    settings: Settings
+    database: Database
+    blobs: BlobStore
+    dispatcher: Dispatcher
+
+    def service(self, runner: PlanRunner) -> PlannerService:
+        return PlannerService(self.settings, self.database, self.blobs, Computing(1), runner, self.dispatcher)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path / "data", max_pending_plans=3)
+
+
+@pytest_asyncio.fixture
+async def planner(settings: Settings, tmp_path: Path) -> AsyncIterator[Planner]:
+    with empty_database("sqlite", tmp_path) as url:
+        database = Database(url)
+        blobs = BlobStore(settings.blobs, settings.staging_dir)
+        dispatcher = Dispatcher(database, blobs, settings)
+        yield Planner(settings=settings, database=database, blobs=blobs, dispatcher=dispatcher)
+        await dispatcher.close()
+        await database.close()

@@ -1,0 +1,129 @@
+"""Uploads whose client falls silent, fails or leaves: what it sent stays, and the next may go on."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from planner.api import blob_calls
+from planner.api.blob_calls import BlobCalls
+from planner.api.upload_locks import UploadLocks
+from planner.errors import Corrupt, InvalidArgument, NotFound, Unavailable
+from planner.store.blobs import BlobStore
+from protos.v1 import planner_pb2
+
+CONTENT = b"the whole content"
+NAME = hashlib.sha256(CONTENT).digest()
+Messages = AsyncIterator[planner_pb2.UploadBlobRequest]
+
+
+class Calls(BlobCalls):
+    def __init__(self, folder: Path) -> None:
+        self._blobs = BlobStore((folder / "blobs").as_uri(), folder / "staging")
+        self._upload_locks = UploadLocks()
+
+    async def committed(self) -> tuple[int, bool]:
+        answer = await self.GetUpload(planner_pb2.GetUploadRequest(sha256=NAME), None)
+        return answer.committed_bytes, answer.complete
+
+    async def read(self, offset: int = 0, length: int = 0) -> list[bytes]:
+        request = planner_pb2.ReadBlobRequest(sha256=NAME, offset_bytes=offset, length_bytes=length)
+        return [answer.chunk async for answer in self.ReadBlob(request, None)]
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Calls:
+    return Calls(tmp_path)
+
+
+def begin(offset: int = 0, size: int = len(CONTENT)) -> planner_pb2.UploadBlobRequest:
+    return planner_pb2.UploadBlobRequest(
+        begin=planner_pb2.UploadBlobRequest.Begin(sha256=NAME, size_bytes=size, offset_bytes=offset)
+    )
+
+
+async def messages(*parts: planner_pb2.UploadBlobRequest | bytes) -> Messages:
+    for part in parts:
+        yield planner_pb2.UploadBlobRequest(chunk=part) if isinstance(part, bytes) else part
+
+
+async def never_ending(*parts: planner_pb2.UploadBlobRequest | bytes) -> Messages:
+    async for message in messages(*parts):
+        yield message
+    await asyncio.Event().wait()
+
+
+async def test_an_upload_in_pieces_answers_how_far_it_came(calls: Calls) -> None:
+    answer = await calls.UploadBlob(messages(begin(), CONTENT[:3], b"", CONTENT[3:8]), None)
+    assert (answer.sha256, answer.committed_bytes, answer.complete) == (NAME, 8, False)
+    assert await calls.committed() == (8, False)
+    with pytest.raises(NotFound):
+        await calls.read()
+    answer = await calls.UploadBlob(messages(begin(8), CONTENT[8:]), None)
+    assert (answer.sha256, answer.committed_bytes, answer.complete) == (NAME, len(CONTENT), True)
+    assert await calls.committed() == (len(CONTENT), True)
+    assert await calls.read() == [CONTENT]
+    assert await calls.read(4, 5) == [CONTENT[4:9]]
+
+
+async def test_a_silent_client_is_given_up_and_another_goes_on(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blob_calls, "SILENT_SECONDS", 0.05)
+    with pytest.raises(Unavailable, match="what was sent is kept, ask GetUpload where to go on"):
+        await calls.UploadBlob(never_ending(begin(), CONTENT[:5]), None)
+    monkeypatch.undo()
+    assert await calls.committed() == (5, False)
+    async with asyncio.timeout(120):
+        assert (await calls.UploadBlob(messages(begin(5), CONTENT[5:]), None)).complete
+
+
+async def test_a_second_upload_waits_for_the_first_and_finds_it_done(calls: Calls) -> None:
+    go_on = asyncio.Event()
+
+    async def slowly() -> Messages:
+        yield begin()
+        await go_on.wait()
+        yield planner_pb2.UploadBlobRequest(chunk=CONTENT)
+
+    first = asyncio.create_task(calls.UploadBlob(slowly(), None))
+    await asyncio.sleep(0.05)
+    second = asyncio.create_task(calls.UploadBlob(messages(begin()), None))
+    await asyncio.sleep(0.05)
+    assert not second.done()
+    go_on.set()
+    answers = await asyncio.gather(first, second)
+    assert [(answer.committed_bytes, answer.complete) for answer in answers] == [(len(CONTENT), True)] * 2
+
+
+async def test_a_client_that_leaves_lets_go_of_the_blob(calls: Calls) -> None:
+    leaving = asyncio.create_task(calls.UploadBlob(never_ending(begin(), CONTENT[:5]), None))
+    async with asyncio.timeout(120):
+        while await calls.committed() != (5, False):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        assert (await calls.UploadBlob(messages(begin(5), CONTENT[5:]), None)).complete
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "kept"),
+    [
+        ((), InvalidArgument, 0),
+        ((b"chunk",), InvalidArgument, 0),
+        ((planner_pb2.UploadBlobRequest(),), InvalidArgument, 0),
+        ((begin(), CONTENT[:4], begin()), InvalidArgument, 4),
+        ((begin(), CONTENT[:4], planner_pb2.UploadBlobRequest()), InvalidArgument, 4),
+        ((begin(), CONTENT + b"!"), InvalidArgument, 0),
+        ((begin(), CONTENT[:-1] + b"!"), Corrupt, 0),
+    ],
+)
+async def test_uploads_that_make_no_sense(
+    calls: Calls, parts: tuple[planner_pb2.UploadBlobRequest | bytes, ...], error: type[Exception], kept: int
+) -> None:
+    with pytest.raises(error):
+        await calls.UploadBlob(messages(*parts), None)
+    assert await calls.committed() == (kept, False)
+    assert (await calls.UploadBlob(messages(begin(kept), CONTENT[kept:]), None)).complete

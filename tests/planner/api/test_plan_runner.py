@@ -1,0 +1,263 @@
+"""Plan operations from asked for to ended, whatever becomes of the computation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
+from planner.api.identity import new_id
+from planner.api.plan_runner import PlanRunner
+from planner.api.service import PlannerService
+from planner.errors import Infeasible, InvalidArgument, NotFound, ResourceExhausted
+from planner.store.graphs import GraphRecord, add_graph
+from planner.store.operations import OperationState, PlanOperation, end_operation, get_operation
+from protos.v1 import planner_pb2
+from tests.contract.calls import balanced, inventory_message
+from tests.contract.graphs import chain_bytes
+from tests.planner.api.conftest import Planner
+
+pytestmark = pytest.mark.services
+WAIT_SECONDS = 120.0
+SUCCEEDED, FAILED, CANCELLED, PENDING, RUNNING = (
+    planner_pb2.OPERATION_STATE_SUCCEEDED,
+    planner_pb2.OPERATION_STATE_FAILED,
+    planner_pb2.OPERATION_STATE_CANCELLED,
+    planner_pb2.OPERATION_STATE_PENDING,
+    planner_pb2.OPERATION_STATE_RUNNING,
+)
+
+
+class ScriptedComputing(Computing):
+    """Computes in this process, on the event loop, once `go_on` is set; `error` is raised instead of a result."""
+
+    def __init__(self, num_workers: int = 1) -> None:
+        super().__init__(num_workers)
+        self.go_on = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.error: Exception | None = None
+        self.num_running = 0
+        self.num_begun = 0
+
+    async def run(self, timeout_seconds: float, call: Callable[..., Any], *args: Any, **_: Any) -> Any:
+        self.num_running += 1
+        self.num_begun += 1
+        self.begun.set()
+        try:
+            await self.go_on.wait()
+            if self.error is not None:
+                raise self.error
+            return call(*args)
+        finally:
+            self.num_running -= 1
+
+
+class World:
+    def __init__(self, planner: Planner, graph_id: str) -> None:
+        self.planner = planner
+        self.graph_id = graph_id
+        self.computing = ScriptedComputing()
+        self.runner = PlanRunner(planner.database, self.computing, WAIT_SECONDS)
+        self.service: PlannerService = planner.service(self.runner)
+
+    async def ask(self, **fields: Any) -> planner_pb2.PlanOperation:
+        fields = {"graph_id": self.graph_id, "inventory": inventory_message(), "options": balanced(), **fields}
+        return await self.service.CreatePlan(planner_pb2.CreatePlanRequest(**fields), None)
+
+    async def wait(self, operation_id: str, seconds: float = WAIT_SECONDS) -> planner_pb2.PlanOperation:
+        request = planner_pb2.WaitPlanOperationRequest(operation_id=operation_id, timeout_seconds=seconds)
+        return await self.service.WaitPlanOperation(request, None)
+
+    async def cancel(self, operation_id: str) -> planner_pb2.PlanOperation:
+        request = planner_pb2.CancelPlanOperationRequest(operation_id=operation_id)
+        return await self.service.CancelPlanOperation(request, None)
+
+    async def state(self, operation_id: str) -> int:
+        request = planner_pb2.GetPlanOperationRequest(operation_id=operation_id)
+        return (await self.service.GetPlanOperation(request, None)).state
+
+    async def plan(self, plan_id: str) -> Any:
+        return await self.service.GetPlan(planner_pb2.GetPlanRequest(plan_id=plan_id), None)
+
+    async def running(self) -> planner_pb2.PlanOperation:
+        """An operation whose computation has begun."""
+        operation = await self.ask()
+        await asyncio.wait_for(self.computing.begun.wait(), WAIT_SECONDS)
+        return operation
+
+
+@pytest_asyncio.fixture
+async def world(planner: Planner) -> AsyncIterator[World]:
+    content = chain_bytes()
+    sha256 = planner.blobs.put(content)
+    record = GraphRecord(
+        id=sha256.hex(),
+        name="chain",
+        torch_version="2.13.0",
+        size_bytes=len(content),
+        num_nodes=4,
+        num_states=4,
+        state_bytes=0,
+        weights=(),
+        not_deployable_reason="",
+        created_at=datetime.now(UTC),
+    )
+    async with planner.database.session() as session:
+        await add_graph(session, record)
+    world = World(planner, record.id)
+    yield world
+    await world.runner.close()
+
+
+async def test_an_operation_that_is_computed_has_its_plan(world: World) -> None:
+    operation = await world.running()
+    assert await world.state(operation.id) == RUNNING
+    with pytest.raises(NotFound, match="is running; WaitPlanOperation tells when it is done"):
+        await world.plan(operation.id)
+    world.computing.go_on.set()
+    ended = await world.wait(operation.id)
+    assert (ended.state, ended.HasField("failure"), ended.HasField("ended_at")) == (SUCCEEDED, False, True)
+    plan = await world.plan(operation.id)
+    assert plan.graph_id == world.graph_id
+    assert [len(stage.device_ids) for stage in plan.stages] == [1, 1]
+
+
+async def test_waiting_ends_with_its_seconds_and_leaves_the_computation_alone(world: World) -> None:
+    operation = await world.running()
+    assert (await world.wait(operation.id, 0.01)).state == RUNNING
+    assert (await world.wait(operation.id, 0)).state == RUNNING
+    assert world.computing.num_running == 1
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgument, match="needs 0 to 60"):
+            await world.wait(operation.id, seconds)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "says"),
+    [
+        (Infeasible("no room", stage=1, device="a"), "INFEASIBLE", "no room"),
+        (TimedOut("it took longer"), "TIMEOUT", "it took longer"),
+        (WorkerDied("its process was ended by SIGKILL"), "WORKER_DIED", "SIGKILL"),
+        (ComputationFailed("KeyError: 'secret'", details="traceback"), "INTERNAL", "internal error incident-"),
+        (KeyError("secret"), "INTERNAL", "internal error incident-"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+async def test_what_goes_wrong_is_kept_and_the_next_is_computed(
+    world: World, error: Exception, reason: str, says: str
+) -> None:
+    world.computing.error = error
+    world.computing.go_on.set()
+    ended = await world.wait((await world.ask()).id)
+    assert (ended.state, ended.failure.reason) == (FAILED, reason)
+    assert says in ended.failure.message
+    assert "secret" not in str(ended.failure)
+    if reason == "INTERNAL":
+        assert ended.failure.metadata["incident_id"] in ended.failure.message
+    if reason == "INFEASIBLE":
+        assert (ended.failure.stage, ended.failure.device_id) == (1, "a")
+    with pytest.raises(NotFound, match="failed: "):
+        await world.plan(ended.id)
+    world.computing.error = None
+    assert (await world.wait((await world.ask()).id)).state == SUCCEEDED
+
+
+async def test_cancelling_ends_what_runs_and_what_waits(world: World) -> None:
+    running = await world.running()
+    waiting = await world.ask()
+    assert await world.state(waiting.id) == PENDING
+    assert (await world.cancel(waiting.id)).state == CANCELLED
+    assert world.computing.num_running == 1
+    cancelled = await world.cancel(running.id)
+    assert (cancelled.state, cancelled.HasField("failure")) == (CANCELLED, False)
+    assert world.computing.num_running == 0
+    assert await world.cancel(running.id) == cancelled
+    with pytest.raises(NotFound, match="is cancelled"):
+        await world.plan(running.id)
+    with pytest.raises(NotFound):
+        await world.cancel("plan-none")
+    world.computing.go_on.set()
+    assert (await world.wait((await world.ask()).id)).state == SUCCEEDED
+    assert world.computing.num_begun == 2
+
+
+async def test_what_was_cancelled_elsewhere_before_its_turn_is_not_computed(world: World) -> None:
+    running = await world.running()
+    waiting = await world.ask()
+    async with world.planner.database.session() as session:
+        assert await end_operation(session, waiting.id, OperationState.CANCELLED, datetime.now(UTC))
+    world.computing.go_on.set()
+    assert (await world.wait(running.id)).state == SUCCEEDED
+    assert (await world.wait(waiting.id)).state == CANCELLED
+    assert world.computing.num_begun == 1
+
+
+async def test_what_was_ended_while_it_ran_leaves_no_plan(world: World) -> None:
+    operation = await world.running()
+    async with world.planner.database.session() as session:
+        assert await end_operation(session, operation.id, OperationState.CANCELLED, datetime.now(UTC))
+    world.computing.go_on.set()
+    assert (await world.wait(operation.id)).state == CANCELLED
+    with pytest.raises(NotFound):
+        await world.plan(operation.id)
+
+
+async def test_only_so_many_may_wait(world: World) -> None:
+    operations = [await world.running(), await world.ask(), await world.ask()]
+    with pytest.raises(ResourceExhausted, match="3 plans are waiting already"):
+        await world.ask()
+    await world.cancel(operations[-1].id)
+    await world.ask()
+
+
+async def test_closing_fails_what_is_open_and_leaves_what_has_ended(world: World) -> None:
+    world.computing.go_on.set()
+    done = await world.wait((await world.ask()).id)
+    world.computing.go_on.clear()
+    world.computing.begun.clear()
+    open_ones = [await world.running(), await world.ask()]
+    await world.runner.close()
+    assert world.computing.num_running == 0
+    for operation in open_ones:
+        ended = await world.wait(operation.id)
+        assert (ended.state, ended.failure.reason) == (FAILED, "SERVER_RESTARTED")
+    assert await world.wait(done.id) == done
+
+
+async def test_what_another_server_left_open_is_failed_at_the_start(world: World) -> None:
+    operation = await world.running()
+    await PlanRunner(world.planner.database, world.computing, WAIT_SECONDS).recover()
+    assert await world.state(operation.id) == FAILED
+    async with world.planner.database.session() as session:
+        recovered: PlanOperation = await get_operation(session, operation.id)
+    assert recovered.failure is not None
+    assert recovered.failure.reason == "SERVER_RESTARTED"
+    await PlanRunner(world.planner.database, world.computing, WAIT_SECONDS).recover()
+
+
+async def test_the_same_request_is_computed_once(world: World) -> None:
+    request_id = new_id("request")
+    operations = await asyncio.gather(*(world.ask(request_id=request_id) for _ in range(5)))
+    assert len({operation.id for operation in operations}) == 1
+    world.computing.go_on.set()
+    assert (await world.wait(operations[0].id)).state == SUCCEEDED
+    assert world.computing.num_begun == 1
+
+
+async def test_a_caller_that_leaves_while_it_asks_leaves_an_operation_that_runs(world: World) -> None:
+    caller = asyncio.create_task(world.ask())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait({caller})
+    await asyncio.wait_for(world.computing.begun.wait(), WAIT_SECONDS)
+    world.computing.go_on.set()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not (plans := (await world.service.ListPlans(planner_pb2.ListPlansRequest(), None)).plans):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await world.state(plans[0].id) == SUCCEEDED
