@@ -17,7 +17,7 @@ GIBIBYTE = 1 << 30
 
 
 class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
-    """`fail_on` names a call that is refused; `hold` one that waits until `resume` is set.
+    """`fail_on` names a call that is refused; `crash_on` one that breaks; `hold` one that waits until `resume` is set.
 
     Each stage loads in `num_steps`, of which the daemon tells one by one.
     """
@@ -27,10 +27,14 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self.incarnation_id = incarnation_id
         self.address = ""
         self.fail_on = ""
+        self.crash_on = ""
+        self.refusal: dict[str, str] = {}
         self.hold = ""
         self.num_steps = 2
         self.resume = asyncio.Event()
         self.asked: list[str] = []
+        self.cancelled: list[str] = []
+        self.profiles: list[stage_daemon_pb2.ProfileRequest] = []
         self.loads: list[stage_daemon_pb2.LoadStagesRequest] = []
         self.connects: list[stage_daemon_pb2.ConnectStagesRequest] = []
         self.releases: list[stage_daemon_pb2.ReleaseDeploymentRequest] = []
@@ -91,17 +95,34 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         await self._play("release", context)
         return stage_daemon_pb2.ReleaseDeploymentResponse()
 
+    async def Profile(
+        self, request: stage_daemon_pb2.ProfileRequest, context: Any
+    ) -> AsyncIterator[stage_daemon_pb2.ProfileResponse]:
+        """Nodes 0 and 2 are alike and take half a second, node 3 a quarter; node 1 cannot be timed."""
+        self.profiles.append(request)
+        node = stage_daemon_pb2.DistinctNode
+        alike = node(nodes=[0, 2], seconds=0.5)
+        yield stage_daemon_pb2.ProfileResponse(num_done=1, num_distinct=3, measured=[alike])
+        await self._play("profile", context)
+        others = [node(nodes=[3], seconds=0.25), node(nodes=[1], unmeasured_reason="it reads a file")]
+        yield stage_daemon_pb2.ProfileResponse(num_done=3, num_distinct=3, measured=others)
+
     async def GetDaemonStatus(
         self, request: stage_daemon_pb2.GetDaemonStatusRequest, context: Any
     ) -> stage_daemon_pb2.GetDaemonStatusResponse:
+        await self._play("status", context)
         return stage_daemon_pb2.GetDaemonStatusResponse(device_id=self.device_id, deployments=self.standing)
 
     async def _play(self, call: str, context: Any) -> None:
         self.asked.append(call)
         if self.hold == call:
-            await self.resume.wait()
+            await self._wait(call)
+        if self.crash_on == call:
+            raise RuntimeError(f"{call} broke")
         if self.fail_on == call:
-            info = error_details_pb2.ErrorInfo(reason="SHAPE_MISMATCH", domain="partition_planner")
+            info = error_details_pb2.ErrorInfo(
+                reason="SHAPE_MISMATCH", domain="partition_planner", metadata=self.refusal
+            )
             detail = any_pb2.Any()
             detail.Pack(info)
             refusal = status_pb2.Status(
@@ -109,6 +130,13 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
             )
             status = rpc_status.to_status(refusal)
             await context.abort(status.code, status.details, status.trailing_metadata)
+
+    async def _wait(self, call: str) -> None:
+        try:
+            await self.resume.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(call)
+            raise
 
 
 def standing(

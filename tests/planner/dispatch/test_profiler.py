@@ -1,15 +1,21 @@
-"""Which daemons a profile runs on."""
+"""Which daemons a profile runs on, what it gives, and what is told where it cannot be done."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from planner.cost.inventory import Device
-from planner.dispatch.profiler import choose_daemons
-from planner.errors import Conflict, NotFound
-from planner.store.deployment_records import Daemon, Deployment, DeploymentState, StagePlacement
+from planner.cost.measured import MeasuredTimes
+from planner.dispatch.daemon_client import CallDeadlines
+from planner.dispatch.profiler import Measured, Step, _error, choose_daemons, profile
+from planner.errors import Cancelled, Conflict, GraphError, InvalidArgument, NotFound, PlannerError, Unavailable
+from planner.store.deployment_records import Daemon, Deployment, DeploymentState, Failure, StagePlacement
+from protos.v1 import stage_daemon_pb2
+from tests.contract.scripted_daemon import ScriptedDaemon
+from tests.planner.dispatch.conftest import eventually
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -80,3 +86,85 @@ def test_what_is_not_there_or_not_free_is_named(
 ) -> None:
     with pytest.raises(error, match=says):
         choose_daemons(live, [holding(*held)] if held else [], device_ids, kinds)
+
+
+REQUEST = stage_daemon_pb2.ProfileRequest(
+    graph_sha256=bytes(32), symbol_values={"length": 3, "batch": 2}, repetitions=5
+)
+
+
+def at(address: str) -> Daemon:
+    return replace(daemon("a", "H200"), address=address)
+
+
+@pytest.mark.services
+async def test_a_profile_gives_its_progress_and_then_what_was_measured(daemons: dict[str, ScriptedDaemon]) -> None:
+    steps = [step async for step in profile(at(daemons["a"].address), "ab" * 32, REQUEST, CallDeadlines())]
+    assert daemons["a"].profiles == [REQUEST]
+    assert steps[:-1] == [Step(num_done=1, num_distinct=3), Step(num_done=3, num_distinct=3)]
+    assert steps[-1] == Measured(
+        times=MeasuredTimes(
+            graph_id="ab" * 32,
+            device_kind="h200",
+            seconds=((0, 0.5), (2, 0.5), (3, 0.25)),
+            symbol_values=(("batch", 2), ("length", 3)),
+            source="profiled on a, torch 2.13",
+        ),
+        unmeasured=((1, "it reads a file"),),
+    )
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("how", ["fail_on", "crash_on"])
+async def test_what_a_daemon_cannot_profile_is_told_with_its_name(daemons: dict[str, ScriptedDaemon], how: str) -> None:
+    setattr(daemons["a"], how, "profile")
+    steps = profile(at(daemons["a"].address), "ab" * 32, REQUEST, CallDeadlines())
+    assert await anext(steps) == Step(num_done=1, num_distinct=3)
+    with pytest.raises(PlannerError, match=r"^a: profil") as caught:
+        await anext(steps)
+    reason = "SHAPE_MISMATCH" if how == "fail_on" else "DAEMON_ERROR"
+    assert caught.value.metadata == {"reason": reason, "device_id": "a"}
+
+
+@pytest.mark.services
+async def test_a_daemon_that_is_gone_is_unavailable(daemons: dict[str, ScriptedDaemon]) -> None:
+    await daemons["a"].stop()
+    with pytest.raises(Unavailable, match=r"a: profiling: its daemon at .* cannot be reached"):
+        await anext(profile(at(daemons["a"].address), "ab" * 32, REQUEST, CallDeadlines()))
+
+
+@pytest.mark.services
+async def test_leaving_a_profile_ends_it_on_the_daemon(daemons: dict[str, ScriptedDaemon]) -> None:
+    daemons["a"].hold = "profile"
+    steps = profile(at(daemons["a"].address), "ab" * 32, REQUEST, CallDeadlines())
+    await anext(steps)
+    await eventually(lambda: daemons["a"].asked == ["profile"])
+    await steps.aclose()
+    await eventually(lambda: daemons["a"].cancelled == ["profile"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        ("CONFLICT", Conflict),
+        ("INVALID_ARGUMENT", InvalidArgument),
+        ("INVALID_GRAPH", GraphError),
+        ("UNSUPPORTED_OPERATOR", GraphError),
+        ("CANCELLED", Cancelled),
+        ("DAEMON_UNREACHABLE", Unavailable),
+        ("DEADLINE_EXCEEDED", Unavailable),
+        ("UNAVAILABLE", Unavailable),
+        ("WORKER_DIED", Unavailable),
+        ("NOT_FOUND", NotFound),
+        ("SOMETHING_ELSE", PlannerError),
+    ],
+)
+def test_each_reason_of_a_daemon_is_an_error_of_the_planner(reason: str, error: type[PlannerError]) -> None:
+    found = _error(Failure(reason=reason, message="rack/gpu0: it said so", device_id="rack/gpu0"))
+    assert type(found) is error
+    assert (found.message, found.metadata) == (
+        "rack/gpu0: it said so",
+        {"reason": reason, "device_id": "rack/gpu0"},
+    )
+    bare = _error(Failure(reason=reason, message="it said so", device_id="rack/gpu0"))
+    assert bare.message == "rack/gpu0: it said so"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,8 +28,12 @@ from planner.dispatch.rollout import (
     Step,
     StopAsked,
     advance,
+    is_indirect,
+    rollout_of,
 )
 from planner.store.deployment_records import DeploymentState, Failure
+from tests.planner.store.records import deployment, placement
+from tests.random_examples import random_examples
 
 DEVICES = ("a", "b", "c")
 DEAD_WORKER = Failure(reason="WORKER_DIED", message="stage 1 on b: killed", stage=1, device_id="b")
@@ -143,6 +148,7 @@ events = st.one_of(
 )
 
 
+@random_examples(100)
 @given(before=st.integers(0, 8), noise=st.lists(events, max_size=20))
 def test_a_broken_rollout_never_becomes_ready(before: int, noise: list[Event]) -> None:
     """However far it had come, and whatever arrives after."""
@@ -154,6 +160,7 @@ def test_a_broken_rollout_never_becomes_ready(before: int, noise: list[Event]) -
         assert rollout.state is DeploymentState.FAILED, was_ready
 
 
+@random_examples(200)
 @given(sequence=st.lists(events, max_size=40))
 def test_every_order_of_events_keeps_the_rules(sequence: list[Event]) -> None:
     rollout = fresh()
@@ -175,3 +182,171 @@ def test_every_order_of_events_keeps_the_rules(sequence: list[Event]) -> None:
         if step.rollout.state is not rollout.state:
             assert step.message
         rollout = step.rollout
+
+
+PENDING, LOADING, CONNECTING, READY, DRAINING, STOPPED, FAILED = DeploymentState
+
+
+def at(state: DeploymentState) -> Rollout:
+    """A rollout that has come to the state, as it stands there first."""
+    paths: dict[DeploymentState, list[Event]] = {
+        PENDING: [],
+        LOADING: to_ready()[:1],
+        CONNECTING: to_ready()[:4],
+        READY: to_ready(),
+        DRAINING: [*to_ready(), StopAsked()],
+        STOPPED: [*to_ready(), StopAsked(), *(Released(device) for device in DEVICES)],
+        FAILED: [Broken(DEAD_WORKER)],
+    }
+    rollout = play(fresh(), paths[state]).rollout
+    assert rollout.state is state
+    return rollout
+
+
+# Which state each event leads to from each other; from where nothing is named, nothing happens at all.
+MOVES: dict[DeploymentState, list[tuple[Event, DeploymentState]]] = {
+    PENDING: [
+        (Started(), LOADING),
+        (StopAsked(), DRAINING),
+        (Broken(DEAD_WORKER), FAILED),
+        (Broken(LOST_PEER), PENDING),
+        (PlannerRestarted(), FAILED),
+    ],
+    LOADING: [
+        (Loaded("a"), LOADING),
+        (StopAsked(), DRAINING),
+        (Broken(DEAD_WORKER), FAILED),
+        (Broken(LOST_PEER), LOADING),
+        (PlannerRestarted(), FAILED),
+    ],
+    CONNECTING: [
+        (RendezvousOpened("a:1"), CONNECTING),
+        (Connected("a"), CONNECTING),
+        (StopAsked(), DRAINING),
+        (Broken(DEAD_WORKER), FAILED),
+        (Broken(LOST_PEER), CONNECTING),
+        (PlannerRestarted(), FAILED),
+    ],
+    READY: [(StopAsked(), DRAINING), (Broken(DEAD_WORKER), FAILED), (Broken(LOST_PEER), READY)],
+    DRAINING: [
+        (Released("a"), DRAINING),
+        (Broken(DEAD_WORKER), DRAINING),
+        (Broken(LOST_PEER), DRAINING),
+        (PlannerRestarted(), DRAINING),
+    ],
+    STOPPED: [],
+    FAILED: [],
+}
+ALL_EVENTS: tuple[Event, ...] = (
+    Started(),
+    Loaded("a"),
+    RendezvousOpened("a:1"),
+    Connected("a"),
+    Released("a"),
+    Broken(DEAD_WORKER),
+    Broken(LOST_PEER),
+    Diagnosed(DEAD_WORKER),
+    Diagnosed(None),
+    StopAsked(),
+    PlannerRestarted(),
+)
+
+
+@pytest.mark.parametrize("event", ALL_EVENTS, ids=str)
+@pytest.mark.parametrize("state", DeploymentState, ids=lambda state: state.name)
+def test_every_event_in_every_state(state: DeploymentState, event: Event) -> None:
+    rollout = at(state)
+    step = advance(rollout, event)
+    targets = [target for moving, target in MOVES[state] if moving == event]
+    if not targets:
+        assert step == Step(rollout=rollout)
+        return
+    assert step.rollout.state is targets[0]
+    assert step != Step(rollout=rollout)
+
+
+def test_a_deployment_is_taken_up_where_it_stands() -> None:
+    stages = (placement(0, "b"), placement(1, "a"), placement(2, "b"))
+    taken = rollout_of(deployment(state=READY, stages=stages, failure=DEAD_WORKER))
+    assert taken == Rollout(deployment_id="dep-1", device_ids=("b", "a"), state=READY, failure=DEAD_WORKER)
+
+
+@pytest.mark.parametrize(
+    ("failure", "indirect"),
+    [
+        (Failure(reason="EDGE_TIMEOUT", message=""), True),
+        (Failure(reason="UNAVAILABLE", message=""), True),
+        (Failure(reason="DEADLINE_EXCEEDED", message=""), True),
+        (Failure(reason="CANCELLED", message=""), True),
+        (Failure(reason="ANYTHING", message="", metadata={"edge": ""}), True),
+        (Failure(reason="WORKER_DIED", message="", metadata={"stage": "1"}), False),
+        (Failure(reason="DAEMON_UNREACHABLE", message=""), False),
+        (Failure(reason="LEASE_EXPIRED", message=""), False),
+        (Failure(reason="STAGE_LOST", message=""), False),
+    ],
+)
+def test_who_only_noticed(failure: Failure, indirect: bool) -> None:
+    assert is_indirect(failure) is indirect
+
+
+def test_a_rollout_under_suspicion_goes_no_further_until_it_is_cleared_up() -> None:
+    loading = play(fresh(), [Started(), Loaded("a"), Broken(LOST_PEER), Loaded("b")])
+    step = advance(loading.rollout, Loaded("c"))
+    assert (step.rollout.state, step.commands, step.message, step.device_id) == (LOADING, (), "loaded", "c")
+    connecting = play(fresh(), [*to_ready()[:-1], Broken(LOST_PEER)])
+    step = advance(connecting.rollout, Connected("c"))
+    assert (step.rollout.state, step.commands) == (CONNECTING, ())
+    assert advance(step.rollout, Diagnosed(None)).rollout.state is FAILED
+
+
+def test_a_second_witness_is_not_asked_for_a_second_diagnosis() -> None:
+    step = advance(at(READY), Broken(LOST_PEER))
+    again = advance(step.rollout, Broken(Failure(reason="EDGE_TIMEOUT", message="the other end", device_id="b")))
+    assert (again.commands, again.rollout.suspicion) == ((), LOST_PEER)
+
+
+def test_stopping_clears_a_suspicion() -> None:
+    step = play(fresh(), [*to_ready(), Broken(LOST_PEER), StopAsked()])
+    assert step.rollout.suspicion is None
+    assert advance(step.rollout, Diagnosed(DEAD_WORKER)) == Step(rollout=step.rollout)
+
+
+def test_what_is_told() -> None:
+    one = Rollout(deployment_id="dep-1", device_ids=("a",))
+    assert advance(one, Started()).message == "loading on 1 device"
+    step = advance(fresh(), Started())
+    assert step.message == "loading on 3 devices"
+    step = advance(step.rollout, Loaded("b"))
+    assert (step.message, step.device_id) == ("loaded", "b")
+    step = advance(advance(step.rollout, Loaded("a")).rollout, Loaded("c"))
+    assert (step.message, step.device_id) == ("loaded on 3 devices; connecting", "c")
+    assert advance(step.rollout, RendezvousOpened("a:1")).message == ""
+    step = advance(at(CONNECTING), Connected("a"))
+    assert step.message == ""
+    assert play(step.rollout, [Connected("b"), Connected("c")]).message == "ready"
+    assert advance(at(READY), StopAsked()).message == "finishing what is in flight"
+    assert advance(at(LOADING), StopAsked()).message == "stopping before it was ready"
+    assert (
+        advance(at(READY), StopAsked("the daemon leaves")).message == "the daemon leaves; finishing what is in flight"
+    )
+    assert play(at(DRAINING), [Released("a"), Released("b"), Released("c")]).message == "stopped"
+    step = advance(at(READY), Broken(DEAD_WORKER))
+    assert (step.message, step.device_id) == (DEAD_WORKER.message, "b")
+    restarted = advance(at(LOADING), PlannerRestarted())
+    assert restarted.message == "the planner was restarted while the deployment was loading; deploy the plan again"
+
+
+def test_of_what_broke_while_draining_nothing_is_waited_for() -> None:
+    step = advance(at(DRAINING), Broken(DEAD_WORKER))
+    assert step.commands == (Release("a", False), Release("c", False))
+    assert step.rollout.waiting_for == {"a", "c"}
+    assert step.message == f"while draining: {DEAD_WORKER.message}"
+    assert step.rollout.failure is None
+    last = play(at(DRAINING), [Released("a"), Released("c"), Broken(DEAD_WORKER)])
+    assert (last.rollout.state, last.message, last.commands) == (STOPPED, "stopped", ())
+
+
+def test_a_drain_that_is_asked_for_again_waits_for_every_device() -> None:
+    halfway = play(at(DRAINING), [Released("a"), PlannerRestarted()])
+    assert halfway.rollout.waiting_for == set(DEVICES)
+    assert halfway.message == ""

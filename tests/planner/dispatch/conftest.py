@@ -1,0 +1,41 @@
+"""Daemons that do what a test tells them to, and a database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest_asyncio
+
+from planner.store.database import Database
+from tests.contract.databases import empty_database
+from tests.contract.scripted_daemon import ScriptedDaemon
+
+WAIT_SECONDS = 120.0
+
+
+@pytest_asyncio.fixture
+async def daemons() -> AsyncIterator[dict[str, ScriptedDaemon]]:
+    """Running ones for the devices "a" and "b"."""
+    running = {device_id: ScriptedDaemon(device_id) for device_id in "ab"}
+    for daemon in running.values():
+        await daemon.start()
+    yield running
+    for daemon in running.values():
+        daemon.resume.set()
+        await daemon.stop()
+
+
+@pytest_asyncio.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    with empty_database("sqlite", tmp_path) as url:
+        database = Database(url)
+        yield database
+        await database.close()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():  # noqa: ASYNC110  what is waited for tells nobody
+            await asyncio.sleep(0.01)
