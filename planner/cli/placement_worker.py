@@ -35,10 +35,11 @@ _SMALL_COLUMNS, _FIRST_QUESTIONS = 1_000, 500
 
 
 class Exchange:
-    """What this process holds, and what others have found since."""
+    """What this process holds, and what others have found since. `on_end` is called when the other end closes."""
 
-    def __init__(self, connection: Connection, task: Task) -> None:
+    def __init__(self, connection: Connection, task: Task, on_end: Callable[[], object]) -> None:
         self._connection = connection
+        self._on_end = on_end
         self._received: Found | None = None
         self._sent = (np.inf, -np.inf)
         self._deadline_seconds = task.deadline_seconds
@@ -71,7 +72,7 @@ class Exchange:
             while True:
                 self._received = self._connection.recv()
         except (EOFError, OSError):
-            os._exit(1)
+            self._on_end()
 
 
 def search(role: Role, task: Task, exchange: Exchange) -> None:
@@ -136,7 +137,7 @@ def main() -> None:
     role, descriptor = sys.argv[1:]
     connection = Connection(int(descriptor))
     task: Task = connection.recv()
-    search(Role(role), task, Exchange(connection, task))
+    search(Role(role), task, Exchange(connection, task, on_end=lambda: os._exit(1)))
     connection.close()
     os._exit(0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from planner.errors import InvalidArgument
 
@@ -22,14 +23,14 @@ _BYTES = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-z]*)\s*", re.IGNORECASE
 
 
 def parse_bytes(text: str) -> int:
-    """ "2GiB", "512 MB" or "1024". Raises InvalidArgument for anything else."""
+    """ "2GiB", "512 MB" or "1024", to the byte; part of a byte is dropped. Raises InvalidArgument for anything else."""
     match = _BYTES.fullmatch(text)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise InvalidArgument(
             f"{text[:80]!r} is no size; write bytes, or a number with KiB, MiB, GiB, TiB, KB, MB, GB, TB"
         )
-    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+    return int(Fraction(match[1]) * unit)
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from planner.cli.__main__ import main
 from planner.client.local_cluster import LocalCluster
 from tests.contract.graphs import chain_bytes, chain_weights
+from tests.planner.client.scripted_planner import ScriptedPlanner, scripted_planner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,11 @@ class Finished:
 RunCli = Callable[..., Finished]
 
 
-@pytest.fixture(scope="module")
+# What terminals, CI services and users set, and what tables and help are drawn by.
+_DRAWN_BY = ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES")
+
+
+@pytest.fixture(scope="session")
 def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with LocalCluster(data_dir=tmp_path_factory.mktemp("planner"), memory_bytes=()) as cluster:
         yield cluster.planner_address
@@ -39,7 +45,11 @@ def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def bare_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCli:
     """The command line in a folder of its own, without a config file."""
     monkeypatch.setenv("PLANNER_CONFIG", str(tmp_path / "config.yaml"))
-    monkeypatch.delenv("PLANNER_SERVER", raising=False)
+    for name in ("PLANNER_SERVER", "PLANNER_DEBUG", *_DRAWN_BY):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> Finished:
@@ -59,11 +69,19 @@ def cli(bare_cli: RunCli, server_address: str, tmp_path: Path) -> RunCli:
 
 
 @pytest.fixture
-def chain(tmp_path: Path) -> Path:
-    """An exported graph of four layers, with weights."""
+def scripted_cli(bare_cli: RunCli, tmp_path: Path) -> Iterator[tuple[ScriptedPlanner, RunCli]]:
+    """A command line that finds a server which keeps to a script."""
+    with scripted_planner() as (script, address):
+        (tmp_path / "config.yaml").write_text(f"server: {address}\n")
+        yield script, bare_cli
+
+
+@pytest.fixture
+def chain(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """An exported graph of four layers, with weights; another one for each test."""
     folder = tmp_path / "chain.ppgraph"
     folder.mkdir()
-    (folder / "graph.pb").write_bytes(chain_bytes())
+    (folder / "graph.pb").write_bytes(chain_bytes(name=f"chain of {request.node.nodeid}"))
     (folder / "weights-00001.safetensors").write_bytes(chain_weights())
     return folder
 

@@ -33,6 +33,7 @@ def test_the_first_of_option_config_and_local_server_counts(config: Path) -> Non
     assert not local_server_path().exists()
 
 
+@pytest.mark.services
 def test_a_local_server_that_died_is_not_asked(config: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -56,6 +57,7 @@ def test_a_config_that_cannot_be_is_refused(config: Path, text: str) -> None:
         find_server(None)
 
 
+@pytest.mark.services
 def test_the_environment_and_the_option_name_a_server(
     cli: RunCli, tmp_path: Path, server_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

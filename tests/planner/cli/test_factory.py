@@ -76,6 +76,7 @@ def test_what_is_no_factory_is_refused(factories: str, factory: str, message: st
         export_from_factory(f"{factories}:{factory}", None)
 
 
+@pytest.mark.services
 def test_exported_to_a_folder_and_submitted_from_it(cli: RunCli, factories: str, tmp_path: Path) -> None:
     exported = cli("export", f"{factories}:dynamic", tmp_path / "double.ppgraph", "-o", "json").document()
     assert exported["files"][0]["name"] == "graph.pb"

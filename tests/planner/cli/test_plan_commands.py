@@ -14,6 +14,8 @@ from planner.wire.graph import graph_to_bytes
 from tests.contract.graphs import linear_chain
 from tests.planner.cli.conftest import RunCli
 
+pytestmark = pytest.mark.services
+
 
 @pytest.fixture
 def graph(cli: RunCli, chain: Path) -> str:
