@@ -1,0 +1,204 @@
+"""Flags as planning options: each mode's own, training's own, shapes and constraints, and what does not go together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli import plan_options as given
+from planner.cli.plan_options import ModeFlags, ModeName
+from planner.errors import InvalidArgument, OptionsError
+from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.plan.options import (
+    AotBasedMode,
+    BalancedMode,
+    CostAwareMode,
+    CutMode,
+    KlBasedMode,
+    Mode,
+    OptimalMode,
+    PlanOptions,
+    Routing,
+    ShapeBucket,
+    SingleMode,
+    SizeBasedMode,
+    SparseNnMode,
+)
+
+FLAGS: dict[str, Any] = {
+    "cuts": ("a",),
+    "stages": 3,
+    "free": True,
+    "replicate": True,
+    "recompute": True,
+    "effort": 2.0,
+    "assignment": Path("a.json"),
+}
+TAKES = {
+    ModeName.OPTIMAL: {"stages", "free", "replicate", "recompute", "effort"},
+    ModeName.BALANCED: {"stages"},
+    ModeName.CUT: {"cuts"},
+    ModeName.AOT_BASED: {"assignment"},
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode"),
+    [
+        ({}, OptimalMode()),
+        ({"stages": 3}, OptimalMode(num_stages=3)),
+        ({"free": True}, OptimalMode(free=True)),
+        ({"replicate": True}, OptimalMode(replicate=True)),
+        ({"recompute": True}, OptimalMode(recompute=True)),
+        ({"effort": 0.5}, OptimalMode(effort=0.5)),
+        ({"cuts": ("a", "b")}, CutMode(module_paths=("a", "b"))),
+        ({"name": ModeName.BALANCED}, BalancedMode()),
+        ({"name": ModeName.BALANCED, "stages": 4}, BalancedMode(num_stages=4)),
+        ({"name": ModeName.SINGLE}, SingleMode()),
+        ({"name": ModeName.SIZE_BASED}, SizeBasedMode()),
+        ({"name": ModeName.SPARSE_NN}, SparseNnMode()),
+        ({"name": ModeName.COST_AWARE}, CostAwareMode()),
+        ({"name": ModeName.KL_BASED}, KlBasedMode()),
+    ],
+)
+def test_each_mode_from_its_flags(flags: dict[str, Any], mode: Mode) -> None:
+    assert ModeFlags(**{"name": None, **flags}).mode() == mode
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("name", ModeName)
+def test_a_flag_of_another_mode_is_refused(name: ModeName, flag: str) -> None:
+    flags = ModeFlags(name=name, **{flag: FLAGS[flag]})
+    if flag in TAKES.get(name, set()):
+        flags._refuse(name)
+        return
+    option = {"cuts": "--cut"}.get(flag, f"--{flag}")
+    takers = " or ".join(mode.value for mode in ModeName if flag in TAKES.get(mode, set()))
+    with pytest.raises(OptionsError) as raised:
+        flags.mode()
+    assert raised.value.message == f"{option} with --mode {name.value}: only --mode {takers} takes it"
+
+
+def test_training_is_what_is_given() -> None:
+    assert given.training_of(PipelineSchedule.GPIPE, 4, 12.0, 1.5) == Training(
+        schedule=PipelineSchedule.GPIPE, microbatches=4, optimizer_bytes_per_parameter=12.0, backward_ratio=1.5
+    )
+    usual = Training()
+    assert (
+        given.training_of(None, usual.microbatches, usual.optimizer_bytes_per_parameter, usual.backward_ratio) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "flag"),
+    [((9, 8.0, 2.0), "--microbatches"), ((8, 9.0, 2.0), "--optimizer-bytes"), ((8, 8.0, 3.0), "--backward-ratio")],
+)
+def test_training_flags_need_a_schedule(values: tuple[int, float, float], flag: str) -> None:
+    with pytest.raises(OptionsError, match=f"^{flag} without --schedule"):
+        given.training_of(None, *values)
+
+
+def test_a_dimension_and_its_size() -> None:
+    assert given.symbol_value("batch=8") == ("batch", 8)
+    assert given.symbol_value(f"b={10**17}") == ("b", 10**17)
+    assert given.symbol_values(["b=2", "a=1", "b=2"]) == (("b", 2), ("a", 1))
+    with pytest.raises(OptionsError, match="--symbol: b is to be 2 and 3; name one"):
+        given.symbol_values(["b=2", "b=3"])
+
+
+@pytest.mark.parametrize("text", ["batch", "=8", "batch=", "batch=-1", "batch=1.5", f"b={10**18}", "batch=x"])
+def test_what_is_no_dimension_is_refused(text: str) -> None:
+    with pytest.raises(OptionsError, match="is no NAME=VALUE with a whole number"):
+        given.symbol_value(text)
+
+
+def test_a_bucket_has_sizes_and_perhaps_a_weight() -> None:
+    assert given.shape_bucket("seq=128,batch=8:0.5") == ShapeBucket(
+        symbol_values=(("batch", 8), ("seq", 128)), weight=0.5
+    )
+    assert given.shape_bucket("batch=8") == ShapeBucket(symbol_values=(("batch", 8),))
+
+
+@pytest.mark.parametrize("text", ["", "batch=8:heavy", "batch=8:-1", "batch=8,:1", "8:1"])
+def test_what_is_no_bucket_is_refused(text: str) -> None:
+    with pytest.raises(OptionsError, match=r"--bucket .* is no NAME=VALUE,…\[:WEIGHT\]"):
+        given.shape_bucket(text)
+
+
+def test_modules_are_put_on_a_device() -> None:
+    assert given.fixed_module("encoder.0=n1/gpu0") == ("encoder.0", "n1/gpu0")
+    for text in ("encoder", "=gpu", "encoder="):
+        with pytest.raises(OptionsError, match="is no MODULE=DEVICE"):
+            given.fixed_module(text)
+
+
+def test_modules_are_kept_together() -> None:
+    assert given.modules_together("a,b,,c") == ("a", "b", "c")
+    assert given.modules_together("layers.*") == ("layers.*",)
+    for text, count in (("a", 1), ("", 0), ("a,", 1)):
+        with pytest.raises(OptionsError, match=f"names {count} modules, needs two or more"):
+            given.modules_together(text)
+
+
+def test_all_options_arrive() -> None:
+    training = Training(schedule=PipelineSchedule.GPIPE, microbatches=4)
+    assert given.plan_options(
+        SingleMode(),
+        objective=Objective.STEP_TIME,
+        training=training,
+        routing=Routing.RELAY,
+        in_flight=3,
+        symbols=["batch=2"],
+        buckets=["batch=2", "batch=4:3"],
+        fixed=["m=d"],
+        together=["a,b"],
+        saturate_host=True,
+    ) == PlanOptions(
+        mode=SingleMode(),
+        objective=Objective.STEP_TIME,
+        training=training,
+        routing=Routing.RELAY,
+        microbatches_in_flight=3,
+        symbol_values=(("batch", 2),),
+        buckets=(ShapeBucket(symbol_values=(("batch", 2),)), ShapeBucket(symbol_values=(("batch", 4),), weight=3.0)),
+        fixed=(("m", "d"),),
+        together=(("a", "b"),),
+        saturate_host=True,
+    )
+
+
+def test_an_assignment_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "assignment.json"
+    path.write_text(json.dumps({"partition_of_node": [1, 0], "device_of_partition": ["b", "a"]}))
+    wanted = AotBasedMode(partition_of_node=(1, 0), device_of_partition=("b", "a"))
+    assert given.read_assignment(path) == ModeFlags(name=None, assignment=path).mode() == wanted
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ([], "holds a list, needs a mapping with partition_of_node and device_of_partition"),
+        ({"device_of_partition": []}, "has no partition_of_node"),
+        ({"partition_of_node": []}, "has no device_of_partition"),
+        ({"partition_of_node": [0, -1], "device_of_partition": ["a"]}, "needs a list of whole numbers from 0"),
+        ({"partition_of_node": [True], "device_of_partition": ["a", "b"]}, "needs a list of whole numbers from 0"),
+        ({"partition_of_node": {"0": 0}, "device_of_partition": ["a"]}, "needs a list of whole numbers from 0"),
+        ({"partition_of_node": [0], "device_of_partition": [1]}, "device_of_partition needs a list of device ids"),
+        ({"partition_of_node": [0, 1], "device_of_partition": ["a"]}, "partition 1 has no device; there are 1"),
+    ],
+)
+def test_an_assignment_that_cannot_be_is_refused(tmp_path: Path, document: object, says: str) -> None:
+    path = tmp_path / "assignment.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidArgument) as raised:
+        given.read_assignment(path)
+    assert says in raised.value.message
+    assert str(path) in raised.value.message
+
+
+def test_an_assignment_has_to_be_named() -> None:
+    with pytest.raises(OptionsError, match="--mode aot_based needs --assignment FILE"):
+        ModeFlags(name=ModeName.AOT_BASED).mode()
