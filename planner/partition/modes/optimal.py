@@ -33,6 +33,7 @@ from planner.partition.modes.balanced import check_num_stages
 from planner.partition.objective import Objective
 from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.objectives import offer_ordered
+from planner.partition.ordered.positions import allowed_positions
 from planner.partition.portfolio.cut_search import climb
 from planner.partition.portfolio.exact_ideals import least_over_ideals
 from planner.partition.portfolio.fewest_stages import fewest_stages
@@ -116,12 +117,13 @@ def _program_order(found: Portfolio, bundles: Bundles) -> None:
     if layout is None:
         return
     found.offer(contiguous(problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
-    if _is_chain(bundles) and request.objective is Objective.THROUGHPUT and not (request.free or found.has_copies):
+    only_one = _is_chain(bundles) and allowed_positions(problem).size == bundles.count + 1
+    if only_one and request.objective is Objective.THROUGHPUT and not (request.free or found.has_copies):
         found.prove(layout.lower_bound_seconds)
 
 
 def _is_chain(bundles: Bundles) -> bool:
-    """Whether there is only one order."""
+    """Whether there is only one order; that of the program if it may be cut between any two bundles."""
     return all(bundle + 1 in after for bundle, after in enumerate(bundles.after[:-1]))
 
 

@@ -205,8 +205,7 @@ def test_the_relaxation_sends_over_the_quicker_way() -> None:
 
 def test_a_state_that_two_nodes_read_fills_their_device_once() -> None:
     """Apart they would each hold it, and send a value for ten seconds."""
-    problem = chain([[1.0, 1.0]] * 2, states=[(60, (0, 1))], memory_bytes=[100, 100], latency=10.0)
-    problem = replace(problem, value_bytes=np.zeros(3, dtype=np.int64), link_seconds_per_byte=np.eye(2)[::-1] * 10)
+    problem = chain([[1.0, 1.0]] * 2, states=[(60, (0, 1))], memory_bytes=[100, 100], per_byte=10.0)
     bound = best_contiguous(relaxed(problem, bundles_of(problem)).placement).lower_bound_seconds
     assert bound <= least(problem, Objective.THROUGHPUT, all_contiguous(problem)) == 2.0
 

@@ -149,6 +149,22 @@ def test_orders_are_topological_and_keep_what_they_reorder(problem: PartitionPro
         assert found.compute_seconds.sum() == pytest.approx(problem.compute_seconds.sum())
 
 
+def test_a_group_that_spans_other_nodes_has_an_order_that_the_program_has_not() -> None:
+    """Nodes 0 and 2 stay together, and node 1 may run after both: then no byte is sent, where the program sends one."""
+    problem = problem_of(
+        compute_seconds=[[0.0, 0.0, 1.0, 1.0]] * 2,
+        reads=[[], [0], [], [1]],
+        value_bytes=[0, 1, 0, 0],
+        num_inputs=0,
+        groups=[(0, 2)],
+        latency=0.25,
+        per_byte=0.0625,
+    )
+    found = optimal(problem, asked())
+    assert found.stage_of_node == (0, 1, 0, 1)
+    assert value_of(problem, found, Objective.THROUGHPUT) == found.lower_bound_seconds == 1.25
+
+
 def two_branches(**more: object) -> PartitionProblem:
     """Two chains of four from one input, interleaved in program order; the last node joins them."""
     reads = [[0], [0], *[[node - 1] for node in range(2, 8)], [7, 8]]

@@ -69,3 +69,17 @@ def test_a_state_used_at_both_ends_counts_only_where_it_is_used() -> None:
     problem = chain([[1.0] * 8] * 2, states=states, value_bytes=[0] * 9)
     assert largest_segment_bytes(problem, 3.0) == 1010
     assert largest_segment_bytes(problem, 8.0) == 1020
+
+
+@random_examples(30)
+@given(problem=problems(max_nodes=7, max_devices=3), limit=st.sampled_from([0.0, 1.0, 4.0, 8.0]))
+def test_a_stage_reaches_as_far_as_the_quickest_device_gets(problem: PartitionProblem, limit: float) -> None:
+    """To the last node within the limit."""
+    furthest = furthest_end(problem, limit)
+    for start in range(problem.num_nodes):
+        ends = [
+            end
+            for end in range(start, problem.num_nodes + 1)
+            if problem.compute_seconds[:, start:end].sum(axis=1).min() <= limit
+        ]
+        assert furthest[start] == max(ends)

@@ -12,9 +12,12 @@ import pytest
 from planner.errors import Infeasible
 from planner.partition.placement.contiguous import best_contiguous, count_ideals
 from planner.partition.placement.cost_graph import read_cost_graph
+from planner.partition.placement.ideals.device_states import least_load
+from planner.partition.placement.ideals.items import item_costs, items_of
 from planner.partition.placement.loads import device_loads
 from planner.partition.placement.problem import PlacementProblem
 from tests.planner.partition.placement.small_placements import is_feasible, least_bottleneck, random_placement
+from tests.random_examples import random_seeds
 
 INSTANCES = Path(__file__).parents[4] / "benchmarks" / "instances" / "throughput"
 OPTIMA = {
@@ -41,6 +44,22 @@ def test_small_problems_get_the_value_that_trying_everything_gives(first: int) -
         assert found.value_seconds == pytest.approx(device_loads(problem, found.device_of_node).max(), abs=1e-12)
         assert found.value_seconds == pytest.approx(expected, abs=1e-9), seed
         assert found.lower_bound_seconds == pytest.approx(expected, abs=1e-9), seed
+
+
+@pytest.mark.fuzz
+def test_the_first_bound_is_below_every_placement_and_at_some() -> None:
+    """What a search starts from, before any ideal is looked at."""
+    tight = 0
+    for seed in random_seeds(50):
+        problem = random_placement(seed)
+        items = items_of(problem)
+        best = least_bottleneck(problem)
+        if np.isinf(best):
+            continue
+        bound = least_load(item_costs(problem, items.item_of_node), tuple(problem.class_devices.tolist()))
+        assert bound <= best * (1 + 1e-12), seed
+        tight += bound >= best * (1 - 1e-8)
+    assert tight >= 5
 
 
 @pytest.mark.parametrize("name", OPTIMA)

@@ -11,6 +11,7 @@ import pytest
 from planner.errors import Infeasible
 from planner.partition.placement.latency import best_latency
 from planner.partition.placement.loads import device_bytes
+from planner.partition.placement.passes.simple import path_bound
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.placement.single_pass import single_pass_seconds
 from tests.planner.partition.placement.single_pass_cases import (
@@ -20,6 +21,7 @@ from tests.planner.partition.placement.single_pass_cases import (
     random_problem,
     slow_single_pass,
 )
+from tests.random_examples import random_seeds
 
 
 def two_kinds(problem: PlacementProblem, random: np.random.Generator) -> PlacementProblem:
@@ -51,6 +53,21 @@ def test_as_good_as_trying_everything(case: int, contiguous: bool) -> None:
     limits = problem.class_bytes[problem.class_of_device]
     assert (device_bytes(problem, found.device_of_node) <= limits).all()
     assert not contiguous or is_convex(problem, found.device_of_node)
+
+
+@pytest.mark.fuzz
+def test_the_longest_path_is_below_every_placement_and_at_some() -> None:
+    """The bound before any search; hosts that are as quick as accelerators run any number of nodes at once."""
+    tight = 0
+    for seed in random_seeds(40):
+        random = np.random.default_rng(seed)
+        problem = random_problem(random, int(random.integers(2, 6)), devices=1 + seed % 2)
+        if seed % 2:
+            problem.seconds[0] = problem.seconds[1]
+        best = least_single_pass(problem, one_block=False)
+        assert path_bound(problem) <= best * (1 + 1e-12), seed
+        tight += path_bound(problem) == pytest.approx(best)
+    assert tight >= 20
 
 
 @pytest.mark.parametrize("case", range(24))
