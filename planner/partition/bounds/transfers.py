@@ -101,8 +101,8 @@ def _overheads(problem: PartitionProblem, received: float, sent: float) -> tuple
 
 
 def _most(weighted: Floats) -> float:
-    """What the nodes weigh where each weighs most."""
-    return float(weighted.max(axis=0).sum())
+    """What the nodes weigh where each weighs most, of the devices that can run it."""
+    return float(np.where(np.isfinite(weighted), weighted, 0.0).max(axis=0, initial=0.0).sum())
 
 
 def _by_speed(rows: Floats) -> list[float]:

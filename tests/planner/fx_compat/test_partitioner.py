@@ -275,7 +275,7 @@ def test_a_stage_with_several_consumers_lists_itself_as_its_output() -> None:
 
 def test_every_partition_has_a_device_or_there_is_an_error() -> None:
     refused = 0
-    for seed in range(8):
+    for seed in range(4):
         program, _ = random_program(seed, 9)
         total = total_bytes(program)
         for mode in (PartitionMode.cost_aware, PartitionMode.kl_based, PartitionMode.size_based):
@@ -292,7 +292,7 @@ def test_every_partition_has_a_device_or_there_is_an_error() -> None:
                 refused += 1
                 continue
             assert all(partition.logical_device_ids for partition in partitioner.partitions)
-    assert refused < 20
+    assert refused < 10
 
 
 def test_first_fit_that_runs_out_of_devices_is_no_refusal() -> None:

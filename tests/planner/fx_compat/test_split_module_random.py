@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.fx.passes.split_module import split_module as torch_split_module
 
 from planner.fx_compat import split_module
+from tests.random_examples import random_seeds
 
 Step = Callable[[fx.Graph, fx.Node, fx.Node], fx.Node]
 
@@ -124,17 +125,18 @@ def attempt(split: Callable[..., fx.GraphModule], case: Case) -> fx.GraphModule 
         return None
 
 
+@pytest.mark.fuzz
 @pytest.mark.filterwarnings("ignore")
 def test_numbers_are_the_modules_and_parts_are_torchs() -> None:
     seen: Counter[str] = Counter()
     with torch.no_grad():
-        for seed in range(250):
+        for seed in random_seeds(100):
             seen[check(make_case(seed))] += 1
-    assert seen["as torch's"] > 120
+    assert seen["as torch's"] > 0.45 * seen.total()
     assert seen["torch's is wrong"] > 0
     assert seen["torch fails"] > 0
     # Writes that change nothing, draws that nobody uses: nothing in the graph tells.
-    assert seen["refused, torch's is right"] < 30
+    assert seen["refused, torch's is right"] < 0.15 * seen.total()
 
 
 def check(case: Case) -> str:

@@ -104,6 +104,19 @@ def test_ideals_are_exact_over_equal_links(problem: PartitionProblem, num_stages
         assert found.value == pytest.approx(best[objective], abs=1e-9)
 
 
+def test_links_that_cost_nothing_and_a_device_that_cannot_run_a_node() -> None:
+    """What such a device is spared is no number; the bound was then whatever limit it was asked for."""
+    problem = problem_of(
+        compute_seconds=[[np.inf, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]],
+        reads=[[], [], [0], []],
+        value_bytes=[0] * 4,
+        num_inputs=0,
+    )
+    assert least(problem, Objective.THROUGHPUT, every_assignment(problem)) == 1.0
+    for limit in (1.3, 2.0, 8.0):
+        assert transfer_bound(problem, limit) <= 1.0
+
+
 def test_ideals_fill_no_device_that_cannot_run_the_node() -> None:
     """The larger device would be filled less."""
     problem = chain([[0.0]] * 2, states=[(10, (0,))], value_bytes=[0, 0], memory_bytes=[20, 40], fixed={0: 0})
