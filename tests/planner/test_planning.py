@@ -2,16 +2,34 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from planner.cost.calibration import Calibration
+from planner.cost.device_kinds import device_kind
 from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.cost.measured import MeasuredTimes
 from planner.errors import GraphError, Infeasible, InventoryError, OptionsError
 from planner.graph.ir import Graph
-from planner.partition.objective import Training
-from planner.plan.options import AotBasedMode, BalancedMode, Mode, PlanOptions, Routing, SizeBasedMode
-from planner.planning import chosen_symbol_values, make_plan
+from planner.partition.describe import describe_seconds
+from planner.partition.objective import Objective, Training
+from planner.partition.problem import FREE
+from planner.plan.options import (
+    AotBasedMode,
+    BalancedMode,
+    CutMode,
+    Mode,
+    OptimalMode,
+    PlanOptions,
+    Routing,
+    SingleMode,
+    SizeBasedMode,
+)
+from planner.plan.plan import Plan
+from planner.planning import chosen_symbol_values, explain_plan, make_plan, partition_problem, plan_costs
 from tests.builders.plans import inventory_of
 from tests.builders.random_graphs import GraphWriter, random_graph
+from tests.contract.graphs import linear_chain
 
 
 def inventory(*memory_bytes: int, linked: bool = False) -> Inventory:
@@ -27,7 +45,7 @@ def inventory(*memory_bytes: int, linked: bool = False) -> Inventory:
 @pytest.mark.parametrize("mode", [SizeBasedMode(), BalancedMode(), BalancedMode(num_stages=2)], ids=repr)
 @pytest.mark.parametrize("memory", [(1 << 40,) * 3, (2000, 900, 3000), (400, 700, 500)], ids=repr)
 def test_random_programs_give_plans_that_verify(mode: Mode, routing: Routing, memory: tuple[int, ...]) -> None:
-    for seed in range(12):
+    for seed in range(6):
         graph = random_graph(seed, 14)
         try:
             plan = make_plan(
@@ -107,3 +125,118 @@ def test_a_returned_state_is_the_last_stages_whatever_the_order(reader: int, tra
     assert [stage.node_ranges for stage in plan.stages] == [((1, 2),), ((0, 1),)]
     held = (graph.states[0].name,)
     assert [stage.states for stage in plan.stages] == [held if reader == 1 else (), held]
+
+
+def chain_plan(mode: Mode, num_devices: int = 2, width: int = 64, **options: object) -> Plan:
+    """Of four equal layers over equal devices."""
+    return make_plan(linear_chain(4, width), "id", inventory_of(num_devices), PlanOptions(mode=mode, **options))  # type: ignore[arg-type]
+
+
+def test_cuts_and_devices_are_those_asked_for() -> None:
+    cut = chain_plan(CutMode(module_paths=("layers.0",)))
+    assert [stage.node_ranges for stage in cut.stages] == [((0, 1),), ((1, 4),)]
+    mode = AotBasedMode(partition_of_node=(0, 0, 0, 1), device_of_partition=("node1/cpu", "node0/cpu"))
+    given = chain_plan(mode)
+    assert [stage.device_ids for stage in given.stages] == [("node1/cpu",), ("node0/cpu",)]
+    assert [stage.num_nodes for stage in given.stages] == [3, 1]
+    with pytest.raises(OptionsError, match="device 'gpu7' is not in the inventory, which has 'node0/cpu', 'node1/cpu'"):
+        chain_plan(replace(mode, device_of_partition=("node1/cpu", "gpu7")))
+
+
+def test_stages_are_as_many_as_asked_for() -> None:
+    assert len(chain_plan(BalancedMode(num_stages=3), num_devices=3).stages) == 3
+    assert len(chain_plan(OptimalMode(num_stages=3), num_devices=4).stages) == 3
+    assert len(chain_plan(OptimalMode(num_stages=1), num_devices=4).stages) == 1
+
+
+def test_copies_are_made_only_where_they_are_allowed() -> None:
+    """A layer of a thousand columns takes far longer than its activations' way to another device."""
+
+    def num_devices_used(mode: Mode, **options: object) -> int:
+        plan = chain_plan(mode, num_devices=2, width=1024, **options)
+        return sum(len(stage.device_ids) for stage in plan.stages)
+
+    assert num_devices_used(OptimalMode(num_stages=1)) == 1
+    assert num_devices_used(OptimalMode(num_stages=1, replicate=True)) == 2
+    assert num_devices_used(SingleMode()) == 1
+    assert num_devices_used(SingleMode(), saturate_host=True) == 2
+
+
+def test_each_edge_has_two_buffers_unless_told_otherwise() -> None:
+    def buffers(in_flight: int) -> list[int]:
+        plan = chain_plan(CutMode(module_paths=("layers.1",)), microbatches_in_flight=in_flight)
+        return [stage.memory.buffer_bytes for stage in plan.stages]
+
+    assert buffers(0) == buffers(2)
+    assert buffers(4) == [2 * size for size in buffers(2)]
+    chain_plan(SizeBasedMode(), microbatches_in_flight=1 << 16)
+    with pytest.raises(OptionsError, match="microbatches_in_flight is -1, needs 0"):
+        chain_plan(SizeBasedMode(), microbatches_in_flight=-1)
+
+
+def test_named_profile_whose_rates_are_missing_is_told() -> None:
+    rates = Calibration(
+        device_kind="cpu", rates=device_kind("t4"), num_nodes=9, median_error=0.1, profile_id="prof-here"
+    )
+    options = PlanOptions(mode=SingleMode(), rates_from_profiles=("prof-here", "prof-gone"))
+    with pytest.raises(OptionsError, match="rates_from_profiles names 'prof-gone', whose rates were not handed over"):
+        make_plan(linear_chain(4), "id", inventory_of(1), options, (), (rates,))
+    plan = make_plan(
+        linear_chain(4), "id", inventory_of(1), replace(options, rates_from_profiles=("prof-here",)), (), (rates,)
+    )
+    assert plan.cost_sources[0].calibration_profile_ids == ("prof-here",)
+
+
+def test_named_rates_come_before_the_graphs_own() -> None:
+    graph = linear_chain(10, 512)
+    own = MeasuredTimes(
+        graph_id="", device_kind="cpu", seconds=tuple((node, 1.0) for node in range(9)), profile_id="prof-own"
+    )
+    quick = Calibration(
+        device_kind="cpu", rates=device_kind("h200"), num_nodes=9, median_error=0.1, profile_id="prof-quick"
+    )
+    by_own = make_plan(graph, "id", inventory_of(1), PlanOptions(mode=SingleMode()), (own,), (quick,))
+    asked = PlanOptions(mode=SingleMode(), rates_from_profiles=("prof-quick",))
+    by_name = make_plan(graph, "id", inventory_of(1), asked, (own,), (quick,))
+    assert by_own.stages[0].compute_seconds == pytest.approx(10.0, rel=0.01)
+    assert by_name.stages[0].compute_seconds == pytest.approx(9.0, rel=0.01)
+
+
+@pytest.mark.parametrize("objective", [Objective.THROUGHPUT, Objective.LATENCY])
+def test_next_best_cut_is_what_a_plan_cut_there_costs(objective: Objective) -> None:
+    """Explained with the times that the plan was made with, by which the first layer takes longest."""
+    graph, inventory = linear_chain(4, 64), inventory_of(2)
+    options = PlanOptions(mode=CutMode(module_paths=("layers.1",)), objective=objective)
+    times = (MeasuredTimes(graph_id="", device_kind="cpu", seconds=((0, 0.25), (1, 0.125), (2, 0.125), (3, 0.125))),)
+    plan = make_plan(graph, "id", inventory, options, times)
+    elsewhere = replace(options, mode=CutMode(module_paths=("layers.0",)))
+    other = make_plan(graph, "id", inventory, elsewhere, times)
+    (line,) = (line for line in explain_plan(graph, plan, times) if "next best" in line)
+    assert "after node 0" in line or "after linear_0" in line
+    assert describe_seconds(other.objective_value) in line
+    assert f"({other.objective_value / plan.objective_value - 1:+.1%})" in line
+
+
+def test_cut_that_has_no_other_place_says_so() -> None:
+    """Each device holds one of the two layers and no more."""
+    graph = linear_chain(2, 64)
+    whole = make_plan(graph, "id", inventory_of(1), PlanOptions(mode=SingleMode()))
+    room = int(0.9 * whole.stages[0].memory.peak_bytes)
+    devices = tuple(replace(device, memory_bytes=room) for device in inventory_of(2).devices)
+    plan = make_plan(graph, "id", Inventory(devices=devices), PlanOptions(mode=CutMode(module_paths=("layers.0",))))
+    assert any("no other place for this cut" in line for line in explain_plan(graph, plan))
+
+
+def test_problem_is_the_question_in_numbers() -> None:
+    options = PlanOptions(training=Training(), routing=Routing.RELAY, fixed=(("layers.3", "node1/cpu"),))
+    graph, inventory = linear_chain(4), inventory_of(2)
+    graph = replace(graph, states=tuple(replace(state, requires_grad=True) for state in graph.states))
+    problem = partition_problem(graph, inventory, options)
+    assert (problem.num_nodes, problem.num_devices) == (4, 2)
+    assert problem.relay
+    assert problem.training == Training()
+    assert problem.microbatches_in_flight == 2
+    assert problem.fixed_device.tolist() == [FREE, FREE, FREE, 1]
+    plain = partition_problem(graph, inventory, PlanOptions())
+    assert (plain.relay, plain.training, plain.fixed_device.tolist()) == (False, None, [FREE] * 4)
+    np.testing.assert_array_equal(plain.compute_seconds, plan_costs(graph, inventory, PlanOptions()).seconds)

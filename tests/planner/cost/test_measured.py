@@ -162,3 +162,15 @@ def test_impossible_times_are_refused(seconds: tuple[tuple[int, float], ...], ki
 )
 def test_source_in_words(source: CostSource, text: str) -> None:
     assert source.text() == text
+
+
+def test_source_names_each_profile_once() -> None:
+    source = CostSource(
+        device_kind="a",
+        num_measured=1,
+        num_nodes=9,
+        rates=RateSource.CALIBRATED,
+        measured_profile_ids=("prof-2", "prof-1"),
+        calibration_profile_ids=("prof-3", "prof-1"),
+    )
+    assert source.profile_ids == ("prof-2", "prof-1", "prof-3")

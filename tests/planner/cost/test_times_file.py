@@ -55,6 +55,10 @@ def table(*times: Any, **more: Any) -> dict[str, Any]:
         (table({"node": 1, "seconds": 1}, device_kind=""), "device_kind is empty"),
         (table({"node": 1, "seconds": 1}, symbol_values={"batch": "8"}), "symbol_values.batch is 8, needs an integer"),
         (table({"node": 1, "seconds": 1}, kind="cpu"), "kind: no such field"),
+        (table({"node": 1, "seconds": 1}, source=3), "source is 3, needs a text"),
+        (table({"node": 1, "seconds": 1}, symbol_values=[]), "symbol_values: is list, needs an object"),
+        (table({"node": 1, "seconds": 1}, symbol_values={"batch": True}), "symbol_values.batch is True"),
+        (table({"node": 2**40 + 1, "seconds": 1}), r"times\[0\].node: '1099511627777' is no index"),
         (
             [table({"node": 0, "seconds": 1}), table({"node": 0, "seconds": 1e9})],
             r"\[1\].node 0: seconds is 1000000000",

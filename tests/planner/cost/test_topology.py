@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from planner.cli.inventory_file import parse_inventory
+from planner.cost.inventory import Device, LinkSpeed
+from planner.cost.topology import Island, Topology, matrix_links
 from planner.errors import InventoryError
 
 DEVICES = "devices: [" + ", ".join(f"{{id: g{i}, host: n{i // 2}, memory: 1GiB}}" for i in range(4)) + "]\n"
@@ -57,3 +59,37 @@ def test_matrix() -> None:
 def test_what_is_wrong_is_named(text: str, says: str) -> None:
     with pytest.raises(InventoryError, match=says):
         parse(text)
+
+
+def devices(*hosts: str) -> tuple[Device, ...]:
+    return tuple(Device(id=f"g{at}", kind="h200", host=host, memory_bytes=1) for at, host in enumerate(hosts))
+
+
+def test_links_of_a_matrix_have_the_row_as_source() -> None:
+    rates, latencies = [[0, 2, 3], [4, 0, 5], [6, 7, 0]], [[9, 0.2, 0.3], [0.4, 9, 0.5], [0.6, 0.7, 9]]
+    found = matrix_links(devices("n", "n", "n"), rates, latencies)
+    assert len(found) == 6
+    assert found["g0", "g2"] == LinkSpeed(bytes_per_second=3, latency_seconds=0.3)
+    assert found["g2", "g0"] == LinkSpeed(bytes_per_second=6, latency_seconds=0.6)
+    with pytest.raises(InventoryError, match=r"latency_seconds has 2 rows of \[2\] numbers, needs 3 by 3"):
+        matrix_links(devices("n", "n", "n"), rates, [[0, 1], [1, 0]])
+
+
+def test_host_links_its_devices_only_and_the_last_island_wins() -> None:
+    slow, fast, fastest = (LinkSpeed(bytes_per_second=rate, latency_seconds=0.0) for rate in (1.0, 2.0, 3.0))
+    islands = (
+        Island(device_ids=("g0", "g1", "g2"), speed=fast),
+        Island(device_ids=("g1", "g2"), speed=fastest),
+    )
+    found = Topology(same_host=slow, islands=islands).links(devices("n0", "n0", "n1", "n1"))
+    assert found["g1", "g2"] == found["g2", "g1"] == fastest
+    assert found["g0", "g1"] == found["g2", "g0"] == fast
+    assert found["g2", "g3"] == found["g3", "g2"] == slow
+    assert ("g0", "g3") not in found
+    assert Topology().links(devices("n0", "n0")) == {}
+
+
+def test_island_of_one_device_twice_is_refused() -> None:
+    island = Island(device_ids=("g0", "g0"), speed=LinkSpeed(bytes_per_second=1.0, latency_seconds=0.0))
+    with pytest.raises(InventoryError, match=r"an island of \['g0', 'g0'\], needs two devices or more"):
+        Topology(islands=(island,)).links(devices("n0", "n0"))

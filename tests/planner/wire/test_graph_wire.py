@@ -45,6 +45,7 @@ from planner.wire.graph import graph_from_bytes, graph_from_proto, graph_to_byte
 from planner.wire.graph.arguments import argument_from_proto, argument_to_proto
 from planner.wire.graph.expressions import expression_to_proto
 from protos.v1 import graph_pb2
+from tests.contract.graphs import linear_chain
 from tests.random_examples import random_examples
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
@@ -361,3 +362,8 @@ def test_smallest_graph_of_each_kind_of_content_comes_back() -> None:
     assert [entry.WhichOneof("content") for entry in message.inputs] == ["value", "constant"]
     assert [entry.WhichOneof("content") for entry in message.outputs] == ["value", "constant"]
     assert graph_from_proto(message) == graph
+
+
+def test_sound_graph_comes_back_from_its_bytes() -> None:
+    graph = linear_chain(3)
+    assert graph_from_bytes(graph_to_bytes(graph)) == graph
