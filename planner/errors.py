@@ -10,6 +10,10 @@ PlannerError
 ├── NotFound
 ├── Conflict                 the state of things forbids it now
 │   ├── RequestIdReused
+│   ├── NotDeployable            a plan or graph that cannot run as it is
+│   ├── DeviceGone
+│   ├── DeviceFull
+│   ├── DeviceTaken
 │   └── WrongOffset              an upload goes on from elsewhere: `metadata["committed_bytes"]`
 ├── ResourceExhausted        a limit of the server, or its disk, is full
 ├── Corrupt                  bytes that are not what their digest says
