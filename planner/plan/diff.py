@@ -58,7 +58,7 @@ def diff_plans(graph: Graph, before: Plan, after: Plan) -> PlanDiff:
         )
     node_moves = _node_moves(before, after)
     held_before, held_after = _held(graph, before), _held(graph, after)
-    sizes = _state_bytes(graph, dict(after.symbol_values))
+    sizes = _state_bytes(graph)
     state_moves = _state_moves(held_before, held_after, sizes)
     dropped = {
         device: sum(sizes[state] for state in states - held_after.get(device, frozenset()))
@@ -114,10 +114,10 @@ def _storage_of_state(graph: Graph) -> dict[str, str]:
     }
 
 
-def _state_bytes(graph: Graph, symbol_values: Mapping[str, int]) -> dict[str, int]:
+def _state_bytes(graph: Graph) -> dict[str, int]:
+    """Dims of states are constants."""
     values = graph.values_by_id()
-    by_id = {symbol.id: symbol_values.get(symbol.name, symbol.hint) for symbol in graph.symbols}
-    return {state.name: values[state.value_id].size_bytes(by_id) for state in graph.states}
+    return {state.name: values[state.value_id].size_bytes({}) for state in graph.states}
 
 
 def _state_moves(

@@ -2,7 +2,8 @@
 
 Lanes are deterministic and talk over edges with one sender and one receiver each (a Kahn network), so what can happen
 does not depend on timing: one simulated microbatch that ends with every lane done proves all of them, since each edge
-has one send and one receive and so is empty again, and a deadlock found is one that will happen. More buffers never hurt: proven without any, proven with all.
+has one send and one receive and so is empty again, and a deadlock found is one that will happen. More buffers never
+hurt: proven without any, proven with all.
 """
 
 from __future__ import annotations

@@ -83,10 +83,11 @@ def found_in(writer: GraphWriter) -> tuple[list[tuple[int, int]], tuple[int, ...
     return list(shares(graph, node, graph.values_by_id())), writes(graph, node)
 
 
-def test_each_output_prefers_the_argument_at_its_place_where_they_match_one_to_one() -> None:
+@pytest.mark.parametrize("name", ["aten::align_tensors", "aten::broadcast_tensors"])
+def test_each_output_prefers_the_argument_at_its_place_where_they_match_one_to_one(name: str) -> None:
     writer = GraphWriter()
     first, second, one, two = writer.input(), writer.input(), writer.tensor(), writer.tensor()
-    operator = Operator(kind=OperatorKind.ATEN, name="aten::broadcast_tensors")
+    operator = Operator(kind=OperatorKind.ATEN, name=name)
     writer.call(operator, ArgumentList((ValueReference(first), ValueReference(second))), outputs=[one, two])
     assert found_in(writer) == ([(one, first), (one, second), (two, second), (two, first)], ())
     writer.call(operator, ArgumentList((ValueReference(first), ValueReference(second))), outputs=[writer.tensor(), 0])
