@@ -125,10 +125,11 @@ def test_a_write_inside_a_branch_is_a_write_of_its_operands() -> None:
     assert no_cut_groups(writer.graph(output)) == ((0, 1),)
 
 
-def test_a_position_beyond_the_positional_arguments_is_any_keyword() -> None:
+@pytest.mark.parametrize("position", [1, 2])
+def test_a_position_beyond_the_positional_arguments_is_any_keyword(position: int) -> None:
     writer = GraphWriter()
     made = writer.multiply(writer.input())
-    operator = Operator(kind=OperatorKind.OPAQUE, name="writes its third argument", mutated_arguments=(2,))
+    operator = Operator(kind=OperatorKind.OPAQUE, name="writes an argument", mutated_arguments=(position,))
     writer.call(operator, 1, outputs=[writer.tensor()])
     writer.nodes[-1] = replace(writer.nodes[-1], keyword_arguments=(("out", ValueReference(made)),))
     assert no_cut_groups(writer.graph(made)) == ((0, 1),)

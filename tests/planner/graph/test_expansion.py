@@ -59,6 +59,17 @@ def test_results_that_nobody_reads_stay_unread_in_a_copy() -> None:
     assert values_read(found.graph.nodes[2]) == (5, 6)
 
 
+def test_copies_of_several_results_leave_their_ids_to_no_other_copy() -> None:
+    writer = GraphWriter()
+    parts = [writer.tensor(), writer.tensor()]
+    writer.call(CHUNK, ValueReference(writer.input()), 2, outputs=parts)
+    joined = writer.multiply(*parts)
+    graph = writer.graph(writer.multiply(joined))
+    found = expand(graph, (0, 0, 1), ((), (0, 1)))
+    assert [node.outputs for node in found.graph.nodes] == [(1, 2), (6, 7), (4,), (8,), (5,)]
+    assert sorted(value.id for value in found.graph.values) == list(range(1, 9))
+
+
 def test_only_what_an_earlier_stage_runs_is_run_again() -> None:
     with pytest.raises(AssertionError, match="only what an earlier one runs"):
         expand(chain(), (0, 1, 1), ((), (1,)))

@@ -189,3 +189,12 @@ def test_a_plan_gives_back_its_assignment() -> None:
         replicas=((), (2,), ()),
         recomputed=(),
     )
+
+
+def test_a_stage_names_the_modules_at_its_ends() -> None:
+    writer = GraphWriter()
+    value = writer.input()
+    for path in ("", "a", "b.0", "", "c", ""):
+        value = writer.multiply(value, module_path=path)
+    plan = plan_of(writer.graph(value), (0, 0, 0, 1, 1, 2))
+    assert [(stage.first_module, stage.last_module) for stage in plan.stages] == [("a", "b.0"), ("c", "c"), ("", "")]

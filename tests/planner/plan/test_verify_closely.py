@@ -216,6 +216,30 @@ def test_gradients_and_backward_passes_are_only_where_something_is_trained_befor
     assert refused(with_stage(sound_plan(), 0, backward_seconds=1e-12)) == "backward_seconds"
 
 
+def test_an_input_has_no_gradient_that_comes_back_even_if_a_trained_state_is_added_to_it() -> None:
+    writer = GraphWriter()
+    given, weight = writer.input(), writer.state()
+    first = writer.multiply(writer.input(), weight)
+    written = writer.add_in_place(given, weight)
+    graph = trained(writer.graph(writer.multiply(written, first)))
+    options = PlanOptions(mode=BalancedMode(num_stages=2), training=Training(microbatches=2))
+    plan = make_plan(graph, "id", uneven(2), options)
+    assert [(edge.value_ids, edge.gradient_value_ids) for edge in plan.edges] == [((given, first), (first,))]
+    assert refused(with_edge(plan, 0, gradient_value_ids=(given, first)), graph) == "edge_gradients"
+
+
+def test_an_edge_of_no_value_is_no_way_for_a_lone_batch() -> None:
+    writer = GraphWriter()
+    writer.multiply(writer.input())
+    graph = writer.graph(writer.multiply(writer.state()))
+    plan = plan_of(graph, (0, 1))
+    assert [edge.value_ids for edge in plan.edges] == [()]
+    assert plan.latency_seconds == max(stage.compute_seconds for stage in plan.stages)
+    verify_plan(plan, graph)
+    together = sum(stage.compute_seconds for stage in plan.stages)
+    assert refused(replace(plan, latency_seconds=together), graph) == "latency_seconds"
+
+
 def test_gradients_are_found_anew_as_they_were_planned() -> None:
     writer = GraphWriter()
     weight, given = writer.state(), writer.input()
