@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -85,7 +87,7 @@ async def test_a_death_that_its_supervisor_notices_late_is_found_by_asking_again
         if rounds == diagnosis.ROUNDS - 1:
             daemons["b"].standing = [DIED]
 
-    monkeypatch.setattr(diagnosis.asyncio, "sleep", sleep)
+    monkeypatch.setattr(diagnosis, "asyncio", SimpleNamespace(gather=asyncio.gather, sleep=sleep))
     cause = await find_cause("dep-1", clients)
     assert cause is not None
     assert (cause.device_id, daemons["b"].asked.count("status")) == ("b", diagnosis.ROUNDS)

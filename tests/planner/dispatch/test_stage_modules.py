@@ -1,0 +1,127 @@
+"""What daemons are told of a plan: their stages, their tensors, and the edges and lanes that touch them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.dispatch.stage_modules import StageRequests, prepare_requests
+from planner.errors import NotFound
+from planner.graph.ir import Graph, WeightFile
+from planner.plan.plan import Plan
+from planner.store.blobs import BlobStore
+from planner.store.deployment_records import Deployment
+from planner.store.weights import index_safetensors
+from planner.wire.graph import graph_from_bytes, graph_to_bytes
+from protos.v1 import graph_pb2
+from tests.builders.plans import plan_of
+from tests.contract.graphs import chain_weights, linear_chain, relu_chain
+from tests.planner.store.records import deployment, placement
+
+WEIGHTS = chain_weights(num_layers=4, width=8)
+FILE = WeightFile(sha256=hashlib.sha256(WEIGHTS).digest(), size_bytes=len(WEIGHTS))
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    store = BlobStore((tmp_path / "blobs").as_uri(), tmp_path / "staging")
+    store.put(WEIGHTS)
+    return store
+
+
+def deployed(plan: Plan) -> Deployment:
+    stages = tuple(placement(stage.index, stage.device_ids[0]) for stage in plan.stages)
+    return deployment(stages=stages, generation=7)
+
+
+def prepare(blobs: BlobStore, graph: Graph, plan: Plan, edge_seconds: float = 9.5) -> StageRequests:
+    digest = blobs.put(graph_to_bytes(graph))
+    return prepare_requests(deployed(plan), plan, digest, (FILE,), blobs, edge_seconds)
+
+
+def test_each_device_loads_its_stages_from_the_bytes_of_its_tensors(blobs: BlobStore) -> None:
+    graph = linear_chain(4, 8)
+    plan = plan_of(graph, [0, 0, 1, 2], device_of_stage=[0, 1, 0])
+    requests = prepare(blobs, graph, plan)
+    assert list(requests.load) == ["node0/cpu", "node1/cpu"]
+    first, second = requests.load.values()
+    assert (first.deployment_id, first.generation, first.blob_address) == ("dep-1", 7, "")
+    assert [module.stage for module in first.stages] == [0, 2]
+    assert [module.stage for module in second.stages] == [1]
+    where = index_safetensors(blobs.read_range, FILE)
+    names = {module.stage: [state.name for state in module.states] for module in (*first.stages, *second.stages)}
+    assert names == {0: ["layers.0.weight", "layers.1.weight"], 1: ["layers.2.weight"], 2: ["layers.3.weight"]}
+    for module in (*first.stages, *second.stages):
+        part = graph_from_bytes(blobs.read(module.graph_sha256))
+        assert [state.name for state in part.states] == names[module.stage]
+        for state in module.states:
+            location = where[state.name]
+            assert (state.file_sha256, state.offset_bytes, state.length_bytes) == (
+                FILE.sha256,
+                location.offset_bytes,
+                location.length_bytes,
+            )
+
+
+def test_each_device_hears_of_its_own_edges_lanes_inputs_and_outputs(blobs: BlobStore) -> None:
+    graph = linear_chain(4, 8)
+    requests = prepare(blobs, graph, plan_of(graph, [0, 1, 2, 2]))
+    assert list(requests.connect) == ["node0/cpu", "node1/cpu", "node2/cpu"]
+    first, second, third = requests.connect.values()
+    ends = [
+        [(one.id, one.source_stage, one.target_stage, one.source_device_id, one.target_device_id) for one in told.edges]
+        for told in (first, second, third)
+    ]
+    to_second, to_third = (0, 0, 1, "node0/cpu", "node1/cpu"), (1, 1, 2, "node1/cpu", "node2/cpu")
+    assert ends == [[to_second], [to_second, to_third], [to_third]]
+    assert [value.name for one in (first, second, third) for value in one.inputs] == ["x"]
+    assert [value.name for one in (first, second, third) for value in one.outputs] == ["y"]
+    assert (len(first.inputs), len(third.outputs)) == (1, 1)
+    assert [[action.WhichOneof("kind") for action in one.lanes[0].actions] for one in (first, second, third)] == [
+        ["take_input", "forward_stage", "send_edge"],
+        ["receive_edge", "forward_stage", "send_edge"],
+        ["receive_edge", "forward_stage", "give_output"],
+    ]
+    _, forward, send = first.lanes[0].actions
+    assert (forward.forward_stage, send.send_edge) == (0, 0)
+    receive, forward, send = second.lanes[0].actions
+    assert (receive.receive_edge, forward.forward_stage, send.send_edge) == (0, 1, 1)
+    for one in (first, second, third):
+        assert (one.deployment_id, one.generation, one.deadline_seconds) == ("dep-1", 7, 9.5)
+        assert one.rendezvous_address == ""
+
+
+def test_a_value_on_an_edge_says_what_it_is(blobs: BlobStore) -> None:
+    graph = linear_chain(2, 8)
+    requests = prepare(blobs, graph, plan_of(graph, [0, 1]))
+    [edge] = requests.connect["node0/cpu"].edges
+    [value] = edge.values
+    assert (value.value, value.name) == (3, "v3")
+    assert (value.kind, value.dtype) == (graph_pb2.VALUE_KIND_TENSOR, graph_pb2.DTYPE_FLOAT32)
+    assert [dim.constant for dim in value.dims] == [2, 8]
+
+
+@pytest.mark.parametrize(("asked", "told"), [(3, 3), (0, 2)])
+def test_as_many_microbatches_in_flight_as_planned_or_two(blobs: BlobStore, asked: int, told: int) -> None:
+    graph = linear_chain(2, 8)
+    plan = plan_of(graph, [0, 1])
+    plan = replace(plan, options=replace(plan.options, microbatches_in_flight=asked))
+    requests = prepare(blobs, graph, plan)
+    assert {request.microbatches_in_flight for request in requests.connect.values()} == {told}
+
+
+def test_a_graph_without_states_needs_no_weights(blobs: BlobStore) -> None:
+    graph = relu_chain(3)
+    plan = plan_of(graph, [0, 0, 1])
+    digest = blobs.put(graph_to_bytes(graph))
+    requests = prepare_requests(deployed(plan), plan, digest, (), blobs, 1.0)
+    assert all(not module.states for request in requests.load.values() for module in request.stages)
+
+
+def test_a_tensor_that_no_file_holds_is_named(blobs: BlobStore) -> None:
+    graph = linear_chain(5, 8)
+    with pytest.raises(NotFound, match=r"layers\.4\.weight"):
+        prepare(blobs, graph, plan_of(graph, [0, 0, 1, 1, 1]))
