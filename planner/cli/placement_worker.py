@@ -108,7 +108,7 @@ def _replace(netlist: Netlist, held: Incumbent, exchange: Exchange) -> None:
     annealing = Annealing(netlist, first_turn=1)
     held = annealing.turn(held, _FIRST_STEPS, exchange.out_of_time)
     for level in count(_FIRST_LEVEL):
-        while programmes.level < level and not (held.is_proven or exchange.out_of_time()):
+        while programmes.level < level and not (programmes.is_exhausted or held.is_proven or exchange.out_of_time()):
             held = programmes.neighbourhoods(held, 1, _UNLIMITED, exchange.out_of_time)
             held = exchange.share(netlist, held)
         if held.is_proven or exchange.out_of_time():

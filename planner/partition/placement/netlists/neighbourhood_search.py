@@ -47,7 +47,11 @@ class NeighbourhoodSearch:
             cells = region(self._netlist, devices, freed, _PLACES * (1 + self.level), self._choice)
             found, is_final = placed_anew(self._netlist, devices, freed, cells, limits, out_of_time)
             self._note(devices if found is None else found, freed, is_final and self._is_all(devices, freed, cells))
-            self._in_vain = self._in_vain + 1 if found is None else 0
+            # The solver takes loads for less that are less by its tolerance alone: such devices may go round for ever.
+            is_less = found is not None and _greatest(self._netlist, found, freed) < _greatest(
+                self._netlist, devices, freed
+            )
+            self._in_vain = 0 if is_less else self._in_vain + 1
             devices = devices if found is None else found
         return devices
 
@@ -86,6 +90,10 @@ class NeighbourhoodSearch:
         net = int(netlist.net_of_pin[self._choice.choice(pins)])
         others = devices[netlist.net_cell[netlist.net_begin[net] : netlist.net_begin[net + 1]]]
         return int(self._choice.choice(others))
+
+
+def _greatest(netlist: Netlist, devices: Integers, freed: Integers) -> float:
+    return float(loads_of(netlist, devices)[freed].max())
 
 
 def _contents(devices: Integers, freed: Integers) -> bytes:
