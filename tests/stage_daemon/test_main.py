@@ -6,13 +6,13 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import pytest
+import structlog
 from google.rpc import code_pb2
 
 from protos.v1 import planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
@@ -130,13 +130,20 @@ async def test_an_address_that_is_taken_is_named(signals: None) -> None:
 
 
 @pytest.mark.services
-def test_a_process_that_cannot_start_says_why_and_ends_with_1() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+def test_what_cannot_start_says_why_and_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", end)
+    logs_before = structlog.get_config()
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as ended:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "stage_daemon", "--device", "cpu", "--listen", address]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith(f"stage-daemon: cannot listen on {address}")
+        main(["--device", "cpu", "--listen", address])
+    structlog.configure(**logs_before)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"stage-daemon: cannot listen on {address}")
 
 
 def test_options_that_make_no_sense_are_named(capsys: pytest.CaptureFixture[str]) -> None:

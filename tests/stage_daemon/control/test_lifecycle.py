@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from stage_daemon.control.lifecycle import Life, Phase, Trigger, advance
 from stage_daemon.errors import Conflict, WorkerDied
+from tests.random_examples import random_examples
 
 DIED = WorkerDied("stage 1 on node/cpu0: killed", stage=1, device_id="node/cpu0")
 
@@ -30,10 +31,30 @@ def test_the_way_of_a_deployment_that_goes_well() -> None:
     ]
 
 
-@pytest.mark.parametrize("trigger", [Trigger.CONNECTED, Trigger.CONNECT, Trigger.DRAIN])
-def test_what_comes_too_early_is_refused_with_what_is_needed(trigger: Trigger) -> None:
-    with pytest.raises(Conflict, match=r"dep-1 is loading here; to .* it has to be"):
-        advance(life(), trigger)
+NEEDED = {
+    Trigger.LOADED: Phase.LOADING,
+    Trigger.CONNECT: Phase.LOADED,
+    Trigger.CONNECTED: Phase.CONNECTING,
+    Trigger.DRAIN: Phase.RUNNING,
+}
+
+
+@pytest.mark.parametrize("trigger", NEEDED)
+@pytest.mark.parametrize("phase", Phase)
+def test_what_comes_out_of_order_is_refused_with_what_is_needed(phase: Phase, trigger: Trigger) -> None:
+    if phase is NEEDED[trigger]:
+        assert advance(life(phase), trigger).phase is not phase
+        return
+    words = f"dep-1 is {phase.value} here; to {trigger.value} it has to be {NEEDED[trigger].value}"
+    with pytest.raises(Conflict, match=words) as raised:
+        advance(life(phase), trigger)
+    assert raised.value.metadata == {"deployment_id": "dep-1", "phase": phase.value}
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if not phase.ended])
+def test_whatever_has_not_ended_can_be_let_go_of_and_can_fail(phase: Phase) -> None:
+    assert advance(life(phase), Trigger.RELEASE).phase is Phase.STOPPED
+    assert advance(life(phase), Trigger.FAIL, DIED).phase is Phase.FAILED
 
 
 def test_a_failure_keeps_its_error_and_the_first_end_stands() -> None:
@@ -44,6 +65,7 @@ def test_a_failure_keeps_its_error_and_the_first_end_stands() -> None:
     assert advance(stopped, Trigger.FAIL, DIED) == stopped
 
 
+@random_examples(100)
 @given(triggers=st.lists(st.sampled_from(Trigger), max_size=12))
 def test_nothing_leads_out_of_an_end(triggers: list[Trigger]) -> None:
     current = life()

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from protos.v1 import graph_pb2 as pb
-from stage_daemon.loader.contexts import context_arguments, leave_as_found
+from stage_daemon.errors import InvalidGraph
+from stage_daemon.loader.contexts import context_arguments, enter, leave_as_found
 from stage_daemon.loader.rebuild import rebuild_module
 from stage_daemon.loader.stage_module import StageModule
 
@@ -76,3 +77,46 @@ def test_autocast_of_the_exporting_device_becomes_the_stages_own() -> None:
     context.autocasts.add(device_class="cuda", enabled=False, dtype=pb.DTYPE_FLOAT16)
     _, autocasts = context_arguments("context 0", context, "cpu", torch.device("cuda", 0))
     assert autocasts == (("cuda", True, torch.bfloat16, False),)
+
+
+def test_autocast_of_an_unknown_device_is_refused() -> None:
+    context = pb.Context(grad_enabled=True)
+    context.autocasts.add(device_class="tpu", enabled=True, dtype=pb.DTYPE_BFLOAT16)
+    with pytest.raises(InvalidGraph, match=r"^context 3: autocast for 'tpu', needs one of"):
+        context_arguments("context 3", context, "cpu", CPU)
+
+
+def test_autocast_of_another_device_stays_that_ones() -> None:
+    context = pb.Context(grad_enabled=False)
+    context.autocasts.add(device_class="cuda", enabled=True, dtype=pb.DTYPE_FLOAT16, cache_enabled=True)
+    context.autocasts.add(device_class="cpu", enabled=False, dtype=pb.DTYPE_BFLOAT16)
+    grad_enabled, autocasts = context_arguments("context 0", context, "cpu", CPU)
+    assert not grad_enabled
+    assert autocasts == (("cpu", False, torch.bfloat16, False), ("cuda", True, torch.float16, True))
+
+
+def test_each_context_is_what_was_found_and_its_own_only() -> None:
+    """Not what the one before it has set."""
+    bfloat16 = ("cpu", True, torch.bfloat16, False)
+    with leave_as_found():
+        enter(False, (bfloat16,))
+        assert torch.is_autocast_enabled("cpu")
+        assert not torch.is_autocast_cache_enabled()
+        assert not torch.is_grad_enabled()
+        enter(True, ())
+        assert not torch.is_autocast_enabled("cpu")
+        assert torch.is_autocast_cache_enabled()
+        assert torch.is_grad_enabled()
+    with torch.autocast("cpu", dtype=torch.float16), leave_as_found():
+        enter(True, ())
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") is torch.float16
+
+
+def test_dtype_and_cache_of_autocast_are_put_back() -> None:
+    before = torch.get_autocast_dtype("cpu")
+    with leave_as_found():
+        enter(True, (("cpu", True, torch.float16, False),))
+        assert torch.get_autocast_dtype("cpu") is torch.float16
+    assert torch.get_autocast_dtype("cpu") is before
+    assert torch.is_autocast_cache_enabled()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from stage_daemon.errors import InvalidGraph
 from stage_daemon.loader.scalars import SCALAR_FUNCTIONS
+from tests.random_examples import random_examples
 
 SMALL = st.integers(-(2**20), 2**20)
 REFERENCES: dict[str, Callable[..., Any]] = {
@@ -37,6 +38,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", REFERENCES)
+@random_examples(20)
 @given(a=SMALL, b=SMALL)
 def test_on_integers_it_is_pythons(name: str, a: int, b: int) -> None:
     assume(b != 0)
@@ -61,7 +63,18 @@ def test_maximum_of_mixed_numbers_is_a_float() -> None:
         ("pow", (3, 4), 81),
         ("sym_float", (3,), 3.0),
         ("sym_int", (3.9,), 3),
+        ("sym_int", (-3.9,), -3),
         ("sym_ite", (True, 1, 2), 1),
+        ("sym_ite", (False, 1, 2), 2),
+        ("round", (2.5,), 2),
+        ("floordiv", (-7, 2), -4),
+        ("mod", (-7, 2), 1),
+        ("truediv", (7, 2), 3.5),
+        ("pow", (2, 62), 2**62),
+        ("pow", (2.0, 64), 2.0**64),
+        ("pow", (2, -1), 0.5),
+        ("add", (2**62, 2**62), 2**63),
+        ("neg", (2**63,), -(2**63)),
         ("sym_sum", ([1, 2, 3],), 6),
     ],
 )
@@ -79,6 +92,14 @@ def test_the_others(name: str, arguments: tuple[Any, ...], expected: float) -> N
         ("mul", (torch.ones(2), 2)),
         ("pow", (2, 2**40)),
         ("pow", (2**62, 64)),
+        ("pow", (1, 65)),
+        ("pow", (1, -65)),
+        ("add", (2**62, 2**62 + 1)),
+        ("sub", (-(2**62), 2**62 + 1)),
+        ("abs", (-(2**63) - 1,)),
+        ("eq", (2**64, 0)),
+        ("sym_sum", ([2**62, 2**62, 1],)),
+        ("sym_float", ("1",)),
         ("mul", (2**62, 2**62)),
         ("add", ((1,), (2,))),
     ],

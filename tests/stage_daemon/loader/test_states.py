@@ -11,8 +11,8 @@ import torch
 from protos.v1 import stage_daemon_pb2 as daemon_pb
 from stage_daemon.errors import InsufficientMemory, StateMismatch
 from stage_daemon.loader.declared import Declared
-from stage_daemon.loader.states import StateToLoad, load_states
-from tests.builders.graph_messages import tensor_bytes
+from stage_daemon.loader.states import StateToLoad, find_states, load_states
+from tests.builders.graph_messages import locations, small_message, tensor_bytes, weights
 
 
 def _load(tensor: torch.Tensor, strides: tuple[int, ...] = (), data: bytes | None = None) -> torch.Tensor:
@@ -108,4 +108,91 @@ def test_what_fits_no_memory_is_refused() -> None:
         raise AssertionError("read before the memory was there")
 
     with pytest.raises(InsufficientMemory, match="'huge'"):
+        load_states([state], read, torch.device("cpu"), lambda loaded, total: None)
+
+
+def _place(name: str, length_bytes: int, offset_bytes: int = 0) -> daemon_pb.StateLocation:
+    return daemon_pb.StateLocation(
+        name=name, file_sha256=bytes(32), offset_bytes=offset_bytes, length_bytes=length_bytes
+    )
+
+
+def test_tied_states_are_one_tensor_at_the_place_of_any_of_them() -> None:
+    weight, bias = locations()
+    weight.name = "tied.weight"
+    tied, alone = find_states(small_message(), [bias, weight])
+    assert (tied.names, alone.names) == (("linear.weight", "tied.weight"), ("linear.bias",))
+    assert (tied.location, alone.location) == (weight, bias)
+    assert (tied.declared.dims, alone.declared.dims) == ((4, 3), (4,))
+    assert tied.sha256 == hashlib.sha256(tensor_bytes(weights()["linear.weight"])).digest()
+
+
+def test_states_of_different_tie_groups_and_of_none_are_not_one() -> None:
+    graph = small_message()
+    graph.states[2].tie_group = 0
+    places = [*locations(), _place("tied.weight", 48)]
+    assert [state.names for state in find_states(graph, places)] == [
+        ("linear.weight",),
+        ("linear.bias",),
+        ("tied.weight",),
+    ]
+
+
+@pytest.mark.parametrize("length_bytes", [44, 52])
+def test_a_place_of_another_size_is_refused(length_bytes: int) -> None:
+    weight, bias = locations()
+    weight.length_bytes = length_bytes
+    words = rf"'linear.weight': its place in the weights has {length_bytes} bytes, torch.float32 \[4, 3\] needs 48"
+    with pytest.raises(StateMismatch, match=words) as raised:
+        find_states(small_message(), [weight, bias])
+    assert raised.value.metadata == {"state": "linear.weight"}
+
+
+def test_each_state_is_read_from_its_place_and_an_empty_one_from_nowhere() -> None:
+    asked: list[tuple[bytes, int, int]] = []
+    seen: list[tuple[int, int]] = []
+
+    def read(sha256: bytes, offset: int, length: int) -> Iterator[bytes]:
+        asked.append((sha256, offset, length))
+        yield bytes(length)
+
+    states = [
+        StateToLoad(("a",), Declared(torch.int32, (3,), ()), b"", _place("a", 12, offset_bytes=100)),
+        StateToLoad(("none",), Declared(torch.int32, (0, 3), ()), b"", _place("none", 0, offset_bytes=50)),
+        StateToLoad(("b", "c"), Declared(torch.int8, (5,), ()), b"", _place("b", 5, offset_bytes=7)),
+    ]
+    found = load_states(states, read, torch.device("cpu"), lambda loaded, total: seen.append((loaded, total)))
+    assert asked == [(bytes(32), 100, 12), (bytes(32), 7, 5)]
+    assert seen == [(12, 17), (17, 17)]
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {
+        "a": (3,),
+        "none": (0, 3),
+        "b": (5,),
+        "c": (5,),
+    }
+    assert found["b"] is found["c"]
+
+
+def test_bytes_may_come_in_any_chunks() -> None:
+    tensor = torch.arange(100, dtype=torch.int16)
+    data = tensor_bytes(tensor)
+
+    def read(sha256: bytes, offset: int, length: int) -> Iterator[bytes]:
+        for start, end in ((0, 1), (1, 1), (1, 150), (150, 200)):
+            yield data[start:end]
+
+    state = StateToLoad(
+        ("x",), Declared(torch.int16, (100,), ()), hashlib.sha256(data).digest(), _place("x", len(data))
+    )
+    found = load_states([state], read, torch.device("cpu"), lambda loaded, total: None)["x"]
+    assert torch.equal(found, tensor)
+
+
+def test_one_byte_too_many_is_refused_whatever_came_before() -> None:
+    def read(sha256: bytes, offset: int, length: int) -> Iterator[bytes]:
+        yield bytes(length)
+        yield b"x"
+
+    state = StateToLoad(("x",), Declared(torch.int8, (9,), ()), b"", _place("x", 9))
+    with pytest.raises(StateMismatch, match="'x': more than the 9 bytes that it has"):
         load_states([state], read, torch.device("cpu"), lambda loaded, total: None)

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 
 from stage_daemon.transport.layout import TensorLayout, pack, unpack
+from tests.random_examples import random_examples
 
 
 def test_dense_memory_is_sent_without_a_copy() -> None:
@@ -36,6 +37,7 @@ def test_impossible_layouts(dims: tuple[int, ...], strides: tuple[int, ...]) -> 
         TensorLayout(dtype=torch.float32, dims=dims, strides=strides)
 
 
+@random_examples(100)
 @given(
     dims=st.lists(st.integers(0, 4), max_size=4),
     order=st.randoms(use_true_random=False),

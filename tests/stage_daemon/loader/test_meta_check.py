@@ -1,0 +1,186 @@
+"""A stage is tried out without data: what it gives must be what the graph declares, value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from protos.v1 import graph_pb2 as pb
+from stage_daemon.errors import InvalidGraph, ShapeMismatch
+from stage_daemon.loader.meta_check import check_shapes
+from stage_daemon.loader.rebuild import rebuild_module
+
+CPU = torch.device("cpu")
+SUM = pb.Expression.Operation.OPERATOR_ADD
+
+
+def check(graph: pb.Graph) -> None:
+    check_shapes(rebuild_module(graph, CPU), graph, CPU)
+
+
+def tensor(graph: pb.Graph, value_id: int, *dims: int | str, dtype: int = pb.DTYPE_FLOAT32) -> pb.Value:
+    """A str is the symbol, at its hint."""
+    value = graph.values.add(id=value_id, name=f"t{value_id}", kind=pb.VALUE_KIND_TENSOR, dtype=dtype)
+    value.device_class = "cpu"
+    for dim in dims:
+        value.dims.add(symbol=1) if isinstance(dim, str) else value.dims.add(constant=dim)
+    return value
+
+
+def scalar(graph: pb.Graph, value_id: int, kind: int = pb.VALUE_KIND_SYM_INT) -> pb.Value:
+    return graph.values.add(id=value_id, name=f"s{value_id}", kind=kind)
+
+
+def node(graph: pb.Graph, operator: tuple[int, str, str], *reads: int, gives: int, name: str = "n") -> pb.Node:
+    kind, operator_name, overload = operator
+    graph.operators.add(kind=kind, name=operator_name, overload=overload)
+    found = graph.nodes.add(operator=len(graph.operators) - 1, outputs=[gives], name=name)
+    for value_id in reads:
+        found.arguments.add(value=value_id)
+    return found
+
+
+def aten(name: str, overload: str = "default") -> tuple[int, str, str]:
+    return pb.OPERATOR_KIND_ATEN, f"aten::{name}", overload
+
+
+def python(name: str) -> tuple[int, str, str]:
+    return pb.OPERATOR_KIND_PYTHON, name, ""
+
+
+def graph_of(*dims: int | str) -> pb.Graph:
+    """Value 1 enters, with these dims; symbol "batch" has hint 5."""
+    graph = pb.Graph(schema_version=1)
+    graph.symbols.add(id=1, name="batch", lower=1, upper=64, hint=5)
+    tensor(graph, 1, *dims)
+    graph.inputs.add(name="x", value=1)
+    return graph
+
+
+def test_sizes_and_arithmetic_on_them() -> None:
+    graph = graph_of("batch", 3)
+    size, doubled = scalar(graph, 2), scalar(graph, 3)
+    size.expression.symbol = 1
+    doubled.expression.operation.operator = SUM
+    for _ in range(2):
+        doubled.expression.operation.operands.add(symbol=1)
+    node(graph, aten("sym_size", "int"), 1, gives=2).arguments.add(integer=0)
+    node(graph, python("add"), 2, 2, gives=3)
+    check(graph)
+    doubled.expression.operation.operands.add(constant=1)
+    with pytest.raises(ShapeMismatch, match=r"^value 3 \('s3'\): the rebuilt stage gives 10, the graph declares 11"):
+        check(graph)
+
+
+def test_scalars_without_an_expression_are_of_their_kind() -> None:
+    graph = graph_of("batch", 3)
+    graph.inputs.add(name="n", value=2)
+    scalar(graph, 2)
+    found = scalar(graph, 3, pb.VALUE_KIND_SYM_FLOAT)
+    node(graph, python("sym_float"), 2, gives=3)
+    check(graph)
+    found.kind = pb.VALUE_KIND_SYM_INT
+    with pytest.raises(
+        ShapeMismatch, match=r"^value 3 \('s3'\): the rebuilt stage gives float, the graph declares int"
+    ):
+        check(graph)
+
+
+def test_what_is_no_value_to_run_is_named() -> None:
+    graph = graph_of(3)
+    graph.inputs.add(name="odd", value=2)
+    scalar(graph, 2, pb.VALUE_KIND_UNSPECIFIED)
+    with pytest.raises(InvalidGraph, match=r"^value 2 \('s2'\): has no type that can be run"):
+        check(graph)
+
+
+def test_what_depends_on_data_is_taken_as_declared() -> None:
+    """nonzero(x) has as many rows as x has ones; the sum of two such rows is compared again."""
+    graph = graph_of(4)
+    tensor(graph, 2, 7, 1, dtype=pb.DTYPE_INT64)
+    found = tensor(graph, 3, 7, 1, dtype=pb.DTYPE_INT64)
+    node(graph, aten("nonzero"), 1, gives=2)
+    node(graph, aten("add", "Tensor"), 2, 2, gives=3)
+    check(graph)
+    found.dims[0].constant = 8
+    words = r"^value 3 \('t3'\): the rebuilt stage gives torch.int64 \[7, 1\], the graph declares torch.int64 \[8, 1\]"
+    with pytest.raises(ShapeMismatch, match=words):
+        check(graph)
+
+
+def test_a_number_out_of_data_is_taken_as_declared() -> None:
+    graph = graph_of()
+    scalar(graph, 2, pb.VALUE_KIND_SYM_FLOAT)
+    tensor(graph, 3)
+    node(graph, aten("item"), 1, gives=2)
+    node(graph, aten("mul", "Scalar"), 1, 2, gives=3)
+    check(graph)
+
+
+def _wrong_dtype(graph: pb.Graph) -> None:
+    graph.values[1].dtype = pb.DTYPE_FLOAT64
+
+
+def _wrong_dim(graph: pb.Graph) -> None:
+    graph.values[1].dims[0].constant = 4
+
+
+def _scalar_for_tensor(graph: pb.Graph) -> None:
+    graph.values[1].kind = pb.VALUE_KIND_SYM_INT
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_wrong_dtype, r"gives torch.float32 \[5, 3\], the graph declares torch.float64 \[5, 3\]"),
+        (_wrong_dim, r"gives torch.float32 \[5, 3\], the graph declares torch.float32 \[4, 3\]"),
+        (_scalar_for_tensor, "gives FakeTensor, the graph declares int"),
+    ],
+)
+def test_tensors_are_compared_by_dtype_and_dims(change: Callable[[pb.Graph], None], words: str) -> None:
+    graph = graph_of("batch", 3)
+    tensor(graph, 2, "batch", 3)
+    node(graph, aten("relu"), 1, gives=2)
+    check(graph)
+    change(graph)
+    with pytest.raises(ShapeMismatch, match=rf"^value 2 \('t2'\): the rebuilt stage {words}; export the model again"):
+        check(graph)
+
+
+def test_a_number_where_a_tensor_is_declared() -> None:
+    graph = graph_of("batch", 3)
+    tensor(graph, 2)
+    node(graph, aten("sym_size", "int"), 1, gives=2).arguments.add(integer=0)
+    with pytest.raises(ShapeMismatch, match=r"gives 5, the graph declares torch.float32 \[\]"):
+        check(graph)
+
+
+def test_a_call_that_torch_refuses_names_its_node() -> None:
+    graph = graph_of(2, 3)
+    tensor(graph, 2, 2, 2)
+    node(graph, aten("matmul"), 1, 1, gives=2, name="product")
+    with pytest.raises(InvalidGraph, match=r"^node 0 \('product'\): torch refuses the call \(RuntimeError: "):
+        check(graph)
+
+
+def test_inputs_are_tried_in_their_strides() -> None:
+    """view() of a transposed tensor is refused, of a contiguous one it is not."""
+    graph = graph_of(2, 3)
+    tensor(graph, 2, 6)
+    node(graph, aten("view"), 1, gives=2).arguments.add().list.items.add(integer=6)
+    check(graph)
+    for stride in (1, 2):
+        graph.values[0].strides.add(constant=stride)
+    with pytest.raises(InvalidGraph, match="torch refuses the call"):
+        check(graph)
+
+
+def test_nothing_is_computed_and_modes_stay_as_they_were() -> None:
+    """A tebibyte is tried out."""
+    graph = graph_of(2**38)
+    tensor(graph, 2, 2**38)
+    node(graph, aten("relu"), 1, gives=2)
+    check(graph)
+    assert torch.is_grad_enabled()

@@ -1,0 +1,158 @@
+"""What a worker is told and what it gives back, from messages and to messages."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from protos.v1 import graph_pb2, stage_daemon_pb2
+from stage_daemon.errors import InvalidRequest
+from stage_daemon.runtime.actions import Forward, GiveOutput, Receive, Send, TakeInput
+from stage_daemon.runtime.egress import Result
+from stage_daemon.runtime.ingress import InputFormat, RawTensor
+from stage_daemon.transport.declared import DimensionOperator, Operation, Symbol, SymbolReference, ValueKind
+from stage_daemon.transport.parcel import Item, MicrobatchFailure
+from stage_daemon.worker import wire
+
+Wire = graph_pb2.Expression.Operation
+
+
+def given_back(*items: Item) -> list[stage_daemon_pb2.Datum]:
+    data = wire.result_to_bytes(Result(session_id=1, sequence=7, items=items))
+    response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(data)
+    assert (response.sequence, response.WhichOneof("content")) == (7, "result")
+    return list(response.result.values)
+
+
+def test_scalars_keep_their_kind() -> None:
+    found = given_back(True, 1, 1.0, False, -(2**63))
+    kinds = ["boolean", "integer", "floating", "boolean", "integer"]
+    assert [datum.WhichOneof("kind") for datum in found] == kinds
+    values = [getattr(datum, kind) for datum, kind in zip(found, kinds, strict=True)]
+    assert values == [True, 1, 1.0, False, -(2**63)]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        torch.arange(6, dtype=torch.int16).reshape(2, 3),
+        torch.arange(6.0).reshape(2, 3).t(),
+        torch.tensor(2.5, dtype=torch.bfloat16),
+        torch.empty(0, 3),
+        torch.ones(2, requires_grad=True),
+        torch.tensor([1 + 2j]).conj(),
+        torch.tensor([True, False]),
+    ],
+    ids=lambda item: f"{item.dtype}{list(item.shape)}",
+)
+def test_tensors_come_back_as_they_were_sent(item: torch.Tensor) -> None:
+    """What is given back can be sent again as an input."""
+    [datum] = given_back(item)
+    [raw] = wire.raw_items(stage_daemon_pb2.Microbatch(values=[datum]))
+    assert isinstance(raw, RawTensor)
+    assert (raw.dtype, raw.dims) == (item.dtype, tuple(item.shape))
+    declared = wire.declared_from_proto(
+        [
+            stage_daemon_pb2.EdgeValue(
+                value=1,
+                kind=graph_pb2.VALUE_KIND_TENSOR,
+                dtype=datum.tensor.dtype,
+                dims=[graph_pb2.Expression(constant=dim) for dim in item.shape],
+            )
+        ]
+    )
+    read = InputFormat(values=declared, symbols={}, device=torch.device("cpu")).read([raw])
+    assert torch.equal(read[0], item.detach().resolve_conj())
+
+
+def test_a_bool_is_a_byte_of_0_or_of_anything_else() -> None:
+    """torch computes nonsense from other bytes."""
+    declared = wire.declared_from_proto(
+        [
+            stage_daemon_pb2.EdgeValue(
+                kind=graph_pb2.VALUE_KIND_TENSOR,
+                dtype=graph_pb2.DTYPE_BOOL,
+                dims=[graph_pb2.Expression(constant=3)],
+            )
+        ]
+    )
+    raw = RawTensor(dtype=torch.bool, dims=(3,), data=b"\x00\x01\x02")
+    [found] = InputFormat(values=declared, symbols={}, device=torch.device("cpu")).read([raw])
+    assert found.view(torch.uint8).tolist() == [0, 1, 1]
+
+
+def test_a_result_that_no_message_can_hold_is_a_failure() -> None:
+    data = wire.result_to_bytes(Result(session_id=1, sequence=7, items=(torch.ones(1, dtype=torch.uint16),)))
+    response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(data)
+    assert response.sequence == 7
+    assert response.failure.reason == "INVALID_ARGUMENT"
+    assert "an output of torch.uint16" in response.failure.message
+    large = stage_daemon_pb2.ReceiveOutputsResponse.FromString(
+        wire.result_to_bytes(Result(session_id=1, sequence=8, items=(2**63,)))
+    )
+    assert (large.sequence, large.failure.reason) == (8, "RESULT_TOO_LARGE")
+
+
+def test_a_failure_keeps_its_stage_and_device() -> None:
+    failure = MicrobatchFailure(reason="STAGE_FAILED", message="why", stage=0, device_id="node0/cpu")
+    response = wire.result_to_proto(Result(session_id=1, sequence=7, failure=failure))
+    assert response.failure.HasField("stage")
+    assert (response.failure.reason, response.failure.message) == ("STAGE_FAILED", "why")
+    assert (response.failure.stage, response.failure.device_id) == (0, "node0/cpu")
+
+
+def test_values_that_came_as_nothing_or_as_an_unknown_dtype() -> None:
+    tensor = stage_daemon_pb2.Tensor(dtype=999, dims=[2], data=b"ab")
+    values = [stage_daemon_pb2.Datum(), stage_daemon_pb2.Datum(tensor=tensor), stage_daemon_pb2.Datum(boolean=False)]
+    assert wire.raw_items(stage_daemon_pb2.Microbatch(values=values)) == [
+        None,
+        RawTensor(dtype=None, dims=(2,), data=b"ab"),
+        False,
+    ]
+
+
+def test_lanes_keep_their_order() -> None:
+    lane = stage_daemon_pb2.Lane(
+        actions=[
+            stage_daemon_pb2.Action(take_input=stage_daemon_pb2.Action.TakeInput()),
+            stage_daemon_pb2.Action(receive_edge=0),
+            stage_daemon_pb2.Action(forward_stage=2),
+            stage_daemon_pb2.Action(send_edge=1),
+            stage_daemon_pb2.Action(give_output=stage_daemon_pb2.Action.GiveOutput()),
+        ]
+    )
+    assert wire.lane_from_proto(lane) == (TakeInput(), Receive(0), Forward(2), Send(1), GiveOutput())
+    lane.actions.add()
+    with pytest.raises(InvalidRequest, match="an action of no known kind"):
+        wire.lane_from_proto(lane)
+
+
+def test_every_operator_of_a_dimension_is_known() -> None:
+    for name, number in Wire.Operator.items():
+        if number:
+            operation = Wire(operator=number, operands=[graph_pb2.Expression(symbol=4)] * 2)
+            value = stage_daemon_pb2.EdgeValue(
+                kind=graph_pb2.VALUE_KIND_TENSOR,
+                dtype=graph_pb2.DTYPE_INT8,
+                dims=[graph_pb2.Expression(operation=operation)],
+            )
+            [declared] = wire.declared_from_proto([value])
+            operator = DimensionOperator[name.removeprefix("OPERATOR_")]
+            assert declared.dims == (Operation(operator, (SymbolReference(4),) * 2),)
+
+
+def test_scalars_are_declared_by_kind_and_other_values_are_refused() -> None:
+    value = stage_daemon_pb2.EdgeValue(value=3, name="n", kind=graph_pb2.VALUE_KIND_SYM_BOOL)
+    [declared] = wire.declared_from_proto([value])
+    assert (declared.value_id, declared.name, declared.kind) == (3, "n", ValueKind.BOOLEAN)
+    value.kind = graph_pb2.VALUE_KIND_UNSPECIFIED
+    with pytest.raises(InvalidRequest, match="value 'n': kind VALUE_KIND_UNSPECIFIED, needs a tensor or a scalar"):
+        wire.declared_from_proto([value])
+
+
+def test_symbols_without_an_upper_bound_have_none() -> None:
+    symbols = [graph_pb2.Symbol(id=1, name="a", lower=2, upper=0), graph_pb2.Symbol(id=2, name="b", lower=1)]
+    assert wire.symbols_from_proto(symbols) == {
+        1: Symbol(id=1, name="a", lower=2, upper=0),
+        2: Symbol(id=2, name="b", lower=1, upper=None),
+    }
