@@ -138,9 +138,10 @@ def test_what_cannot_start_says_why_and_ends_with_1(
 
     monkeypatch.setattr(os, "_exit", end)
     logs_before = structlog.get_config()
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as ended:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        main(["--device", "cpu", "--listen", address])
+        with pytest.raises(SystemExit) as ended:
+            main(["--device", "cpu", "--listen", address])
     structlog.configure(**logs_before)
     assert ended.value.code == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"stage-daemon: cannot listen on {address}")

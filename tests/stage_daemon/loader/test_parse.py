@@ -27,7 +27,7 @@ def test_bytes_come_back_as_the_message() -> None:
 
 def test_bytes_that_are_too_many_or_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     data = small_message().SerializeToString()
-    with pytest.raises(InvalidGraph, match="^graph: the bytes are not a serialized Graph"):
+    with pytest.raises(InvalidGraph, match=r"^graph: the bytes are not a serialized Graph"):
         parse_graph(data[:-1])
     monkeypatch.setattr(parse, "MAX_GRAPH_BYTES", len(data))
     parse_graph(data)

@@ -265,7 +265,7 @@ def test_what_is_wrong_in_a_subgraph_is_named_there() -> None:
 def test_operators_that_are_not_in_the_list_are_refused() -> None:
     graph = _adding()
     graph.operators[0].overload = "no_such"
-    with pytest.raises(UnsupportedOperator, match="operator 'aten::add.no_such' is not one that this daemon runs"):
+    with pytest.raises(UnsupportedOperator, match=r"operator 'aten::add.no_such' is not one that this daemon runs"):
         rebuild_module(graph, CPU)
     graph.operators[0].kind = pb.OPERATOR_KIND_OPAQUE
     with pytest.raises(UnsupportedOperator, match="operator 'aten::add' is opaque: it can be planned and not run"):
