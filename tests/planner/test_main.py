@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,11 +15,14 @@ from pathlib import Path
 import grpc
 import pytest
 
+from planner.__main__ import _serve, main
+from planner.settings import Settings
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from tests.contract.calls import balanced, inventory_message
 from tests.contract.graphs import many_nodes, sha256
 
-WAIT_SECONDS = 60.0
+pytestmark = pytest.mark.services
+WAIT_SECONDS = 120.0
 READY = "planner-server listening on "
 
 
@@ -40,17 +45,63 @@ def stub(address: str) -> planner_pb2_grpc.PlannerServiceStub:
     return planner_pb2_grpc.PlannerServiceStub(grpc.insecure_channel(address))
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "planner", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
-
-
 def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
     with running(tmp_path, "--log-format", "json") as (process, address):
         stub(address).ListPlans(planner_pb2.ListPlansRequest(), timeout=WAIT_SECONDS)
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_SECONDS) == 0
     assert (tmp_path / "planner.db").exists()
+
+
+@pytest.fixture
+def quiet_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logs of this process stay what they are."""
+    monkeypatch.setattr("planner.api.logs.configure_logs", lambda level, form: None)
+
+
+@pytest.fixture
+def signals_as_before() -> Iterator[None]:
+    handlers = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for name, handler in handlers.items():
+        signal.signal(name, handler)
+
+
+@pytest.mark.usefixtures("signals_as_before")
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_even_where_it_was_ignored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: signal.Signals
+) -> None:
+    signal.signal(name, signal.SIG_IGN)
+    serving = asyncio.create_task(_serve(Settings(listen="127.0.0.1:0", data_dir=tmp_path, stop_grace_seconds=0)))
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not (line := capsys.readouterr().out):
+            assert not serving.done(), serving.exception()
+            await asyncio.sleep(0.01)
+        assert line.startswith(READY)
+        async with grpc.aio.insecure_channel(line.removeprefix(READY).strip()) as channel:
+            await planner_pb2_grpc.PlannerServiceStub(channel).ListPlans(planner_pb2.ListPlansRequest())
+        os.kill(os.getpid(), name)
+        await serving
+    with (tmp_path / "uploads" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--database-url", "mysql://x/y"], "mysql"),
+        (["--listen", "nowhere"], "cannot listen on nowhere"),
+        (["--metrics-listen", "nowhere"], "host:port"),
+    ],
+)
+def test_what_keeps_it_from_starting_ends_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet_logs: None, arguments: list[str], told: str
+) -> None:
+    assert main(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), *arguments]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("planner-server: ")
+    assert told in line
 
 
 def test_killed_server_leaves_a_failed_plan_and_a_partial_upload(tmp_path: Path) -> None:
@@ -78,30 +129,18 @@ def test_killed_server_leaves_a_failed_plan_and_a_partial_upload(tmp_path: Path)
         assert planner.UploadBlob(iter(rest), timeout=WAIT_SECONDS).complete
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("--plan-workers", "0"), "plan_workers"),
-        (("--log-level", "loud"), "log_level"),
-        (("--nonsense",), "nonsense"),
-    ],
-)
-def test_wrong_arguments(arguments: tuple[str, ...], told: str) -> None:
-    ended = run(*arguments)
-    assert ended.returncode == 2
-    assert told in ended.stderr
-
-
-def test_what_cannot_be_had(tmp_path: Path) -> None:
+def test_a_port_or_a_folder_that_another_server_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet_logs: None
+) -> None:
     folder = tmp_path / "data"
     with running(folder) as (_, address):
-        same_port = run("--listen", address, "--data-dir", str(tmp_path / "other"))
-        same_folder = run("--listen", "127.0.0.1:0", "--data-dir", str(folder))
-    no_database = run("--listen", "127.0.0.1:0", "--data-dir", str(folder), "--database-url", "mysql://x/y")
-    for ended, told in ((same_port, address), (same_folder, "--data-dir"), (no_database, "mysql")):
-        assert ended.returncode == 1
-        assert told in ended.stderr
-        assert "Traceback" not in ended.stderr
+        same_port = ["--listen", address, "--data-dir", str(tmp_path / "other")]
+        same_folder = ["--listen", "127.0.0.1:0", "--data-dir", str(folder)]
+        for arguments, told in ((same_port, address), (same_folder, "--data-dir")):
+            assert main(arguments) == 1
+            [line] = capsys.readouterr().err.splitlines()
+            assert line.startswith("planner-server: ")
+            assert told in line
 
 
 def upload_messages(content: bytes, start: int, end: int) -> list[planner_pb2.UploadBlobRequest]:
