@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
 
+import grpc
 import pytest
+import pytest_asyncio
 
 from planner.cost.roofline import node_costs
 from planner.wire.graph import graph_from_bytes
 from planner.wire.inventory import inventory_from_proto
-from protos.v1 import plan_pb2, planner_pb2
+from protos.v1 import plan_pb2, planner_pb2, planner_pb2_grpc
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
-from tests.contract.calls import balanced, create_graph, inventory_message, refused, wait_plan
+from tests.contract.calls import WAIT_SECONDS, balanced, create_graph, inventory_message, refused, wait_plan
 from tests.contract.conftest import StartServer, open_channel
 from tests.contract.graphs import chain_bytes
+from tests.contract.scripted_daemon import ScriptedDaemon
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 
@@ -125,3 +129,61 @@ async def test_profiling_without_a_daemon_says_so(start_server: StartServer) -> 
             with refused("NOT_FOUND"):
                 async for _ in planner.ProfileGraph(request):
                     pass
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def daemon(channel: grpc.aio.Channel, name: str) -> AsyncIterator[ScriptedDaemon]:
+    """One that is registered, for a device of the test's own."""
+    running = ScriptedDaemon(f"{name}/cpu0")
+    await running.start()
+    await running.register(planner_pb2_grpc.DaemonRegistryServiceStub(channel))
+    yield running
+    await running.stop()
+
+
+def profile_request(graph_id: str, daemon: ScriptedDaemon, **more: object) -> planner_pb2.ProfileGraphRequest:
+    return planner_pb2.ProfileGraphRequest(graph_id=graph_id, device_ids=[daemon.device_id], **more)
+
+
+async def test_a_profile_on_a_daemon_tells_its_progress_and_is_stored(
+    planner: PlannerServiceStub, daemon: ScriptedDaemon, name: str
+) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
+    request = profile_request(graph.id, daemon, repetitions=10_000, warmup=3)
+    answers = [answer async for answer in planner.ProfileGraph(request, timeout=WAIT_SECONDS)]
+    assert [(one.device_id, one.device_kind) for one in answers] == [(daemon.device_id, "cpu")] * 3
+    assert [(one.num_done, one.num_distinct) for one in answers[:2]] == [(1, 3), (3, 3)]
+    assert [one.HasField("profile") for one in answers] == [False, False, True]
+    [asked] = daemon.profiles
+    assert (asked.graph_sha256.hex(), asked.repetitions, asked.warmup) == (graph.id, 10_000, 3)
+    stored = await planner.GetProfile(planner_pb2.GetProfileRequest(profile_id=answers[-1].profile.id))
+    assert stored.record == answers[-1].profile
+    assert (stored.record.num_nodes, stored.record.num_measured, stored.record.total_seconds) == (4, 3, 1.25)
+    assert [(time.node, time.seconds) for time in stored.times] == [(0, 0.5), (2, 0.5), (3, 0.25)]
+    assert [(node.node, node.reason) for node in stored.unmeasured] == [(1, "it reads a file")]
+    assert daemon.device_id in stored.record.source
+
+
+async def test_a_profile_that_its_daemon_refuses_is_not_stored(
+    planner: PlannerServiceStub, daemon: ScriptedDaemon, name: str
+) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
+    daemon.fail_on = "profile"
+    with refused("INTERNAL") as refusal:
+        async for _ in planner.ProfileGraph(profile_request(graph.id, daemon), timeout=WAIT_SECONDS):
+            pass
+    assert refusal.message == f"{daemon.device_id}: profile went wrong"
+    listed = await planner.ListProfiles(planner_pb2.ListProfilesRequest(graph_id=graph.id))
+    assert not listed.profiles
+
+
+@pytest.mark.parametrize("field", ["repetitions", "warmup"])
+async def test_more_repetitions_than_anybody_waits_for_are_refused(
+    planner: PlannerServiceStub, daemon: ScriptedDaemon, name: str, field: str
+) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
+    with refused("INVALID_ARGUMENT") as refusal:
+        async for _ in planner.ProfileGraph(profile_request(graph.id, daemon, **{field: 10_001})):
+            pass
+    assert refusal.message == f"{field} is 10001, needs 0 to 10000"
+    assert not daemon.profiles

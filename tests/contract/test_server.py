@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from functools import partial
+from urllib.request import urlopen
+
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -76,3 +81,22 @@ async def test_two_servers_in_one_folder(start_server: StartServer) -> None:
 async def test_port_that_is_taken(server: PlannerServer, start_server: StartServer) -> None:
     with pytest.raises(Unavailable, match=server.address):
         await start_server(listen=server.address)
+
+
+async def test_metrics_are_served_while_the_server_runs(
+    start_server: StartServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = await start_server(metrics_listen="127.0.0.1:0")
+    address = re.search(r"address='(127\.0\.0\.1:\d+)'", capsys.readouterr().out)
+    assert address is not None
+    async with open_channel(server.address) as channel:
+        planner = planner_pb2_grpc.PlannerServiceStub(channel)
+        await planner.ListPlans(planner_pb2.ListPlansRequest(), timeout=WAIT_SECONDS)
+    scrape = partial(urlopen, f"http://{address[1]}/metrics", timeout=WAIT_SECONDS)
+    counted = b'planner_calls_total{method="ListPlans",outcome="OK"} 1.0'
+    async with asyncio.timeout(WAIT_SECONDS):
+        while counted not in (await asyncio.to_thread(scrape)).read():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await server.stop(0)
+    with pytest.raises(OSError, match="refused"):
+        await asyncio.to_thread(scrape)
