@@ -56,7 +56,7 @@ def test_no_more_than_the_window_is_in_flight() -> None:
         results: list[object] = []
         reader = threading.Thread(target=lambda: results.extend(pipeline.run(batches(), window=4)))
         reader.start()
-        wait_until(lambda: len(daemon.received) == 4)
+        wait_until(lambda: len(daemon.received) >= 4)
         time.sleep(0.2)
         assert daemon.received == [1, 2, 3, 4]
         assert asked == [1, 2, 3, 4]
