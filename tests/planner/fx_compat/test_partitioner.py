@@ -319,6 +319,8 @@ def test_first_fit_that_runs_out_of_devices_is_no_refusal() -> None:
         ([0, 0, 0, 0, 0], {0: []}, "partition 0 has no device"),
         ([0, 0, 0, 0, 1], {0: [0]}, "partition 1 has no device"),
         ([0, 1, 1, 1, 1], {0: [0], 1: [1]}, "'d1' .1. need 192 bytes, it has 100: 92 are lacking"),
+        # Of 48 bytes each, with two tensors that two of them hold.
+        ([0, 1, 3, 3, 2], {0: [1], 1: [1], 2: [1], 3: [0]}, "'d1' .1. need 112 bytes, it has 100: 12 are lacking"),
         ([0, 1, 0, 1, 0], {0: [0], 1: [0]}, "circle: 0 -> 1 -> 0"),
     ],
 )
