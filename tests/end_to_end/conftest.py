@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     data_dir: Path = tmp_path_factory.mktemp("cluster")
-    memory = (768 * MEBIBYTE, 1024 * MEBIBYTE, 896 * MEBIBYTE, 640 * MEBIBYTE)
+    memory = (768 * MEBIBYTE, 1024 * MEBIBYTE, 896 * MEBIBYTE)
     with LocalCluster(
         data_dir=data_dir,
         memory_bytes=memory,

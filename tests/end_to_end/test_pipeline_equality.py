@@ -87,7 +87,7 @@ CUTS: Mapping[str, Cut] = {
     "mixture": Cut(),
     "resnet50": Cut(),
     # The encoder's result and its mask are read by every block of the decoder.
-    "t5": Cut(module_paths=("encoder.block.1", "decoder.block.0", "decoder.block.1"), routing=Routing.RELAY),
+    "t5": Cut(module_paths=("encoder.block.0", "decoder.block.0"), routing=Routing.RELAY),
     "unet": Cut(),
     "vit": Cut(),
 }
