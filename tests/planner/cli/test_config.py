@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from planner.cli import exit_codes
-from planner.cli.config import DEFAULT_SERVER, announced, find_server, local_server_path
+from planner.cli.config import DEFAULT_SERVER, announced, config_path, find_server, local_server_path
 from planner.errors import InvalidArgument
 from tests.planner.cli.conftest import RunCli
 
@@ -31,6 +32,40 @@ def test_the_first_of_option_config_and_local_server_counts(config: Path) -> Non
         assert find_server(None) == "planner:50051"
         assert find_server("named:1") == "named:1"
     assert not local_server_path().exists()
+
+
+def test_the_config_file_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNER_CONFIG", str(tmp_path / "mine.yaml"))
+    assert config_path() == tmp_path / "mine.yaml"
+    assert local_server_path() == tmp_path / "local-server.yaml"
+    monkeypatch.delenv("PLANNER_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert config_path() == tmp_path / "partition-planner" / "config.yaml"
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert config_path() == tmp_path / "home" / ".config" / "partition-planner" / "config.yaml"
+
+
+@pytest.mark.parametrize("text", ["server: 127.0.0.1:7", "process_id: 1", "server: 7\nprocess_id: 1", "process_id: x"])
+def test_a_local_server_that_is_half_announced_is_not_asked(config: Path, text: str) -> None:
+    local_server_path().write_text(text)
+    assert find_server(None) == DEFAULT_SERVER
+
+
+def test_a_local_server_of_another_user_is_asked(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_ours(process_id: int, number: int) -> None:
+        raise PermissionError
+
+    local_server_path().write_text("server: 127.0.0.1:7\nprocess_id: 1\n")
+    monkeypatch.setattr(os, "kill", not_ours)
+    assert find_server(None) == "127.0.0.1:7"
+
+
+def test_an_announcement_says_whose_it_is_and_goes_when_it_ends(config: Path) -> None:
+    with announced("127.0.0.1:7"):
+        assert yaml.safe_load(local_server_path().read_text()) == {"server": "127.0.0.1:7", "process_id": os.getpid()}
+        assert [path.name for path in config.parent.iterdir()] == ["local-server.yaml"]
+    assert list(config.parent.iterdir()) == []
 
 
 @pytest.mark.services

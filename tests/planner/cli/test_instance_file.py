@@ -76,13 +76,20 @@ def test_a_weight_of_one_name_is_one_weight() -> None:
         "odd": (Dtype.UINT8, (7,)),
         "m.weight": (Dtype.FLOAT32, (3,)),
     }
-    # Trained where any of its nodes trains it.
     assert {name: state.requires_grad for name, state in states.items()} == {
         "shared": True,
         "odd": False,
         "m.weight": True,
     }
     assert reads(found, "m") == ["shared", "m.weight"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_weight_is_trained_where_any_of_its_nodes_trains_it(first: bool) -> None:
+    found = instance(
+        {"id": "n", "weights": {"w": 8}, "trained": first}, {"id": "m", "weights": {"w": 8}, "trained": not first}
+    )
+    assert [state.requires_grad for state in found.graph.states] == [True]
 
 
 def test_a_weight_of_two_sizes_is_refused() -> None:

@@ -46,10 +46,12 @@ def exchange(task: Task) -> Iterator[tuple[Exchange, Connection, threading.Event
     ours, theirs = Pipe()
     ended = threading.Event()
     worker = Exchange(theirs, task, on_end=ended.set)
-    yield worker, ours, ended
-    ours.close()
-    assert ended.wait(PATIENCE_SECONDS)
-    theirs.close()
+    try:
+        yield worker, ours, ended
+    finally:
+        ours.close()
+        assert ended.wait(PATIENCE_SECONDS)
+        theirs.close()
 
 
 def sent(connection: Connection) -> list[Found]:

@@ -76,6 +76,8 @@ def test_export(cli: RunCli, graph: str, two_devices: Path) -> None:
     assert json.loads(exported("device-map")) == {"layers.0": 0, "layers.1": 1, "layers.2": 1, "layers.3": 1}
     named = json.loads(exported("device-map", "--name", "a=cuda:0", "--name", "b=1"))
     assert set(named.values()) == {"cuda:0", 1}
+    for unnamed in ("a", "=cuda:0", "a="):
+        assert "is no DEVICE=NAME" in cli("plan", "export", plan, "--format", "device-map", "--name", unnamed).stderr
     refused = cli("plan", "export", plan, "--format", "device-map", "--nearest")
     assert refused.status == exit_codes.INVALID_INPUT
 
@@ -97,6 +99,9 @@ def test_simulate_a_stream(cli: RunCli, graph: str, two_devices: Path, tmp_path:
     assert len(simulation["output_seconds"]) == 20
     assert simulation["makespan_seconds"] >= 20 * plan["bottleneck_seconds"]
     assert {event["ph"] for event in json.loads(trace.read_text())["traceEvents"]} >= {"X", "M"}
+    lost = cli("plan", "simulate", plan["id"], "--trace", tmp_path / "nowhere" / "trace.json")
+    assert lost.status == exit_codes.INVALID_INPUT
+    assert "No such file" in lost.stderr
     table = cli("plan", "simulate", plan["id"]).stdout
     assert "inference, 32 microbatches" in table
     assert "of device time is bubble" in table

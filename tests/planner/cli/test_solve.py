@@ -6,11 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from planner.cli import exit_codes
+from planner.cli.commands import solve
+from planner.cli.commands.solve import Solution
 from planner.cli.instance_file import parse_instance
 from planner.partition.placement.cost_graph import read_cost_graph
 from planner.partition.placement.loads import device_bytes, device_loads
@@ -130,3 +133,48 @@ def test_files_that_are_no_instance_are_refused(bare_cli: RunCli, tmp_path: Path
     finished = bare_cli("solve", path)
     assert finished.status == exit_codes.INVALID_INPUT
     assert "instance.json" in finished.stderr
+
+
+def solution(**changes: object) -> Solution:
+    usual = Solution(
+        instance="i",
+        objective="throughput",
+        contiguous=False,
+        value=1.5,
+        lower_bound=1.5,
+        gap=0.0,
+        proven=True,
+        seconds=2.04,
+        assignment="",
+    )
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "value 1.500000, lower bound 1.500000 (proven optimal), 2.0 s"),
+        ({"gap": 1e-6}, "value 1.500000, lower bound 1.500000 (proven optimal to 3e-06), 2.0 s"),
+        (
+            {"gap": 0.25, "proven": False, "lower_bound": 1.125},
+            "value 1.500000, lower bound 1.125000 (gap 25.00%), 2.0 s",
+        ),
+        (
+            {"value": 2e9, "lower_bound": 1e-4, "assignment": "out.json"},
+            "value 2.000000e+09, lower bound 1.000000e-04 (proven optimal), 2.0 s; written to out.json",
+        ),
+        ({"value": 0.0, "lower_bound": 0.0}, "value 0.000000, lower bound 0.000000 (proven optimal), 2.0 s"),
+    ],
+)
+def test_a_solution_in_a_line(changes: dict[str, object], line: str) -> None:
+    assert solve._summary(solution(**changes)) == line
+
+
+def test_latency_and_contiguity_of_our_own_format(bare_cli: RunCli, tmp_path: Path) -> None:
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(OWN))
+    found = bare_cli("solve", path, "--objective", "latency", "--contiguous", "-o", "json").document()
+    assert (found["objective"], found["contiguous"], found["assignment"]) == ("latency", True, "")
+    # All on the faster device.
+    assert found["value"] == pytest.approx(2.5)
+    assert found["lower_bound"] <= found["value"]

@@ -72,6 +72,7 @@ def test_no_number_that_is_none_passes(bare_cli: RunCli, tmp_path: Path, field: 
     assert "needs a finite number" in said
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
 def test_nodes_that_cost_nothing_are_placed(bare_cli: RunCli, tmp_path: Path, objective: str) -> None:
     free = [node(index, size=0, cpuLatency=0, fpgaLatency=0) for index in range(4)]

@@ -43,8 +43,8 @@ def test_each_signal_that_ends_it_is_an_interruption(number: signal.Signals) -> 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_what_it_was_started_to_ignore_stays_ignored(number: signal.Signals) -> None:
     with started_with(number), up._terminated_as_interrupted():
-        signal.raise_signal(number)
         assert signal.getsignal(number) is signal.SIG_IGN
+        signal.raise_signal(number)
 
 
 def test_sigterm_ends_it_always() -> None:

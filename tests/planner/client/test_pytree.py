@@ -90,6 +90,51 @@ def test_constants_and_none_are_filled_in() -> None:
     assert unflatten_outputs(graph_giving(tree, [DATA, 3, DATA]), ["x", "y"]) == {"a": "x", "b": (3, "y"), "c": None}
 
 
+POINT = TreeObject("tests.Point", ("x", "y"), (LEAF, LEAF))
+
+
+class Point:
+    x, y = 1, 2
+
+
+@pytest.mark.parametrize("given", [{"y": 2, "x": 1}, (1, 2), [1, 2], Point()])
+def test_a_registered_container_is_given_as_itself_or_by_its_parts(given: object) -> None:
+    assert flatten_inputs(graph_taking(call((POINT,)), [DATA, DATA]), [given], {}) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ((1, 2, 3), "found tuple, the graph was captured with tests.Point"),
+        ((1,), "found tuple, the graph was captured with tests.Point"),
+        (3, "int has no 'x', as tests.Point has"),
+        ({"x": 1, "z": 2}, r"\['z'\]: the graph was captured without it; it has \['x', 'y'\]"),
+        ({"x": 1}, r"\['y'\] is missing"),
+    ],
+)
+def test_a_registered_container_of_other_parts_is_refused(given: object, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        flatten_inputs(graph_taking(call((POINT,)), [DATA, DATA]), [given], {})
+
+
+def test_dicts_and_tuples_are_told_apart() -> None:
+    graph = graph_taking(call((TreeDict(("a",), (LEAF,)), TreeTuple((LEAF,)))), [DATA, DATA])
+    assert flatten_inputs(graph, [{"a": 1}, (2,)], {}) == [1, 2]
+    with pytest.raises(InvalidArgument, match="found list, the graph was captured with a dict"):
+        flatten_inputs(graph, [[1], (2,)], {})
+    with pytest.raises(InvalidArgument, match="found list, the graph was captured with a tuple"):
+        flatten_inputs(graph, [{"a": 1}, [2]], {})
+
+
+def test_a_container_of_constants_and_nones_may_be_left_out() -> None:
+    cache = TreeDict(("keys", "values"), (TreeList((LEAF, TreeNone())), LEAF))
+    graph = graph_taking(call((LEAF,), cache=cache, mask=LEAF), [DATA, 1, 2, DATA])
+    assert flatten_inputs(graph, ["x"], {"mask": "m"}) == ["x", "m"]
+    assert flatten_inputs(graph, ["x"], {"mask": "m", "cache": {"values": 2}}) == ["x", "m"]
+    with pytest.raises(InvalidArgument, match="input 'input_2' is 3, the graph was captured with 2"):
+        flatten_inputs(graph, ["x"], {"mask": "m", "cache": {"keys": [1, None], "values": 3}})
+
+
 def test_a_wrong_number_of_leaves_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="1 output leaves, the graph gives 2"):
         unflatten_outputs(graph_giving(TreeTuple((LEAF, LEAF)), [DATA, DATA]), ["x"])
