@@ -18,7 +18,7 @@ from planner.store.database import Database
 from planner.store.tables import DaemonRow
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from tests.contract.calls import balanced, create_graph, refused, upload, wait_plan, weights_message
-from tests.contract.conftest import SharedServer, StartServer, open_channel
+from tests.contract.conftest import LEASE_SECONDS, SharedServer, StartServer, open_channel
 from tests.contract.graphs import chain_bytes, chain_weights
 from tests.contract.scripted_daemon import GIBIBYTE, ScriptedDaemon, standing
 
@@ -374,12 +374,24 @@ async def test_a_daemon_that_was_started_anew_does_not_hold_what_the_old_one_hel
         await ScriptedDaemon(f"{world.first.device_id}9").beat(world.registry)
 
 
-@pytest.mark.parametrize("address", ["", "nowhere", "node:", "node:0", "node:x"])
+@pytest.mark.parametrize("address", ["", "nowhere", "node:", ":1", "node:0", "node:x", "node:-1", "node:65536"])
 async def test_a_daemon_without_an_address_is_refused(channel: grpc.aio.Channel, name: str, address: str) -> None:
     daemon = ScriptedDaemon(name)
     daemon.address = address
     with refused("INVALID_ARGUMENT"):
         await daemon.register(planner_pb2_grpc.DaemonRegistryServiceStub(channel))
+
+
+async def test_a_daemon_says_which_start_of_it_this_is(channel: grpc.aio.Channel, name: str) -> None:
+    registry = planner_pb2_grpc.DaemonRegistryServiceStub(channel)
+    daemon = ScriptedDaemon(name, incarnation_id="")
+    daemon.address = "node:65535"
+    with refused("INVALID_ARGUMENT") as refusal:
+        await daemon.register(registry)
+    assert "incarnation_id is empty" in refusal.message
+    daemon.incarnation_id = "first"
+    assert (await daemon.register(registry)).lease_seconds == LEASE_SECONDS
+    assert (await daemon.beat(registry)).lease_seconds == LEASE_SECONDS
 
 
 async def test_a_planner_that_starts_again(

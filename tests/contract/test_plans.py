@@ -116,6 +116,10 @@ async def test_plan_for_registered_devices(start_server: StartServer) -> None:
             planner, (await ask(planner, graph_id=graph.id, registered=one, options=balanced(1))).id
         )
         assert [device.id for device in (await get(planner, operation.id)).inventory.devices] == ["node/cpu1"]
+        turned = planner_pb2.CreatePlanRequest.RegisteredDevices(device_ids=["node/cpu1", "node/cpu0"])
+        operation = await wait_plan(planner, (await ask(planner, graph_id=graph.id, registered=turned)).id)
+        devices = (await get(planner, operation.id)).inventory.devices
+        assert [device.id for device in devices] == ["node/cpu1", "node/cpu0"]
         gone = planner_pb2.CreatePlanRequest.RegisteredDevices(device_ids=["node/gone"])
         with refused("NOT_FOUND") as refusal:
             await ask(planner, graph_id=graph.id, registered=gone)

@@ -34,8 +34,9 @@ async def test_a_cancelled_caller_waits_until_the_thread_is_done() -> None:
     caller.cancel()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not caller.done()
+    waiting = not caller.done()
     go_on.set()
+    assert waiting
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert done.is_set()

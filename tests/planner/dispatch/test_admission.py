@@ -69,8 +69,12 @@ def test_a_device_that_is_gone_is_named_with_those_that_live() -> None:
     with pytest.raises(DeviceGone, match=r"device z, planned for stage 1, .* live devices: a, b\.") as caught:
         admit(plan(stage(0, "a"), stage(1, "z")), [daemon("b"), daemon("a")], {})
     assert caught.value.metadata["device_id"] == "z"
+    assert caught.value.metadata["stage"] == "1"
+    assert caught.value.metadata["live_device_ids"] == "a, b"
     with pytest.raises(DeviceGone, match="live devices: none"):
         admit(plan(stage(0, "a")), [], {})
+    with pytest.raises(DeviceGone, match=r"device z, planned for stage 0, 2, has no live daemon"):
+        admit(plan(stage(0, "z"), stage(1, "a"), stage(2, "z")), [daemon("a")], {})
 
 
 def test_stages_of_one_device_count_together() -> None:
@@ -84,10 +88,27 @@ def test_stages_of_one_device_count_together() -> None:
 def test_what_others_were_promised_is_left_to_them() -> None:
     promised = {"a": {"dep-1": 30, "dep-2": 10}}
     assert admit(plan(stage(0, "a")), [daemon("a")], promised)
-    with pytest.raises(DeviceFull, match="promised to dep-1, dep-2; the plan needs"):
+    with pytest.raises(DeviceFull, match="promised to dep-1, dep-2; the plan needs") as caught:
         admit(plan(stage(0, "a", peak_bytes=61)), [daemon("a")], promised)
+    assert caught.value.metadata == {
+        "device_id": "a",
+        "memory_bytes": "100",
+        "needed_bytes": "61",
+        "promised_bytes": "40",
+        "deployment_ids": "dep-1, dep-2",
+    }
+
+
+def test_a_device_that_lost_memory_is_told_apart_from_one_that_is_full() -> None:
+    with pytest.raises(DeviceFull, match="less memory than when the plan was made") as caught:
+        admit(plan(stage(0, "a", peak_bytes=101)), [daemon("a")], {"a": {"dep-1": 100}})
+    assert caught.value.metadata == {"device_id": "a", "memory_bytes": "100", "needed_bytes": "101"}
+    assert admit(plan(stage(0, "a", peak_bytes=100)), [daemon("a")], {})
 
 
 def test_a_replicated_stage_is_refused() -> None:
     with pytest.raises(Conflict, match="stage 0 is planned for the devices a, b"):
         admit(plan(stage(0, "a", "b")), [daemon("a"), daemon("b")], {})
+    with pytest.raises(Conflict, match="stage 1 is planned for the devices none") as caught:
+        admit(plan(stage(0, "a"), stage(1)), [daemon("a")], {})
+    assert caught.value.metadata == {"stage": "1"}

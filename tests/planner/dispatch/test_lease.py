@@ -58,6 +58,20 @@ def test_the_failure_names_the_stage_and_the_device(second: Daemon | None, reaso
     assert failure.message.startswith("stage 1 on b: ")
 
 
+def test_a_daemon_that_is_silent_is_told_before_one_that_was_started_anew_by_the_order_of_stages() -> None:
+    anew, silent = daemon("a", incarnation_id="second"), daemon("b", seconds_left=-1)
+    failure = failure_of(DEPLOYMENT, [anew, silent], NOW)
+    assert failure is not None
+    assert (failure.reason, failure.stage, failure.message) == (
+        "DAEMON_RESTARTED",
+        0,
+        "stages 0, 2 on a: its daemon was started anew",
+    )
+    both = failure_of(DEPLOYMENT, [daemon("a", incarnation_id="second", seconds_left=0), silent], NOW)
+    assert both is not None
+    assert (both.reason, both.device_id) == ("LEASE_EXPIRED", "a")
+
+
 def test_stages_of_a_device() -> None:
     assert describe_stages(DEPLOYMENT, "a") == "stages 0, 2 on a"
     assert DEPLOYMENT.device_ids() == ("a", "b")
@@ -66,6 +80,8 @@ def test_stages_of_a_device() -> None:
 def test_lease_times() -> None:
     assert lease_end(NOW, 2.5) - NOW == timedelta(seconds=2.5)
     assert overslept(6.0, 10.0)
+    assert overslept(5.001, 10.0)
+    assert not overslept(5.0, 10.0)
     assert not overslept(1.3, 10.0)
 
 

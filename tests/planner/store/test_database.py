@@ -6,12 +6,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from planner.errors import InvalidArgument, Unavailable
+from planner.store import migrations
 from planner.store.database import Database, parse_url
 from planner.store.graphs import add_graph, get_graph
 from planner.store.tables import GraphRow, Row
@@ -31,6 +34,22 @@ async def test_migrated_schema_is_the_tables(tmp_path: Path) -> None:
         connection = await session.connection()
         assert await connection.run_sync(schema_differences) == []
     await database.close()
+
+
+@pytest.mark.services
+async def test_a_schema_that_is_taken_back_leaves_no_table(database: Database) -> None:
+    def back(connection: Connection) -> list[str]:
+        config = Config()
+        config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        return inspect(connection).get_table_names()
+
+    async with database.session() as session:
+        assert await (await session.connection()).run_sync(back) == ["alembic_version"]
+    await database.migrate()
+    async with database.session() as session:
+        assert await (await session.connection()).run_sync(schema_differences) == []
 
 
 @pytest.mark.services
