@@ -59,7 +59,7 @@ def better_or_bound(
     if max_nodes is not None:
         solver.setOptionValue("mip_max_nodes", max_nodes)
     _stop_after(solver, questions, enough, out_of_time)
-    solver.run()
+    _run(solver)
     bound = _bound(solver) * value_seconds
     info = solver.getInfo()
     if info.primal_solution_status != 2:
@@ -67,6 +67,16 @@ def better_or_bound(
     chosen = np.asarray(solver.getSolution().col_value)[1 : 1 + netlist.num_cells * netlist.num_devices]
     devices = chosen.reshape(netlist.num_cells, netlist.num_devices).argmax(axis=1)
     return Answer(devices=devices, lower_bound_seconds=bound, is_complete=_is_complete(solver))
+
+
+def _run(solver: Any) -> None:
+    """Again as it is where HiGHS cannot carry back what its presolve made of the programme."""
+    import highspy
+
+    solver.run()
+    if solver.getModelStatus() == highspy.HighsModelStatus.kSolveError:
+        solver.setOptionValue("presolve", "off")
+        solver.run()
 
 
 def _is_complete(solver: Any) -> bool:

@@ -40,6 +40,14 @@ def test_proves_that_nothing_is_better_than_the_best(number: int) -> None:
     assert best * (1 - 3e-6) <= answer.lower_bound_seconds <= best
 
 
+def test_a_programme_that_presolve_fails_on_is_solved_without() -> None:
+    netlist = netlist_of(random_problem(301_000_038, nodes=6, classes=(1, 2)))
+    best = _best_of_all(netlist)
+    answer = better_or_bound(netlist, best, questions=10_000, out_of_time=never)
+    assert answer.is_complete
+    assert best * (1 - 3e-6) <= answer.lower_bound_seconds <= best
+
+
 def test_times_in_microseconds_are_told_apart() -> None:
     problem = random_problem(3, nodes=6, classes=(1, 2), tightness=3.0)
     problem.seconds[:] *= 1e-9

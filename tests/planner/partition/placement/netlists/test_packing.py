@@ -33,15 +33,15 @@ def test_a_large_cell_leaves_the_device_to_one_that_runs_nowhere_else() -> None:
 
 @pytest.mark.fuzz
 def test_whatever_can_be_packed_is() -> None:
-    impossible = 0
-    for number in random_seeds(40):
+    impossible, numbers = 0, random_seeds(40)
+    for number in numbers:
         problem = random_problem(number, nodes=6, classes=(1, 2), groups=6)
         rooms = np.random.default_rng(number).integers(5, 16, 2).astype(np.float64)
         netlist = netlist_of(replace(problem, class_bytes=rooms))
         found = first_packing(netlist)
         impossible += found is None
         assert can_be_packed(netlist) if found is not None else not can_be_packed(netlist), number
-    assert 0 < impossible < 40
+    assert 0 < impossible < len(numbers)
 
 
 def test_packing_many_cells_ends() -> None:
