@@ -18,7 +18,7 @@ ROUND_SECONDS = 0.25
 
 
 async def find_cause(deployment_id: str, clients: Mapping[str, DaemonClient]) -> Failure | None:
-    """A daemon that cannot be reached, or else one whose worker died by itself; None if nobody stands out."""
+    """Of the first daemon that cannot be reached or whose worker died by itself; None if nobody stands out."""
     for round_index in range(ROUNDS):
         if round_index:
             await asyncio.sleep(ROUND_SECONDS)

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest_asyncio
 
+from planner.dispatch.daemon_client import CallDeadlines
 from planner.store.database import Database
 from tests.contract.databases import empty_database
 from tests.contract.scripted_daemon import ScriptedDaemon
 
 WAIT_SECONDS = 120.0
+# Nothing is late only because the machine is slow.
+PATIENT = CallDeadlines(
+    rendezvous_seconds=WAIT_SECONDS,
+    connect_seconds=WAIT_SECONDS,
+    status_seconds=WAIT_SECONDS,
+    release_seconds=WAIT_SECONDS,
+)
 
 
 @pytest_asyncio.fixture

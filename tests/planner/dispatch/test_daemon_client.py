@@ -11,7 +11,7 @@ from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, Daem
 from planner.store.deployment_records import Failure
 from protos.v1 import stage_daemon_pb2
 from tests.contract.scripted_daemon import ScriptedDaemon, standing
-from tests.planner.dispatch.conftest import eventually
+from tests.planner.dispatch.conftest import PATIENT, eventually
 
 pytestmark = pytest.mark.services
 SHORT = CallDeadlines(
@@ -49,8 +49,8 @@ CALLS: dict[str, tuple[Call, str]] = {
 async def open_client(daemons: dict[str, ScriptedDaemon]) -> AsyncIterator[Callable[..., DaemonClient]]:
     clients = []
 
-    def open_one(deadlines: CallDeadlines = CallDeadlines(), address: str = "") -> DaemonClient:  # noqa: B008  frozen
-        clients.append(DaemonClient("a", address or daemons["a"].address, deadlines))
+    def open_one(deadlines: CallDeadlines = PATIENT) -> DaemonClient:
+        clients.append(DaemonClient("a", daemons["a"].address, deadlines))
         return clients[-1]
 
     yield open_one

@@ -10,10 +10,11 @@ import pytest
 import pytest_asyncio
 
 from planner.dispatch import diagnosis
-from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
+from planner.dispatch.daemon_client import DaemonClient
 from planner.dispatch.diagnosis import find_cause, own_failure
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from tests.contract.scripted_daemon import ScriptedDaemon, standing
+from tests.planner.dispatch.conftest import PATIENT
 
 DIED = standing("dep-1", reason="WORKER_DIED")
 LOST = standing("dep-1", reason="EDGE_TIMEOUT", edge="0")
@@ -46,7 +47,7 @@ def test_what_it_only_saw_of_others_is_not_its_own(held: tuple[planner_pb2.Deplo
 
 @pytest_asyncio.fixture
 async def clients(daemons: dict[str, ScriptedDaemon]) -> AsyncIterator[dict[str, DaemonClient]]:
-    opened = {name: DaemonClient(name, daemon.address, CallDeadlines()) for name, daemon in daemons.items()}
+    opened = {name: DaemonClient(name, daemon.address, PATIENT) for name, daemon in daemons.items()}
     yield opened
     for client in opened.values():
         await client.close()

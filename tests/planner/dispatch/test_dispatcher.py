@@ -27,7 +27,7 @@ from planner.wire.graph import graph_to_bytes
 from tests.builders.plans import plan_of
 from tests.contract.graphs import relu_chain, sha256
 from tests.contract.scripted_daemon import GIBIBYTE, ScriptedDaemon
-from tests.planner.dispatch.conftest import WAIT_SECONDS, eventually
+from tests.planner.dispatch.conftest import PATIENT, WAIT_SECONDS, eventually
 from tests.planner.store.records import NOW, fill, fill_plan
 from tests.planner.store.records import graph as graph_record
 
@@ -54,7 +54,8 @@ class World:
 
     def start(self, lease_seconds: float = 600.0) -> Dispatcher:
         """Another planner on the same database."""
-        self.dispatcher = Dispatcher(self.database, self._blobs, LeaseSettings(lease_seconds=lease_seconds))
+        settings = LeaseSettings(lease_seconds=lease_seconds)
+        self.dispatcher = Dispatcher(self.database, self._blobs, settings, PATIENT)
         self._started.append(self.dispatcher)
         return self.dispatcher
 

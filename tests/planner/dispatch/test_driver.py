@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
+from planner.dispatch.daemon_client import DaemonClient
 from planner.dispatch.driver import Driver
 from planner.dispatch.ledger import Ledger
 from planner.dispatch.rollout import Broken, PlannerRestarted, Started, StopAsked
@@ -19,7 +19,7 @@ from planner.store.deployment_records import Deployment, DeploymentEvent, Deploy
 from planner.store.deployments import get_deployment
 from protos.v1 import stage_daemon_pb2
 from tests.contract.scripted_daemon import ScriptedDaemon, standing
-from tests.planner.dispatch.conftest import WAIT_SECONDS, eventually
+from tests.planner.dispatch.conftest import PATIENT, WAIT_SECONDS, eventually
 from tests.planner.store.records import deployment, fill, graph, placement
 
 pytestmark = pytest.mark.services
@@ -70,7 +70,7 @@ def requests() -> StageRequests:
 async def world(daemons: dict[str, ScriptedDaemon], database: Database) -> AsyncIterator[World]:
     record = deployment(stages=(placement(0, "a"), placement(1, "b"), placement(2, "a")))
     await fill(database, graph(), record)
-    clients = {name: DaemonClient(name, daemon.address, CallDeadlines()) for name, daemon in daemons.items()}
+    clients = {name: DaemonClient(name, daemon.address, PATIENT) for name, daemon in daemons.items()}
     ledger = Ledger(database)
     driver = Driver(record, clients, ledger)
     driver.requests = requests()
