@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from planner.client.export import ExportedModel, export, load_exported, read_exported
 from planner.errors import Corrupt, GraphError, NotFound
+from planner.graph.ir import Graph
 
 
 class Tied(nn.Module):
@@ -46,6 +48,33 @@ def test_weights_are_split_into_files_of_the_asked_size(model: ExportedModel, tm
     assert [path.name for path in paths] == ["weights-00001.safetensors", "weights-00002.safetensors"]
     assert [path.name for path in model.save_weights(tmp_path)] == ["weights-00001.safetensors"]
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "files"),
+    [
+        ([40] * 5, 100, [[0, 1], [2, 3], [4]]),
+        ([40] * 5, 80, [[0, 1], [2, 3], [4]]),
+        ([40] * 5, 79, [[0], [1], [2], [3], [4]]),
+        ([40, 400, 40, 40], 100, [[0], [1], [2, 3]]),
+        ([0, 40, 0], 40, [[0, 1, 2]]),
+        ([], 40, []),
+    ],
+)
+def test_each_file_holds_as_many_tensors_as_fit(
+    tmp_path: Path, sizes: list[int], most: int, files: list[list[int]]
+) -> None:
+    tensors = {str(index): torch.zeros(size // 4) for index, size in enumerate(sizes)}
+    paths = ExportedModel(graph=Graph(torch_version="", name=""), tensors=tensors).save_weights(tmp_path, most)
+    assert [sorted(map(int, load_file(path))) for path in paths] == files
+
+
+def test_weights_of_another_shape(model: ExportedModel, tmp_path: Path) -> None:
+    folder = model.save(tmp_path / "tied.ppgraph")
+    tensors = {**model.tensors, "embedding.weight": torch.zeros(4, 16, dtype=torch.bfloat16)}
+    save_file(tensors, folder / "weights-00001.safetensors")
+    with pytest.raises(Corrupt, match=r"'embedding.weight' is \[4, 16\], the graph says \[16, 4\]"):
+        load_exported(folder)
 
 
 def test_reading_without_tensors(model: ExportedModel, tmp_path: Path) -> None:
