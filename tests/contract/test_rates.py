@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from planner.api.server import PlannerServer
 from protos.v1 import inventory_pb2, plan_pb2, planner_pb2
@@ -13,10 +15,17 @@ from tests.contract.calls import balanced, create_graph, inventory_message, refu
 from tests.contract.conftest import StartServer, open_channel
 from tests.contract.graphs import chain_bytes
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 
 NUM_LAYERS = 10
 OWN, NEWEST = plan_pb2.RATES_FROM_OWN, plan_pb2.RATES_FROM_NEWEST
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def planner(start_server: StartServer) -> AsyncIterator[PlannerServiceStub]:
+    """Of a server of the test's own: the newest profile of a kind is another test's where one is shared."""
+    async with open_channel((await start_server()).address) as channel:
+        yield PlannerServiceStub(channel)
 
 
 async def graph_named(planner: PlannerServiceStub, name: str) -> planner_pb2.GraphRecord:
