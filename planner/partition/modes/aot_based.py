@@ -25,6 +25,7 @@ def aot_based(
     part = np.asarray(partition_of_node, dtype=np.int64)
     _check_groups(problem, part)
     _check_fixed(problem, part, device_of_partition)
+    _check_runnable(problem, part, device_of_partition)
     order = _order(problem, part, len(device_of_partition))
     rank = np.argsort(np.asarray(order, dtype=np.int64))
     assignment = Assignment(
@@ -98,6 +99,20 @@ def _check_fixed(problem: PartitionProblem, part: Integers, device_of_partition:
             f"mode aot_based: {describe_node(problem, node)} is fixed to device "
             f"{problem.labels.devices[problem.fixed_device[node]]!r}, and its partition {part[node]} is on "
             f"{problem.labels.devices[devices[node]]!r}",
+            node=node,
+        )
+
+
+def _check_runnable(problem: PartitionProblem, part: Integers, device_of_partition: Sequence[int]) -> None:
+    devices = np.asarray(device_of_partition, dtype=np.int64)[part]
+    wrong = np.flatnonzero(np.isinf(problem.compute_seconds[devices, np.arange(problem.num_nodes)]))
+    if wrong.size:
+        node = int(wrong[0])
+        able = np.flatnonzero(np.isfinite(problem.compute_seconds[:, node])).tolist()
+        raise OptionsError(
+            f"mode aot_based: {describe_node(problem, node)} is in partition {part[node]}, on "
+            f"{problem.labels.devices[devices[node]]!r}, which cannot run it; "
+            f"{', '.join(repr(problem.labels.devices[device]) for device in able[:_SHOWN])} can",
             node=node,
         )
 

@@ -46,3 +46,10 @@ def test_an_overfull_device_is_named_with_its_partitions() -> None:
     assert aot_based(given, [0, 1], [0, 1]).num_stages == 2
     with pytest.raises(Infeasible, match=r"'d1' has 40 bytes, its partitions 0 .30 bytes., 1 .20 bytes. need 50 bytes"):
         aot_based(given, [0, 1], [1, 1])
+
+
+def test_a_device_that_cannot_run_a_node_is_refused() -> None:
+    problem = chain([[1.0, float("inf")], [1.0, 1.0]])
+    with pytest.raises(OptionsError, match=r"node 1 .* is in partition 0, on 'd0', which cannot run it; 'd1' can"):
+        aot_based(problem, [0, 0], [0])
+    assert aot_based(problem, [0, 1], [0, 1]).device_of_stage == (0, 1)
