@@ -58,9 +58,6 @@ class PlannerServer:
             return cls(server, address, resources.pop_all())
         raise AssertionError("unreachable")
 
-    async def wait(self) -> None:
-        await self._server.wait_for_termination()
-
     async def stop(self, grace_seconds: float) -> None:
         """Lets calls finish for `grace_seconds`, then ends plans, connections and files in order."""
         await self._server.stop(grace_seconds)

@@ -255,6 +255,9 @@ async def test_unknown_ids_are_not_found(world: World) -> None:
     for call in cases:
         with refused("NOT_FOUND"):
             await call()
+    with refused("INVALID_ARGUMENT") as refusal:
+        await world.planner.Deploy(planner_pb2.DeployRequest(), timeout=WAIT)
+    assert "plan_id is empty" in refusal.message
 
 
 async def test_stop_drains_every_daemon_and_is_idempotent(world: World) -> None:

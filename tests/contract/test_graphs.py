@@ -132,6 +132,7 @@ async def test_request_id(planner: PlannerServiceStub, name: str) -> None:
     digest, other = await upload(planner, chain_bytes()), await upload(planner, chain_bytes(num_layers=2))
     answers = await asyncio.gather(*(create(planner, sha256=digest, request_id=name) for _ in range(4)))
     assert all(answer == answers[0] for answer in answers)
+    assert await create(planner, sha256=digest, request_id=name) == answers[0]
     with refused("REQUEST_ID_REUSED"):
         await create(planner, sha256=other, request_id=name)
 
