@@ -14,17 +14,22 @@ _Response = TypeVar("_Response")
 
 # Blobs travel in 1 MiB chunks; the largest single message is a serialized plan.
 PLANNER_MESSAGE_BYTES = 64 << 20
+CONNECT_SECONDS = 20.0
 
 
 def open_channel(address: str, *, message_bytes: int) -> grpc.Channel:
-    """Connects on the first call. A lost connection is tried again after 0.1 s at first, 2 s at most."""
+    """Connects on the first call. A lost connection is tried again after 0.1 s at first, 2 s at most.
+
+    One that comes up slowly, since the server is busy, is given CONNECT_SECONDS.
+    """
     return grpc.insecure_channel(
         address,
         options=[
             ("grpc.max_send_message_length", message_bytes),
             ("grpc.max_receive_message_length", message_bytes),
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            # In spite of its name this is how long an attempt may take; gRPC ends it no sooner than the next is due.
+            ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
             ("grpc.max_reconnect_backoff_ms", 2000),
             # A server that is gone without a word ends the call, also one that waits for events.
             ("grpc.keepalive_time_ms", 20_000),

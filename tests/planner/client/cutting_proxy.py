@@ -11,10 +11,11 @@ from contextlib import contextmanager
 class CuttingProxy:
     """Cuts each of the first connections once it has carried that many bytes towards the server."""
 
-    def __init__(self, target: str, cut_after_bytes: tuple[int, ...]) -> None:
+    def __init__(self, target: str, cut_after_bytes: tuple[int, ...], late_seconds: float = 0.0) -> None:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._budgets = list(cut_after_bytes)
+        self._late_seconds = late_seconds
         self.address = ""
         self.num_cuts = 0
         self.carried_bytes = 0
@@ -26,6 +27,7 @@ class CuttingProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         budget = self._budgets.pop(0) if self._budgets else None
+        await asyncio.sleep(self._late_seconds)
         upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
         back = asyncio.create_task(self._carry(upstream_reader, writer, None))
         try:
@@ -49,8 +51,20 @@ class CuttingProxy:
 
 @contextmanager
 def cutting_proxy(target: str, *cut_after_bytes: int) -> Iterator[CuttingProxy]:
+    with _running(CuttingProxy(target, cut_after_bytes)) as proxy:
+        yield proxy
+
+
+@contextmanager
+def late_proxy(target: str, *, seconds: float) -> Iterator[str]:
+    """Takes each connection at once and says nothing on it for so long, as a busy server does."""
+    with _running(CuttingProxy(target, (), late_seconds=seconds)) as proxy:
+        yield proxy.address
+
+
+@contextmanager
+def _running(proxy: CuttingProxy) -> Iterator[CuttingProxy]:
     """In a thread of its own, since the client under test blocks."""
-    proxy = CuttingProxy(target, cut_after_bytes)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

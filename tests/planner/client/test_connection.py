@@ -23,6 +23,7 @@ from planner.errors import (
 )
 from protos.v1 import plan_pb2, planner_pb2
 from tests.planner.client.conftest import PATIENCE_SECONDS
+from tests.planner.client.cutting_proxy import late_proxy
 from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner
 
 pytestmark = pytest.mark.services
@@ -156,3 +157,12 @@ def test_a_plan_of_many_megabytes_is_received(scripted_connection: Scripted) -> 
     script, connection = scripted_connection
     script.on("GetPlan", plan_pb2.Plan(id="p" * (12 << 20)))
     assert len(connection.call(connection.stub.GetPlan, planner_pb2.GetPlanRequest()).id) == 12 << 20
+
+
+def test_a_server_that_greets_late_is_waited_for(scripted_connection: Scripted) -> None:
+    script, connection = scripted_connection
+    script.on("GetGraph", planner_pb2.GraphRecord(id="abc"))
+    with late_proxy(connection.address, seconds=1.0) as address:
+        late = Connection(address, timeout_seconds=PATIENCE_SECONDS)
+        assert late.call(late.stub.GetGraph, GRAPH).id == "abc"
+        late.close()
