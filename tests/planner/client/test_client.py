@@ -40,8 +40,9 @@ def inventory(*memory_bytes: int) -> Inventory:
 
 
 def saved_chain(folder: Path, num_layers: int = 4) -> Path:
+    """Another graph for each test: what one of them is called, or was given, stays with it."""
     folder.mkdir()
-    (folder / "graph.pb").write_bytes(chain_bytes(num_layers, name=f"chain{num_layers}"))
+    (folder / "graph.pb").write_bytes(chain_bytes(num_layers, name=f"chain of {folder.parent.name}"))
     (folder / "weights-00001.safetensors").write_bytes(chain_weights(num_layers))
     return folder
 
