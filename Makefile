@@ -8,7 +8,8 @@ TORCH ?= torch==2.13.0
 LOCK ?= locked
 # Test processes at once.
 JOBS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -p no:randomly --durations 20 --durations-min 1
+SUITE = pytest -n $(JOBS) --dist worksteal -p no:randomly --durations 20 --durations-min 1
+PYTEST = $(BIN)/python -m $(SUITE)
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/planner.proto protos/v1/stage_daemon.proto
 
@@ -43,7 +44,7 @@ test-without-torch:
 # The suite with branches counted, in this process and all that it starts; fails where a package is under its floor.
 coverage: $(VENV)/installed.stamp
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -n $(JOBS) --dist worksteal -p no:randomly
+	$(BIN)/python -m coverage run -m $(SUITE)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m tests.coverage_floor
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -128,11 +129,10 @@ def main() -> int:
         raise SystemExit(f"no test below {' '.join(asked.paths)} is marked fuzz")
     print(f"{len(files)} files for {asked.minutes:g} minutes, first seed {asked.seed}", flush=True)
     rounds = Rounds(files, asked.seed, deadline_seconds)
-    threads = [threading.Thread(target=rounds.work) for _ in range(asked.jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        workers = [pool.submit(rounds.work) for _ in range(asked.jobs)]
+    for worker in workers:
+        worker.result()
     print(f"{rounds.num_ended} runs of a file ended, {len(rounds.commands)} tests failed")
     print(*rounds.commands, sep="\n")
     return 1 if rounds.commands else 0

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,21 @@ def read_mutant(path: Path) -> Mutant:
     if missing:
         raise BadMutant(f"{path.name}: {' '.join(missing)} is not there; name the tests that are to fail")
     return Mutant(name=path.stem, what=header["what"], tests=tests, diff=path.read_text()[header.end() :])
+
+
+def apply_diff(diff: str, folder: Path, *options: str) -> str:
+    """What git says against it; nothing where it fits. `--check` changes no file."""
+    applied = subprocess.run(
+        ["git", "apply", "-C1", "--recount", *options, "-"],
+        cwd=folder,
+        input=diff,
+        # A copy below another checkout would be taken for a part of that one.
+        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return applied.stderr.strip() or "git cannot apply it" if applied.returncode else ""
 
 
 class Workplace:
@@ -94,18 +110,9 @@ class Workplace:
                 self._touch(name, 2 * self._num_applied + 1)
 
     def _apply(self, mutant: Mutant) -> None:
-        applied = subprocess.run(
-            ["git", "apply", "-C1", "--recount", "-"],
-            cwd=self._folder,
-            input=mutant.diff,
-            # A copy below another checkout would be taken for a part of that one.
-            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(self._folder.parent)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if applied.returncode:
-            raise BadMutant(f"{mutant.name}: does not fit the source any more, write it anew: {applied.stderr.strip()}")
+        misfit = apply_diff(mutant.diff, self._folder)
+        if misfit:
+            raise BadMutant(f"{mutant.name}: does not fit the source any more, write it anew: {misfit}")
         for name in mutant.files():
             self._touch(name, 2 * self._num_applied)
 
@@ -174,11 +181,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants") as scratch:
         run_clean(Path(scratch, "clean"), mutants, asked.jobs)
         hunt = Hunt(mutants)
-        threads = [threading.Thread(target=hunt.work, args=(Path(scratch, str(job)),)) for job in range(asked.jobs)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            workers = [pool.submit(hunt.work, Path(scratch, str(job))) for job in range(asked.jobs)]
+        for worker in workers:
+            worker.result()
     print(f"{len(mutants) - len(hunt.complaints)} of {len(mutants)} mutants killed")
     print(*hunt.complaints, sep="\n")
     return 1 if hunt.complaints else 0

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.run import FOLDER, ROOT, BadMutant, read_mutant
+from tests.mutants.run import FOLDER, ROOT, BadMutant, apply_diff, read_mutant
 
 PATCHES = sorted(FOLDER.glob("*.patch"))
 
 
 @pytest.mark.services
 def test_every_mutant_fits_the_source() -> None:
-    misfits = []
-    for path in PATCHES:
-        checked = subprocess.run(
-            ["git", "apply", "--check", "-C1", "--recount", "-"],
-            cwd=ROOT,
-            input=read_mutant(path).diff,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        misfits += [f"{path.name}: {checked.stderr}"] * bool(checked.returncode)
-    assert misfits == []
+    misfits = {path.name: apply_diff(read_mutant(path).diff, ROOT, "--check") for path in PATCHES}
+    assert {name: misfit for name, misfit in misfits.items() if misfit} == {}
 
 
 def test_a_mutant_changes_the_source_and_no_test() -> None:
