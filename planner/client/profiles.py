@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 
 from planner.client.connection import Connection
 from planner.client.messages import (
@@ -110,7 +111,12 @@ class ProfileCalls:
             return named_rates(named, kinds)
         if rates_from is RatesFrom.OWN:
             return ()
-        return newest_rates(record for kind in kinds for record in self.list_profiles(device_kind=kind))
+        return newest_rates(record for kind in kinds for record in self._newest_with_rates(kind))
+
+    def _newest_with_rates(self, device_kind: str) -> Iterator[ProfileRecord]:
+        """At most one; pages past it are not asked for."""
+        records = self.list_profiles(device_kind=device_kind)
+        return islice((record for record in records if record.calibration is not None), 1)
 
     def _recorded(self, plan: StoredPlan, profile_id: str) -> Profile:
         try:

@@ -14,10 +14,11 @@ from planner.graph.ir import Dtype, ValueKind
 from planner.plan.options import Mode, SizeBasedMode
 from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
 from planner.store.database import Database
-from planner.store.graphs import GraphRecord, add_graph
+from planner.store.graphs import add_graph
 from planner.store.inventories import InventoryRecord, add_inventory
 from planner.store.plans import add_plan, get_plan
 from tests.builders.options import MODES, full_options
+from tests.planner.store import records
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 DIM = Operation(ExpressionOperator.FLOOR_DIVIDE, (Operation(ExpressionOperator.ADD, (SymbolReference(3), -1)), 2))
@@ -115,23 +116,8 @@ def plan(mode: Mode) -> Plan:
 async def test_plan_is_the_same_after_its_rows(database: Database, mode: Mode) -> None:
     made = plan(mode)
     async with database.session() as session:
-        await add_graph(session, graph_record(made.graph_id))
+        await add_graph(session, records.graph(made.graph_id, name="t5"))
         await add_inventory(session, InventoryRecord(id="inv-1", name="", inventory=INVENTORY, created_at=NOW))
         await add_plan(session, "plan-1", made, "inv-1", NOW)
     async with database.session() as session:
         assert await get_plan(session, "plan-1") == (made, NOW)
-
-
-def graph_record(graph_id: str) -> GraphRecord:
-    return GraphRecord(
-        id=graph_id,
-        name="t5",
-        torch_version="2.13.0",
-        size_bytes=1,
-        num_nodes=17,
-        num_states=0,
-        state_bytes=0,
-        weights=(),
-        not_deployable_reason="",
-        created_at=NOW,
-    )

@@ -14,8 +14,9 @@ from planner.cost.measured import MeasuredTimes
 from planner.errors import NotFound, OptionsError
 from planner.plan.options import RatesFrom
 from planner.store.database import Database
-from planner.store.graphs import GraphRecord, add_graph
+from planner.store.graphs import add_graph
 from planner.store.profiles import Profile, ProfileRecord, calibrations_for, save_profile, times_for
+from tests.planner.store import records
 
 pytestmark = pytest.mark.services
 
@@ -30,7 +31,7 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     await opened.migrate()
     async with opened.session() as session:
         for graph_id in (ONE, OTHER):
-            await add_graph(session, graph_record(graph_id))
+            await add_graph(session, records.graph(graph_id))
         await save_profile(session, profile("prof-a", ONE, "cpu", batch=16, age=3, fitted=50))
         await save_profile(session, profile("prof-b", OTHER, "cpu", batch=4, age=2, fitted=8))
         await save_profile(session, profile("prof-c", OTHER, "cpu", batch=16, age=2, fitted=9))
@@ -59,21 +60,6 @@ def profile(name: str, graph_id: str, kind: str, *, batch: int, age: int, fitted
         graph_id=graph_id, device_kind=kind, symbol_values=symbol_values, source=name, seconds=((0, 0.5),)
     )
     return Profile(record=record, times=times, unmeasured=())
-
-
-def graph_record(graph_id: str) -> GraphRecord:
-    return GraphRecord(
-        id=graph_id,
-        name="g",
-        torch_version="2.13.0",
-        size_bytes=1,
-        num_nodes=60,
-        num_states=0,
-        state_bytes=0,
-        weights=(),
-        not_deployable_reason="",
-        created_at=NOW,
-    )
 
 
 async def test_times_are_the_graphs_own_newest_first(database: Database) -> None:
