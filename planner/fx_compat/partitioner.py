@@ -22,6 +22,7 @@ from planner.fx_compat.partitioning.config import (
     PartitionerConfig,
     PartitionLatency,
     PartitionMode,
+    own_config,
 )
 from planner.fx_compat.partitioning.dag import DAG, DAGNode, dag_of
 from planner.fx_compat.partitioning.devices import (
@@ -101,17 +102,21 @@ class Partitioner:
     def partition_graph(
         self, fx_module: fx.GraphModule, torch_module: torch.nn.Module, partitioner_config: PartitionerConfig
     ) -> PartitionResult:
-        """The nodes need shapes (see get_size_of_all_nodes). Raises kinds of RuntimeError; see partitioner_errors."""
-        check_devices(partitioner_config.devices)
-        self.devices = list(partitioner_config.devices)
+        """The nodes need shapes (see get_size_of_all_nodes). Raises kinds of RuntimeError; see partitioning/errors.py.
+
+        torch.fx's own PartitionerConfig, Device and NodeLatency are taken as well.
+        """
+        config = own_config(partitioner_config)
+        check_devices(config.devices)
+        self.devices = list(config.devices)
         program = _numbered(fx_module)
-        if partitioner_config.mode is PartitionMode.aot_based:
-            partitions = partitions_as_given(program, partitioner_config)
+        if config.mode is PartitionMode.aot_based:
+            partitions = partitions_as_given(program, config)
         else:
-            partitions = choose_partitions(program, fx_module, partitioner_config)
+            partitions = choose_partitions(program, fx_module, config)
         set_parents_and_children(partitions)
         get_bfs_level_partition(partitions)
-        if partitioner_config.saturate_host:
+        if config.saturate_host:
             saturate(partitions, self.devices)
         self.partitions = partitions
         self.node_to_partition = get_node_to_partition_mapping(partitions)

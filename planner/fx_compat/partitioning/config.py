@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from torch.fx import Node
 
+from planner.fx_compat.partitioning.errors import UnknownMode
+
 
 class Device(NamedTuple):
     name: str
@@ -52,3 +54,21 @@ class PartitionerConfig(NamedTuple):
     node_to_partition_mapping: Mapping[Node, int] = MappingProxyType({})
     partition_to_logical_device_mapping: Mapping[int, list[int]] = MappingProxyType({})
     saturate_host: bool = False
+
+
+def own_config(config: PartitionerConfig) -> PartitionerConfig:
+    """Ours for torch.fx's, whose modes are another enumeration of the same names and numbers.
+
+    Raises UnknownMode for a mode that is neither's.
+    """
+    return PartitionerConfig(**{**config._asdict(), "mode": _known_mode(config.mode)})
+
+
+def _known_mode(mode: object) -> PartitionMode:
+    own = PartitionMode.__members__.get(mode.name) if isinstance(mode, Enum) else None
+    if own is None or own.value != mode.value:  # type: ignore[attr-defined]
+        raise UnknownMode(
+            f"mode {mode!r} is none of PartitionMode's: {', '.join(PartitionMode.__members__)}; "
+            f"set `mode` of the PartitionerConfig to one of them"
+        )
+    return own

@@ -17,5 +17,9 @@ class BadMapping(OptionsError, RuntimeError):
     """A given partition or transfer rate that cannot be carried out."""
 
 
+class UnknownMode(OptionsError, RuntimeError):
+    """A mode that is neither ours nor torch.fx's."""
+
+
 class DevicesTooSmall(Infeasible, RuntimeError):
     """No placement exists; `metadata` has the bytes."""

@@ -235,3 +235,36 @@ def test_hundreds_of_operations_are_placed() -> None:
     sizes = [int(total_bytes(module) * 0.3)] * 5
     found, _ = partitioned(ours, module, "cost_aware", sizes, **asked)
     assert is_sound(found.partitions, sizes)
+
+
+@pytest.mark.parametrize("mode", [mode.name for mode in ours.PartitionMode])
+def test_torchs_own_config_asks_for_the_same_mode(mode: str) -> None:
+    program, _ = random_program(3, 12)
+    sizes = [int(total_bytes(program) * 0.8)] * 3
+    nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    given = {
+        "transfer_rate_bytes_per_sec": 8.0,
+        "node_to_latency_mapping": random_latencies(program, 3),
+        "node_to_partition_mapping": {node: int(index >= 6) for index, node in enumerate(nodes)},
+        "partition_to_logical_device_mapping": {0: [2], 1: [0]},
+    }
+    own, _ = partitioned(ours, program, mode, sizes, **given)
+    torchs = Torchs.PartitionerConfig(
+        [Torchs.Device(f"d{index}", size, index) for index, size in enumerate(sizes)],
+        Torchs.PartitionMode[mode],
+        **given,
+    )
+    partitioner = ours.Partitioner()
+    partitioner.partition_graph(program, program, torchs)
+    assert described(partitioner) == described(own)
+    # Without embeddings sparse_nn places by size.
+    if mode not in ("size_based", "sparse_nn"):
+        by_size, _ = partitioned(ours, program, "size_based", sizes)
+        assert described(own) != described(by_size), "the modes are told apart by this program"
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    program, _ = random_program(3, 5)
+    config = ours.PartitionerConfig([ours.Device("d", 10**6, 0)], "kl_based")  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"mode 'kl_based' is none of PartitionMode's: size_based, .*aot_based"):
+        ours.Partitioner().partition_graph(program, program, config)
