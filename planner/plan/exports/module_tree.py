@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
 from planner.plan.plan import Plan
+
+# A second list with at least this share of the first one's nodes is a part of the model (an encoder, a vision tower);
+# with less it is a stem or a classifier, whose nodes go with the layers beside them.
+_OTHER_LIST = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +45,13 @@ def enclosing_modules(path: str) -> Iterator[str]:
 
 
 def find_layers(graph: Graph, plan: Plan, *, nearest: bool = False) -> Layers:
-    """The container with the most numbered modules, and the stage of each.
+    """The outermost container of numbered modules that runs most of the nodes, and the stage of each.
 
     A layer that is cut in two is an OptionsError; with `nearest` it counts for the stage that runs most of its nodes.
-    Raises OptionsError where there are no layers, or their stages do not ascend.
+    Raises OptionsError where there are no layers, or two lists of them, or their stages do not ascend.
     """
     members = _numbered_modules(graph)
-    if not members:
-        raise OptionsError(
-            "the graph has no numbered layers, such as model.layers.0, and this format cuts between layers"
-        )
-    path = max(members, key=lambda found: (len(members[found]), -found.count("."), found))
+    path = _block_list(members)
     numbers = sorted(members[path])
     if numbers != list(range(len(numbers))):
         missing = next(number for number in range(numbers[-1]) if number not in members[path])
@@ -62,9 +62,38 @@ def find_layers(graph: Graph, plan: Plan, *, nearest: bool = False) -> Layers:
         if other < one:
             raise OptionsError(
                 f"layer {path}.{number} runs in stage {other}, the layer before it in stage {one}; "
-                f"this format needs layers in order: plan without --free"
+                f"this format needs layers in order: {how_to_keep_program_order(plan)}"
             )
     return Layers(path=path, stage_of_layer=tuple(found))
+
+
+def how_to_keep_program_order(plan: Plan) -> str:
+    if getattr(plan.options.mode, "free", False):
+        return "plan without --free"
+    return "plan with --mode balanced, whose stages follow the program"
+
+
+def _block_list(members: Mapping[str, Mapping[int, Sequence[int]]]) -> str:
+    """Experts and the like are numbered too, inside of a layer: only containers in no numbered module count."""
+    num_nodes = {
+        path: sum(map(len, numbered.values()))
+        for path, numbered in members.items()
+        if not any(name.isdecimal() for name in path.split("."))
+    }
+    if not num_nodes:
+        raise OptionsError(
+            "the graph has no numbered layers, such as model.layers.0, and this format cuts between layers"
+        )
+    path = max(num_nodes, key=lambda one: (num_nodes[one], one))
+    enough = _OTHER_LIST * num_nodes[path]
+    others = [one for one in num_nodes if one != path and len(members[one]) > 1 and num_nodes[one] > enough]
+    if others:
+        lists = ", ".join(f"{one} ({len(members[one])})" for one in (path, *others))
+        raise OptionsError(
+            f"the graph has several lists of layers: {lists}. This format counts the layers of one; for such a model "
+            f"export with --format device-map or torchtitan"
+        )
+    return path
 
 
 def _numbered_modules(graph: Graph) -> dict[str, dict[int, list[int]]]:

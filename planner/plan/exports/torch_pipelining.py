@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
-from planner.plan.exports.module_tree import enclosing_modules, stage_of_node
+from planner.plan.exports.module_tree import enclosing_modules, how_to_keep_program_order, stage_of_node
 from planner.plan.plan import Plan
 
 
@@ -67,7 +67,7 @@ def _starts(plan: Plan) -> Sequence[int]:
     if broken is not None:
         raise OptionsError(
             f"stage {broken.index} is made of {len(broken.node_ranges)} pieces of the program; a split spec needs "
-            f"stages that follow each other: plan without --free"
+            f"stages that follow each other: {how_to_keep_program_order(plan)}"
         )
     return [stage.node_ranges[0][0] for stage in plan.stages[1:]]
 

@@ -78,8 +78,10 @@ def test_export(cli: RunCli, graph: str, two_devices: Path) -> None:
     assert set(named.values()) == {"cuda:0", 1}
     for unnamed in ("a", "=cuda:0", "a="):
         assert "is no DEVICE=NAME" in cli("plan", "export", plan, "--format", "device-map", "--name", unnamed).stderr
-    refused = cli("plan", "export", plan, "--format", "device-map", "--nearest")
+    assert json.loads(exported("device-map", "--nearest")) == json.loads(exported("device-map"))
+    refused = cli("plan", "export", plan, "--format", "torchtitan", "--nearest")
     assert refused.status == exit_codes.INVALID_INPUT
+    assert "only vllm, megatron, device-map move what is cut" in refused.stderr
 
 
 def test_layers_are_kept_whole(cli: RunCli, graph: str, two_devices: Path) -> None:

@@ -9,7 +9,6 @@ from torch.distributed.pipelining import SplitPoint, pipeline
 from planner.client.export import export
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
-from planner.plan.exports.device_map import device_map
 from planner.plan.exports.megatron import megatron_layout
 from planner.plan.exports.torch_pipelining import split_spec, torchtitan_parts
 from planner.plan.exports.vllm import vllm_layer_partition
@@ -120,18 +119,58 @@ def test_parts_hold_whole_modules(graph: Graph) -> None:
     ]
 
 
-def test_device_map_names_the_largest_modules_of_one_device(graph: Graph) -> None:
-    plan = plan_of(graph, stages_at(graph, "layers.3.down"), device_of_stage=(1, 0))
-    assert device_map(graph, plan) == {
-        "embed": 0,
-        "layers.0": 0,
-        "layers.1": 0,
-        "layers.2": 0,
-        "layers.3.up": 0,
-        "layers.3.down": 1,
-        "layers.4": 1,
-        "norm": 1,
-        "head": 1,
-    }
-    names = {"node0/cpu": "cpu", "node1/cpu": 3}
-    assert device_map(graph, plan_of(graph, [0] * len(graph.nodes)), names) == {"": "cpu"}
+class Experts(torch.nn.Module):
+    """More experts than the model has layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum((expert(x) for expert in self.experts), x)
+
+
+class Mixture(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(7)))
+        self.layers = torch.nn.ModuleList(Experts() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_layers_are_counted_not_the_experts_in_them() -> None:
+    graph = export(Mixture(), (torch.ones(2, 4),)).graph
+    plan = plan_of(graph, stages_at(graph, "layers.2"))
+    assert vllm_layer_partition(graph, plan) == "2,1"
+    assert megatron_layout(graph, plan) == "Et*2|tL"
+
+
+class EncoderDecoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.ModuleList(Block() for _ in range(2))
+        self.decoder = torch.nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (*self.encoder, *self.decoder):
+            x = layer(x)
+        return x
+
+
+def test_two_lists_of_layers_are_refused() -> None:
+    graph = export(EncoderDecoder(), (torch.ones(2, 8),)).graph
+    plan = plan_of(graph, stages_at(graph, "decoder.1"))
+    for export_ in (vllm_layer_partition, megatron_layout):
+        with pytest.raises(OptionsError, match=r"several lists of layers: decoder \(3\), encoder \(2\)\..*device-map"):
+            export_(graph, plan)
+
+
+def test_stages_in_pieces_are_told_what_to_ask_for(graph: Graph) -> None:
+    pieces = [0, 0, 0, 1, 1, 1, 0, 0, *[1] * (len(graph.nodes) - 8)]
+    with pytest.raises(OptionsError, match=r"is made of \d pieces of the program; .*: plan with --mode balanced"):
+        split_spec(graph, plan_of(graph, pieces))

@@ -38,7 +38,7 @@ def test_modules_around_a_path() -> None:
     assert list(enclosing_modules("")) == []
 
 
-def test_layers_are_those_of_the_container_with_the_most_and_the_outermost_of_equals() -> None:
+def test_layers_are_those_of_the_outermost_container_that_runs_most() -> None:
     assert layers(0, 0, 1, modules=("few.0", "many.0", "many.1")) == ("many", (0, 1))
     assert layers(0, 1, modules=("outer.0.inner.0", "outer.1.inner.0")) == ("outer", (0, 1))
     assert layers(0, 0, 1, 1, modules=("a.0.b.0", "a.0.b.1", "a.1.b.0", "a.1.b.1")) == ("a", (0, 1))
@@ -92,7 +92,7 @@ def test_a_split_spec_needs_stages_that_follow_each_other() -> None:
     first = writer.multiply(writer.input(), module_path="a")
     second = writer.multiply(writer.input(), module_path="b")
     graph = writer.graph(writer.multiply(first, module_path="a"), writer.multiply(second, module_path="b"))
-    with pytest.raises(OptionsError, match=r"stage 0 is made of 2 pieces of the program.*plan without --free"):
+    with pytest.raises(OptionsError, match=r"stage 0 is made of 2 pieces of the program.*plan with --mode balanced"):
         split_spec(graph, plan_of(graph, (0, 1, 0, 1)))
 
 
@@ -113,12 +113,15 @@ def test_parts_are_the_outermost_modules_that_one_stage_runs() -> None:
     assert cut.value.metadata["module"] == "h"
 
 
-def test_a_state_of_two_stages_goes_with_the_first_and_unused_ones_nowhere() -> None:
-    writer = GraphWriter()
-    shared, own, unused = writer.state(), writer.state(), writer.state()
-    value = writer.multiply(writer.input(), shared)
-    graph = writer.graph(writer.multiply(value, shared, own))
-    assert unused not in {value_id for node in graph.nodes for value_id in node.outputs}
-    plan = plan_of(graph, (0, 1), device_of_stage=(1, 0))
-    assert device_map(graph, plan) == {"block.0": 0, "block.1": 1}
-    assert device_map(graph, plan, {"node0/cpu": "cuda:3", "node1/cpu": 7}) == {"block.0": 7, "block.1": "cuda:3"}
+def test_devices_are_numbered_in_the_order_of_stages_or_named() -> None:
+    graph = program("a", "b", "b.c")
+    plan = plan_of(graph, (0, 1, 1), device_of_stage=(1, 0))
+    assert device_map(graph, plan) == {"a": 0, "b": 1}
+    assert device_map(graph, plan, {"node0/cpu": "cuda:3", "node1/cpu": 7}) == {"a": 7, "b": "cuda:3"}
+    assert device_map(graph, plan_of(graph, (0, 0, 0))) == {"": 0}
+
+
+def test_a_program_without_modules_is_refused() -> None:
+    graph = program("", "")
+    with pytest.raises(OptionsError, match="the module itself runs on node0/cpu, node1/cpu"):
+        device_map(graph, plan_of(graph, (0, 1)), nearest=True)

@@ -30,12 +30,16 @@ class ExportFormat(Enum):
     DEVICE_MAP = "device-map"
 
 
+_NEAREST = (ExportFormat.VLLM, ExportFormat.MEGATRON, ExportFormat.DEVICE_MAP)
+
+
 @app.command("export")
 def export(
     plan: PlanArgument,
     format_: Annotated[ExportFormat, typer.Option("--format", help="Whose words to write the cuts in.")],
     nearest: Annotated[
-        bool, typer.Option("--nearest", help="vllm, megatron: a layer that is cut goes where most of it runs.")
+        bool,
+        typer.Option("--nearest", help="vllm, megatron, device-map: what is cut goes where most of it runs."),
     ] = False,
     name: Annotated[
         list[str] | None,
@@ -45,8 +49,9 @@ def export(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """A plan's cuts for another system: an environment variable, a flag, or JSON."""
-    if nearest and format_ not in (ExportFormat.VLLM, ExportFormat.MEGATRON):
-        raise OptionsError(f"--nearest with --format {format_.value}: only vllm and megatron count layers")
+    if nearest and format_ not in _NEAREST:
+        takes = ", ".join(one.value for one in _NEAREST)
+        raise OptionsError(f"--nearest with --format {format_.value}: only {takes} move what is cut")
     names = dict(map(_device_name, name or []))
     with connect(server) as client:
         found = client.get_plan(plan)
@@ -67,7 +72,7 @@ _EXPORTS: Mapping[ExportFormat, Callable[[Graph, Plan, bool, Mapping[str, int | 
     ExportFormat.TORCH_PIPELINING: lambda graph, plan, *_: split_spec(graph, plan),
     ExportFormat.TORCHTITAN: lambda graph, plan, *_: torchtitan_parts(graph, plan),
     ExportFormat.MEGATRON: _megatron,
-    ExportFormat.DEVICE_MAP: lambda graph, plan, _, names: device_map(graph, plan, names),
+    ExportFormat.DEVICE_MAP: lambda graph, plan, nearest, names: device_map(graph, plan, names, nearest=nearest),
 }
 
 
