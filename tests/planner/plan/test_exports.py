@@ -133,8 +133,8 @@ class Experts(torch.nn.Module):
 class Mixture(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.stem = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(7)))
-        self.layers = torch.nn.ModuleList(Experts() for _ in range(3))
+        self.stem = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(3)))
+        self.layers = torch.nn.ModuleList(Experts() for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
@@ -145,9 +145,9 @@ class Mixture(torch.nn.Module):
 
 def test_layers_are_counted_not_the_experts_in_them() -> None:
     graph = export(Mixture(), (torch.ones(2, 4),)).graph
-    plan = plan_of(graph, stages_at(graph, "layers.2"))
-    assert vllm_layer_partition(graph, plan) == "2,1"
-    assert megatron_layout(graph, plan) == "Et*2|tL"
+    plan = plan_of(graph, stages_at(graph, "layers.1"))
+    assert vllm_layer_partition(graph, plan) == "1,1"
+    assert megatron_layout(graph, plan) == "Et|tL"
 
 
 class EncoderDecoder(torch.nn.Module):
