@@ -10,6 +10,8 @@ LOCK ?= locked
 JOBS ?= 2
 SUITE = pytest -n $(JOBS) --dist worksteal -p no:randomly --durations 20 --durations-min 1
 PYTEST = $(BIN)/python -m $(SUITE)
+# The suite starts some two hundred processes; where compiled modules are not kept, each compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/planner.proto protos/v1/stage_daemon.proto
 

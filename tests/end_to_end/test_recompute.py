@@ -30,9 +30,9 @@ pytestmark = pytest.mark.services
 FLOPS_PER_SECOND, MEMORY_BYTES_PER_SECOND = 1e11, 2e10
 SLOW = LinkSpeed(bytes_per_second=3e7, latency_seconds=1e-5)
 SIZES = {"batch": 1, "sequence": 64}
-LAYERS = 6
+LAYERS = 4
 # A layer that each stage has to hold, so that every stage needs the mask and the tables.
-HELD = {2: (0, 5), 3: (0, 2, 5)}
+HELD = {2: (0, 3), 3: (0, 1, 3)}
 
 
 @pytest.fixture(scope="module")

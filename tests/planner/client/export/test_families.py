@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
 from torch import nn
 
-from planner.client.export import ExportedModel, export
+from planner.client.export import export
 from planner.graph.ir import OperatorKind, StateKind, TreeObject, ValueReference, values_read
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
+from tests.builders.exported import exported
 from tests.builders.registry import FAMILIES
 
 # One of each structure; the round-trip tests export every family.
@@ -29,12 +28,6 @@ class Residual(nn.Module):
         found = self.activation(self.convolution(images))
         found += images
         return self.activation(found)
-
-
-@cache
-def exported(family: str) -> ExportedModel:
-    case = FAMILIES[family]()
-    return export(case.module, case.args, case.kwargs, dynamic_shapes=case.dynamic_shapes, name=family)
 
 
 @pytest.mark.parametrize("family", STRUCTURES)

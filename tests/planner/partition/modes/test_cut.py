@@ -86,11 +86,9 @@ def test_the_larger_stage_gets_the_larger_device() -> None:
 
 @pytest.fixture(scope="module")
 def t5_graph() -> Graph:
-    from planner.client.export import export
-    from tests.builders.t5 import t5
+    from tests.builders.exported import exported
 
-    case = t5(layers=2)
-    return export(case.module, case.args, dict(case.kwargs), dynamic_shapes=case.dynamic_shapes, name="t5").graph
+    return exported("t5").graph
 
 
 def t5_plan(graph: Graph, paths: tuple[str, ...], routing: Routing) -> Plan:
