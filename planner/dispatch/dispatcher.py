@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import structlog
@@ -17,7 +17,7 @@ from planner.cost.inventory import Device
 from planner.dispatch.admission import admit
 from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
 from planner.dispatch.driver import Driver
-from planner.dispatch.lease import CHECKS_PER_LEASE, failure_of, lease_end, overslept
+from planner.dispatch.lease import Leases, failure_of
 from planner.dispatch.ledger import Ledger
 from planner.dispatch.rollout import Broken, PlannerRestarted, Started, StopAsked
 from planner.dispatch.stage_modules import prepare_requests
@@ -72,8 +72,8 @@ class Dispatcher:
     ) -> None:
         self._database = database
         self._blobs = blobs
-        self._lease_seconds = settings.lease_seconds
         self._deadlines = deadlines
+        self._leases = Leases(settings.lease_seconds, _seconds())
         self._ledger = Ledger(database)
         self._drivers: dict[str, Driver] = {}
         self._misses: dict[tuple[str, str], int] = {}
@@ -89,18 +89,18 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Takes up what a planner before this one left, then ends deployments whose daemons' leases run out."""
-        await self._resume()
-        period_seconds = self._lease_seconds / CHECKS_PER_LEASE
-        checked_at = time.monotonic()
         while True:
-            await asyncio.sleep(period_seconds)
-            since, checked_at = time.monotonic() - checked_at, time.monotonic()
             try:
-                if overslept(since, self._lease_seconds):
-                    await self._grant_grace()
-                await self._check_leases()
+                await self._resume()
+                # One that hangs for longer is given up: the next may find another connection.
+                async with asyncio.timeout(self._leases.lease_seconds):
+                    await self._write_leases()
+                await self._end_lost()
+            except (PlannerError, TimeoutError) as error:
+                log.warning("leases stand still", message=str(error) or "the database does not answer")
             except Exception:
                 log.exception("checking leases")
+            await asyncio.sleep(self._leases.period_seconds)
 
     async def deploy(self, plan_id: str, request_id: str, fingerprint: str = "") -> str:
         """Starts a rollout and returns the deployment's id at once. Raises NotFound, NotDeployable, DeviceGone ..."""
@@ -134,26 +134,28 @@ class Dispatcher:
             address=address,
             incarnation_id=incarnation_id,
             torch_version=torch_version,
-            lease_expires_at=lease_end(now, self._lease_seconds),
+            lease_expires_at=now + timedelta(seconds=self._leases.lease_seconds),
         )
         async with self._database.session() as session:
             await save_daemon(session, daemon, now)
+        self._leases.hear(device.id, incarnation_id, _seconds())
         log.info("daemon registered", device_id=device.id, address=address)
-        await self._check_leases()
-        return self._lease_seconds
+        await self._end_lost()
+        return self._leases.lease_seconds
 
     async def heartbeat(
         self, device_id: str, incarnation_id: str, held: Iterable[HeldDeployment]
     ) -> tuple[float, tuple[str, ...]]:
         """(seconds of the renewed lease, ids to let go of). Raises NotFound: register; DeviceTaken: another did."""
         await self._resume()
-        await self._renew(device_id, incarnation_id)
+        await self._recognise(device_id, incarnation_id)
+        self._leases.hear(device_id, incarnation_id, _seconds())
         reports = {report.deployment_id: report for report in held}
         for report in reports.values():
             await self._hear(device_id, report)
         await self._look_for_lost(device_id, reports.keys())
         ended = tuple(deployment_id for deployment_id in reports if not self._is_active(deployment_id))
-        return self._lease_seconds, ended
+        return self._leases.lease_seconds, ended
 
     async def close(self) -> None:
         """Leaves deployments as they are: daemons go on, and the next planner takes them up."""
@@ -232,7 +234,9 @@ class Dispatcher:
                 return
             async with self._database.session() as session:
                 deployments = await list_active_deployments(session)
-            await self._grant_grace()
+                daemons = await list_daemons(session)
+            self._remember(daemons, deployments)
+            await self._write_leases()
             for deployment in deployments:
                 await self._add_driver(deployment).handle(PlannerRestarted())
             self._resumed = True
@@ -252,18 +256,28 @@ class Dispatcher:
             client = self._clients[device_id, address] = DaemonClient(device_id, address, self._deadlines)
         return client
 
-    async def _renew(self, device_id: str, incarnation_id: str) -> None:
+    def _remember(self, daemons: Iterable[Daemon], deployments: Iterable[Deployment]) -> None:
+        """Daemons in use have a full lease to come back: nobody could hear them before this planner was there."""
+        now, used = datetime.now(UTC), {device_id for held in deployments for device_id in held.device_ids()}
+        for daemon in daemons:
+            if daemon.device.id in used or daemon.live_at(now):
+                self._leases.hear(daemon.device.id, daemon.incarnation_id, _seconds())
+
+    async def _recognise(self, device_id: str, incarnation_id: str) -> None:
+        """Raises NotFound or DeviceTaken. Reads the database only for one that was gone."""
+        standing = self._leases.find(device_id)
+        if standing is not None and standing.incarnation_id == incarnation_id:
+            return
         async with self._database.session() as session:
             daemon = await find_daemon(session, device_id)
-            if daemon is None:
-                raise NotFound(f"no daemon has registered device {device_id!r}; register", device_id=device_id)
-            if daemon.incarnation_id != incarnation_id:
-                raise DeviceTaken(
-                    f"device {device_id} is now the one of the daemon at {daemon.address}; "
-                    "give each daemon a --device-id of its own",
-                    device_id=device_id,
-                )
-            await renew_lease(session, device_id, lease_end(datetime.now(UTC), self._lease_seconds))
+        if daemon is None:
+            raise NotFound(f"no daemon has registered device {device_id!r}; register", device_id=device_id)
+        if daemon.incarnation_id != incarnation_id:
+            raise DeviceTaken(
+                f"device {device_id} is now the one of the daemon at {daemon.address}; "
+                "give each daemon a --device-id of its own",
+                device_id=device_id,
+            )
 
     async def _hear(self, device_id: str, report: HeldDeployment) -> None:
         driver = self._drivers.get(report.deployment_id)
@@ -287,25 +301,25 @@ class Dispatcher:
                 failure = Failure(reason="STAGE_LOST", message="its daemon no longer holds it", device_id=device_id)
                 await driver.handle(Broken(driver.placed(failure)))
 
-    async def _check_leases(self) -> None:
+    async def _write_leases(self) -> None:
+        """Raises Unavailable where they cannot be written now."""
+        renewals = self._leases.renewals(_seconds())
         now = datetime.now(UTC)
         async with self._database.session() as session:
-            daemons = await list_daemons(session)
+            for renewal in renewals:
+                expires_at = now + timedelta(seconds=renewal.remaining_seconds)
+                await renew_lease(session, renewal.device_id, renewal.incarnation_id, expires_at)
+        self._leases.attend(_seconds(), renewals)
+
+    async def _end_lost(self) -> None:
+        """Fails deployments whose daemons are gone or are others now."""
         for driver in tuple(self._drivers.values()):
             if driver.rollout.state.ended:
                 self._retire(driver)
                 continue
-            failure = failure_of(driver.deployment, daemons, now)
+            failure = failure_of(driver.deployment, self._leases)
             if failure is not None:
                 await driver.handle(Broken(failure))
-
-    async def _grant_grace(self) -> None:
-        """While the planner was not there to hear them, daemons could not renew: those in use get a lease more."""
-        expires_at = lease_end(datetime.now(UTC), self._lease_seconds)
-        async with self._database.session() as session:
-            for deployment in await list_active_deployments(session):
-                for device_id in deployment.device_ids():
-                    await renew_lease(session, device_id, expires_at)
 
     def _retire(self, driver: Driver) -> None:
         if not driver.is_busy:
@@ -328,3 +342,8 @@ class Dispatcher:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _seconds() -> float:
+    """The clock of all leases: no jump of the wall clock ends one."""
+    return time.monotonic()

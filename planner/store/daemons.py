@@ -43,12 +43,13 @@ async def list_live_daemons(session: AsyncSession, now: datetime) -> tuple[Daemo
     return tuple(daemon for daemon in await list_daemons(session) if daemon.live_at(now))
 
 
-async def renew_lease(session: AsyncSession, device_id: str, expires_at: datetime) -> None:
-    """Never shortens a lease."""
+async def renew_lease(session: AsyncSession, device_id: str, incarnation_id: str, expires_at: datetime) -> None:
+    """Does nothing where another incarnation has the device now."""
     await session.execute(
         update(DaemonRow)
-        .where(DaemonRow.device_id == device_id, DaemonRow.lease_expires_at < expires_at)
+        .where(DaemonRow.device_id == device_id, DaemonRow.incarnation_id == incarnation_id)
         .values(lease_expires_at=expires_at)
+        .execution_options(synchronize_session=False)
     )
 
 

@@ -12,17 +12,28 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DataError
+from sqlalchemy.exc import ArgumentError, DataError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
-from planner.errors import InvalidArgument, Unavailable
+from planner.errors import InvalidArgument, PlannerError, ResourceExhausted, Unavailable
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 BUSY_SECONDS = 30.0
 # How long transactions that are under way when the database is closed may take to end.
 CLOSE_SECONDS = 10.0
 POLL_SECONDS = 0.01
+# PostgreSQL's SQLSTATE.
+DISK_FULL = "53100"
+# A PostgreSQL host that vanished is noticed within half a minute, rather than after the hours that TCP would wait.
+POSTGRESQL_ARGUMENTS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
 
 
 class Database:
@@ -45,6 +56,8 @@ class Database:
             # A text with a NUL character, an integer of more than 64 bits: what no column can hold.
             detail = error.orig if isinstance(error, DataError) else error
             raise InvalidArgument(f"the database cannot hold a value of the request: {detail}") from error
+        except (OperationalError, InterfaceError, PoolTimeout) as error:
+            raise _outage(error) or error from error
 
     async def migrate(self) -> None:
         """Brings the schema to the newest revision; does nothing where it is there already."""
@@ -66,6 +79,17 @@ class Database:
     def _num_in_use(self) -> int:
         pool = self._engine.pool
         return pool.checkedout() if isinstance(pool, QueuePool) else 0
+
+
+def _outage(error: OperationalError | InterfaceError | PoolTimeout) -> PlannerError | None:
+    """What to tell where the database is away or full; None where the statement itself is wrong."""
+    cause = getattr(error, "orig", error)
+    sqlite_code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    if sqlite_code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", "") == DISK_FULL:
+        return ResourceExhausted(f"the planner's database has no room left: {cause}; free space there and ask again")
+    if sqlite_code == sqlite3.SQLITE_ERROR:
+        return None
+    return Unavailable(f"the planner's database does not answer: {cause}; ask again")
 
 
 class _Connection(sqlite3.Connection):
@@ -97,7 +121,9 @@ def parse_url(text: str) -> URL:
 
 def _engine(url: URL) -> AsyncEngine:
     if url.get_backend_name() != "sqlite":
-        return create_async_engine(url, pool_pre_ping=True)
+        # What the URL says itself counts.
+        arguments = {name: limit for name, limit in POSTGRESQL_ARGUMENTS.items() if name not in url.query}
+        return create_async_engine(url, pool_pre_ping=True, connect_args=arguments)
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_async_engine(url, connect_args={"timeout": BUSY_SECONDS, "factory": _Connection})

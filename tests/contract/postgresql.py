@@ -65,6 +65,13 @@ class PostgreSql:
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(statement)
 
+    def processes(self, database: str) -> list[int]:
+        """The one that takes connections, then those that serve the database's."""
+        with psycopg.connect(self.url()) as connection:
+            rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE datname = %s", [database]).fetchall()
+        postmaster = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+        return [postmaster, *(int(row[0]) for row in rows)]
+
     def stop(self) -> None:
         assert self._shell.stdin is not None
         self._shell.stdin.close()

@@ -330,27 +330,25 @@ async def test_a_daemon_that_leaves_stops_its_deployments(world: World) -> None:
 
 
 async def test_a_silent_daemon_fails_its_deployments_and_the_next_works(
-    start_server: StartServer,
-    own_settings: Settings,
-    daemons: tuple[ScriptedDaemon, ScriptedDaemon],
-    name: str,
+    start_server: StartServer, daemons: tuple[ScriptedDaemon, ScriptedDaemon], name: str
 ) -> None:
-    server = await start_server(lease_seconds=8.0)
+    server = await start_server(lease_seconds=2.0)
     async with open_channel(server.address) as channel:
         world = await join(channel, daemons, name)
         beating, falling_silent = (asyncio.create_task(beat_forever(world, daemon)) for daemon in daemons)
         deployment_id = await world.deploy_until(READY)
         falling_silent.cancel()
         await asyncio.wait({falling_silent})
-        await expire(own_settings, world.second)
         await world.wait(deployment_id, FAILED)
         failure = (await world.get(deployment_id)).failure
         assert (failure.reason, failure.stage, failure.device_id) == ("LEASE_EXPIRED", 1, world.second.device_id)
         await eventually(lambda: bool(world.first.releases))
         await world.second.register(world.registry)
+        back = asyncio.create_task(beat_forever(world, world.second))
         await world.deploy_until(READY)
-        beating.cancel()
-        await asyncio.wait({beating})
+        for task in (beating, back):
+            task.cancel()
+        await asyncio.wait({beating, back})
 
 
 async def beat_forever(world: World, daemon: ScriptedDaemon) -> None:

@@ -1,135 +1,34 @@
-"""All deployments of a planner: who may deploy, what heartbeats tell, and what a lease that ends does."""
+"""All deployments of a planner: who may deploy, what heartbeats tell, and what a planner that starts takes up."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
 
-from planner.cost.inventory import Device
-from planner.dispatch import dispatcher as dispatcher_module
-from planner.dispatch.dispatcher import Dispatcher, HeldDeployment
 from planner.errors import DeviceFull, DeviceGone, DeviceTaken, NotDeployable, NotFound, RequestIdReused
-from planner.store.blobs import BlobStore
-from planner.store.daemons import find_daemon
 from planner.store.database import Database
-from planner.store.deployment_records import Daemon, Deployment, DeploymentState, Failure
-from planner.store.deployments import get_deployment, list_active_deployments
-from planner.store.inventories import InventoryRecord
-from planner.store.tables import DaemonRow, GraphRow
+from planner.store.deployment_records import DeploymentState, Failure
+from planner.store.deployments import list_active_deployments
+from planner.store.tables import GraphRow
 from planner.wire.graph import graph_to_bytes
-from tests.builders.plans import plan_of
 from tests.contract.graphs import relu_chain, sha256
-from tests.contract.scripted_daemon import GIBIBYTE, ScriptedDaemon
-from tests.planner.dispatch.conftest import PATIENT, WAIT_SECONDS, eventually
-from tests.planner.store.records import NOW, fill, fill_plan
-from tests.planner.store.records import graph as graph_record
+from tests.planner.dispatch.conftest import WAIT_SECONDS, eventually
+from tests.planner.dispatch.worlds import FIRST, SECOND, World, held, open_world
 
 pytestmark = pytest.mark.services
 READY, FAILED, STOPPED = DeploymentState.READY, DeploymentState.FAILED, DeploymentState.STOPPED
-FIRST, SECOND = "node0/cpu", "node1/cpu"
 DIED = Failure(reason="WORKER_DIED", message="killed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseSettings:
-    lease_seconds: float
-
-
-class World:
-    """A planner whose plan-1 has one stage on each of two daemons."""
-
-    def __init__(self, database: Database, blobs: BlobStore, daemons: dict[str, ScriptedDaemon]) -> None:
-        self.database = database
-        self.daemons = daemons
-        self._blobs = blobs
-        self._started: list[Dispatcher] = []
-        self.dispatcher = self.start()
-
-    def start(self, lease_seconds: float = 600.0) -> Dispatcher:
-        """Another planner on the same database."""
-        settings = LeaseSettings(lease_seconds=lease_seconds)
-        self.dispatcher = Dispatcher(self.database, self._blobs, settings, PATIENT)
-        self._started.append(self.dispatcher)
-        return self.dispatcher
-
-    async def close(self) -> None:
-        for dispatcher in self._started:
-            await dispatcher.close()
-
-    async def register(self, device_id: str, *, incarnation: str = "first", memory_bytes: int = GIBIBYTE) -> float:
-        device = Device(id=device_id, kind="cpu", host="node", memory_bytes=memory_bytes)
-        return await self.dispatcher.register(device, self.daemons[device_id].address, "2.13.0", incarnation)
-
-    async def beat(self, device_id: str, *held: HeldDeployment, incarnation: str = "first") -> tuple[str, ...]:
-        seconds, ended = await self.dispatcher.heartbeat(device_id, incarnation, held)
-        assert seconds == 600.0
-        return ended
-
-    async def get(self, deployment_id: str) -> Deployment:
-        async with self.database.session() as session:
-            return await get_deployment(session, deployment_id)
-
-    async def find(self, device_id: str) -> Daemon:
-        async with self.database.session() as session:
-            found = await find_daemon(session, device_id)
-        assert found is not None
-        return found
-
-    async def until(self, deployment_id: str, state: DeploymentState) -> None:
-        async with asyncio.timeout(WAIT_SECONDS):
-            async for event in self.dispatcher.watch(deployment_id, 0):
-                if event.state is state:
-                    return
-        raise AssertionError(f"{deployment_id} ended otherwise")
-
-    async def ready(self) -> str:
-        deployment_id = await self.dispatcher.deploy("plan-1", "")
-        await self.until(deployment_id, READY)
-        return deployment_id
-
-    def lose_blobs(self) -> None:
-        for path in Path(self._blobs._root).rglob("*"):
-            if path.is_file():
-                path.unlink()
-
-    async def expire(self, device_id: str, seconds_ago: float = 0.0) -> None:
-        async with self.database.session() as session:
-            row = await session.get_one(DaemonRow, device_id)
-            row.lease_expires_at = datetime.now(UTC) - timedelta(seconds=seconds_ago)
-
-
-def held(deployment_id: str, **changes: object) -> HeldDeployment:
-    return HeldDeployment(deployment_id=deployment_id, **{"generation": 1, **changes})  # type: ignore[arg-type]
 
 
 @pytest_asyncio.fixture
 async def world(database: Database, tmp_path: Path) -> AsyncIterator[World]:
-    graph = relu_chain(4)
-    content = graph_to_bytes(graph)
-    blobs = BlobStore((tmp_path / "blobs").as_uri(), tmp_path / "staging")
-    blobs.put(content)
-    plan = replace(plan_of(graph, [0, 0, 1, 1]), graph_id=sha256(content).hex())
-    inventory = InventoryRecord(id="inv-1", name="", inventory=plan.inventory, created_at=NOW)
-    await fill(database, graph_record(plan.graph_id, not_deployable_reason=""), inventory)
-    await fill_plan(database, "plan-1", plan)
-    daemons = {device_id: ScriptedDaemon(device_id) for device_id in (FIRST, SECOND)}
-    for daemon in daemons.values():
-        await daemon.start()
-    world = World(database, blobs, daemons)
-    for device_id in daemons:
-        assert await world.register(device_id) == 600.0
-    yield world
-    await world.close()
-    for daemon in daemons.values():
-        daemon.resume.set()
-        await daemon.stop()
+    async with open_world(database, tmp_path) as world:
+        yield world
 
 
 async def test_a_plan_is_deployed_and_stopped(world: World) -> None:
@@ -190,10 +89,17 @@ async def test_a_daemon_that_is_not_known_or_no_longer_the_one_is_told(world: Wo
     assert await world.beat(SECOND, incarnation="second") == ()
 
 
-async def test_a_heartbeat_renews_the_lease(world: World) -> None:
-    await world.expire(FIRST, seconds_ago=100)
+async def test_a_heartbeat_renews_the_lease_with_the_next_check(world: World) -> None:
+    for device_id in world.daemons:
+        await world.expire(device_id, seconds_ago=100)
     await world.beat(FIRST)
-    assert (await world.find(FIRST)).lease_expires_at > datetime.now(UTC) + timedelta(seconds=300)
+    world.dispatcher.start()
+    ends = await world.find(FIRST)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not ends.live_at(datetime.now(UTC) + timedelta(seconds=300)):
+            await asyncio.sleep(0.01)
+            ends = await world.find(FIRST)
+    assert ends.lease_expires_at < datetime.now(UTC) + timedelta(seconds=600)
 
 
 async def test_a_stage_is_lost_when_two_heartbeats_in_a_row_lack_it(world: World) -> None:
@@ -260,36 +166,6 @@ async def test_a_daemon_that_registers_anew_has_lost_what_the_one_before_held(wo
     failure = (await world.get(deployment_id)).failure
     assert failure is not None
     assert (failure.reason, failure.device_id) == ("DAEMON_RESTARTED", SECOND)
-
-
-@pytest.mark.parametrize(("seconds_between_checks", "state"), [(299.0, FAILED), (301.0, READY)])
-async def test_a_silent_daemon_is_gone_unless_the_planner_itself_stood_still(
-    world: World, monkeypatch: pytest.MonkeyPatch, seconds_between_checks: float, state: DeploymentState
-) -> None:
-    """Leases are of 600 seconds; the clock is the test's."""
-    deployment_id = await world.ready()
-    ticks: list[None] = []
-
-    def monotonic() -> float:
-        ticks.append(None)
-        return len(ticks) * seconds_between_checks
-
-    monkeypatch.setattr(dispatcher_module, "time", SimpleNamespace(monotonic=monotonic))
-    monkeypatch.setattr(dispatcher_module, "CHECKS_PER_LEASE", 60_000)
-    for device_id in world.daemons:
-        await world.expire(device_id)
-    running = asyncio.create_task(world.dispatcher.run())
-    await eventually(lambda: len(ticks) > 20)
-    if state is FAILED:
-        await world.until(deployment_id, FAILED)
-    record = await world.get(deployment_id)
-    live = (await world.find(SECOND)).live_at(datetime.now(UTC))
-    running.cancel()
-    await asyncio.wait({running})
-    assert (record.state, live) == (state, state is READY)
-    if state is FAILED:
-        assert record.failure is not None
-        assert (record.failure.reason, record.failure.device_id) == ("LEASE_EXPIRED", FIRST)
 
 
 async def test_a_planner_that_starts_gives_daemons_in_use_a_lease_more(world: World) -> None:

@@ -1,15 +1,17 @@
-"""When a daemon that is silent, or that came back as another, ends what stood on it; and which progress is told."""
+"""When a daemon that is silent, or that came back as another, ends what stood on it; and which progress is told.
+
+Leases are of 8 seconds, checks come each second, and the clock is a number.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
-from planner.cost.inventory import Device
-from planner.dispatch.lease import describe_stages, failure_of, lease_end, overslept
+from planner.dispatch.lease import Leases, describe_stages, failure_of
 from planner.dispatch.progress import worth_telling
-from planner.store.deployment_records import Daemon, Deployment, DeploymentState, StagePlacement
+from planner.store.deployment_records import Deployment, DeploymentState, StagePlacement
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -18,14 +20,21 @@ def placement(stage: int, device_id: str) -> StagePlacement:
     return StagePlacement(stage=stage, device_id=device_id, daemon_address=f"{device_id}:1", incarnation_id="first")
 
 
-def daemon(device_id: str, incarnation_id: str = "first", seconds_left: float = 5.0) -> Daemon:
-    return Daemon(
-        device=Device(id=device_id, kind="cpu", host="node", memory_bytes=1),
-        address=f"{device_id}:1",
-        incarnation_id=incarnation_id,
-        torch_version="2.13.0",
-        lease_expires_at=NOW + timedelta(seconds=seconds_left),
-    )
+def leases_of(**incarnations: str) -> Leases:
+    """All heard at 0."""
+    leases = Leases(8.0, 0.0)
+    for device_id, incarnation_id in incarnations.items():
+        leases.hear(device_id, incarnation_id, 0.0)
+    return leases
+
+
+def check(leases: Leases, *times: float) -> None:
+    for now in times:
+        leases.attend(now, leases.renewals(now))
+
+
+def remaining(leases: Leases, now: float) -> dict[str, float]:
+    return {renewal.device_id: renewal.remaining_seconds for renewal in leases.renewals(now)}
 
 
 DEPLOYMENT = Deployment(
@@ -40,36 +49,28 @@ DEPLOYMENT = Deployment(
 
 
 def test_live_daemons_keep_their_deployment() -> None:
-    assert failure_of(DEPLOYMENT, [daemon("a"), daemon("b"), daemon("c", seconds_left=-1)], NOW) is None
+    assert failure_of(DEPLOYMENT, leases_of(a="first", b="first", c="other")) is None
 
 
 @pytest.mark.parametrize(
-    ("second", "reason"),
-    [
-        (None, "LEASE_EXPIRED"),
-        (daemon("b", seconds_left=0.0), "LEASE_EXPIRED"),
-        (daemon("b", incarnation_id="second"), "DAEMON_RESTARTED"),
-    ],
+    ("present", "reason"),
+    [({"a": "first"}, "LEASE_EXPIRED"), ({"a": "first", "b": "second"}, "DAEMON_RESTARTED")],
 )
-def test_the_failure_names_the_stage_and_the_device(second: Daemon | None, reason: str) -> None:
-    failure = failure_of(DEPLOYMENT, [daemon("a"), *([second] if second else [])], NOW)
+def test_the_failure_names_the_stage_and_the_device(present: dict[str, str], reason: str) -> None:
+    failure = failure_of(DEPLOYMENT, leases_of(**present))
     assert failure is not None
     assert (failure.reason, failure.stage, failure.device_id) == (reason, 1, "b")
     assert failure.message.startswith("stage 1 on b: ")
 
 
-def test_a_daemon_that_is_silent_is_told_before_one_that_was_started_anew_by_the_order_of_stages() -> None:
-    anew, silent = daemon("a", incarnation_id="second"), daemon("b", seconds_left=-1)
-    failure = failure_of(DEPLOYMENT, [anew, silent], NOW)
+def test_of_several_the_one_of_the_first_stage_is_told() -> None:
+    failure = failure_of(DEPLOYMENT, leases_of(a="second"))
     assert failure is not None
     assert (failure.reason, failure.stage, failure.message) == (
         "DAEMON_RESTARTED",
         0,
         "stages 0, 2 on a: its daemon was started anew",
     )
-    both = failure_of(DEPLOYMENT, [daemon("a", incarnation_id="second", seconds_left=0), silent], NOW)
-    assert both is not None
-    assert (both.reason, both.device_id) == ("LEASE_EXPIRED", "a")
 
 
 def test_stages_of_a_device() -> None:
@@ -77,12 +78,57 @@ def test_stages_of_a_device() -> None:
     assert DEPLOYMENT.device_ids() == ("a", "b")
 
 
-def test_lease_times() -> None:
-    assert lease_end(NOW, 2.5) - NOW == timedelta(seconds=2.5)
-    assert overslept(6.0, 10.0)
-    assert overslept(5.001, 10.0)
-    assert not overslept(5.0, 10.0)
-    assert not overslept(1.3, 10.0)
+def test_a_daemon_goes_at_the_first_check_after_a_lease_of_silence() -> None:
+    leases = leases_of(a="first", b="first")
+    for now in range(1, 9):
+        leases.hear("b", "first", now - 0.5)
+        check(leases, now)
+    assert leases.find("a") is not None
+    check(leases, 9)
+    assert leases.find("a") is None
+    assert leases.find("b") is not None
+    leases.hear("a", "first", 9.5)
+    check(leases, *range(10, 18))
+    assert leases.find("a") is not None
+    assert leases.find("b") is None
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        pytest.param((1, 2, 3, 30), id="the process stood still"),
+        pytest.param((1, 2, 3, 6), id="some checks could not write"),
+        pytest.param((1, 3.1, 5.2, 7.3, 9.4, 11.5), id="it is always late"),
+    ],
+)
+def test_time_in_which_checks_failed_or_were_late_is_no_silence(checks: tuple[float, ...]) -> None:
+    leases = leases_of(a="first")
+    check(leases, *checks)
+    end = checks[-1]
+    assert remaining(leases, end) == {"a": 8.0}
+    check(leases, *(end + second for second in range(1, 9)))
+    assert leases.find("a") is not None
+    check(leases, end + 9)
+    assert leases.find("a") is None
+
+
+def test_who_was_gone_before_the_stall_stays_gone() -> None:
+    leases = leases_of(a="first")
+    check(leases, *range(1, 10), 30)
+    assert leases.find("a") is None
+    assert leases.renewals(31) == ()
+
+
+def test_a_check_writes_who_was_heard_since_the_last_and_else_one_as_it_stands() -> None:
+    leases = leases_of(a="first", b="first", c="first")
+    assert remaining(leases, 0) == {"a": 8.0, "b": 8.0, "c": 8.0}
+    check(leases, 1)
+    leases.hear("b", "first", 1.5)
+    assert remaining(leases, 2) == {"b": 7.5}
+    check(leases, 2)
+    assert remaining(leases, 3) == {"a": 5.0}
+    assert {renewal.incarnation_id for renewal in leases.renewals(20)} == {"first"}
+    assert remaining(leases, 20) == {"a": 8.0, "b": 8.0, "c": 8.0}
 
 
 def test_progress_is_told_in_steps_of_a_twentieth_and_at_both_ends() -> None:

@@ -58,13 +58,11 @@ async def test_lists_are_by_device_and_a_lease_that_ends_now_has_ended(database:
         assert [record.device.id for record in await list_live_daemons(session, later(2))] == ["b"]
 
 
-@pytest.mark.parametrize(("seconds", "left"), [(11, 11), (10.000001, 10.000001), (10, 10), (9, 10), (-100, 10)])
-async def test_renewing_never_shortens_a_lease_and_touches_no_other(
-    database: Database, seconds: float, left: float
-) -> None:
+async def test_a_renewal_sets_the_lease_of_this_incarnation_and_of_no_other(database: Database) -> None:
     await save(database, daemon("a"), daemon("b"))
     async with database.session() as session:
-        await renew_lease(session, "a", later(seconds))
-        await renew_lease(session, "nobody", later(seconds))
-    assert await find(database, "a") == daemon("a", lease_expires_at=later(left))
+        await renew_lease(session, "a", "incarnation of a", later(10.000001))
+        await renew_lease(session, "b", "incarnation of a", later(20))
+        await renew_lease(session, "nobody", "incarnation of a", later(20))
+    assert await find(database, "a") == daemon("a", lease_expires_at=later(10.000001))
     assert await find(database, "b") == daemon("b")

@@ -11,9 +11,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from planner.errors import InvalidArgument, Unavailable
+from planner.errors import InvalidArgument, ResourceExhausted, Unavailable
 from planner.store import migrations
 from planner.store.database import Database, parse_url
 from planner.store.graphs import add_graph, get_graph
@@ -146,6 +146,35 @@ async def test_a_caller_that_is_cancelled_leaves_no_lock(tmp_path: Path, monkeyp
         await read()
         del ends
     await database.close()
+
+
+@pytest.mark.services
+async def test_a_database_that_is_away_is_unavailable_without_its_password() -> None:
+    database = Database("postgresql://me:secret@127.0.0.1:1/planner")
+    with pytest.raises(Unavailable, match="does not answer") as caught:
+        async with database.session() as session:
+            await session.execute(text("SELECT 1"))
+    assert "secret" not in caught.value.message
+    await database.close()
+
+
+@pytest.mark.services
+async def test_a_database_that_is_full_says_so_for_the_call_at_hand(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'planner.db'}")
+    await database.migrate()
+    async with database.session() as session:
+        await session.execute(text("PRAGMA max_page_count = 1"))
+    large = graph(name="x" * 1_000_000)
+    with pytest.raises(ResourceExhausted, match="no room left"):
+        await fill(database, large)
+    await database.close()
+
+
+@pytest.mark.services
+async def test_a_statement_that_is_wrong_is_no_outage(database: Database) -> None:
+    with pytest.raises(DBAPIError, match="no_such_table"):
+        async with database.session() as session:
+            await session.execute(text("SELECT * FROM no_such_table"))
 
 
 @pytest.mark.parametrize("url", ["", "mysql://host/name", "nonsense"])
