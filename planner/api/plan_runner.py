@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.computing import ComputationFailed, Computing
 from planner.api.identity import new_id
 from planner.api.tasks import GraphSource, compute_plan
+from planner.cost.calibration import Calibration
 from planner.cost.inventory import Inventory
-from planner.errors import PlannerError
+from planner.cost.measured import MeasuredTimes
+from planner.errors import PlannerError, ResourceExhausted, Unavailable
 from planner.plan.options import PlanOptions, RatesFrom
 from planner.store.database import Database
 from planner.store.deployment_records import Failure
@@ -28,6 +31,10 @@ from planner.store.operations import (
 )
 from planner.store.plans import add_plan
 from planner.store.profiles import calibrations_for, times_for
+
+Facts = tuple[tuple[MeasuredTimes, ...], tuple[Calibration, ...]]
+# How often an operation that no task here computes is looked at while somebody waits for it.
+POLL_SECONDS = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -70,12 +77,19 @@ class PlanRunner:
         task.add_done_callback(self._forget(job.operation_id))
 
     async def wait(self, operation_id: str, timeout_seconds: float) -> PlanOperation:
-        """The operation once it has ended, or as it stands after `timeout_seconds`."""
-        task = self._tasks.get(operation_id)
-        if task is not None:
-            await asyncio.wait({task}, timeout=timeout_seconds)
-        async with self._database.session() as session:
-            return await get_operation(session, operation_id)
+        """The operation once it has ended, or as it stands after `timeout_seconds`: never before."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + timeout_seconds
+        while True:
+            task = self._tasks.get(operation_id)
+            if task is not None:
+                await asyncio.wait({task}, timeout=max(0.0, ends_at - loop.time()))
+            async with self._database.session() as session:
+                operation = await get_operation(session, operation_id)
+            remaining_seconds = ends_at - loop.time()
+            if operation.state.ended or remaining_seconds <= 0:
+                return operation
+            await asyncio.sleep(min(POLL_SECONDS, remaining_seconds))
 
     async def cancel(self, operation_id: str) -> PlanOperation:
         """Kills the computation. An operation that has ended stays as it is."""
@@ -87,9 +101,13 @@ class PlanRunner:
             return await get_operation(session, operation_id)
 
     async def close(self) -> None:
+        """What cannot be written now is ended by the next server's `recover`."""
         await self._kill(list(self._tasks))
-        async with self._database.session() as session:
-            await fail_open_operations(session, RESTARTED, _now())
+        try:
+            async with self._database.session() as session:
+                await fail_open_operations(session, RESTARTED, _now())
+        except (Unavailable, ResourceExhausted) as error:
+            log.warning("operations stay open", message=error.message)
 
     async def _kill(self, operation_ids: list[str]) -> None:
         tasks = [task for operation_id in operation_ids if (task := self._tasks.get(operation_id))]
@@ -109,13 +127,10 @@ class PlanRunner:
             await self._fail(job.operation_id, incident)
 
     async def _compute(self, job: PlanJob) -> None:
-        async with self._database.session() as session:
-            if not await start_operation(session, job.operation_id, _now()):
-                return
-            kinds = [device.kind for device in job.inventory.devices]
-            measured = await times_for(session, job.graph_id, kinds)
-            profile_ids = job.options.rates_from_profiles
-            calibrations = await calibrations_for(session, kinds, job.rates_from, profile_ids)
+        facts = await self._database.persist(lambda session: _begin(session, job))
+        if facts is None:
+            return
+        measured, calibrations = facts
         plan = await self._computing.run(
             self._timeout_seconds,
             compute_plan,
@@ -126,15 +141,20 @@ class PlanRunner:
             measured,
             calibrations,
         )
-        async with self._database.session() as session:
-            now = _now()
-            if await end_operation(session, job.operation_id, OperationState.SUCCEEDED, now):
-                await add_plan(session, job.operation_id, plan, job.inventory_id, now)
+        ended_at = _now()
+
+        async def succeed(session: AsyncSession) -> None:
+            if await end_operation(session, job.operation_id, OperationState.SUCCEEDED, ended_at):
+                await add_plan(session, job.operation_id, plan, job.inventory_id, ended_at)
+
+        await self._database.persist(succeed)
 
     async def _fail(self, operation_id: str, failure: Failure) -> None:
         log.info("plan failed", operation_id=operation_id, reason=failure.reason, message=failure.message)
-        async with self._database.session() as session:
-            await end_operation(session, operation_id, OperationState.FAILED, _now(), failure)
+        ended_at = _now()
+        await self._database.persist(
+            lambda session: end_operation(session, operation_id, OperationState.FAILED, ended_at, failure)
+        )
 
     def _forget(self, operation_id: str) -> Callable[[asyncio.Task[None]], None]:
         def forget(task: asyncio.Task[None]) -> None:
@@ -143,6 +163,18 @@ class PlanRunner:
                 log.error("operation could not be ended", operation_id=operation_id, exc_info=task.exception())
 
         return forget
+
+
+async def _begin(session: AsyncSession, job: PlanJob) -> Facts | None:
+    """What was measured so far; None where the operation has ended already."""
+    if not await start_operation(session, job.operation_id, _now()):
+        operation = await get_operation(session, job.operation_id)
+        if operation.state is not OperationState.RUNNING:
+            return None
+    kinds = [device.kind for device in job.inventory.devices]
+    measured = await times_for(session, job.graph_id, kinds)
+    calibrations = await calibrations_for(session, kinds, job.rates_from, job.options.rates_from_profiles)
+    return measured, calibrations
 
 
 def _failure(error: PlannerError, operation_id: str) -> Failure:

@@ -24,6 +24,7 @@ from protos.v1 import planner_pb2
 
 # How long one call waits; the server allows 60.
 WAIT_CALL_SECONDS = 20.0
+PAUSE_SECONDS = 0.5
 
 
 class PlanOperation:
@@ -62,7 +63,12 @@ class PlanOperation:
             remaining = WAIT_CALL_SECONDS if ends_at is None else ends_at - time.monotonic()
             if remaining <= 0:
                 raise Unavailable(f"plan {self.id} is not ready after {timeout_seconds:g} s; wait for it again")
+            asked_at = time.monotonic()
             self._wait_once(min(remaining, WAIT_CALL_SECONDS))
+            # A server that answers too early is not asked again at once.
+            spent = time.monotonic() - asked_at
+            if not self.state.has_ended and spent < min(remaining, PAUSE_SECONDS):
+                time.sleep(min(remaining, PAUSE_SECONDS) - spent)
         return self._result()
 
     def _wait_once(self, seconds: float) -> None:

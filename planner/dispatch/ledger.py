@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from planner.store.database import Database
 from planner.store.deployment_records import DeploymentEvent
-from planner.store.deployments import append_event, get_deployment, list_events
+from planner.store.deployments import append_event, get_deployment, is_last_event, list_events
 
 
 class Ledger:
@@ -18,8 +20,16 @@ class Ledger:
         self._watchers: dict[str, set[asyncio.Event]] = {}
 
     async def append(self, deployment_id: str, event: DeploymentEvent) -> None:
-        async with self._database.session() as session:
-            await append_event(session, deployment_id, event)
+        """Returns once it is written, however long the database is away."""
+        num_tries = 0
+
+        async def write(session: AsyncSession) -> None:
+            nonlocal num_tries
+            num_tries += 1
+            if num_tries == 1 or not await is_last_event(session, deployment_id, event):
+                await append_event(session, deployment_id, event)
+
+        await self._database.persist(write)
         for wake in self._watchers.get(deployment_id, ()):
             wake.set()
 

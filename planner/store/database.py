@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
+import structlog
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, event
@@ -24,6 +26,8 @@ BUSY_SECONDS = 30.0
 # How long transactions that are under way when the database is closed may take to end.
 CLOSE_SECONDS = 10.0
 POLL_SECONDS = 0.01
+FIRST_PAUSE_SECONDS = 0.1
+MOST_PAUSE_SECONDS = 2.0
 # PostgreSQL's SQLSTATE.
 DISK_FULL = "53100"
 # A PostgreSQL host that vanished is noticed within half a minute, rather than after the hours that TCP would wait.
@@ -34,6 +38,9 @@ POSTGRESQL_ARGUMENTS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
+Result = TypeVar("Result")
+
+log = structlog.get_logger(__name__)
 
 
 class Database:
@@ -58,6 +65,23 @@ class Database:
             raise InvalidArgument(f"the database cannot hold a value of the request: {detail}") from error
         except (OperationalError, InterfaceError, PoolTimeout) as error:
             raise _outage(error) or error from error
+
+    async def persist(self, write: Callable[[AsyncSession], Awaitable[Result]]) -> Result:
+        """`write` in a transaction, again and again while the database is away or full: for what nobody will ask again.
+
+        A connection that breaks during the commit leaves unknown whether it was made: `write` has to see that itself.
+        """
+        pause_seconds = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                async with self.session() as session:
+                    return await write(session)
+            except (Unavailable, ResourceExhausted) as error:
+                if self._closing:
+                    raise
+                log.warning("cannot write now", message=error.message)
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, MOST_PAUSE_SECONDS)
 
     async def migrate(self) -> None:
         """Brings the schema to the newest revision; does nothing where it is there already."""

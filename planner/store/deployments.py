@@ -109,6 +109,13 @@ async def append_event(session: AsyncSession, deployment_id: str, event: Deploym
     return replace(event, sequence=sequence)
 
 
+async def is_last_event(session: AsyncSession, deployment_id: str, event: DeploymentEvent) -> bool:
+    """Whether `event`, whatever its sequence, is the deployment's newest."""
+    events = select(DeploymentEventRow).where(DeploymentEventRow.deployment_id == deployment_id)
+    last = await session.scalar(events.order_by(DeploymentEventRow.sequence.desc()).limit(1))
+    return last is not None and replace(_event_record(last), sequence=event.sequence) == event
+
+
 async def list_events(session: AsyncSession, deployment_id: str, after_sequence: int) -> tuple[DeploymentEvent, ...]:
     rows = await session.scalars(
         select(DeploymentEventRow)

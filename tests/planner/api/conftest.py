@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,13 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest_asyncio.fixture
 async def planner(settings: Settings, tmp_path: Path) -> AsyncIterator[Planner]:
-    with empty_database("sqlite", tmp_path) as url:
+    async with open_planner("sqlite", settings, tmp_path) as planner:
+        yield planner
+
+
+@asynccontextmanager
+async def open_planner(kind: str, settings: Settings, folder: Path) -> AsyncIterator[Planner]:
+    with empty_database(kind, folder) as url:
         database = Database(url)
         blobs = BlobStore(settings.blobs, settings.staging_dir)
         dispatcher = Dispatcher(database, blobs, settings)

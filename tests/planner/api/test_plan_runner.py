@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +18,14 @@ from planner.api.identity import new_id
 from planner.api.plan_runner import PlanRunner
 from planner.api.service import PlannerService
 from planner.errors import Infeasible, InvalidArgument, NotFound, ResourceExhausted
+from planner.settings import Settings
 from planner.store.graphs import GraphRecord, add_graph
 from planner.store.operations import OperationState, PlanOperation, end_operation, get_operation
 from protos.v1 import planner_pb2
 from tests.contract.calls import balanced, inventory_message
 from tests.contract.graphs import chain_bytes
-from tests.planner.api.conftest import Planner
+from tests.contract.postgresql import postgresql
+from tests.planner.api.conftest import Planner, open_planner
 
 pytestmark = pytest.mark.services
 WAIT_SECONDS = 120.0
@@ -93,6 +98,12 @@ class World:
 
 @pytest_asyncio.fixture
 async def world(planner: Planner) -> AsyncIterator[World]:
+    async with open_world(planner) as world:
+        yield world
+
+
+@asynccontextmanager
+async def open_world(planner: Planner) -> AsyncIterator[World]:
     content = chain_bytes()
     sha256 = planner.blobs.put(content)
     record = GraphRecord(
@@ -125,6 +136,31 @@ async def test_an_operation_that_is_computed_has_its_plan(world: World) -> None:
     plan = await world.plan(operation.id)
     assert plan.graph_id == world.graph_id
     assert [len(stage.device_ids) for stage in plan.stages] == [1, 1]
+
+
+@pytest.mark.parametrize("error", [None, Infeasible("no")])
+async def test_a_plan_that_ends_while_the_database_is_away_is_written_when_it_is_back(
+    settings: Settings, tmp_path: Path, error: Exception | None
+) -> None:
+    async with open_planner("postgresql", settings, tmp_path) as planner, open_world(planner) as world:
+        operation = await world.running()
+        world.computing.error = error
+        with postgresql().refusing(str(planner.database.url.database)):
+            world.computing.go_on.set()
+            await asyncio.sleep(0.5)
+        assert (await world.wait(operation.id)).state == (FAILED if error else SUCCEEDED)
+
+
+async def test_waiting_for_what_nobody_here_computes_takes_its_time_and_sees_the_end(world: World) -> None:
+    operation = await world.running()
+    task = world.runner._tasks.pop(operation.id)
+    asked_at = time.monotonic()
+    assert (await world.wait(operation.id, 0.2)).state == RUNNING
+    assert time.monotonic() - asked_at >= 0.2
+    waiting = asyncio.create_task(world.wait(operation.id))
+    world.computing.go_on.set()
+    assert (await waiting).state == SUCCEEDED
+    await task
 
 
 async def test_waiting_ends_with_its_seconds_and_leaves_the_computation_alone(world: World) -> None:

@@ -74,6 +74,18 @@ def test_a_plan_is_waited_for_call_after_call(scripted: Scripted) -> None:
     assert script.requests("GetPlan") == [planner_pb2.GetPlanRequest(plan_id="plan-1")]
 
 
+def test_a_server_that_answers_too_early_is_not_asked_again_at_once(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, client = scripted
+    script.on("CreatePlan", operation("RUNNING"))
+    script.on("WaitPlanOperation", operation("RUNNING"))
+    monkeypatch.setattr(plans, "PAUSE_SECONDS", 60.0)
+    with pytest.raises(Unavailable, match=r"not ready after 0\.3 s"):
+        client.create_plan("g", BalancedMode(), timeout_seconds=0.3)
+    assert len(script.requests("WaitPlanOperation")) == 1
+
+
 def test_a_wait_asks_for_no_more_than_what_is_left_of_it(scripted: Scripted) -> None:
     script, client = scripted
     script.on("CreatePlan", operation("RUNNING"))

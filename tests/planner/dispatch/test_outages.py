@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner.dispatch.ledger import Ledger
+from planner.errors import Unavailable
 from planner.store.database import Database
 from planner.store.deployment_records import DeploymentState
 from tests.contract.databases import empty_database
 from tests.contract.postgresql import postgresql
+from tests.planner.dispatch.conftest import eventually
 from tests.planner.dispatch.worlds import FIRST, SECOND, World, held, open_world
+from tests.planner.store.records import event
 
 pytestmark = pytest.mark.services
 LEASE_SECONDS = 1.5
@@ -40,38 +43,11 @@ async def beat(world: World, device_id: str, deployment_id: str) -> None:
         await asyncio.sleep(LEASE_SECONDS / 2)
 
 
-@contextlib.contextmanager
-def refusing(name: str) -> Iterator[None]:
-    postgresql().execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
-    postgresql().execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
-    try:
-        yield
-    finally:
-        postgresql().execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
-
-
-@contextlib.contextmanager
-def stopped(name: str) -> Iterator[None]:
-    """The postmaster too, so that new connections hang as those that are there do."""
-    processes = postgresql().processes(name)
-    for process in processes:
-        os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            os.kill(process, signal.SIGCONT)
-
-
-@pytest.mark.parametrize("outage", [refusing, stopped])
-async def test_a_database_that_is_away_ends_no_healthy_deployment(
-    world: World, outage: Callable[[str], contextlib.AbstractContextManager[None]]
-) -> None:
-    name = world.database.url.database
-    assert name is not None
+@pytest.mark.parametrize("outage", ["refusing", "stopped"])
+async def test_a_database_that_is_away_ends_no_healthy_deployment(world: World, outage: str) -> None:
     deployment_id = await world.ready()
     first, second = (asyncio.create_task(beat(world, device_id, deployment_id)) for device_id in (FIRST, SECOND))
-    with outage(name):
+    with getattr(postgresql(), outage)(world.database.url.database):
         await asyncio.sleep(2 * LEASE_SECONDS)
     await asyncio.sleep(LEASE_SECONDS)
     assert (await world.get(deployment_id)).state is DeploymentState.READY
@@ -91,3 +67,38 @@ async def test_a_planner_that_stood_still_blames_nobody_whoever_speaks_first(wor
     await world.beat(SECOND, held(deployment_id))
     await asyncio.sleep(LEASE_SECONDS / 2)
     assert (await world.get(deployment_id)).state is DeploymentState.READY
+
+
+async def test_what_happens_while_the_database_is_away_is_written_when_it_is_back(world: World) -> None:
+    world.daemons[SECOND].hold = "load"
+    deployment_id = await world.dispatcher.deploy("plan-1", "")
+    await eventually(lambda: "load" in world.daemons[SECOND].asked)
+    with postgresql().refusing(world.database.url.database):
+        world.daemons[SECOND].resume.set()
+        await asyncio.sleep(LEASE_SECONDS / 2)
+    beats = [asyncio.create_task(beat(world, device_id, deployment_id)) for device_id in (FIRST, SECOND)]
+    await world.until(deployment_id, DeploymentState.READY)
+    for task in beats:
+        task.cancel()
+    await asyncio.wait(beats)
+
+
+async def test_an_event_whose_commit_was_not_confirmed_is_written_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment_id = await world.ready()
+    whole, num_broken = world.database.session, 0
+
+    @contextlib.asynccontextmanager
+    async def breaking() -> AsyncIterator[AsyncSession]:
+        nonlocal num_broken
+        async with whole() as session:
+            yield session
+        if num_broken == 0:
+            num_broken += 1
+            raise Unavailable("the connection broke after the commit")
+
+    before = await world.events(deployment_id)
+    monkeypatch.setattr(world.database, "session", breaking)
+    await Ledger(world.database).append(deployment_id, event(DeploymentState.READY))
+    assert (len(await world.events(deployment_id)), num_broken) == (len(before) + 1, 1)

@@ -14,8 +14,8 @@ from planner.dispatch.dispatcher import Dispatcher, HeldDeployment
 from planner.store.blobs import BlobStore
 from planner.store.daemons import find_daemon
 from planner.store.database import Database
-from planner.store.deployment_records import Daemon, Deployment, DeploymentState
-from planner.store.deployments import get_deployment
+from planner.store.deployment_records import Daemon, Deployment, DeploymentEvent, DeploymentState
+from planner.store.deployments import get_deployment, list_events
 from planner.store.inventories import InventoryRecord
 from planner.store.tables import DaemonRow
 from planner.wire.graph import graph_to_bytes
@@ -70,6 +70,10 @@ class World:
     async def get(self, deployment_id: str) -> Deployment:
         async with self.database.session() as session:
             return await get_deployment(session, deployment_id)
+
+    async def events(self, deployment_id: str) -> tuple[DeploymentEvent, ...]:
+        async with self.database.session() as session:
+            return await list_events(session, deployment_id, 0)
 
     async def find(self, device_id: str) -> Daemon:
         async with self.database.session() as session:
