@@ -117,7 +117,6 @@ def _not_ready(deployment: Deployment) -> PlannerError:
 def _failed(deployment: Deployment) -> DeploymentFailed:
     failure = deployment.failure or Failure(reason="UNKNOWN", message=f"deployment {deployment.id} failed")
     error = error_from_failure(failure, otherwise=DeploymentFailed)
-    what = error.message.removeprefix(f"stage {failure.stage} on {failure.device_id}: ")
-    failed = DeploymentFailed(f"deployment {deployment.id} failed{place_of(failure)}: {what}")
+    failed = DeploymentFailed(f"deployment {deployment.id} failed{place_of(failure)}: {error.message}")
     failed.metadata = {**error.metadata, "deployment_id": deployment.id}
     return failed

@@ -21,6 +21,8 @@ CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+# Nothing listens where the daemon was.
+UNREACHABLE = "DAEMON_UNREACHABLE"
 Answer = TypeVar("Answer")
 
 
@@ -120,7 +122,7 @@ class DaemonClient:
         except grpc.aio.AioRpcError as error:
             raise DaemonCallFailed(self._failure(error, doing, seconds)) from error
         except TimeoutError as error:
-            message = f"{self.device_id}: {doing}: nothing was heard for {seconds:g} s"
+            message = f"{doing}: nothing was heard of the daemon of {self.device_id} for {seconds:g} s"
             raise DaemonCallFailed(
                 Failure(reason="DEADLINE_EXCEEDED", message=message, device_id=self.device_id)
             ) from error
@@ -134,17 +136,17 @@ class DaemonClient:
                 reason=info.reason,
                 message=error.details() or info.reason,
                 stage=int(stage) if stage.isdecimal() else None,
-                device_id=self.device_id,
+                device_id=metadata.get("device_id", self.device_id),
                 metadata=metadata,
             )
         code = error.code()
         if code is grpc.StatusCode.UNAVAILABLE:
-            reason, what = "DAEMON_UNREACHABLE", f"its daemon at {self.address} cannot be reached ({error.details()})"
+            reason, what = UNREACHABLE, f"the daemon at {self.address} cannot be reached ({error.details()})"
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             reason, what = "DEADLINE_EXCEEDED", f"no answer within {seconds:g} s"
         else:
             reason, what = "DAEMON_ERROR", f"{code.name}: {error.details()}"
-        return Failure(reason=reason, message=f"{self.device_id}: {doing}: {what}", device_id=self.device_id)
+        return Failure(reason=reason, message=f"{doing}: {what}", device_id=self.device_id)
 
 
 def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
+from planner.dispatch.daemon_client import UNREACHABLE, DaemonCallFailed, DaemonClient
 from planner.dispatch.messages import failure_from_proto
 from planner.dispatch.rollout import is_indirect
 from planner.store.deployment_records import Failure
@@ -18,7 +18,10 @@ ROUND_SECONDS = 0.25
 
 
 async def find_cause(deployment_id: str, clients: Mapping[str, DaemonClient]) -> Failure | None:
-    """Of the first daemon that cannot be reached or whose worker died by itself; None if nobody stands out."""
+    """Of the first daemon that nobody listens for or whose worker died by itself; None if nobody stands out.
+
+    A daemon that is only slow to answer is no cause: it may be busy, and it is alive.
+    """
     for round_index in range(ROUNDS):
         if round_index:
             await asyncio.sleep(ROUND_SECONDS)
@@ -33,9 +36,9 @@ async def _ask(deployment_id: str, client: DaemonClient) -> Failure | None:
     try:
         status = await client.status()
     except DaemonCallFailed as error:
-        return error.failure
+        return error.failure if error.failure.reason == UNREACHABLE else None
     failure = own_failure(deployment_id, status)
-    return replace(failure, device_id=client.device_id) if failure else None
+    return replace(failure, device_id=failure.device_id or client.device_id) if failure else None
 
 
 def own_failure(deployment_id: str, status: stage_daemon_pb2.GetDaemonStatusResponse) -> Failure | None:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -284,7 +284,7 @@ class Dispatcher:
         if driver is None or driver.deployment.generation != report.generation:
             return
         if report.failure is not None:
-            await driver.handle(Broken(driver.placed(replace(report.failure, device_id=device_id))))
+            await driver.handle(driver.broken(report.failure, device_id))
         elif report.leaving and driver.rollout.state is not DeploymentState.DRAINING:
             await driver.handle(StopAsked(f"the daemon of {device_id} is shutting down"))
 
@@ -298,8 +298,9 @@ class Dispatcher:
                 continue
             self._misses[key] = self._misses.get(key, 0) + 1
             if self._misses[key] >= MISSES_UNTIL_LOST:
-                failure = Failure(reason="STAGE_LOST", message="its daemon no longer holds it", device_id=device_id)
-                await driver.handle(Broken(driver.placed(failure)))
+                message = f"the daemon of {device_id} no longer holds the deployment"
+                failure = Failure(reason="STAGE_LOST", message=message, device_id=device_id)
+                await driver.handle(driver.broken(failure, device_id))
 
     async def _write_leases(self) -> None:
         """Raises Unavailable where they cannot be written now."""

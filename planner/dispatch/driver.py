@@ -12,7 +12,6 @@ import structlog
 
 from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
 from planner.dispatch.diagnosis import find_cause
-from planner.dispatch.lease import describe_stages
 from planner.dispatch.ledger import Ledger
 from planner.dispatch.progress import worth_telling
 from planner.dispatch.rollout import (
@@ -134,7 +133,9 @@ class Driver:
             log.info("release", deployment_id=self.deployment.id, reason=failure.reason, message=failure.message)
             await self.handle(Released(command.device_id))
             return
-        await self.handle(Broken(self.placed(failure)))
+        await self.handle(
+            self.broken(failure, failure.device_id if isinstance(command, Diagnose) else command.device_id)
+        )
 
     async def _load(self, device_id: str) -> None:
         assert self.requests is not None
@@ -169,20 +170,15 @@ class Driver:
 
     async def _diagnose(self, suspicion: Failure) -> None:
         cause = await find_cause(self.deployment.id, self._clients)
-        await self.handle(Diagnosed(self.placed(cause) if cause else None))
+        await self.handle(Diagnosed(self.broken(cause, cause.device_id).failure if cause else None))
 
-    def placed(self, failure: Failure) -> Failure:
-        """The same failure, naming the stage and the device wherever the device is known."""
-        stages = self.deployment.stages_on(failure.device_id)
-        if not stages:
-            return failure
-        where = describe_stages(self.deployment, failure.device_id)
-        message = failure.message.removeprefix(f"{failure.device_id}: ")
-        own = [placement.stage for placement in stages]
-        stage = failure.stage if failure.stage in own else own[0]
-        if f"stage {stage}" in message and failure.device_id in message:
-            return replace(failure, stage=stage)
-        return replace(failure, stage=stage, message=f"{where}: {message}")
+    def broken(self, failure: Failure, reported_by: str) -> Broken:
+        """The failure as it was reported; where it names no device it is about the one that reported it."""
+        device_of = {placement.stage: placement.device_id for placement in self.deployment.stages}
+        device_id = failure.device_id or device_of.get(failure.stage if failure.stage is not None else -1, reported_by)
+        stages = self.deployment.stages_on(device_id)
+        stage = stages[0].stage if failure.stage is None and stages else failure.stage
+        return Broken(replace(failure, device_id=device_id, stage=stage), reported_by)
 
 
 def _progress(device_id: str, response: stage_daemon_pb2.LoadStagesResponse) -> DeploymentEvent:

@@ -102,23 +102,18 @@ def failure_of(deployment: Deployment, leases: Leases) -> Failure | None:
                 deployment,
                 placement.device_id,
                 "LEASE_EXPIRED",
-                f"its daemon at {placement.daemon_address} stopped answering and its lease ran out",
+                f"the daemon of {placement.device_id} at {placement.daemon_address} was silent and its lease ran out",
             )
         if standing.incarnation_id != placement.incarnation_id:
-            return _failure(deployment, placement.device_id, "DAEMON_RESTARTED", "its daemon was started anew")
+            message = f"the daemon of {placement.device_id} was started anew"
+            return _failure(deployment, placement.device_id, "DAEMON_RESTARTED", message)
     return None
 
 
-def describe_stages(deployment: Deployment, device_id: str) -> str:
-    """ "stage 1 on node/cpu0", "stages 0, 2 on node/cpu0"."""
-    stages = [str(placement.stage) for placement in deployment.stages_on(device_id)]
-    return f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device_id}"
-
-
-def _failure(deployment: Deployment, device_id: str, reason: str, what: str) -> Failure:
+def _failure(deployment: Deployment, device_id: str, reason: str, message: str) -> Failure:
     return Failure(
         reason=reason,
-        message=f"{describe_stages(deployment, device_id)}: {what}",
+        message=message,
         stage=deployment.stages_on(device_id)[0].stage,
         device_id=device_id,
     )

@@ -119,5 +119,4 @@ def _is_free(live: Sequence[Daemon], kind: str, holders: Mapping[str, str]) -> b
 
 def _error(failure: Failure) -> PlannerError:
     kind = _ERRORS.get(failure.reason, PlannerError)
-    message = failure.message if failure.device_id in failure.message else f"{failure.device_id}: {failure.message}"
-    return kind(message, reason=failure.reason, device_id=failure.device_id)
+    return kind(f"{failure.device_id}: {failure.message}", reason=failure.reason, device_id=failure.device_id)

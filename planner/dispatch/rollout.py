@@ -68,7 +68,10 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
+    """`reported_by` is the device whose part of the deployment has ended; the failure may name another as the cause."""
+
     failure: Failure
+    reported_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +151,8 @@ def advance(rollout: Rollout, event: Event) -> Step:
             return _connected(rollout, device_id)
         case Released(device_id):
             return _released(rollout, device_id)
-        case Broken(failure):
-            return _broken(rollout, failure)
+        case Broken():
+            return _broken(rollout, event)
         case Diagnosed(cause):
             return _diagnosed(rollout, cause)
         case StopAsked(why):
@@ -223,9 +226,10 @@ def _released(rollout: Rollout, device_id: str) -> Step:
     return Step(rollout=replace(rollout, state=DeploymentState.STOPPED, waiting_for=frozenset()), message="stopped")
 
 
-def _broken(rollout: Rollout, failure: Failure) -> Step:
+def _broken(rollout: Rollout, event: Broken) -> Step:
+    failure = event.failure
     if rollout.state is DeploymentState.DRAINING:
-        return _broken_while_draining(rollout, failure)
+        return _broken_while_draining(rollout, event)
     if not is_indirect(failure):
         return _fail(rollout, failure)
     if rollout.suspicion is not None:
@@ -233,11 +237,11 @@ def _broken(rollout: Rollout, failure: Failure) -> Step:
     return Step(rollout=replace(rollout, suspicion=failure), commands=(Diagnose(failure),))
 
 
-def _broken_while_draining(rollout: Rollout, failure: Failure) -> Step:
+def _broken_while_draining(rollout: Rollout, event: Broken) -> Step:
     """It is to end anyway: whoever is left lets go at once, since the broken one keeps nobody's promises."""
-    step = _released(rollout, failure.device_id)
+    step = _released(rollout, event.reported_by or event.failure.device_id)
     left = sorted(step.rollout.waiting_for)
-    message = step.message or f"while draining: {failure.message}"
+    message = step.message or f"while draining: {event.failure.message}"
     return replace(step, commands=tuple(Release(device_id, False) for device_id in left), message=message)
 
 

@@ -100,7 +100,14 @@ class HostedDeployment:
         if self.life.phase.ended:
             return self._end()
         placed = self._placed(error)
-        log.error("deployment failed", deployment_id=self.life.deployment_id, reason=placed.reason, message=str(placed))
+        log.error(
+            "deployment failed",
+            deployment_id=self.life.deployment_id,
+            reason=placed.reason,
+            stage=placed.stage,
+            device_id=placed.device_id,
+            message=placed.message,
+        )
         self.life = advance(self.life, Trigger.FAIL, placed)
         self._tear_down(placed)
         self._on_change()
@@ -201,16 +208,13 @@ class HostedDeployment:
         return self.life.error or Released(f"deployment {self.life.deployment_id} was stopped")
 
     def _placed(self, error: Exception) -> DaemonError:
-        """The same error, naming this daemon's device and the stage: its first, where the worker did not say which."""
+        """The same error; where it names no device it is about this one, and its first stage unless it says which."""
         known = error if isinstance(error, DaemonError) else DaemonError(f"{type(error).__name__}: {error}")
-        known.device_id = self._device_id
-        if known.stage is None:
-            known.stage = self.life.stages[0] if self.life.stages else None
-        if self._device_id not in known.message:
-            stages = ", ".join(str(stage) for stage in self.life.stages)
-            known.message = (
-                f"stage{'s' if len(self.life.stages) > 1 else ''} {stages} on {self._device_id}: {known.message}"
-            )
+        # A worker knows its own device by torch's name.
+        if known.device_id in (None, "", self._torch_device):
+            known.device_id = self._device_id
+        if known.stage is None and known.device_id == self._device_id and self.life.stages:
+            known.stage = self.life.stages[0]
         return known
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

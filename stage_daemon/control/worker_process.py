@@ -201,7 +201,7 @@ class WorkerProcess:
                 raise self._gone() from None
 
     def _gone(self) -> DaemonError:
-        return self._error or WorkerDied(f"the worker of {self._deployment_id} has exited", device_id=self._device)
+        return self._error or WorkerDied(f"the worker of {self._deployment_id} has exited")
 
     def _on_exit(self) -> None:
         asyncio.get_running_loop().remove_reader(self._process.sentinel)

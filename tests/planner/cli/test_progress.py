@@ -27,7 +27,7 @@ def event(**changes: Any) -> DeploymentEvent:
     return DeploymentEvent(**{**usual, **changes})
 
 
-FAILURE = Failure(reason="R", message="stage 0 on a: out of memory", stage=0, device_id="a")
+FAILURE = Failure(reason="R", message="out of memory", stage=0, device_id="a")
 
 
 @pytest.mark.parametrize(

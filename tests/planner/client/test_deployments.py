@@ -64,7 +64,7 @@ def test_a_rollout_need_not_be_waited_for(scripted: Scripted) -> None:
     ("reason", "message", "says"),
     [
         ("WORKER_DIED", "out of memory", "deployment dep-1 failed in stage 2 on device n1/gpu0: out of memory"),
-        ("WORKER_DIED", "stage 2 on n1/gpu0: it died", "deployment dep-1 failed: it died"),
+        ("WORKER_DIED", "stage 2 on n1/gpu0 died", "deployment dep-1 failed: stage 2 on n1/gpu0 died"),
         (DeviceFull.reason, "80 GiB needed", "deployment dep-1 failed in stage 2 on device n1/gpu0: 80 GiB needed"),
     ],
 )

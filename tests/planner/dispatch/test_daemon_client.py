@@ -93,7 +93,7 @@ async def test_a_daemon_that_says_nothing_is_waited_for_as_long_as_the_deadline(
     daemons["a"].hold = name
     failure = await failure_of(call(open_client(SHORT)))
     assert (failure.reason, failure.device_id, failure.stage) == ("DEADLINE_EXCEEDED", "a", None)
-    assert failure.message.startswith(f"a: {doing}: ")
+    assert failure.message.startswith(f"{doing}: ")
     assert "0.3 s" in failure.message if name == "release" else "0.2 s" in failure.message
     # Where the machine is slow, the call has not even arrived.
     await eventually(lambda: daemons["a"].cancelled == daemons["a"].asked)
@@ -114,6 +114,15 @@ async def test_what_a_daemon_refuses_comes_back_with_its_reason_and_facts(
     )
 
 
+async def test_the_device_that_a_daemon_blames_is_believed(
+    open_client: Callable[..., DaemonClient], daemons: dict[str, ScriptedDaemon]
+) -> None:
+    daemons["a"].fail_on = "connect"
+    daemons["a"].refusal = {"stage": "3", "device_id": "b", "edge": "0"}
+    failure = await failure_of(open_client().connect(CONNECT))
+    assert (failure.stage, failure.device_id) == (3, "b")
+
+
 async def test_a_stage_that_is_no_number_is_left_among_the_facts(
     open_client: Callable[..., DaemonClient], daemons: dict[str, ScriptedDaemon]
 ) -> None:
@@ -129,7 +138,7 @@ async def test_a_daemon_that_breaks_is_told_by_its_status(
     daemons["a"].crash_on = "connect"
     failure = await failure_of(open_client().connect(CONNECT))
     assert (failure.reason, failure.device_id) == ("DAEMON_ERROR", "a")
-    assert failure.message.startswith("a: connecting: UNKNOWN: ")
+    assert failure.message.startswith("connecting: UNKNOWN: ")
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -140,7 +149,7 @@ async def test_a_daemon_that_is_not_there_is_told_with_its_address(
     call, doing = CALLS[name]
     failure = await failure_of(call(open_client()))
     assert (failure.reason, failure.device_id) == ("DAEMON_UNREACHABLE", "a")
-    assert f"a: {doing}: its daemon at {daemons['a'].address} cannot be reached" in failure.message
+    assert f"{doing}: the daemon at {daemons['a'].address} cannot be reached" in failure.message
 
 
 async def test_leaving_a_stream_ends_it_on_the_daemon(

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from planner.dispatch import diagnosis
-from planner.dispatch.daemon_client import DaemonClient
+from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
 from planner.dispatch.diagnosis import find_cause, own_failure
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from tests.contract.scripted_daemon import ScriptedDaemon, standing
@@ -72,6 +72,19 @@ async def test_a_daemon_that_cannot_be_reached_is_the_cause(
     cause = await find_cause("dep-1", clients)
     assert cause is not None
     assert (cause.reason, cause.device_id) == ("DAEMON_UNREACHABLE", "b")
+
+
+@pytest.mark.services
+async def test_a_daemon_that_is_slow_to_answer_is_not_the_cause(
+    daemons: dict[str, ScriptedDaemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "ROUNDS", 1)
+    daemons["a"].standing, daemons["b"].hold = [LOST], "status"
+    hurried = CallDeadlines(status_seconds=0.3)
+    opened = {name: DaemonClient(name, daemon.address, hurried) for name, daemon in daemons.items()}
+    assert await find_cause("dep-1", opened) is None
+    for client in opened.values():
+        await client.close()
 
 
 @pytest.mark.services

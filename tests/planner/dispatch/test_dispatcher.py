@@ -116,7 +116,7 @@ async def test_a_stage_is_lost_when_two_heartbeats_in_a_row_lack_it(world: World
     failure = (await world.get(deployment_id)).failure
     assert failure is not None
     assert (failure.reason, failure.stage, failure.device_id) == ("STAGE_LOST", 1, SECOND)
-    assert failure.message == f"stage 1 on {SECOND}: its daemon no longer holds it"
+    assert failure.message == f"the daemon of {SECOND} no longer holds the deployment"
 
 
 async def test_heartbeats_during_the_rollout_may_lack_it(world: World) -> None:
@@ -137,7 +137,15 @@ async def test_what_is_reported_of_another_generation_is_not_believed(world: Wor
     assert (await world.get(deployment_id)).state is READY
     assert await world.beat(FIRST, held(deployment_id, failure=DIED)) == (deployment_id,)
     failure = (await world.get(deployment_id)).failure
-    assert failure == Failure(reason="WORKER_DIED", message=f"stage 0 on {FIRST}: killed", stage=0, device_id=FIRST)
+    assert failure == Failure(reason="WORKER_DIED", message="killed", stage=0, device_id=FIRST)
+
+
+async def test_a_witness_is_not_blamed_for_the_peer_that_it_names(world: World) -> None:
+    deployment_id = await world.ready()
+    saw = Failure(reason="EDGE_TIMEOUT", message="nothing came", stage=1, device_id=SECOND, metadata={"edge": "0"})
+    await world.beat(FIRST, held(deployment_id, failure=saw))
+    await world.until(deployment_id, FAILED)
+    assert (await world.get(deployment_id)).failure == saw
 
 
 async def test_a_daemon_lets_go_of_what_has_ended_or_is_unknown(world: World) -> None:

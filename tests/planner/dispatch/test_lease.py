@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from planner.dispatch.lease import Leases, describe_stages, failure_of
+from planner.dispatch.lease import Leases, failure_of
 from planner.dispatch.progress import worth_telling
 from planner.store.deployment_records import Deployment, DeploymentState, StagePlacement
 
@@ -60,7 +60,7 @@ def test_the_failure_names_the_stage_and_the_device(present: dict[str, str], rea
     failure = failure_of(DEPLOYMENT, leases_of(**present))
     assert failure is not None
     assert (failure.reason, failure.stage, failure.device_id) == (reason, 1, "b")
-    assert failure.message.startswith("stage 1 on b: ")
+    assert failure.message.startswith("the daemon of b ")
 
 
 def test_of_several_the_one_of_the_first_stage_is_told() -> None:
@@ -69,13 +69,8 @@ def test_of_several_the_one_of_the_first_stage_is_told() -> None:
     assert (failure.reason, failure.stage, failure.message) == (
         "DAEMON_RESTARTED",
         0,
-        "stages 0, 2 on a: its daemon was started anew",
+        "the daemon of a was started anew",
     )
-
-
-def test_stages_of_a_device() -> None:
-    assert describe_stages(DEPLOYMENT, "a") == "stages 0, 2 on a"
-    assert DEPLOYMENT.device_ids() == ("a", "b")
 
 
 def test_a_daemon_goes_at_the_first_check_after_a_lease_of_silence() -> None:

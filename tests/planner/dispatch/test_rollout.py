@@ -342,6 +342,8 @@ def test_of_what_broke_while_draining_nothing_is_waited_for() -> None:
     assert step.rollout.waiting_for == {"a", "c"}
     assert step.message == f"while draining: {DEAD_WORKER.message}"
     assert step.rollout.failure is None
+    witness = advance(at(DRAINING), Broken(DEAD_WORKER, reported_by="a"))
+    assert witness.rollout.waiting_for == {"b", "c"}
     last = play(at(DRAINING), [Released("a"), Released("c"), Broken(DEAD_WORKER)])
     assert (last.rollout.state, last.message, last.commands) == (STOPPED, "stopped", ())
 

@@ -58,7 +58,6 @@ def test_killed_worker(client: PlannerClient, plan: StoredPlan, module: torch.nn
         assert failure is not None
         assert (failure.reason, failure.stage) == ("WORKER_DIED", stage)
         assert failure.device_id == plan.stages[stage].device_ids[0]
-        assert f"stage {stage} on {failure.device_id}" in failure.message
         assert "SIGKILL" in failure.message
         wait_for(lambda workers=workers: all(map(is_gone, workers)), "the other worker to be let go of")
     deployment = client.deploy(plan.id)
@@ -77,7 +76,6 @@ def test_killed_daemon_is_found_out_by_its_neighbour(
     failure = wait_until_failed(client, deployment.id).failure
     assert failure is not None
     assert (failure.reason, failure.stage, failure.device_id) == ("DAEMON_UNREACHABLE", 1, device_id)
-    assert f"stage 1 on {device_id}" in failure.message
     wait_for(lambda: all(map(is_gone, workers)), "both workers to end")
 
 
