@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import uuid
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -83,7 +82,9 @@ async def serve(settings: Settings) -> None:
         listen_host=parse_endpoint(settings.listen).host or "0.0.0.0",
     )
     server = DaemonServer(settings.listen, settings.advertise, supervisor)
-    registration = Registration(settings.planner, _introduction(device, str(server.endpoint)), supervisor)
+    registration = Registration(
+        settings.planner, _introduction(device, str(server.endpoint), supervisor.incarnation_id), supervisor
+    )
     await server.start()
     # A daemon thread: one that is asked to end at once need not wait for the import.
     threading.Thread(target=import_store, name="import-torch", daemon=True).start()
@@ -123,12 +124,12 @@ async def _announce(registration: Registration, device_id: str, address: str) ->
     print(f"stage-daemon of {device_id} registered, listening on {address}", flush=True)
 
 
-def _introduction(device: LocalDevice, address: str) -> planner_pb2.RegisterDaemonRequest:
+def _introduction(device: LocalDevice, address: str, incarnation_id: str) -> planner_pb2.RegisterDaemonRequest:
     return planner_pb2.RegisterDaemonRequest(
         device=inventory_pb2.Device(id=device.id, kind=device.kind, host=device.host, memory_bytes=device.memory_bytes),
         address=address,
         torch_version=importlib.metadata.version("torch"),
-        incarnation_id=uuid.uuid4().hex,
+        incarnation_id=incarnation_id,
     )
 
 

@@ -36,7 +36,9 @@ class Settings(BaseSettings):
     advertise: str = Field("", description="host or host:port that others reach this daemon at; empty: as it listens")
     device: Literal["", "cpu", "gpu"] = Field("", description="cpu, or gpu (gpu 0 where no number is given)")
     gpu: int | None = Field(None, ge=0, description="number of the GPU, as nvidia-smi counts them")
-    device_id: str = Field("", description="unique name of the device; empty: <host>/gpu<N> or <host>/cpu0")
+    device_id: str = Field(
+        "", description="unique name of the device; empty: <host>-<six digits of its network cards>/gpu<N> or .../cpu0"
+    )
     kind: str = Field("", description="kind that speeds are kept by (h200, cpu); empty: found out")
     memory: Bytes | None = Field(None, description="bytes that plans may fill (2GiB); none: what the device has")
     drain_seconds: float = Field(30.0, ge=0, description="how long deployments may finish after SIGTERM")

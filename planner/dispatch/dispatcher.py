@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -17,10 +17,11 @@ from planner.cost.inventory import Device
 from planner.dispatch.admission import admit
 from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
 from planner.dispatch.driver import Driver
-from planner.dispatch.lease import Leases, failure_of
+from planner.dispatch.lease import Leases, Standing, failure_of
 from planner.dispatch.ledger import Ledger
 from planner.dispatch.rollout import Broken, PlannerRestarted, Started, StopAsked
 from planner.dispatch.stage_modules import prepare_requests
+from planner.dispatch.succession import has_ended
 from planner.errors import DeviceTaken, NotDeployable, NotFound, PlannerError
 from planner.plan.plan import Plan
 from planner.store.blobs import BlobStore
@@ -41,6 +42,8 @@ from planner.store.request_ids import create_once
 
 # A daemon that says twice in a row that it does not hold a stage has lost it.
 MISSES_UNTIL_LOST = 2
+# As many ids as fit into a fact of an error; the next heartbeat is told the rest.
+MOST_RELEASES_IN_REFUSAL = 10
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +82,7 @@ class Dispatcher:
         self._misses: dict[tuple[str, str], int] = {}
         self._clients: dict[tuple[str, str], DaemonClient] = {}
         self._admission = asyncio.Lock()
+        self._registrations = asyncio.Lock()
         self._resumption = asyncio.Lock()
         self._resumed = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,8 +130,14 @@ class Dispatcher:
         return self._ledger.watch(deployment_id, after_sequence)
 
     async def register(self, device: Device, address: str, torch_version: str, incarnation_id: str) -> float:
-        """Gives the daemon a lease and returns its seconds. What stood on the one before it there has failed."""
+        """Gives the daemon a lease and returns its seconds. What stood on the one before it there has failed.
+
+        Raises DeviceTaken while another holds the device's lease, unless that one is known to have ended.
+        """
         await self._resume()
+        standing = self._leases.find(device.id)
+        if standing is not None and standing.incarnation_id != incarnation_id:
+            await self._succeed(device.id, standing)
         now = datetime.now(UTC)
         daemon = Daemon(
             device=device,
@@ -136,9 +146,12 @@ class Dispatcher:
             torch_version=torch_version,
             lease_expires_at=now + timedelta(seconds=self._leases.lease_seconds),
         )
-        async with self._database.session() as session:
-            await save_daemon(session, daemon, now)
-        self._leases.hear(device.id, incarnation_id, _seconds())
+        async with self._registrations:
+            if self._leases.find(device.id) not in (None, standing):
+                self._refuse_taken(device.id)
+            async with self._database.session() as session:
+                await save_daemon(session, daemon, now)
+            self._leases.hear(device.id, incarnation_id, _seconds())
         log.info("daemon registered", device_id=device.id, address=address)
         await self._end_lost()
         return self._leases.lease_seconds
@@ -148,14 +161,13 @@ class Dispatcher:
     ) -> tuple[float, tuple[str, ...]]:
         """(seconds of the renewed lease, ids to let go of). Raises NotFound: register; DeviceTaken: another did."""
         await self._resume()
-        await self._recognise(device_id, incarnation_id)
-        self._leases.hear(device_id, incarnation_id, _seconds())
         reports = {report.deployment_id: report for report in held}
+        await self._recognise(device_id, incarnation_id, reports)
+        self._leases.hear(device_id, incarnation_id, _seconds())
         for report in reports.values():
             await self._hear(device_id, report)
         await self._look_for_lost(device_id, reports.keys())
-        ended = tuple(deployment_id for deployment_id in reports if not self._is_active(deployment_id))
-        return self._leases.lease_seconds, ended
+        return self._leases.lease_seconds, self._ended_of(reports)
 
     async def close(self) -> None:
         """Leaves deployments as they are: daemons go on, and the next planner takes them up."""
@@ -263,21 +275,43 @@ class Dispatcher:
             if daemon.device.id in used or daemon.live_at(now):
                 self._leases.hear(daemon.device.id, daemon.incarnation_id, _seconds())
 
-    async def _recognise(self, device_id: str, incarnation_id: str) -> None:
+    async def _recognise(self, device_id: str, incarnation_id: str, reported: Iterable[str]) -> None:
         """Raises NotFound or DeviceTaken. Reads the database only for one that was gone."""
         standing = self._leases.find(device_id)
-        if standing is not None and standing.incarnation_id == incarnation_id:
-            return
+        if standing is None:
+            async with self._database.session() as session:
+                daemon = await find_daemon(session, device_id)
+            if daemon is None:
+                raise NotFound(f"no daemon has registered device {device_id!r}; register", device_id=device_id)
+            found = daemon.incarnation_id
+        else:
+            found = standing.incarnation_id
+        if found != incarnation_id:
+            self._refuse_taken(device_id, self._ended_of(reported))
+
+    async def _succeed(self, device_id: str, standing: Standing) -> None:
+        """Raises DeviceTaken unless the holder of the lease has ended."""
         async with self._database.session() as session:
-            daemon = await find_daemon(session, device_id)
-        if daemon is None:
-            raise NotFound(f"no daemon has registered device {device_id!r}; register", device_id=device_id)
-        if daemon.incarnation_id != incarnation_id:
-            raise DeviceTaken(
-                f"device {device_id} is now the one of the daemon at {daemon.address}; "
-                "give each daemon a --device-id of its own",
-                device_id=device_id,
-            )
+            holder = await find_daemon(session, device_id)
+        if holder is None or holder.incarnation_id != standing.incarnation_id:
+            self._refuse_taken(device_id)
+        client = self._client(device_id, holder.address)
+        if not await has_ended(client, standing.incarnation_id, self._deadlines.status_seconds):
+            log.warning("device is taken", device_id=device_id, holder=holder.address)
+            self._refuse_taken(device_id)
+
+    def _refuse_taken(self, device_id: str, ended: tuple[str, ...] = ()) -> NoReturn:
+        """The refusal tells one that lost its device what it need not hold any longer."""
+        raise DeviceTaken(
+            f"device {device_id} is that of another daemon, which holds its lease: give each daemon a --device-id of "
+            f"its own, or wait for up to {self._leases.lease_seconds:g} s if the other one is gone",
+            device_id=device_id,
+            lease_seconds=self._leases.lease_seconds,
+            release_deployment_ids=",".join(ended[:MOST_RELEASES_IN_REFUSAL]),
+        )
+
+    def _ended_of(self, deployment_ids: Iterable[str]) -> tuple[str, ...]:
+        return tuple(deployment_id for deployment_id in deployment_ids if not self._is_active(deployment_id))
 
     async def _hear(self, device_id: str, report: HeldDeployment) -> None:
         driver = self._drivers.get(report.deployment_id)

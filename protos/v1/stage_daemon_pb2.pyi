@@ -408,7 +408,10 @@ class GetDaemonStatusResponse(google.protobuf.message.Message):
     DEVICE_ID_FIELD_NUMBER: builtins.int
     DEPLOYMENTS_FIELD_NUMBER: builtins.int
     STAGES_FIELD_NUMBER: builtins.int
+    INCARNATION_ID_FIELD_NUMBER: builtins.int
     device_id: builtins.str
+    incarnation_id: builtins.str
+    """Which start of the daemon answers."""
     @property
     def deployments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[protos.v1.planner_pb2.DeploymentOnDaemon]: ...
     @property
@@ -419,8 +422,9 @@ class GetDaemonStatusResponse(google.protobuf.message.Message):
         device_id: builtins.str = ...,
         deployments: collections.abc.Iterable[protos.v1.planner_pb2.DeploymentOnDaemon] | None = ...,
         stages: collections.abc.Iterable[Global___StageMetrics] | None = ...,
+        incarnation_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployments", b"deployments", "device_id", b"device_id", "stages", b"stages"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployments", b"deployments", "device_id", b"device_id", "incarnation_id", b"incarnation_id", "stages", b"stages"]) -> None: ...
 
 Global___GetDaemonStatusResponse: typing_extensions.TypeAlias = GetDaemonStatusResponse
 

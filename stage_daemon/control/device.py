@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import socket
 import subprocess
@@ -36,7 +37,7 @@ def find_device(
     *, gpu_index: int | None, device_id: str = "", kind: str = "", memory_bytes: int | None = None
 ) -> LocalDevice:
     """What is given is taken as it is, the rest is found out. Raises Unavailable where there is no such GPU."""
-    host = socket.gethostname()
+    host = host_name()
     if gpu_index is None:
         return LocalDevice(
             id=device_id or f"{host}/cpu0",
@@ -53,6 +54,18 @@ def find_device(
         memory_bytes=memory_bytes or max(MEBIBYTE, total_bytes - CONTEXT_BYTES),
         torch_device=f"cuda:{gpu_index}",
     )
+
+
+def host_name(interfaces: Path = Path("/sys/class/net")) -> str:
+    """The host's name and six digits that tell it from its clones, whose network cards have other addresses.
+
+    Of virtual cards, which come and go, only where there is no other. The same after each start of the host.
+    """
+    cards = sorted(card for card in interfaces.glob("*") if card.name != "lo" and (card / "address").is_file())
+    physical = [card for card in cards if (card / "device").exists()]
+    addresses = sorted((card / "address").read_text().strip() for card in physical or cards)
+    name = socket.gethostname()
+    return f"{name}-{hashlib.sha256(' '.join(addresses).encode()).hexdigest()[:6]}" if addresses else name
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
+from collections.abc import Iterable
 
 import grpc
 import structlog
@@ -20,7 +22,12 @@ FIRST_BACK_OFF_SECONDS = 0.1
 MOST_BACK_OFF_SECONDS = 3.0
 CALL_SECONDS = 10.0
 # Asking again cannot help: the planner refuses what this daemon says of itself.
-FATAL_REASONS = frozenset({"DEVICE_TAKEN", "INVALID_ARGUMENT", "INVALID_INVENTORY"})
+FATAL_REASONS = frozenset({"INVALID_ARGUMENT", "INVALID_INVENTORY"})
+# Another daemon holds the lease of this one's device.
+TAKEN = "DEVICE_TAKEN"
+# A daemon that died keeps its device for one lease; one that keeps it for longer is alive.
+LEASES_UNTIL_TAKEN = 2.0
+DEFAULT_LEASE_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +44,7 @@ class Registration:
         self._supervisor = supervisor
         self._releases: set[asyncio.Task[None]] = set()
         self._most_back_off_seconds = MOST_BACK_OFF_SECONDS
+        self._taken_since: float | None = None
         options = [("grpc.max_reconnect_backoff_ms", 300), ("grpc.initial_reconnect_backoff_ms", 100)]
         self._channel = grpc.aio.insecure_channel(planner_address, options=options)
         self._stub: planner_pb2_grpc.DaemonRegistryServiceAsyncStub = planner_pb2_grpc.DaemonRegistryServiceStub(
@@ -44,7 +52,10 @@ class Registration:
         )
 
     async def run(self) -> None:
-        """Until cancelled. Raises Conflict where the planner will never take this daemon."""
+        """Until cancelled. Raises Conflict where the planner will never take this daemon.
+
+        One whose device another daemon has waits for it; it gives up only where it holds no work.
+        """
         failures = 0
         while True:
             try:
@@ -57,7 +68,7 @@ class Registration:
                     lease_seconds = await self._beat(lease_seconds)
             except grpc.aio.AioRpcError as error:
                 self._connected.clear()
-                _raise_if_fatal(error)
+                await self._judge(error)
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     if failures == 0:
                         log.warning("planner is not answering", code=error.code().name, message=error.details())
@@ -79,6 +90,7 @@ class Registration:
     async def _register(self) -> float:
         answer = await self._stub.RegisterDaemon(self._request, timeout=CALL_SECONDS)
         self._connected.set()
+        self._taken_since = None
         self._supervisor.changed.set()
         if not self.registered.is_set():
             log.info("registered", device_id=self._request.device.id, lease_seconds=answer.lease_seconds)
@@ -99,19 +111,46 @@ class Registration:
             deployments=self._supervisor.report(),
         )
         answer = await self._stub.Heartbeat(request, timeout=max(1.0, lease_seconds))
-        for deployment_id in answer.release_deployment_ids:
+        self._let_go(answer.release_deployment_ids)
+        return answer.lease_seconds
+
+    async def _judge(self, error: grpc.aio.AioRpcError) -> None:
+        """Raises Conflict where asking again cannot help."""
+        info = _error_info(error)
+        if info.reason in FATAL_REASONS:
+            raise Conflict(f"the planner refuses this daemon: {error.details()}") from error
+        if info.reason != TAKEN:
+            return
+        self._taken_since = self._taken_since or time.monotonic()
+        if self._supervisor.holds_work:
+            await self._ask_what_ended()
+            return
+        patience_seconds = LEASES_UNTIL_TAKEN * float(info.metadata["lease_seconds"] or DEFAULT_LEASE_SECONDS)
+        if time.monotonic() - self._taken_since > patience_seconds:
+            raise Conflict(f"the planner refuses this daemon: {error.details()}") from error
+
+    async def _ask_what_ended(self) -> None:
+        """A heartbeat of one that lost its device is refused; the refusal says what it need not hold any longer."""
+        try:
+            await self._beat(CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            self._let_go(filter(None, _error_info(error).metadata["release_deployment_ids"].split(",")))
+
+    def _let_go(self, deployment_ids: Iterable[str]) -> None:
+        for deployment_id in deployment_ids:
             task = asyncio.create_task(self._supervisor.release(deployment_id, 0.0))
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
-        return answer.lease_seconds
 
 
-def _raise_if_fatal(error: grpc.aio.AioRpcError) -> None:
+def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo:
+    """Empty where the error has none."""
+    info = error_details_pb2.ErrorInfo()
     status = rpc_status.from_call(error)  # type: ignore[arg-type]
     for detail in status.details if status is not None else ():
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info) and info.reason in FATAL_REASONS:
-            raise Conflict(f"the planner refuses this daemon: {error.details()}") from error
+        if detail.Unpack(info):
+            break
+    return info
 
 
 def _back_off_seconds(failures: int, most_seconds: float) -> float:

@@ -53,6 +53,7 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
     ) -> stage_daemon_pb2.GetDaemonStatusResponse:
         return stage_daemon_pb2.GetDaemonStatusResponse(
             device_id=self._supervisor.device_id,
+            incarnation_id=self._supervisor.incarnation_id,
             deployments=self._supervisor.report(),
             stages=await self._supervisor.metrics(),
         )

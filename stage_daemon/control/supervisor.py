@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -30,6 +31,8 @@ class Supervisor:
 
     def __init__(self, *, device_id: str, torch_device: str, planner_address: str, listen_host: str) -> None:
         self.device_id = device_id
+        # New at each start: the planner tells by it whether this daemon is the one that holds the device's lease.
+        self.incarnation_id = uuid.uuid4().hex
         self.changed = asyncio.Event()
         self._torch_device = torch_device
         self._planner_address = planner_address
@@ -104,6 +107,10 @@ class Supervisor:
     async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:
         found = await asyncio.gather(*(hosted.metrics() for hosted in self._hosted.values()))
         return [stage for stages in found for stage in stages]
+
+    @property
+    def holds_work(self) -> bool:
+        return any(not hosted.life.phase.ended for hosted in self._hosted.values())
 
     def leave(self) -> None:
         """Takes no more deployments, and reports those that run as draining: the planner then stops them everywhere."""

@@ -111,7 +111,9 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self, request: stage_daemon_pb2.GetDaemonStatusRequest, context: Any
     ) -> stage_daemon_pb2.GetDaemonStatusResponse:
         await self._play("status", context)
-        return stage_daemon_pb2.GetDaemonStatusResponse(device_id=self.device_id, deployments=self.standing)
+        return stage_daemon_pb2.GetDaemonStatusResponse(
+            device_id=self.device_id, incarnation_id=self.incarnation_id, deployments=self.standing
+        )
 
     async def _play(self, call: str, context: Any) -> None:
         self.asked.append(call)

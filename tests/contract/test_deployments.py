@@ -365,6 +365,10 @@ async def test_a_daemon_that_was_started_anew_does_not_hold_what_the_old_one_hel
     assert (await world.get(deployment_id)).state == READY
     anew = ScriptedDaemon(world.second.device_id, incarnation_id="second")
     anew.address = world.second.address
+    with refused("DEVICE_TAKEN") as refusal:
+        await anew.register(world.registry)
+    assert "wait for up to" in refusal.message
+    await world.second.stop()
     await anew.register(world.registry)
     failure = (await world.get(deployment_id)).failure
     assert (failure.reason, failure.stage, failure.device_id) == ("DAEMON_RESTARTED", 1, world.second.device_id)

@@ -83,10 +83,43 @@ async def test_a_graph_whose_bytes_are_gone_fails_the_deployment(world: World) -
 async def test_a_daemon_that_is_not_known_or_no_longer_the_one_is_told(world: World) -> None:
     with pytest.raises(NotFound, match="no daemon has registered device 'node9/cpu'; register"):
         await world.beat("node9/cpu")
-    await world.register(SECOND, incarnation="second")
-    with pytest.raises(DeviceTaken, match="--device-id"):
-        await world.beat(SECOND)
+    deployment_id = await world.ready()
+    await world.restart(SECOND)
+    await world.until(deployment_id, FAILED)
+    with pytest.raises(DeviceTaken, match="--device-id") as caught:
+        await world.beat(SECOND, held(deployment_id))
+    assert caught.value.metadata["release_deployment_ids"] == deployment_id
     assert await world.beat(SECOND, incarnation="second") == ()
+
+
+async def test_a_device_is_not_taken_over_while_its_daemon_lives(world: World) -> None:
+    deployment_id = await world.ready()
+    for device_id in (FIRST, SECOND):
+        with pytest.raises(DeviceTaken, match=f"device {device_id} is that of another daemon") as caught:
+            await world.register(device_id, incarnation="second")
+        assert caught.value.metadata["lease_seconds"] == "600.0"
+        assert await world.beat(device_id, held(deployment_id)) == ()
+    assert (await world.get(deployment_id)).state is READY
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "another start answers"])
+async def test_a_device_whose_daemon_has_ended_is_taken_over_at_once(world: World, address: str) -> None:
+    holder = world.daemons[SECOND]
+    if address == "127.0.0.1:1":
+        await holder.stop()
+    else:
+        holder.incarnation_id = "second"
+    await world.register(SECOND, incarnation="second")
+    with pytest.raises(DeviceTaken):
+        await world.beat(SECOND)
+
+
+async def test_of_two_that_would_succeed_one_does(world: World) -> None:
+    await world.daemons[SECOND].stop()
+    ends = await asyncio.gather(
+        *(world.register(SECOND, incarnation=name) for name in ("second", "third")), return_exceptions=True
+    )
+    assert sorted(type(end) for end in ends if end != 600.0) == [DeviceTaken]
 
 
 async def test_a_heartbeat_renews_the_lease_with_the_next_check(world: World) -> None:
@@ -170,7 +203,7 @@ async def test_a_daemon_that_registers_anew_has_lost_what_the_one_before_held(wo
     deployment_id = await world.ready()
     await world.register(SECOND)
     assert (await world.get(deployment_id)).state is READY
-    await world.register(SECOND, incarnation="second")
+    await world.restart(SECOND)
     failure = (await world.get(deployment_id)).failure
     assert failure is not None
     assert (failure.reason, failure.device_id) == ("DAEMON_RESTARTED", SECOND)

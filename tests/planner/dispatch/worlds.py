@@ -62,6 +62,11 @@ class World:
         device = Device(id=device_id, kind="cpu", host="node", memory_bytes=memory_bytes)
         return await self.dispatcher.register(device, self.daemons[device_id].address, "2.13.0", incarnation)
 
+    async def restart(self, device_id: str) -> None:
+        """The daemon as another start of it, "second", at the same address."""
+        self.daemons[device_id].incarnation_id = "second"
+        await self.register(device_id, incarnation="second")
+
     async def beat(self, device_id: str, *held: HeldDeployment, incarnation: str = "first") -> tuple[str, ...]:
         seconds, ended = await self.dispatcher.heartbeat(device_id, incarnation, held)
         assert seconds == self.lease_seconds

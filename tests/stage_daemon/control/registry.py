@@ -16,12 +16,16 @@ from tests.stage_daemon.waiting import wait_for_async
 
 
 class Registry(planner_pb2_grpc.DaemonRegistryServiceServicer):
-    """`refusals` are the reasons of the next calls' refusals, of either kind; `release` goes into each answer."""
+    """`refusals` are the reasons of the next calls' refusals, of either kind, and `facts` what they say besides.
+
+    `release` goes into each answer.
+    """
 
     def __init__(self, lease_seconds: float = 3600.0) -> None:
         self.address = ""
         self.lease_seconds = lease_seconds
         self.refusals: list[tuple[int, str]] = []
+        self.facts: dict[str, str] = {}
         self.release: list[str] = []
         self.registrations: list[planner_pb2.RegisterDaemonRequest] = []
         self.beats: list[planner_pb2.HeartbeatRequest] = []
@@ -57,12 +61,13 @@ class Registry(planner_pb2_grpc.DaemonRegistryServiceServicer):
         code, reason = self.refusals.pop(0)
         self.num_refused += 1
         detail = any_pb2.Any()
-        detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain="partition_planner"))
+        detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain="partition_planner", metadata=self.facts))
         refusal = rpc_status.to_status(status_pb2.Status(code=code, message=f"no: {reason}", details=[detail]))
         await context.abort(refusal.code, refusal.details, refusal.trailing_metadata)
 
 
 UNAVAILABLE = (code_pb2.UNAVAILABLE, "BUSY")
+TAKEN = (code_pb2.FAILED_PRECONDITION, "DEVICE_TAKEN")
 NOT_FOUND = (code_pb2.NOT_FOUND, "NOT_FOUND")
 
 

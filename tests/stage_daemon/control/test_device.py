@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from stage_daemon.control import device
-from stage_daemon.control.device import available_memory_bytes, find_device, gpu_kind
+from stage_daemon.control.device import available_memory_bytes, find_device, gpu_kind, host_name
 from stage_daemon.errors import Unavailable
 
 
@@ -33,6 +34,27 @@ def test_cpu_takes_what_it_is_given_and_finds_out_the_rest() -> None:
     assert found.memory_bytes > 0
     named = find_device(gpu_index=None, device_id="rack/cpu7", kind="epyc", memory_bytes=5)
     assert (named.id, named.kind, named.memory_bytes) == ("rack/cpu7", "epyc", 5)
+
+
+def card(folder: Path, name: str, address: str, *, physical: bool) -> None:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "address").write_text(f"{address}\n")
+    if physical:
+        (folder / name / "device").mkdir()
+
+
+def test_clones_of_a_host_are_told_apart_by_their_network_cards(tmp_path: Path) -> None:
+    names = []
+    for clone, address in (("one", "02:01"), ("other", "02:02"), ("one again", "02:01")):
+        card(tmp_path / clone, "eth0", address, physical=True)
+        card(tmp_path / clone, "docker0", f"{clone} it comes and goes", physical=False)
+        card(tmp_path / clone, "lo", "00:00", physical=False)
+        names.append(host_name(tmp_path / clone))
+    assert names[0] == names[2] != names[1]
+    assert all(name.startswith(f"{socket.gethostname()}-") for name in names)
+    card(tmp_path / "container", "eth0", "02:07", physical=False)
+    assert host_name(tmp_path / "container") not in {*names, socket.gethostname()}
+    assert host_name(tmp_path / "none") == socket.gethostname()
 
 
 def test_memory_that_the_kernel_does_not_tell_is_asked_for(tmp_path: Path) -> None:

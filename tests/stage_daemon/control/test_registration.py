@@ -13,7 +13,7 @@ from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.control.registration import Registration, _back_off_seconds
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, DaemonError
-from tests.stage_daemon.control.registry import NOT_FOUND, UNAVAILABLE, Registry, introduction, registry_at
+from tests.stage_daemon.control.registry import NOT_FOUND, TAKEN, UNAVAILABLE, Registry, introduction, registry_at
 from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for_async
 
 pytestmark = pytest.mark.services
@@ -133,7 +133,7 @@ async def test_news_cuts_the_wait_for_a_planner_short(
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("reason", ["DEVICE_TAKEN", "INVALID_ARGUMENT", "INVALID_INVENTORY"])
+@pytest.mark.parametrize("reason", ["INVALID_ARGUMENT", "INVALID_INVENTORY"])
 async def test_a_planner_that_will_never_take_it_is_not_asked_again(
     registry: Registry, supervisor: Supervisor, reason: str
 ) -> None:
@@ -143,6 +143,48 @@ async def test_a_planner_that_will_never_take_it_is_not_asked_again(
         await asyncio.wait_for(registration.run(), WAIT_SECONDS)
     assert not registration.registered.is_set()
     await registration.close()
+
+
+async def test_a_daemon_whose_device_is_taken_waits_for_it(registry: Registry, supervisor: Supervisor) -> None:
+    """The one before it may have died and hold its lease for a while."""
+    registry.refusals = [TAKEN] * 3
+    async with registering(registry, supervisor):
+        await registry.until_beats(1)
+        assert registry.num_refused == 3
+
+
+async def test_a_daemon_without_work_gives_up_after_two_leases(registry: Registry, supervisor: Supervisor) -> None:
+    registry.refusals = [TAKEN] * 1000
+    registry.facts = {"lease_seconds": "0.1"}
+    registration = Registration(registry.address, introduction(), supervisor)
+    with pytest.raises(Conflict, match="the planner refuses this daemon: no: DEVICE_TAKEN"):
+        await asyncio.wait_for(registration.run(), WAIT_SECONDS)
+    assert registry.num_refused > 2
+    await registration.close()
+
+
+async def test_a_daemon_that_holds_work_never_ends_because_its_device_is_taken(
+    registry: Registry, supervisor: Supervisor
+) -> None:
+    """It goes on trying, and lets go of what the refusals say has ended."""
+    request = stage_daemon_pb2.LoadStagesRequest(
+        deployment_id="dep-1", generation=1, stages=[stage_daemon_pb2.StageModule(stage=0, graph_sha256=bytes(32))]
+    )
+    loading = supervisor.load(request)
+    hosted = supervisor._host(request)
+    registry.facts = {"lease_seconds": "0.01"}
+    registry.refusals = [TAKEN] * 8
+    async with registering(registry, supervisor) as registration:
+        await registry.until_beats(1)
+        assert registration.registered.is_set()
+        assert [held.deployment_id for held in registry.beats[-1].deployments] == ["dep-1"]
+        assert supervisor.holds_work
+        registry.facts = {"lease_seconds": "3600", "release_deployment_ids": "dep-1,dep-9"}
+        registry.refusals = [TAKEN] * 1000
+        supervisor.changed.set()
+        assert await supervisor.wait_until_empty(WAIT_SECONDS)
+    assert hosted.life.phase.ended
+    await loading.aclose()
 
 
 async def test_what_the_planner_has_ended_is_let_go_of(registry: Registry, supervisor: Supervisor) -> None:
