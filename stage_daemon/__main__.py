@@ -80,6 +80,7 @@ async def serve(settings: Settings) -> None:
         torch_device=device.torch_device,
         planner_address=settings.planner,
         listen_host=parse_endpoint(settings.listen).host or "0.0.0.0",
+        worker_silence_seconds=settings.worker_silence_seconds,
     )
     server = DaemonServer(settings.listen, settings.advertise, supervisor)
     registration = Registration(

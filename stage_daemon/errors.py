@@ -15,6 +15,7 @@ DaemonError
 ├── ResultsNotRead           a client that sends and does not read
 ├── StageFailed              a stage raised while it ran a microbatch
 ├── WorkerDied
+│   └── WorkerHung           a worker that runs and answers nothing
 ├── EdgeTimeout              a wait on an edge that went past its deadline
 ├── Unavailable              a peer or planner that cannot be reached
 └── Cancelled
@@ -100,6 +101,10 @@ class StageFailed(DaemonError):
 
 class WorkerDied(DaemonError):
     reason = "WORKER_DIED"
+
+
+class WorkerHung(WorkerDied):
+    reason = "WORKER_HUNG"
 
 
 class EdgeTimeout(DaemonError):

@@ -14,11 +14,13 @@ from stage_daemon.control.lifecycle import Life, Phase, Trigger, advance
 from stage_daemon.control.rendezvous import Rendezvous
 from stage_daemon.control.sessions import Session, Sessions
 from stage_daemon.control.worker_process import WorkerProcess
-from stage_daemon.errors import Cancelled, Conflict, DaemonError, Released, WorkerDied
+from stage_daemon.errors import Cancelled, Conflict, DaemonError, Released, WorkerDied, WorkerHung
 from stage_daemon.worker.failures import error_from_failure
 
 # A worker that has not said by then is left out of the status.
 METRICS_SECONDS = 1.0
+# One miss may be the supervisor's own: it reads late where its machine stood still.
+MISSES_UNTIL_HUNG = 2
 
 log = structlog.get_logger(__name__)
 
@@ -26,12 +28,21 @@ log = structlog.get_logger(__name__)
 class HostedDeployment:
     """Created LOADING. `on_change` is called whenever something happened that the planner should hear of at once."""
 
-    def __init__(self, *, life: Life, device_id: str, torch_device: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *,
+        life: Life,
+        device_id: str,
+        torch_device: str,
+        worker_silence_seconds: float,
+        on_change: Callable[[], None],
+    ) -> None:
         self.life = life
         self.sessions = Sessions(life.deployment_id)
         self.connection = stage_daemon_pb2.ConnectStagesRequest()
         self._device_id = device_id
         self._torch_device = torch_device
+        self._worker_silence_seconds = worker_silence_seconds
         self._on_change = on_change
         self._rendezvous: Rendezvous | None = None
         self._worker: WorkerProcess | None = None
@@ -175,6 +186,7 @@ class HostedDeployment:
             worker.kill()
             raise self._end()
         self._spawn(self._watch(worker))
+        self._spawn(self._watch_for_hang(worker))
         return worker
 
     async def _watch(self, worker: WorkerProcess) -> None:
@@ -182,6 +194,29 @@ class HostedDeployment:
         if self.life.phase in (Phase.STOPPED, Phase.FAILED, Phase.DRAINING):
             return
         self.fail(error_from_failure(worker.failure) if worker.failure else WorkerDied(reason))
+
+    async def _watch_for_hang(self, worker: WorkerProcess) -> None:
+        """Asks the worker in every phase, since what hangs may have no edge on which anybody waits for it."""
+        patience_seconds = self._worker_silence_seconds / MISSES_UNTIL_HUNG
+        num_misses = 0
+        while num_misses < MISSES_UNTIL_HUNG:
+            try:
+                async with asyncio.timeout(patience_seconds):
+                    await worker.metrics()
+            except TimeoutError:
+                num_misses += 1
+            except DaemonError:
+                return
+            else:
+                num_misses = 0
+                await asyncio.sleep(patience_seconds)
+        self.fail(
+            WorkerHung(
+                f"worker {worker.process_id} of {self.life.deployment_id} has answered nothing for "
+                f"{self._worker_silence_seconds:g} s: it hangs, or was stopped",
+                worker_process_id=worker.process_id,
+            )
+        )
 
     async def _deliver_outputs(self, worker: WorkerProcess) -> None:
         async for session_id, _, result in worker.outputs():

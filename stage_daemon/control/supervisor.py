@@ -29,7 +29,15 @@ _STATES = {
 class Supervisor:
     """`changed` is set when the planner should be told at once; whoever tells it clears it."""
 
-    def __init__(self, *, device_id: str, torch_device: str, planner_address: str, listen_host: str) -> None:
+    def __init__(
+        self,
+        *,
+        device_id: str,
+        torch_device: str,
+        planner_address: str,
+        listen_host: str,
+        worker_silence_seconds: float = 15.0,
+    ) -> None:
         self.device_id = device_id
         # New at each start: the planner tells by it whether this daemon is the one that holds the device's lease.
         self.incarnation_id = uuid.uuid4().hex
@@ -37,6 +45,7 @@ class Supervisor:
         self._torch_device = torch_device
         self._planner_address = planner_address
         self._listen_host = listen_host
+        self._worker_silence_seconds = worker_silence_seconds
         self._hosted: dict[str, HostedDeployment] = {}
         self._profiling: Profiling | None = None
         self._leaving = False
@@ -153,7 +162,11 @@ class Supervisor:
             Conflict(f"deployment {request.deployment_id} came to {self.device_id}", device_id=self.device_id)
         )
         hosted = HostedDeployment(
-            life=life, device_id=self.device_id, torch_device=self._torch_device, on_change=self.changed.set
+            life=life,
+            device_id=self.device_id,
+            torch_device=self._torch_device,
+            worker_silence_seconds=self._worker_silence_seconds,
+            on_change=self.changed.set,
         )
         self._hosted[request.deployment_id] = hosted
         self._empty.clear()

@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import signal
 import socket
+from collections import deque
 from collections.abc import AsyncIterator
 from multiprocessing import forkserver, get_context
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import Conflict, DaemonError, WorkerDied
@@ -50,6 +52,7 @@ class WorkerProcess:
         self._error: DaemonError | None = None
         self._drained = False
         self._write_lock = asyncio.Lock()
+        self._metrics: deque[asyncio.Future[bytes]] = deque()
         self._replies: dict[FrameKind, asyncio.Queue[Frame | None]] = {}
         self._inputs_taken: dict[tuple[int, int], asyncio.Future[None]] = {}
         self._outputs: asyncio.Queue[Frame | None] = asyncio.Queue()
@@ -125,11 +128,13 @@ class WorkerProcess:
         self._outputs.put_nowait(None)
 
     async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:
-        """One record per loaded stage."""
-        replies = self._expect(FrameKind.METRICS_REPLY)
-        await self._write(Frame(kind=FrameKind.METRICS))
-        frame = await self._reply(replies)
-        return list(stage_daemon_pb2.GetDaemonStatusResponse.FromString(frame.body).stages)
+        """One record per loaded stage. The worker's main thread answers: one that hangs does not.
+
+        Replies come in the order of the questions; that of a caller who has left is dropped.
+        """
+        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        await self._write(Frame(kind=FrameKind.METRICS), reply)
+        return list(stage_daemon_pb2.GetDaemonStatusResponse.FromString(await reply).stages)
 
     async def drain(self) -> None:
         """Takes no more inputs, and returns once everything in flight has left and been taken; the worker then exits.
@@ -163,6 +168,10 @@ class WorkerProcess:
             self._outputs.put_nowait(frame)
         elif frame.kind in (FrameKind.INPUT_TAKEN, FrameKind.INPUT_REFUSED):
             self._answer_input(frame)
+        elif frame.kind is FrameKind.METRICS_REPLY:
+            reply = self._metrics.popleft()
+            if not reply.done():
+                reply.set_result(frame.body)
         elif frame.kind is FrameKind.FAILED:
             self.failure = planner_pb2.Failure.FromString(frame.body)
         elif (replies := self._replies.get(frame.kind)) is not None:
@@ -189,11 +198,14 @@ class WorkerProcess:
             raise self._gone()
         return frame
 
-    async def _write(self, frame: Frame) -> None:
+    async def _write(self, frame: Frame, metrics_reply: asyncio.Future[bytes] | None = None) -> None:
+        """Queues `metrics_reply` together with its question, so that both have the same order."""
         if self._ended.is_set():
             raise self._gone()
         async with self._write_lock:
             try:
+                if metrics_reply is not None:
+                    self._metrics.append(metrics_reply)
                 self._writer.writelines([frame.head(), frame.body])
                 await self._writer.drain()
             except ConnectionError:
@@ -217,9 +229,10 @@ class WorkerProcess:
         self._ended.set()
         for replies in self._replies.values():
             replies.put_nowait(None)
-        for taken in self._inputs_taken.values():
-            if not taken.done():
-                taken.set_exception(self._gone())
+        waiting: list[asyncio.Future[Any]] = [*self._inputs_taken.values(), *self._metrics]
+        for reply in waiting:
+            if not reply.done():
+                reply.set_exception(self._gone())
         self._outputs.put_nowait(None)
         self.exited.set_result(reason)
 

@@ -66,10 +66,16 @@ class Daemon:
 
 
 @asynccontextmanager
-async def serving(device_id: str, planner_address: str) -> AsyncIterator[Daemon]:
+async def serving(
+    device_id: str, planner_address: str, worker_silence_seconds: float = WAIT_SECONDS
+) -> AsyncIterator[Daemon]:
     """A daemon that no planner knows: `planner_address` is where it reads blobs."""
     supervisor = Supervisor(
-        device_id=device_id, torch_device="cpu", planner_address=planner_address, listen_host="127.0.0.1"
+        device_id=device_id,
+        torch_device="cpu",
+        planner_address=planner_address,
+        listen_host="127.0.0.1",
+        worker_silence_seconds=worker_silence_seconds,
     )
     server = DaemonServer("127.0.0.1:0", "", supervisor)
     await server.start()

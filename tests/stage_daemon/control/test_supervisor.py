@@ -73,6 +73,41 @@ async def until(daemon: Daemon, state: str) -> planner_pb2.DeploymentOnDaemon:
     return held
 
 
+@pytest.mark.parametrize("phase", ["LOADED", "RUNNING"])
+async def test_a_worker_that_hangs_is_noticed_although_nobody_waits_for_it(
+    preparation: Preparation, phase: str
+) -> None:
+    """All stages are its own: it has no edge."""
+    async with serving("node0/cpu", preparation.address, worker_silence_seconds=2.0) as daemon:
+        wanted = prepared(preparation, "dep-1", devices=(0, 0))
+        if phase == "LOADED":
+            await daemon.load(wanted.requests.load["node0/cpu"])
+        else:
+            await roll_out({"node0/cpu": daemon}, wanted)
+        await asyncio.sleep(2.5)
+        worker = (await daemon.status()).stages[0].worker_process_id
+        assert await standings(daemon) == [("dep-1", 1, phase)]
+        os.kill(worker, signal.SIGSTOP)
+        held = await until(daemon, "FAILED")
+        assert (held.failure.reason, held.failure.stage, held.failure.device_id) == ("WORKER_HUNG", 0, "node0/cpu")
+        assert "has answered nothing for 2 s" in held.failure.message
+        assert is_gone(worker)
+
+
+async def test_many_may_ask_for_the_status_at_once(daemon: Daemon, preparation: Preparation) -> None:
+    await roll_out({"node0/cpu": daemon}, prepared(preparation, "dep-1", devices=(0, 0)))
+    worker = daemon.supervisor.find("dep-1")._worker
+    assert worker is not None
+    os.kill(worker.process_id, signal.SIGSTOP)
+    asking = [asyncio.create_task(worker.metrics()) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    asking[0].cancel()
+    os.kill(worker.process_id, signal.SIGCONT)
+    async with asyncio.timeout(WAIT_SECONDS):
+        answers = await asyncio.gather(*asking[1:], worker.metrics())
+    assert [[stage.stage for stage in stages] for stages in answers] == [[0, 1]] * 3
+
+
 async def test_let_go_of_at_once(daemons: dict[str, Daemon], preparation: Preparation) -> None:
     deployment = await roll_out(daemons, prepared(preparation, "dep-1"))
     workers = [(await daemon.status()).stages[0].worker_process_id for daemon in daemons.values()]
