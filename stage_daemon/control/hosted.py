@@ -46,6 +46,7 @@ class HostedDeployment:
         self._on_change = on_change
         self._rendezvous: Rendezvous | None = None
         self._worker: WorkerProcess | None = None
+        self._draining: asyncio.Task[None] | None = None
         self._senders: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -97,10 +98,15 @@ class HostedDeployment:
             self._spawn(self._deliver_outputs(self._worker))
 
     async def release(self, *, drain_seconds: float) -> None:
-        """Lets go at once, or, where it is running, after what is in flight has left or the seconds are over."""
+        """Lets go at once, or, where it is running, after what is in flight has left or the seconds are over.
+
+        Who asks for a drain that is under way waits for that one.
+        """
         if drain_seconds > 0 and self.life.phase is Phase.RUNNING:
             self.life = advance(self.life, Trigger.DRAIN)
-            await self._drain(drain_seconds)
+            self._draining = asyncio.create_task(self._drain(drain_seconds))
+        if drain_seconds > 0 and self._draining is not None:
+            await asyncio.wait({self._draining})
         self.life = advance(self.life, Trigger.RELEASE)
         self._tear_down(Released(f"deployment {self.life.deployment_id} was stopped"))
         if self._worker is not None:

@@ -47,6 +47,7 @@ class Supervisor:
         self._listen_host = listen_host
         self._worker_silence_seconds = worker_silence_seconds
         self._hosted: dict[str, HostedDeployment] = {}
+        self._releasing: set[asyncio.Task[None]] = set()
         self._profiling: Profiling | None = None
         self._leaving = False
         self._empty = asyncio.Event()
@@ -87,16 +88,14 @@ class Supervisor:
         await self._find(request.deployment_id, request.generation).connect(request)
 
     async def release(self, deployment_id: str, drain_seconds: float) -> None:
-        """Idempotent: what is not here is let go of already."""
+        """Idempotent: what is not here is let go of already. Goes on if the caller leaves, who may not come again."""
         hosted = self._hosted.get(deployment_id)
         if hosted is None:
             return
-        await hosted.release(drain_seconds=min(drain_seconds, MAX_DRAIN_SECONDS))
-        if self._hosted.get(deployment_id) is hosted:
-            del self._hosted[deployment_id]
-        if not self._hosted:
-            self._empty.set()
-        self.changed.set()
+        releasing = asyncio.create_task(self._release(hosted, drain_seconds))
+        self._releasing.add(releasing)
+        releasing.add_done_callback(self._releasing.discard)
+        await asyncio.shield(releasing)
 
     def find(self, deployment_id: str) -> HostedDeployment:
         """Raises NotFound."""
@@ -140,6 +139,14 @@ class Supervisor:
         """Lets go of everything at once."""
         self._stop_profiling(Cancelled(f"the daemon of {self.device_id} has stopped", device_id=self.device_id))
         await asyncio.gather(*(self.release(deployment_id, 0.0) for deployment_id in tuple(self._hosted)))
+
+    async def _release(self, hosted: HostedDeployment, drain_seconds: float) -> None:
+        await hosted.release(drain_seconds=min(drain_seconds, MAX_DRAIN_SECONDS))
+        if self._hosted.get(hosted.life.deployment_id) is hosted:
+            del self._hosted[hosted.life.deployment_id]
+        if not self._hosted:
+            self._empty.set()
+        self.changed.set()
 
     def _host(self, request: stage_daemon_pb2.LoadStagesRequest) -> HostedDeployment:
         if self._leaving:

@@ -135,6 +135,37 @@ async def test_draining_lets_out_what_is_in_flight(daemons: dict[str, Daemon], p
     assert [await standings(daemon) for daemon in daemons.values()] == [[], []]
 
 
+async def test_a_drain_goes_on_and_ends_sessions_although_the_planner_died_in_it(
+    daemons: dict[str, Daemon], preparation: Preparation
+) -> None:
+    deployment = await roll_out(daemons, prepared(preparation, "dep-1"))
+    results = await open_outputs(deployment, 1)
+    last = daemons["node1/cpu"]
+    asked = stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id="dep-1", drain=True, drain_seconds=WAIT_SECONDS)
+    call = last.stub.ReleaseDeployment(asked)
+    await until(last, "DRAINING")
+    call.cancel()
+    await daemons["node0/cpu"].release("dep-1", drain=True)
+    assert await refusal(results.read()) == ("DEPLOYMENT_RELEASED", "deployment dep-1 was stopped")
+    assert await last.supervisor.wait_until_empty(WAIT_SECONDS)
+
+
+async def test_a_drain_that_is_asked_for_again_loses_nothing(
+    daemons: dict[str, Daemon], preparation: Preparation
+) -> None:
+    deployment = await roll_out(daemons, prepared(preparation, "dep-1"))
+    batches = [torch.randn(2, 8) for _ in range(6)]
+    results = await open_outputs(deployment, 1)
+    last = daemons["node1/cpu"]
+    draining = [asyncio.create_task(last.release("dep-1", drain=True))]
+    await until(last, "DRAINING")
+    draining.append(asyncio.create_task(last.release("dep-1", drain=True)))
+    sending = deployment.first.SendInputs(iter(inputs("dep-1", 1, batches)), timeout=WAIT_SECONDS)
+    assert [answer.sequence async for answer in sending] == [1, 2, 3, 4, 5, 6]
+    await asyncio.gather(*draining, daemons["node0/cpu"].release("dep-1", drain=True))
+    assert_results(batches, [(found.sequence, *decoded(found)) for found in [await results.read() for _ in batches]])
+
+
 async def test_draining_that_takes_too_long_is_cut_short(daemons: dict[str, Daemon], preparation: Preparation) -> None:
     """The first stage's daemon is not told to drain, so that the end never comes down the edge."""
     await roll_out(daemons, prepared(preparation, "dep-1"))
