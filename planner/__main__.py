@@ -54,12 +54,13 @@ def _run(settings: Settings) -> int:
 
     from planner.api.logs import configure_logs
     from planner.errors import PlannerError
+    from planner.redaction import without_secrets
 
     configure_logs(settings.log_level, settings.log_format)
     try:
         asyncio.run(_serve(settings))
     except (PlannerError, OSError, DBAPIError) as error:
-        print(f"planner-server: {error}", file=sys.stderr)
+        print(f"planner-server: {without_secrets(str(error))}", file=sys.stderr)
         return 1
     return 0
 

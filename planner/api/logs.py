@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import structlog
+
+from planner.redaction import without_secrets
 
 
 def configure_logs(level: str, form: str) -> None:
@@ -25,6 +28,7 @@ def configure_logs(level: str, form: str) -> None:
     else:
         traceback = structlog.dev.plain_traceback
         processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=traceback))
+    processors.append(_without_secrets)
     least = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=processors,
@@ -33,6 +37,16 @@ def configure_logs(level: str, form: str) -> None:
         cache_logger_on_first_use=True,
     )
     # Libraries' own warnings take the same way out.
-    logging.basicConfig(
-        level=max(least, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=max(least, logging.WARNING), handlers=[handler])
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(super().format(record))
+
+
+def _without_secrets(_logger: object, _method: str, line: Any) -> Any:
+    """The last processor: it sees the line as it is written, with its traceback."""
+    return without_secrets(line)

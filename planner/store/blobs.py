@@ -20,6 +20,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from planner.errors import Corrupt, InvalidArgument, NotFound, ResourceExhausted, WrongOffset
+from planner.redaction import without_secrets
 
 CHUNK_BYTES = 1 << 20
 DEFAULT_MAX_BYTES = 256 << 30
@@ -33,7 +34,7 @@ class BlobStore:
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except (ValueError, ImportError) as error:
-            raise InvalidArgument(f"blob URL {url!r} cannot be used: {error}") from None
+            raise InvalidArgument(without_secrets(f"blob URL {url!r} cannot be used: {error}")) from None
         self._staging = staging
         self._max_bytes = max_bytes
         with _space_errors():

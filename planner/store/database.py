@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from planner.errors import InvalidArgument, PlannerError, ResourceExhausted, Unavailable
+from planner.redaction import without_secrets
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 BUSY_SECONDS = 30.0
@@ -133,9 +134,9 @@ def parse_url(text: str) -> URL:
     """Adds the asynchronous driver where the URL names only the database."""
     try:
         url = make_url(text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise InvalidArgument(
-            f"database URL {text!r} cannot be read; write sqlite:////path/to/file or postgresql://user@host/name"
+            f"database URL {without_secrets(text)!r} cannot be read; write sqlite:////path/to/file or postgresql://user@host/name"
         ) from None
     backend = url.get_backend_name()
     if backend not in DRIVERS:
@@ -147,10 +148,12 @@ def _engine(url: URL) -> AsyncEngine:
     if url.get_backend_name() != "sqlite":
         # What the URL says itself counts.
         arguments = {name: limit for name, limit in POSTGRESQL_ARGUMENTS.items() if name not in url.query}
-        return create_async_engine(url, pool_pre_ping=True, connect_args=arguments)
+        return create_async_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_async_engine(url, connect_args={"timeout": BUSY_SECONDS, "factory": _Connection})
+    # What requests hold is nobody's business who reads the log.
+    options = {"timeout": BUSY_SECONDS, "factory": _Connection}
+    engine = create_async_engine(url, hide_parameters=True, connect_args=options)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_immediate)
     return engine

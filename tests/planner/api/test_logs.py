@@ -40,6 +40,21 @@ def stumble(log: structlog.BoundLogger, password: str) -> None:
         log.error("incident", exc_info=error)
 
 
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_secret_is_written_wherever_it_stands(form: str) -> None:
+    with logs("info", form) as written:
+        url = "postgresql://me:hunter2@db/planner"
+        log = structlog.get_logger("test")
+        log.info(f"using {url}", url=url, password="hunter2")
+        try:
+            raise ValueError(f"cannot reach {url}")
+        except ValueError as error:
+            log.error("incident", exc_info=error)
+        logging.getLogger("library").warning("lost %s", url)
+    assert "hunter2" not in written.getvalue()
+    assert written.getvalue().count("me:***@db/planner") >= 4
+
+
 def test_json_is_one_object_per_event() -> None:
     with logs("info", "json") as written:
         log = structlog.get_logger("test")

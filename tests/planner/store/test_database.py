@@ -183,6 +183,15 @@ def test_unknown_database_is_refused(url: str) -> None:
         parse_url(url)
 
 
+def test_a_url_that_cannot_be_read_is_told_without_its_password() -> None:
+    with pytest.raises(InvalidArgument, match="cannot be read") as caught:
+        parse_url("postgresql//me:hunter2@db")
+    assert "hunter2" not in caught.value.message
+    with pytest.raises(InvalidArgument, match="cannot be read") as caught:
+        parse_url("postgresql://me:hunter2@db:port/planner")
+    assert "hunter2" not in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("text_", "url"),
     [
