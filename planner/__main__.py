@@ -28,19 +28,40 @@ OPTIONS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 stopped, 1 could not start, 2 wrong arguments."""
+    """Exit codes: 0 stopped, 1 could not start, 2 wrong arguments, 3 --scrub found damage."""
     from pydantic import ValidationError
 
     from planner.settings import Settings
 
     given = vars(_parser().parse_args(arguments))
+    scrub = given.pop("scrub")
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         for problem in error.errors():
             print(f"planner-server: {'.'.join(map(str, problem['loc']))}: {problem['msg']}", file=sys.stderr)
         return 2
-    return _run(settings)
+    return _scrub(settings) if scrub else _run(settings)
+
+
+def _scrub(settings: Settings) -> int:
+    """Beside a server that runs, too: it reads, and renames what is damaged."""
+    from planner.errors import PlannerError
+    from planner.redaction import without_secrets
+    from planner.store.blobs import DAMAGED, BlobStore
+
+    num_blobs, num_damaged = 0, 0
+    try:
+        for sha256, is_whole in BlobStore(settings.blobs, settings.staging_dir).scrub():
+            num_blobs += 1
+            num_damaged += not is_whole
+            if not is_whole:
+                print(f"{sha256.hex()} is damaged; it is in the folder {DAMAGED} now, upload it again", flush=True)
+    except (PlannerError, OSError) as error:
+        print(f"planner-server: {without_secrets(str(error))}", file=sys.stderr)
+        return 1
+    print(f"{num_blobs} blobs read, {num_damaged} damaged")
+    return 3 if num_damaged else 0
 
 
 def _run(settings: Settings) -> int:
@@ -89,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", help=text)
+    parser.add_argument("--scrub", action="store_true", help="read every blob, put the damaged away, and end")
     return parser
 
 

@@ -2,6 +2,8 @@
 
 A blob that is still arriving is a partial file in a local staging folder; its length is what has been committed, so an
 upload survives a broken stream and a restart. Nothing is readable before all of it is there and hashes to its name.
+What is read whole is hashed again: a blob that was damaged since goes into the folder `damaged`, and can be uploaded
+anew.
 Every method blocks: callers on an event loop use threads. One process owns a staging folder.
 """
 
@@ -10,10 +12,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import fsspec
@@ -24,6 +27,8 @@ from planner.redaction import without_secrets
 
 CHUNK_BYTES = 1 << 20
 DEFAULT_MAX_BYTES = 256 << 30
+DAMAGED = "damaged"
+_NAME = re.compile(r"[0-9a-f]{64}")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -78,14 +83,16 @@ class BlobStore:
         return BlobWriter(self, sha256, size_bytes, self._partial(sha256))
 
     def put(self, content: bytes) -> bytes:
-        """Stores whole bytes and returns their sha256."""
+        """Stores whole bytes and returns their sha256; in the place of a damaged blob too."""
         sha256 = hashlib.sha256(content).digest()
-        if self.size_bytes(sha256) is not None:
+        if self.size_bytes(sha256) is not None and self.is_whole(sha256):
             return sha256
         waiting = self._staging / f"{sha256.hex()}.{uuid.uuid4().hex}"
         try:
-            with _space_errors():
-                waiting.write_bytes(content)
+            with _space_errors(), waiting.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
             self.adopt(sha256, waiting)
         finally:
             waiting.unlink(missing_ok=True)
@@ -103,7 +110,10 @@ class BlobStore:
         path.unlink(missing_ok=True)
 
     def read_range(self, sha256: bytes, offset_bytes: int = 0, length_bytes: int = 0) -> Iterator[bytes]:
-        """Chunks of at most 1 MiB; length 0 means to the end. The range is checked before the first chunk."""
+        """Chunks of at most 1 MiB; length 0 means to the end. The range is checked before the first chunk.
+
+        Where the range is the whole blob, Corrupt is raised after the last chunk if they do not hash to its name.
+        """
         size = self.size_bytes(sha256)
         if size is None:
             raise NotFound(f"no blob {sha256.hex()} is complete here; upload it first", sha256=sha256.hex())
@@ -112,7 +122,8 @@ class BlobStore:
             raise InvalidArgument(
                 f"blob {sha256.hex()} has {size} bytes; bytes {offset_bytes} to {end} are not in it", size_bytes=size
             )
-        return self._chunks(self._path(sha256), offset_bytes, end)
+        chunks = self._chunks(self._path(sha256), offset_bytes, end)
+        return self._checked_chunks(sha256, chunks) if end - offset_bytes == size else chunks
 
     def read(self, sha256: bytes, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
         """The whole blob, where it is no larger than `max_bytes`."""
@@ -121,6 +132,46 @@ class BlobStore:
         if size > max_bytes:
             raise InvalidArgument(f"blob {sha256.hex()} has {size} bytes, at most {max_bytes} are read here")
         return b"".join(chunks)
+
+    def is_whole(self, sha256: bytes) -> bool:
+        """Reads all of it. A damaged one is no longer there afterwards."""
+        try:
+            for _ in self.read_range(sha256):
+                pass
+        except Corrupt:
+            return False
+        return True
+
+    def scrub(self) -> Iterator[tuple[bytes, bool]]:
+        """Each blob's sha256 and whether it is whole, by name; the damaged ones are put away on the way."""
+        for path in sorted(self._files.find(self._root)) if self._files.exists(self._root) else ():
+            folder, _, name = path.removeprefix(self._root).strip("/").rpartition("/")
+            if _NAME.fullmatch(name) and folder == name[:2]:
+                sha256 = bytes.fromhex(name)
+                yield sha256, self.is_whole(sha256)
+
+    def _put_away(self, sha256: bytes) -> None:
+        """Out of the readers' way, and kept for whoever wants to know what became of it."""
+        folder = f"{self._root}/{DAMAGED}"
+        self._files.makedirs(folder, exist_ok=True)
+        # Another reader may have put it away meanwhile.
+        with suppress(FileNotFoundError):
+            self._files.mv(self._path(sha256), f"{folder}/{sha256.hex()}.{uuid.uuid4().hex[:8]}")
+
+    def _checked_chunks(self, sha256: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        digest = hashlib.sha256()
+        for chunk in chunks:
+            digest.update(chunk)
+            yield chunk
+        if digest.digest() == sha256:
+            return
+        self._put_away(sha256)
+        raise Corrupt(
+            f"blob {sha256.hex()} was damaged on the planner's disk: its bytes hash to {digest.hexdigest()}; it was "
+            f"put into the folder {DAMAGED}, upload it again",
+            found=digest.hexdigest(),
+            needed=sha256.hex(),
+        )
 
     def _chunks(self, path: str, offset: int, end: int) -> Iterator[bytes]:
         with self._files.open(path, "rb") as file:
@@ -202,6 +253,17 @@ def _checked(sha256: bytes) -> bytes:
 
 
 def _move_local(source: Path, target: Path) -> None:
+    """The bytes are on the disk before the name is, and the name before this returns."""
+    _rename_local(source, target)
+    for folder in (target.parent, target.parent.parent):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _rename_local(source: Path, target: Path) -> None:
     try:
         source.replace(target)
     except OSError as error:
@@ -209,6 +271,8 @@ def _move_local(source: Path, target: Path) -> None:
             raise
         beside = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
         shutil.copyfile(source, beside)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
         beside.replace(target)
         source.unlink()
 

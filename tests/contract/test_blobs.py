@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 
 import grpc
 import pytest
 
+from planner.settings import Settings
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.calls import WAIT_SECONDS, refused, upload, upload_stream
@@ -55,6 +57,25 @@ async def test_empty_blob(planner: PlannerServiceStub) -> None:
 async def test_upload_again_answers_at_once(planner: PlannerServiceStub, content: bytes) -> None:
     await upload(planner, content)
     await upload(planner, content)
+
+
+async def test_a_blob_damaged_on_the_disk_is_told_and_can_be_uploaded_again(
+    start_server: StartServer, own_settings: Settings, content: bytes
+) -> None:
+    digest = sha256(content)
+    name = digest.hex()
+    path = Path(own_settings.blobs.removeprefix("file://")) / name[:2] / name
+    async with open_channel((await start_server()).address) as channel:
+        planner = PlannerServiceStub(channel)
+        await upload(planner, content)
+        path.write_bytes(content[:-1] + b"X")
+        with refused("DIGEST_MISMATCH"):
+            await read(planner, digest)
+        assert not (await committed(planner, digest)).complete
+        await upload(planner, content)
+        path.write_bytes(content[:-1])
+        await upload(planner, content)
+        assert await read(planner, digest) == content
 
 
 async def test_unknown_blob(planner: PlannerServiceStub) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from planner.__main__ import _serve, main
 from planner.settings import Settings
+from planner.store.blobs import BlobStore
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from tests.contract.calls import balanced, inventory_message
 from tests.contract.graphs import many_nodes, sha256
@@ -146,3 +147,19 @@ def test_a_port_or_a_folder_that_another_server_has(
 def upload_messages(content: bytes, start: int, end: int) -> list[planner_pb2.UploadBlobRequest]:
     begin = planner_pb2.UploadBlobRequest.Begin(sha256=sha256(content), size_bytes=len(content), offset_bytes=start)
     return [planner_pb2.UploadBlobRequest(begin=begin), planner_pb2.UploadBlobRequest(chunk=content[start:end])]
+
+
+def test_scrubbing_ends_with_3_where_a_blob_was_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Settings(data_dir=tmp_path)
+    blobs = BlobStore(settings.blobs, settings.staging_dir)
+    assert main(["--scrub", "--data-dir", str(tmp_path)]) == 0
+    damaged, _ = blobs.put(b"one"), blobs.put(b"two")
+    Path(blobs._path(damaged)).write_bytes(b"One")
+    assert main(["--scrub", "--data-dir", str(tmp_path)]) == 3
+    assert main(["--scrub", "--data-dir", str(tmp_path)]) == 0
+    empty, found, *_ = lines = capsys.readouterr().out.splitlines()
+    assert empty == "0 blobs read, 0 damaged"
+    assert found.startswith(f"{damaged.hex()} is damaged")
+    assert lines[2:] == ["2 blobs read, 1 damaged", "1 blobs read, 0 damaged"]
+    assert main(["--scrub", "--data-dir", str(tmp_path), "--blob-url", "nonsense://me:hunter2@host/x"]) == 1
+    assert "hunter2" not in capsys.readouterr().err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
+import stat
 import tempfile
 import uuid
 from pathlib import Path
@@ -141,6 +143,58 @@ def test_a_file_that_was_cut_short_is_told(tmp_path: Path) -> None:
     path.write_bytes(b"cont")
     with pytest.raises(Corrupt, match="ends at byte 4, needs 7"):
         list(chunks)
+
+
+def path_of(blobs: BlobStore, digest: bytes) -> Path:
+    return Path(blobs._path(digest))
+
+
+@pytest.mark.parametrize("damage", [b"abcdeX", b"abc", b"abcdefg", b""])
+def test_a_blob_that_was_damaged_is_told_put_away_and_written_anew(tmp_path: Path, damage: bytes) -> None:
+    blobs = BlobStore((tmp_path / "blobs").as_uri(), tmp_path / "staging")
+    digest = blobs.put(b"abcdef")
+    path_of(blobs, digest).write_bytes(damage)
+    with pytest.raises(Corrupt, match=r"was damaged on the planner's disk.*upload it again") as caught:
+        blobs.read(digest)
+    assert caught.value.metadata == {"found": sha256(damage).hex(), "needed": digest.hex()}
+    assert blobs.size_bytes(digest) is None
+    assert [path.read_bytes() for path in (tmp_path / "blobs" / "damaged").iterdir()] == [damage]
+    assert write(blobs, b"abcdef", size=6, digest=digest)
+    assert blobs.read(digest) == b"abcdef"
+    path_of(blobs, digest).write_bytes(damage)
+    assert blobs.put(b"abcdef") == digest
+    assert blobs.read(digest) == b"abcdef"
+
+
+def test_scrubbing_reads_every_blob(blobs: BlobStore) -> None:
+    assert list(blobs.scrub()) == []
+    whole, damaged = sorted(blobs.put(content) for content in (b"one", b"two"))
+    with blobs._files.open(blobs._path(damaged), "wb") as file:
+        file.write(b"three")
+    assert list(blobs.scrub()) == [(whole, True), (damaged, False)]
+    assert list(blobs.scrub()) == [(whole, True)]
+
+
+def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = BlobStore((tmp_path / "blobs").as_uri(), tmp_path / "staging")
+    steps: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def watched_fsync(descriptor: int) -> None:
+        steps.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def watched_replace(path: Path, target: Path) -> Path:
+        steps.append("rename")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(Path, "replace", watched_replace)
+    blobs.put(b"abc")
+    assert write(blobs, b"def", size=3, digest=sha256(b"def"))
+    assert steps == ["file", "rename", "folder", "folder"] * 2
 
 
 def test_the_largest_blob_and_the_largest_read(blobs: BlobStore) -> None:
