@@ -37,7 +37,7 @@ class DeploymentCalls:
     ) -> planner_pb2.ListDeploymentsResponse:
         scope = f"deployments plan={request.plan_id} active={request.active_only}"
         page = parse_page(scope, request.page_size, request.page_token)
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             found, token = await list_deployments(
                 session, page, plan_id=request.plan_id, active_only=request.active_only
             )
@@ -56,7 +56,7 @@ class DeploymentCalls:
         return await self._deployment(request.deployment_id)
 
     async def ListDevices(self, request: planner_pb2.ListDevicesRequest, _: Any) -> planner_pb2.ListDevicesResponse:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             daemons = await list_live_daemons(session, datetime.now(UTC))
             active = await list_active_deployments(session)
         return planner_pb2.ListDevicesResponse(
@@ -73,5 +73,5 @@ class DeploymentCalls:
         )
 
     async def _deployment(self, deployment_id: str) -> planner_pb2.Deployment:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return deployment_to_proto(await get_deployment(session, deployment_id))

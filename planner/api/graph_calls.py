@@ -33,7 +33,7 @@ class GraphCalls:
         name = checked_name(request.name)
         weights = weights_from_proto(request.weights)
         print_ = fingerprint(request)
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             before = await find_result(session, "CreateGraph", request.request_id, print_)
         if before is not None:
             return await self._graph(before)
@@ -64,7 +64,7 @@ class GraphCalls:
         weights = weights_from_proto(request.weights)
         if not weights:
             raise InvalidArgument("weights.files is empty; name the files that hold the graph's tensors")
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             record = await get_graph(session, request.graph_id)
         facts = await self._examine(record.sha256, weights)
         async with self._database.session() as session:
@@ -76,14 +76,14 @@ class GraphCalls:
 
     async def ListGraphs(self, request: planner_pb2.ListGraphsRequest, _: Any) -> planner_pb2.ListGraphsResponse:
         page = parse_page("graphs", request.page_size, request.page_token)
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             records, token = await list_graphs(session, page)
         return planner_pb2.ListGraphsResponse(
             graphs=[graph_record_to_proto(record) for record in records], next_page_token=token
         )
 
     async def _graph(self, graph_id: str) -> planner_pb2.GraphRecord:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return graph_record_to_proto(await get_graph(session, graph_id))
 
     async def _examine(self, sha256: bytes, weights: tuple[WeightFile, ...]) -> GraphFacts:

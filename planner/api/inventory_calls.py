@@ -45,12 +45,12 @@ class InventoryCalls:
         self, request: planner_pb2.ListInventoriesRequest, _: Any
     ) -> planner_pb2.ListInventoriesResponse:
         page = parse_page("inventories", request.page_size, request.page_token)
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             records, token = await list_inventories(session, page)
         return planner_pb2.ListInventoriesResponse(
             inventories=[inventory_record_to_proto(record) for record in records], next_page_token=token
         )
 
     async def _inventory(self, inventory_id: str) -> planner_pb2.InventoryRecord:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return inventory_record_to_proto(await get_inventory(session, inventory_id))

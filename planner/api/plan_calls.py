@@ -68,7 +68,7 @@ class PlanCalls:
         return operation_to_proto(await self._runner.cancel(request.operation_id))
 
     async def GetPlan(self, request: planner_pb2.GetPlanRequest, _: Any) -> plan_pb2.Plan:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             try:
                 plan, created_at = await get_plan(session, request.plan_id)
             except NotFound as error:
@@ -78,7 +78,7 @@ class PlanCalls:
     async def ListPlans(self, request: planner_pb2.ListPlansRequest, _: Any) -> planner_pb2.ListPlansResponse:
         wanted = PlanFilter(graph_id=request.graph_id, mode=request.mode, device_id=request.device_id)
         page = parse_page(f"plans {wanted}", request.page_size, request.page_token)
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             summaries, token = await list_plans(session, page, wanted)
         return planner_pb2.ListPlansResponse(
             plans=[plan_summary_to_proto(summary) for summary in summaries], next_page_token=token
@@ -90,7 +90,7 @@ class PlanCalls:
         return planner_pb2.DeletePlanResponse()
 
     async def _operation(self, operation_id: str) -> planner_pb2.PlanOperation:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return operation_to_proto(await get_operation(session, operation_id))
 
     async def _create_plan(self, request: planner_pb2.CreatePlanRequest, options: PlanOptions) -> str:

@@ -84,7 +84,7 @@ class PlanRunner:
             task = self._tasks.get(operation_id)
             if task is not None:
                 await asyncio.wait({task}, timeout=max(0.0, ends_at - loop.time()))
-            async with self._database.session() as session:
+            async with self._database.reading() as session:
                 operation = await get_operation(session, operation_id)
             remaining_seconds = ends_at - loop.time()
             if operation.state.ended or remaining_seconds <= 0:
@@ -97,7 +97,7 @@ class PlanRunner:
             await get_operation(session, operation_id)
             await end_operation(session, operation_id, OperationState.CANCELLED, _now())
         await self._kill([operation_id])
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return await get_operation(session, operation_id)
 
     async def close(self) -> None:

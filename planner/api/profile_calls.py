@@ -48,7 +48,7 @@ class ProfileCalls:
         for name in ("repetitions", "warmup"):
             if getattr(request, name) > MAX_REPETITIONS:
                 raise InvalidArgument(f"{name} is {getattr(request, name)}, needs 0 to {MAX_REPETITIONS}")
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             graph = await get_graph(session, request.graph_id)
             live = await list_live_daemons(session, datetime.now(UTC))
             active = await list_active_deployments(session)
@@ -58,19 +58,19 @@ class ProfileCalls:
                     yield response
 
     async def ImportTimes(self, request: planner_pb2.ImportTimesRequest, _: Any) -> planner_pb2.ProfileRecord:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             graph = await get_graph(session, request.graph_id)
         times = times_from_import(request, graph.id)
         return profile_record_to_proto(await self._store(graph, times, ()))
 
     async def GetProfile(self, request: planner_pb2.GetProfileRequest, _: Any) -> planner_pb2.Profile:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return profile_to_proto(await get_profile(session, request.profile_id))
 
     async def ListProfiles(self, request: planner_pb2.ListProfilesRequest, _: Any) -> planner_pb2.ListProfilesResponse:
         scope = f"profiles graph={request.graph_id} kind={request.device_kind}"
         page = parse_page(scope, request.page_size, request.page_token)
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             found, token = await list_profiles(
                 session, page, graph_id=request.graph_id, device_kind=request.device_kind
             )

@@ -122,7 +122,7 @@ class Dispatcher:
             await asyncio.shield(driver.handle(StopAsked()))
             await driver.ended.wait()
             return
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             await get_deployment(session, deployment_id)
 
     def watch(self, deployment_id: str, after_sequence: int) -> AsyncIterator[DeploymentEvent]:
@@ -244,7 +244,7 @@ class Dispatcher:
         async with self._resumption:
             if self._resumed:
                 return
-            async with self._database.session() as session:
+            async with self._database.reading() as session:
                 deployments = await list_active_deployments(session)
                 daemons = await list_daemons(session)
             self._remember(daemons, deployments)
@@ -279,7 +279,7 @@ class Dispatcher:
         """Raises NotFound or DeviceTaken. Reads the database only for one that was gone."""
         standing = self._leases.find(device_id)
         if standing is None:
-            async with self._database.session() as session:
+            async with self._database.reading() as session:
                 daemon = await find_daemon(session, device_id)
             if daemon is None:
                 raise NotFound(f"no daemon has registered device {device_id!r}; register", device_id=device_id)
@@ -291,7 +291,7 @@ class Dispatcher:
 
     async def _succeed(self, device_id: str, standing: Standing) -> None:
         """Raises DeviceTaken unless the holder of the lease has ended."""
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             holder = await find_daemon(session, device_id)
         if holder is None or holder.incarnation_id != standing.incarnation_id:
             self._refuse_taken(device_id)

@@ -54,6 +54,6 @@ class Ledger:
                 self._watchers.pop(deployment_id, None)
 
     async def _read(self, deployment_id: str, after_sequence: int) -> tuple[tuple[DeploymentEvent, ...], bool]:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             deployment = await get_deployment(session, deployment_id)
             return await list_events(session, deployment_id, after_sequence), deployment.state.ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +29,8 @@ CLOSE_SECONDS = 10.0
 POLL_SECONDS = 0.01
 FIRST_PAUSE_SECONDS = 0.1
 MOST_PAUSE_SECONDS = 2.0
+# Of transactions that only read; PostgreSQL refuses writes in them by itself.
+READ_ONLY: Mapping[str, bool] = {"postgresql_readonly": True}
 # PostgreSQL's SQLSTATE.
 DISK_FULL = "53100"
 # A PostgreSQL host that vanished is noticed within half a minute, rather than after the hours that TCP would wait.
@@ -45,20 +47,35 @@ log = structlog.get_logger(__name__)
 
 
 class Database:
-    """`async with database.session()` is one transaction: committed where the block ends, rolled back if it raises."""
+    """`async with database.session()` is one transaction: committed where the block ends, rolled back if it raises.
+
+    `reading()` is one that only reads: it neither waits for those that write nor holds them up.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = parse_url(url)
         self._engine = _engine(self.url)
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
+        reader = self._engine.execution_options(**READ_ONLY)
+        self._readers = async_sessionmaker(reader, expire_on_commit=False)
         self._closing = False
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
+        async with self._transaction(self._sessions) as session:
+            yield session
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        async with self._transaction(self._readers) as session:
+            yield session
+
+    @asynccontextmanager
+    async def _transaction(self, sessions: async_sessionmaker[AsyncSession]) -> AsyncIterator[AsyncSession]:
         if self._closing:
             raise Unavailable("the server is stopping; ask again when it is back")
         try:
-            async with self._sessions.begin() as session:
+            async with sessions.begin() as session:
                 yield session
         except (DataError, OverflowError) as error:
             # A text with a NUL character, an integer of more than 64 bits: what no column can hold.
@@ -112,7 +129,7 @@ def _outage(error: OperationalError | InterfaceError | PoolTimeout) -> PlannerEr
     sqlite_code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
     if sqlite_code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", "") == DISK_FULL:
         return ResourceExhausted(f"the planner's database has no room left: {cause}; free space there and ask again")
-    if sqlite_code == sqlite3.SQLITE_ERROR:
+    if sqlite_code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY):
         return None
     return Unavailable(f"the planner's database does not answer: {cause}; ask again")
 
@@ -155,12 +172,12 @@ def _engine(url: URL) -> AsyncEngine:
     options = {"timeout": BUSY_SECONDS, "factory": _Connection}
     engine = create_async_engine(url, hide_parameters=True, connect_args=options)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-    event.listen(engine.sync_engine, "begin", _begin_immediate)
+    event.listen(engine.sync_engine, "begin", _begin)
     return engine
 
 
 def _prepare_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
-    # The driver's own BEGIN comes too late for a transaction that reads before it writes: see _begin_immediate.
+    # The driver's own BEGIN comes too late for a transaction that reads before it writes: see _begin.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
     for pragma in ("foreign_keys=ON", "journal_mode=WAL", "synchronous=NORMAL"):
@@ -168,9 +185,12 @@ def _prepare_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
     cursor.close()
 
 
-def _begin_immediate(connection: Connection) -> None:
-    # Taking the write lock at once makes read-then-write transactions wait for each other instead of failing.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _begin(connection: Connection) -> None:
+    # Taking the write lock at once makes read-then-write transactions wait for each other instead of failing. Readers
+    # need none: in WAL mode each sees the database as it was when it began.
+    only_reads = connection.get_execution_options().keys() >= READ_ONLY.keys()
+    connection.exec_driver_sql(f"PRAGMA query_only = {only_reads:d}")
+    connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
 
 
 def _upgrade(connection: Connection) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import update
 
 from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
 from planner.api.identity import new_id
@@ -21,6 +22,7 @@ from planner.errors import Infeasible, InvalidArgument, NotFound, ResourceExhaus
 from planner.settings import Settings
 from planner.store.graphs import GraphRecord, add_graph
 from planner.store.operations import OperationState, PlanOperation, end_operation, get_operation
+from planner.store.tables import PlanOperationRow
 from protos.v1 import planner_pb2
 from tests.contract.calls import balanced, inventory_message
 from tests.contract.graphs import chain_bytes
@@ -149,6 +151,14 @@ async def test_a_plan_that_ends_while_the_database_is_away_is_written_when_it_is
             world.computing.go_on.set()
             await asyncio.sleep(0.5)
         assert (await world.wait(operation.id)).state == (FAILED if error else SUCCEEDED)
+
+
+async def test_what_only_reads_is_answered_while_somebody_writes(world: World) -> None:
+    operation = await world.running()
+    async with world.planner.database.session() as session:
+        await session.execute(update(PlanOperationRow).values(mode="changed"))
+        assert await world.state(operation.id) == RUNNING
+        assert (await world.wait(operation.id, 0)).state == RUNNING
 
 
 async def test_waiting_for_what_nobody_here_computes_takes_its_time_and_sees_the_end(world: World) -> None:

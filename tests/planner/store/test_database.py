@@ -100,6 +100,39 @@ async def test_transactions_that_read_and_then_write_wait_for_each_other(databas
 
 
 @pytest.mark.services
+async def test_readers_wait_for_no_writer(database: Database) -> None:
+    await fill(database, graph(num_nodes=0))
+    async with database.session() as writing:
+        (await writing.get_one(GraphRow, GRAPH_ID)).num_nodes = 1
+        await writing.flush()
+        async with database.reading() as session:
+            assert (await get_graph(session, GRAPH_ID)).num_nodes == 0
+    async with database.reading() as session:
+        assert (await get_graph(session, GRAPH_ID)).num_nodes == 1
+
+
+@pytest.mark.services
+async def test_a_writer_waits_for_no_reader(database: Database) -> None:
+    async with database.reading() as session:
+        assert (await session.execute(text("SELECT count(*) FROM graphs"))).scalar_one() == 0
+        await fill(database, graph())
+    async with database.reading() as session:
+        assert (await session.execute(text("SELECT count(*) FROM graphs"))).scalar_one() == 1
+
+
+@pytest.mark.services
+async def test_who_only_reads_cannot_write(database: Database) -> None:
+    async def write() -> None:
+        async with database.reading() as session:
+            await add_graph(session, graph())
+
+    for _ in range(2):
+        with pytest.raises(DBAPIError, match=r"read-?only"):
+            await write()
+    await fill(database, graph())
+
+
+@pytest.mark.services
 async def test_closing_waits_for_what_is_under_way_and_refuses_what_comes(database: Database) -> None:
     entered, leave = asyncio.Event(), asyncio.Event()
 
