@@ -12,18 +12,20 @@
 - load: compute, forward and backward, and each distinct tensor that enters from or leaves to another device, once (see
   communication), and in training its gradient on the way back. A device's load sums its stages'; of a stage with
   copies it has its share of the microbatches.
+- latency: of one microbatch. A device runs its stages one at a time, in the order of their numbers; each receives, runs
+  and sends, and those that read what it makes may begin when it has run.
 - what a stage runs again costs it seconds, bytes and states as if it were its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.communication import Exchange, exchange_seconds, gradient_exchange_seconds, slowest_links
+from planner.partition.communication import Exchange, exchange_seconds, gradient_exchange_seconds
 from planner.partition.objective import Objective
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.recomputation.expansion import expanded
@@ -63,7 +65,7 @@ class StageEvaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """`bottleneck_seconds`: the most loaded device. `latency_seconds`: the longest path, each edge paid once.
+    """`bottleneck_seconds`: the most loaded device. `latency_seconds`: a lone batch's, until all stages have run.
 
     `step_seconds`: a whole training step, None in inference. `memory_share`: the fullest device's share of its bytes.
     Seconds are infinite where a device cannot run a node that it is given.
@@ -122,17 +124,16 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
         for device in devices:
             loads[device] += stage.load_seconds / len(devices)
             peaks[device] += stage.peak_bytes
-    step = None
+    costs, step = _stage_seconds(stages, forward, gradients), None
     if problem.training is not None:
         reductions = _reductions(problem, assignment, stage_of_node)
-        costs = _stage_seconds(stages, forward, gradients)
         step = step_seconds(orders, costs, *_edges(problem, flow), reductions, problem.training.microbatches)
     return Evaluation(
         stages=stages,
         device_load_seconds=tuple(loads),
         device_peak_bytes=tuple(peaks),
         bottleneck_seconds=max(loads),
-        latency_seconds=_latency(problem, assignment, flow, stages),
+        latency_seconds=_latency(assignment, costs, flow.edges),
         memory_share=_memory_share(problem, peaks),
         step_seconds=step,
     )
@@ -146,15 +147,22 @@ def _memory_share(problem: PartitionProblem, peaks: Sequence[int]) -> float:
     return float(shares.max())
 
 
-def _latency(
-    problem: PartitionProblem, assignment: Assignment, flow: Traffic, stages: tuple[StageEvaluation, ...]
-) -> float:
-    latency, per_byte = slowest_links(problem, assignment.devices_of_stage)
-    ready = [0.0] * assignment.num_stages
-    for (source, target), size in sorted(flow.edges.items()):
-        transfer = float(latency[source, target] + size * per_byte[source, target])
-        ready[target] = max(ready[target], ready[source] + stages[source].compute_seconds + transfer)
-    return max(at + stage.compute_seconds for at, stage in zip(ready, stages, strict=True))
+def _latency(assignment: Assignment, costs: Sequence[StageSeconds], edges: Iterable[tuple[int, int]]) -> float:
+    """A lone batch's seconds until all stages have run, as planner/schedule/simulate.py has them run.
+
+    A stage that no edge leads to begins once the one before it has heard of the batch: from its own first edge.
+    """
+    sources: list[list[int]] = [[] for _ in costs]
+    for source, target in sorted(edges):
+        sources[target].append(source)
+    free: dict[int, float] = {}
+    done, heard = [0.0] * len(costs), 0.0
+    for index, (device, stage) in enumerate(zip(assignment.device_of_stage, costs, strict=True)):
+        heard = done[sources[index][0]] if sources[index] else heard
+        start = max([free.get(device, 0.0), heard, *(done[source] for source in sources[index])])
+        done[index] = start + stage.received + stage.forward
+        free[device] = done[index] + stage.sent
+    return max(done)
 
 
 def _stage_seconds(

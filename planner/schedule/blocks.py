@@ -13,6 +13,8 @@ from planner.schedule.schedule import Forward, Receive, Schedule, Send
 from planner.schedule.timeline import Activity
 from planner.schedule.training import Kind, TrainingAction, TrainingSchedule
 
+NO_STAGE = -1
+
 _PASSES = {
     Kind.FORWARD: Activity.FORWARD,
     Kind.BACKWARD: Activity.BACKWARD,
@@ -23,18 +25,23 @@ _PASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`received` and `sent` are edges; those of a backward pass carry gradients."""
+    """`received` and `sent` are edges; those of a backward pass carry gradients. `told`: edges of no value, which go on
+    when the first of `received` has come. `after` is the stage of the block that the device has to have run before for
+    the same microbatch, or NO_STAGE."""
 
     activity: Activity
     stage: int
     microbatch: int
     received: tuple[int, ...]
     sent: tuple[int, ...]
+    told: tuple[int, ...] = ()
+    after: int = NO_STAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """Blocks that a device runs in this order; several queues of one device take turns as they are ready."""
+    """Blocks that a device runs in this order. Several queues of one device take turns as they are ready, but run each
+    microbatch in the order of their stages."""
 
     device_id: str
     blocks: tuple[Block, ...]
@@ -43,15 +50,20 @@ class Queue:
 def stream_blocks(plan: Plan, schedule: Schedule, microbatches: int) -> tuple[Queue, ...]:
     """Each lane, and each copy of its stage, repeats its actions for its share of the microbatches."""
     queues = []
+    last_stage: dict[tuple[str, int], int] = {}
     for lane in schedule.lanes:
         received = tuple(action.edge_index for action in lane.actions if isinstance(action, Receive))
-        sent = tuple(action.edge_index for action in lane.actions if isinstance(action, Send))
-        stage = next(action.stage_index for action in lane.actions if isinstance(action, Forward))
+        stage = lane.stage_index
+        middle = lane.actions.index(Forward(stage))
+        told = tuple(action.edge_index for action in lane.actions[:middle] if isinstance(action, Send))
+        sent = tuple(action.edge_index for action in lane.actions[middle:] if isinstance(action, Send))
         devices = plan.stages[stage].device_ids
         for copy, device_id in enumerate(devices):
-            blocks = (
-                Block(Activity.FORWARD, stage, k, received, sent) for k in range(copy, microbatches, len(devices))
-            )
+            blocks = []
+            for k in range(copy, microbatches, len(devices)):
+                after = last_stage.get((device_id, k), NO_STAGE)
+                blocks.append(Block(Activity.FORWARD, stage, k, received, sent, told, after))
+                last_stage[device_id, k] = stage
             queues.append(Queue(device_id=device_id, blocks=tuple(blocks)))
     return tuple(queues)
 

@@ -38,10 +38,15 @@ def _check_lanes(schedule: Schedule, plan: Plan) -> None:
 
 
 def _check_actions(lane: Lane, plan: Plan) -> None:
-    """A lane takes all that enters, runs its stage once and then hands on all that leaves: each exactly once."""
+    """A lane takes all that enters, runs its stage once and then hands on all that leaves: each exactly once.
+
+    Edges of no value leave before it runs.
+    """
     stage = lane.stage_index
+    leaving = [(i, edge) for i, edge in enumerate(plan.edges) if edge.source_stage == stage]
     enters: list[Action] = [Receive(i) for i, edge in enumerate(plan.edges) if edge.target_stage == stage]
-    leaves: list[Action] = [Send(i) for i, edge in enumerate(plan.edges) if edge.source_stage == stage]
+    enters += [Send(i) for i, edge in leaving if not edge.value_ids]
+    leaves: list[Action] = [Send(i) for i, edge in leaving if edge.value_ids]
     if stage == 0:
         enters.append(TakeInput())
     if stage == len(plan.stages) - 1:

@@ -34,12 +34,15 @@ def inference_schedule(plan: Plan) -> Schedule:
 
 
 def _actions(plan: Plan, stage_index: int) -> Iterator[Action]:
-    received = [(edge.source_stage, i) for i, edge in enumerate(plan.edges) if edge.target_stage == stage_index]
-    sent = [(edge.target_stage, i) for i, edge in enumerate(plan.edges) if edge.source_stage == stage_index]
-    if stage_index == 0:
-        yield TakeInput()
-    yield from (Receive(edge_index) for _, edge_index in sorted(received))
+    """An edge of no value only tells of a microbatch: that goes on at once, so that nobody waits for a pass."""
+    entering = [(edge.source_stage, i) for i, edge in enumerate(plan.edges) if edge.target_stage == stage_index]
+    leaving = [(edge.target_stage, i) for i, edge in enumerate(plan.edges) if edge.source_stage == stage_index]
+    begin: list[Action] = [TakeInput()] if stage_index == 0 else []
+    begin += [Receive(edge_index) for _, edge_index in sorted(entering)]
+    yield from begin[:1]
+    yield from (Send(edge_index) for _, edge_index in sorted(leaving) if not plan.edges[edge_index].value_ids)
+    yield from begin[1:]
     yield Forward(stage_index)
-    yield from (Send(edge_index) for _, edge_index in sorted(sent))
+    yield from (Send(edge_index) for _, edge_index in sorted(leaving) if plan.edges[edge_index].value_ids)
     if stage_index == len(plan.stages) - 1:
         yield GiveOutput()

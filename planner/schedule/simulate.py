@@ -2,18 +2,20 @@
 
 Devices and links are the resources. A message occupies its sender from the end of the pass that made it, streams over
 its link, and occupies its receiver from when that is free, so that an idle receiver is done when the sender is. A
-device does one thing at a time; stages that share one in inference go in the order in which they become ready. Ties go
-to the earlier stage: the same schedule gives the same timeline.
+device does one thing at a time. In inference the stages that share one run each microbatch in their own order, so that
+no rounding decides which is first, and different microbatches in the order in which they become ready. Ties go to the
+earlier stage: the same schedule gives the same timeline.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 
 from planner.errors import OptionsError
 from planner.plan.plan import Plan
-from planner.schedule.blocks import Block, Queue, step_blocks, stream_blocks
+from planner.schedule.blocks import NO_STAGE, Block, Queue, step_blocks, stream_blocks
 from planner.schedule.link_seconds import Messages, gradient_bytes, reduction_seconds, stage_messages
 from planner.schedule.schedule import Schedule
 from planner.schedule.timeline import Activity, DeviceTime, Event, LinkTime, Simulation, Transfer
@@ -42,6 +44,18 @@ def simulate(plan: Plan, schedule: Schedule | TrainingSchedule, *, microbatches:
     return engine.simulation()
 
 
+class _Kind(Enum):
+    """What a block waits for."""
+
+    VALUES = "values"
+    GRADIENTS = "gradients"
+    TURN = "turn"
+
+
+# With an edge, or for a turn the stage that has had it, and a microbatch.
+_Signal = tuple[_Kind, int, int]
+
+
 class _Engine:
     """Takes, again and again, the block that can start first; nothing that becomes ready later can start earlier."""
 
@@ -51,16 +65,16 @@ class _Engine:
         self._gradient_bytes = gradient_bytes(plan)
         self._free = {queue.device_id: 0.0 for queue in queues}
         self._position = [0] * len(queues)
-        self._sent: dict[tuple[bool, int, int], float] = {}
-        self._waiting: dict[tuple[bool, int, int], list[int]] = {}
+        self._ended = [0.0] * len(queues)
+        self._given: dict[_Signal, float] = {}
+        self._waiting: dict[_Signal, list[int]] = {}
         self._heap: list[tuple[float, float, int]] = []
         self._outputs = [0.0] * microbatches
         self._events: list[Event] = []
         self._transfers: list[Transfer] = []
 
     def run(self) -> None:
-        for queue in range(len(self._queues)):
-            self._offer(queue)
+        self._offer(*range(len(self._queues)))
         while self._heap:
             start, ready, queue = heapq.heappop(self._heap)
             now = max(ready, self._free[self._queues[queue].device_id])
@@ -75,19 +89,37 @@ class _Engine:
         ]
         assert not left, f"{left} wait for ever: the schedule was not checked"
 
-    def _offer(self, queue: int) -> None:
-        """Puts the queue's next block up, or lets it wait for the message that it lacks."""
-        blocks, at = self._queues[queue].blocks, self._position[queue]
-        if at == len(blocks):
-            return
-        block, ready = blocks[at], 0.0
-        for edge in block.received:
-            message = (block.activity is not Activity.FORWARD, edge, block.microbatch)
-            if message not in self._sent:
-                self._waiting.setdefault(message, []).append(queue)
-                return
-            ready = max(ready, self._sent[message])
-        heapq.heappush(self._heap, (max(ready, self._free[self._queues[queue].device_id]), ready, queue))
+    def _offer(self, *queues: int) -> None:
+        """Puts each queue's next block up, or lets it wait for the signal that it lacks."""
+        left = list(queues)
+        while left:
+            queue = left.pop(0)
+            blocks, at = self._queues[queue].blocks, self._position[queue]
+            if at == len(blocks):
+                continue
+            left += self._tell(queue, blocks[at])
+            missing = next((signal for signal in _awaited(blocks[at]) if signal not in self._given), None)
+            if missing is not None:
+                self._waiting.setdefault(missing, []).append(queue)
+                continue
+            ready = max((self._given[signal] for signal in _awaited(blocks[at])), default=0.0)
+            heapq.heappush(self._heap, (max(ready, self._free[self._queues[queue].device_id]), ready, queue))
+
+    def _tell(self, queue: int, block: Block) -> list[int]:
+        """Whoever waited for the block's edges of no value, once the first message that it receives itself is there."""
+        first = next(_messages(block, block.received), None)
+        if first is not None and first not in self._given:
+            return []
+        at = max(self._given[first] if first else 0.0, self._ended[queue])
+        return self._give(_messages(block, block.told), at)
+
+    def _give(self, signals: Iterable[_Signal], at: float) -> list[int]:
+        """The queues that waited for one of them."""
+        found = []
+        for signal in signals:
+            self._given[signal] = at
+            found += self._waiting.pop(signal, [])
+        return found
 
     def _run_block(self, queue: int, now: float) -> None:
         device_id = self._queues[queue].device_id
@@ -103,16 +135,15 @@ class _Engine:
         )
         at = self._spend(device_id, receive, block, now, into)
         at = self._spend(device_id, block.activity, block, at, compute)
-        if forward and block.stage == len(self._plan.stages) - 1:
-            self._outputs[block.microbatch] = at
-        woken: list[int] = []
+        if forward:
+            self._outputs[block.microbatch] = max(self._outputs[block.microbatch], at)
+        woken = self._give(_messages(block, block.sent), at)
         for edge in block.sent:
-            self._sent[not forward, edge, block.microbatch] = at
             self._put_on_link(edge, block, at)
-            woken += self._waiting.pop((not forward, edge, block.microbatch), [])
-        self._free[device_id] = self._spend(device_id, send, block, at, out)
-        for waiting in woken:
-            self._offer(waiting)
+        self._free[device_id] = self._ended[queue] = self._spend(device_id, send, block, at, out)
+        if forward:
+            woken += self._give([(_Kind.TURN, block.stage, block.microbatch)], self._free[device_id])
+        self._offer(*woken)
 
     def _spend(self, device_id: str, activity: Activity, block: Block, at: float, seconds: float) -> float:
         if seconds or activity is block.activity:
@@ -177,6 +208,17 @@ class _Engine:
                 sorted(self._transfers, key=lambda transfer: (transfer.start_seconds, transfer.edge_index))
             ),
         )
+
+
+def _awaited(block: Block) -> Iterator[_Signal]:
+    yield from _messages(block, block.received)
+    if block.after != NO_STAGE:
+        yield _Kind.TURN, block.after, block.microbatch
+
+
+def _messages(block: Block, edges: Sequence[int]) -> Iterator[_Signal]:
+    kind = _Kind.VALUES if block.activity is Activity.FORWARD else _Kind.GRADIENTS
+    return ((kind, edge, block.microbatch) for edge in edges)
 
 
 def _backward_messages(costs: Messages, block: Block) -> tuple[float, float]:

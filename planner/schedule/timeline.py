@@ -73,7 +73,7 @@ class LinkTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """`output_seconds`: when each microbatch left the last stage forward, by microbatch.
+    """`output_seconds`: when each microbatch had passed all stages forward, by microbatch; of a lone one, the latency.
 
     `bubble_share`: of all device time until the end, the share spent waiting. Devices in the order of their first
     stages, links by their devices, events by their device and start, transfers by their start.

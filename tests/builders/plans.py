@@ -30,17 +30,20 @@ def plan_of(
     routing: Routing = Routing.DIRECT,
     device_of_stage: Sequence[int] | None = None,
     recomputed: Sequence[Sequence[int]] = (),
+    replicas: Sequence[Sequence[int]] = (),
+    inventory: Inventory | None = None,
 ) -> Plan:
     """A plan of exactly this split, each stage on a device of its own unless told otherwise."""
     num_stages = max(stage_of_node) + 1
     devices = tuple(device_of_stage if device_of_stage is not None else range(num_stages))
-    inventory = inventory_of(max(devices) + 1)
+    inventory = inventory or inventory_of(max(devices) + 1)
     options = PlanOptions(mode=BalancedMode(), routing=routing, microbatches_in_flight=2)
     assignment = Assignment(
         stage_of_node=tuple(stage_of_node),
         device_of_stage=devices,
         reasons=tuple(f"stage {index} of a given split" for index in range(num_stages)),
         recomputed=tuple(tuple(nodes) for nodes in recomputed),
+        replicas=tuple(tuple(copies) for copies in replicas),
     )
     costs = node_costs(graph, inventory.devices, graph.hints())
     problem = problem_from_graph(

@@ -2,7 +2,8 @@
 
 A stage pays for each tensor that enters and each that leaves its device once, a fan-out over its slowest link, and one
 latency in each direction, the largest (Tarnawski et al., NeurIPS 2020); in training so for gradients on their way back.
-Between copies of stages the slowest of their links counts, and each copy takes its share of the microbatches.
+Between copies of stages the slowest of their links counts, and each copy takes its share of the microbatches. A lone
+batch passes the first copy of each stage, and a device runs its stages in order.
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ RELATIVE_TOLERANCE = 1e-9
 def check_seconds(plan: Plan) -> None:
     sizes = {entry.value_id: entry.size_bytes for stage in plan.stages for entry in stage.liveness}
     load = {device.id: 0.0 for device in plan.inventory.devices}
+    received, sent = list[float](), list[float]()
     for stage in plan.stages:
         leaving = [edge for edge in plan.edges if edge.source_stage == stage.index]
         entering = [edge for edge in plan.edges if edge.target_stage == stage.index]
-        expected = sum(
-            _direction_seconds(plan, edges, sizes, back=back) for edges in (leaving, entering) for back in (False, True)
-        )
+        received.append(_direction_seconds(plan, entering, sizes, back=False))
+        sent.append(_direction_seconds(plan, leaving, sizes, back=False))
+        back = sum(_direction_seconds(plan, edges, sizes, back=True) for edges in (leaving, entering))
+        expected = received[-1] + sent[-1] + back
         _check_equal(f"stage {stage.index}: communication_seconds", stage.communication_seconds, expected)
         for device_id in stage.device_ids:
             seconds = stage.compute_seconds + stage.backward_seconds + expected
             load[device_id] += seconds / len(stage.device_ids)
     _check_equal("bottleneck_seconds", plan.bottleneck_seconds, max(load.values()))
-    _check_equal("latency_seconds", plan.latency_seconds, _latency(plan))
+    _check_equal("latency_seconds", plan.latency_seconds, _latency(plan, received, sent))
     _check_step(plan, max(load.values()))
     _check_bound(plan)
 
@@ -85,24 +88,22 @@ def _direction_seconds(plan: Plan, edges: Sequence[StageEdge], sizes: Mapping[in
     return latency + math.fsum(seconds.values())
 
 
-def _latency(plan: Plan) -> float:
-    """The longest path over the DAG of stages, each edge paid once. Edges are sorted by source."""
-    ready = [0.0] * len(plan.stages)
-    for edge in plan.edges:
-        if not edge.value_ids:
-            continue
-        source = plan.stages[edge.source_stage]
-        arrival = ready[source.index] + source.compute_seconds + _transfer_seconds(plan, edge)
-        ready[edge.target_stage] = max(ready[edge.target_stage], arrival)
-    return max(ready[stage.index] + stage.compute_seconds for stage in plan.stages)
+def _latency(plan: Plan, received: Sequence[float], sent: Sequence[float]) -> float:
+    """A device is busy with a stage from when it may receive until it has sent.
 
-
-def _transfer_seconds(plan: Plan, edge: StageEdge) -> float:
-    links = _links(plan, edge, back=False)
-    if not edge.value_ids or not links:
-        return 0.0
-    slowest = min(link.bytes_per_second for link in links)
-    return max(link.latency_seconds for link in links) + edge.size_bytes / slowest
+    What an edge carries is there when its source has run; an empty edge only tells of the batch, as soon as its source
+    knows of it from the first of its own edges. Edges are sorted by source.
+    """
+    busy_until = {device.id: 0.0 for device in plan.inventory.devices}
+    ended, known = list[float](), list[float]()
+    for stage, into, out in zip(plan.stages, received, sent, strict=True):
+        entering = [edge for edge in plan.edges if edge.target_stage == stage.index]
+        there = [ended[edge.source_stage] if edge.value_ids else known[edge.source_stage] for edge in entering]
+        known.append(there[0] if there else 0.0)
+        start = max([busy_until[stage.device_ids[0]], *there])
+        ended.append(start + into + stage.compute_seconds)
+        busy_until[stage.device_ids[0]] = ended[-1] + out
+    return max(ended)
 
 
 def _links(plan: Plan, edge: StageEdge, *, back: bool) -> list[LinkSpeed]:

@@ -59,10 +59,11 @@ class Reckoner:
         compute = [0.0] * count
         for node, stage in enumerate(stages):
             compute[stage] += self._seconds[devices[stage]][node]
+        moving = [self._moving(stage, sends, devices) for stage in range(count)]
         for stage, device in enumerate(devices):
-            loads[device] += compute[stage] + self._moving(stage, sends, devices)
+            loads[device] += compute[stage] + sum(moving[stage])
             peaks[device] += self._bytes(stage, stages, made, needed)
-        return Reckoned(loads=loads, peaks=peaks, latency_seconds=self._lone_batch(compute, sends, devices))
+        return Reckoned(loads=loads, peaks=peaks, latency_seconds=self._lone_batch(compute, moving, sends, devices))
 
     def fits(self, found: Reckoned) -> bool:
         in_memory = all(peak <= room for peak, room in zip(found.peaks, self._rooms, strict=True))
@@ -85,8 +86,8 @@ class Reckoner:
                 found += [(value, source, taker) for taker in sorted(takers - {source})]
         return found
 
-    def _moving(self, stage: int, sends: list[tuple[int, int, int]], devices: Sequence[int]) -> float:
-        """One latency each way, what enters, and of each value that leaves its slowest copy."""
+    def _moving(self, stage: int, sends: list[tuple[int, int, int]], devices: Sequence[int]) -> tuple[float, float]:
+        """(in, out): one latency each way, what enters, and of each value that leaves its slowest copy."""
         into, out = 0.0, 0.0
         entered, left = 0.0, dict[int, float]()
         for value, source, target in sends:
@@ -96,20 +97,26 @@ class Reckoner:
                 into, entered = max(into, self._latency[one][other]), entered + seconds
             if source == stage:
                 out, left[value] = max(out, self._latency[one][other]), max(left.get(value, 0.0), seconds)
-        return into + entered + out + sum(left.values())
+        return into + entered, out + sum(left.values())
 
-    def _lone_batch(self, compute: list[float], sends: list[tuple[int, int, int]], devices: Sequence[int]) -> float:
-        """The longest path, all that goes from one stage to another as one message."""
-        edges: dict[tuple[int, int], int] = {}
-        for value, source, target in sends:
-            edges[source, target] = edges.get((source, target), 0) + self._sizes[value]
-        ended = list(compute)
-        for stage in range(len(compute)):
-            for (source, target), size in edges.items():
-                if target == stage:
-                    one, other = devices[source], devices[target]
-                    arrived = ended[source] + self._latency[one][other] + size * self._per_byte[one][other]
-                    ended[stage] = max(ended[stage], arrived + compute[stage])
+    def _lone_batch(
+        self,
+        compute: list[float],
+        moving: list[tuple[float, float]],
+        sends: list[tuple[int, int, int]],
+        devices: Sequence[int],
+    ) -> float:
+        """Stage by stage: after the stages of its device, and after those that it waits for.
+
+        One that reads nothing knows of the batch when the one before it does: from the first that it waits for itself.
+        """
+        ended, told, busy = list[float](), [0.0], [0.0] * len(self._rooms)
+        for stage, device in enumerate(devices):
+            sources = sorted({source for _, source, target in sends if target == stage})
+            told.append(ended[sources[0]] if sources else told[-1])
+            start = max([busy[device], told[-1], *(ended[source] for source in sources)])
+            ended.append(start + moving[stage][0] + compute[stage])
+            busy[device] = ended[stage] + moving[stage][1]
         return max(ended)
 
     def _bytes(self, stage: int, stages: Sequence[int], made: list[int], needed: list[set[int]]) -> int:

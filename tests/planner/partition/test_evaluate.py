@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from planner.partition.assignment import contiguous
+from planner.partition.assignment import Assignment, contiguous
 from planner.partition.evaluate import Evaluation, evaluate
 from planner.partition.objective import Objective
 from planner.partition.problem import PartitionProblem
@@ -39,7 +39,8 @@ def test_direct_sends_are_paid_once_whatever_the_fan_out() -> None:
     found = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 2))
     assert [stage.communication_seconds for stage in found.stages] == [2.5, 2.5 + 4.5, 0.5 + 2.0 + 4.0]
     assert found.bottleneck_seconds == 4.0 + 6.5
-    assert found.latency_seconds == 1.0 + 2.5 + 2.0 + 4.5 + 4.0
+    # The last stage receives one tensor after the other.
+    assert found.latency_seconds == 1.0 + 2.5 + 2.0 + 6.5 + 4.0
 
 
 def test_relayed_sends_pass_through_every_stage() -> None:
@@ -74,6 +75,47 @@ def test_stages_on_one_device_pay_no_transfer_and_add_up() -> None:
     assert found.device_load_seconds == (0.0, 7.0, 0.0)
     assert found.latency_seconds == 7.0
     assert found.device_peak_bytes[1] == sum(stage.peak_bytes for stage in found.stages)
+
+
+def two_second_branches(count: int) -> PartitionProblem:
+    """Branches of two seconds from one input, whose results the caller gets."""
+    return problem(
+        compute_seconds=[[2.0] * count] * 2,
+        reads=[[0]] * count,
+        value_bytes=[1] * (count + 1),
+        returned=tuple(range(1, count + 1)),
+        per_byte=0.25,
+    )
+
+
+def test_a_device_runs_one_stage_at_a_time() -> None:
+    found = evaluate(two_second_branches(3), Assignment(stage_of_node=(0, 1, 2), device_of_stage=(0, 1, 0), reasons=()))
+    # The first sends what it got to the second, runs the third from 2.25 on; that waits for the second's result too.
+    assert found.latency_seconds == 2.0 + 0.25 + 2.0 + 0.25 + 2.0
+
+
+def test_a_device_sends_before_its_next_stage_begins() -> None:
+    given = problem(
+        compute_seconds=[[1.0, 1.0, 4.0]] * 2,
+        reads=[[0], [1], [0]],
+        value_bytes=[0, 8, 0, 0],
+        per_byte=0.25,
+    )
+    stages = Assignment(stage_of_node=(0, 1, 2), device_of_stage=(0, 1, 0), reasons=())
+    assert evaluate(given, stages).latency_seconds == 1.0 + 2.0 + 4.0
+
+
+def test_a_stage_that_reads_nothing_begins_when_the_one_before_hears_of_the_batch() -> None:
+    given = problem(
+        compute_seconds=[[1.0, 2.0, 4.0, 8.0]] * 4,
+        reads=[[], [], [1], []],
+        value_bytes=[0] * 4,
+        num_inputs=0,
+        latency=0.5,
+    )
+    assert evaluated(given, (0, 1, 2, 4), (0, 1, 2)).latency_seconds == 2.0 + 0.5 + 4.0 + 8.0
+    # The third hears of it from the second, and tells the fourth at once.
+    assert evaluated(given, (0, 1, 2, 3, 4), (0, 1, 2, 3)).latency_seconds == 2.0 + 8.0
 
 
 def test_buffers_hold_what_enters_and_leaves_in_every_microbatch() -> None:

@@ -25,7 +25,7 @@ def test_copies_of_a_stage_take_turns_in_a_stream() -> None:
     ]
     assert queues[0].blocks[1] == Block(Activity.FORWARD, 0, 1, (), (0, 1))
     assert queues[2].blocks[0] == Block(Activity.FORWARD, 1, 1, (0,), (2,))
-    assert queues[3].blocks[4] == Block(Activity.FORWARD, 2, 4, (1, 2), ())
+    assert queues[3].blocks[4] == Block(Activity.FORWARD, 2, 4, (1, 2), (), after=0)
 
 
 def test_passes_of_a_step_have_the_messages_around_them() -> None:

@@ -55,6 +55,21 @@ def test_a_lone_stage_takes_and_gives() -> None:
     check_schedule(schedule, plan)
 
 
+def test_what_only_tells_of_a_microbatch_goes_out_first() -> None:
+    writer = GraphWriter()
+    first = writer.multiply(writer.input())
+    plan = plan_of(writer.graph(writer.multiply(first, writer.multiply(writer.state()))), (0, 1, 2))
+    schedule = inference_schedule(plan)
+    told, *others = schedule.lanes[0].actions[1:]
+    assert isinstance(told, Send)
+    assert not plan.edges[told.edge_index].value_ids
+    assert others[0] == Forward(0)
+    check_schedule(schedule, plan)
+    late = with_lane(schedule, 0, TakeInput(), *others, told)
+    with pytest.raises(PlanInvariantError, match="stage 0 before it runs"):
+        check_schedule(late, plan)
+
+
 def test_stages_of_one_device_have_a_lane_each() -> None:
     plan = triangle(device_of_stage=(0, 1, 0))
     schedule = inference_schedule(plan)
