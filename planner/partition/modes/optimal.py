@@ -11,6 +11,7 @@
 | additive relaxation | stages of any order, or any device for any node | as far as it is searched |
 | other orders | segments of each | |
 | other modes, where quick | what they find | |
+| with `free`: all of these without it | the best with one stage on each device | |
 | copies of stages, if asked for | segments, and how many devices each gets | |
 | recomputation, if asked for | what stages run again, also with what that makes moved for nothing | |
 | local search | from the best of all, on the true objective | |
@@ -44,7 +45,7 @@ from planner.partition.portfolio.program_orders import Bundles, bundles_of
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.portfolio.relaxed_placements import offer_relaxed_placements
 from planner.partition.portfolio.replicated import least_bottleneck_with_copies, with_idle_copies
-from planner.partition.portfolio.score import score
+from planner.partition.portfolio.score import Scored, score
 from planner.partition.problem import PartitionProblem
 from planner.partition.recomputation.cones import sent_for_nothing
 from planner.partition.recomputation.search import recompute
@@ -59,9 +60,23 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     found = Portfolio(problem, request)
     bundles = bundles_of(problem)
     _arithmetic(found, bundles)
+    if request.free:
+        _any_device(found, bundles)
+    else:
+        _one_stage_each(found, bundles)
+    if found.best is None:
+        raise memory_shortage(problem, "optimal", request.num_stages)
+    best = found.best
+    if not request.num_stages and not found.has_copies:
+        best = fewest_stages(problem, bundles, best, request.objective)
+    bound = min(found.proven_bound, best.value)
+    return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
+
+
+def _one_stage_each(found: Portfolio, bundles: Bundles) -> None:
     offer_single_devices(found)
     _program_order(found, bundles)
-    if request.objective in (Objective.LATENCY, Objective.MEMORY) and not found.is_proven:
+    if found.request.objective in (Objective.LATENCY, Objective.MEMORY) and not found.is_proven:
         offer_ordered(found)
     _transfers(found)
     bounded = found.limit
@@ -73,13 +88,22 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     _copies(found)
     if found.limit < bounded:
         _transfers(found)
-    if found.best is None:
-        raise memory_shortage(problem, "optimal", request.num_stages)
-    best = found.best
-    if not request.num_stages and not found.has_copies:
-        best = fewest_stages(problem, bundles, best, request.objective)
-    bound = min(found.proven_bound, best.value)
-    return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
+
+
+def _any_device(found: Portfolio, bundles: Bundles) -> None:
+    """From the best with one stage for each device, so that more freedom never makes it worse."""
+    with suppress(Infeasible):
+        found.keep(_without_freedom(found.problem, found.request))
+    start = found.best
+    _transfers(found)
+    offer_relaxed_placements(found, bundles)
+    if found.best is not start:
+        _improve(found, bundles)
+        _transfers(found)
+
+
+def _without_freedom(problem: PartitionProblem, request: Request) -> Scored:
+    return score(problem, optimal(problem, replace(request, free=False)), request.objective)
 
 
 def _with_recomputation(problem: PartitionProblem, request: Request) -> Assignment:
@@ -90,6 +114,9 @@ def _with_recomputation(problem: PartitionProblem, request: Request) -> Assignme
     with suppress(Infeasible):
         moved = optimal(sent_for_nothing(problem), plain)
         found.keep(recompute(problem, score(problem, moved, objective), objective))
+    if request.free:
+        with suppress(Infeasible):
+            found.keep(_without_freedom(problem, request))
     assert found.best is not None
     _arithmetic(found, bundles_of(problem), recomputes=True)
     return replace(found.best.assignment, reasons=reasons(problem, found.best), lower_bound_seconds=found.proven_bound)
@@ -118,7 +145,7 @@ def _program_order(found: Portfolio, bundles: Bundles) -> None:
         return
     found.offer(contiguous(problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
     only_one = _is_chain(bundles) and allowed_positions(problem).size == bundles.count + 1
-    if only_one and request.objective is Objective.THROUGHPUT and not (request.free or found.has_copies):
+    if only_one and request.objective is Objective.THROUGHPUT and not found.has_copies:
         found.prove(layout.lower_bound_seconds)
 
 
@@ -148,7 +175,7 @@ def _all_orders(found: Portfolio, bundles: Bundles) -> None:
     if solution is None:
         return
     found.offer(solution.assignment)
-    if not (request.free or found.has_copies):
+    if not found.has_copies:
         found.prove(min(solution.value, found.limit) * (1 - 1e-9))
 
 

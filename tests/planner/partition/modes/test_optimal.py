@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
 from tests.planner.partition.exact import every_assignment, fits, least, value_of
-from tests.planner.partition.problems import chain, problems
+from tests.planner.partition.problems import chain, problems, trainings
 from tests.planner.partition.problems import problem as problem_of
 from tests.random_examples import random_examples
 
@@ -263,6 +264,26 @@ def test_nodes_stay_where_they_are_fixed() -> None:
     assert found.device_of_stage[found.stage_of_node[0]] == 2
     assert found.device_of_stage[found.stage_of_node[5]] == 1
     assert value_of(problem, found, Objective.THROUGHPUT) == pytest.approx(2.0)
+
+
+@random_examples(10)
+@given(
+    problem=problems(max_nodes=9, max_devices=3, barred=True, training=st.one_of(st.none(), trainings)),
+    objective=st.sampled_from(Objective),
+    more=st.sampled_from([{}, {"saturate_host": True}, {"recompute": True}, {"num_stages": 2}]),
+)
+def test_freedom_is_never_worse_than_one_stage_for_each_device(
+    problem: PartitionProblem, objective: Objective, more: dict[str, Any]
+) -> None:
+    if problem.training is None and objective is Objective.STEP_TIME:
+        objective = Objective.LATENCY
+    try:
+        bound_to_one = optimal(problem, asked(objective, **more))
+    except (Infeasible, OptionsError):
+        return
+    found = optimal(problem, asked(objective, free=True, **more))
+    assert fits(problem, found)
+    assert value_of(problem, found, objective) <= value_of(problem, bound_to_one, objective) * (1 + 1e-9)
 
 
 def test_free_stages_return_to_a_device() -> None:
