@@ -1,19 +1,32 @@
-"""A bound on a lone batch where each device runs one stage, which waits for all that it reads and sends at its end.
+"""Bounds on a lone batch by what lies between the nodes of a longest path.
 
-Take nodes of a path. What lies between two of them that stand in one stage stands in that stage too, since edges go to
-higher stages only, and adds all its work to the path. Only as many pairs can stand apart as there are further devices,
-and what lies between those may run meanwhile; but then something is sent.
+block_bound holds for any stages on any devices. What has to run between two nodes of the path runs on one device, one
+after the other; or on several, and then it is at best spread evenly, what runs apart waits for a message, and what the
+second of the two nodes is handed from elsewhere is received by its device. Of disjoint stretches the times add up.
+
+serial_bound holds where each device runs one stage, which waits for all that it reads and sends at its end. What lies
+between two nodes of the path that stand in one stage stands in that stage too, since edges go to higher stages only,
+and adds all its work to the path. Only as many pairs can stand apart as there are further devices, and what lies
+between those may run meanwhile; but then something is sent.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from planner.partition.bounds.work import fair_weights
+from planner.partition.ordered.distinct_rows import distinct_rows
 from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
 # What lies between path nodes further apart is not counted, in turn: it would keep apart too many others.
 _SPANS = (4, 8, 16, 32, 64, 128, 512)
+# Places of the path that are looked at together; blocks that reach further are left out.
+_STRETCH = 256
+# How much more the device counts that the block is handed to at its end than it would if work were spread evenly.
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 _MARGIN = 1 - 1e-9
 
 
@@ -33,6 +46,134 @@ def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 
     longest = float(seconds[path].sum())
     found = [longest + _serial(seconds[beside], first[beside], last[beside], span, apart, sent) for span in _SPANS]
     return max(longest, *found) * _MARGIN
+
+
+def block_bound(problem: PartitionProblem, bundles: Bundles) -> float:
+    """Not where nodes may run again. O(reads + nodes + path x _STRETCH)."""
+    kinds = distinct_rows(problem.compute_seconds)
+    rows = np.array([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in kinds.rows])
+    weights = fair_weights(kinds.rows, kinds.counts)
+    weights = weights / (weights * kinds.counts).sum()
+    before, after = _neighbours(problem, bundles)
+    order = _order(before, after)
+    path = _longest_path(order, before, rows.min(axis=0).tolist())
+    first, last = _between(order, before, after, path)
+    # Place 0 stands before all nodes, and the last one behind them.
+    on_path = np.array(path, dtype=np.int64)
+    place = np.full(bundles.count, -1)
+    place[on_path] = np.arange(1, on_path.size + 1)
+    first[on_path], last[on_path] = first[on_path] - 1, last[on_path] + 1
+    own = np.concatenate([[0.0], rows[:, path].min(axis=0), [0.0]])
+    reads, latency = _reads(problem, bundles), _least(problem, problem.link_latency_seconds)
+    message, handed = np.full(bundles.count, np.inf), np.zeros(bundles.count)
+    np.minimum.at(message, reads.makers, latency + reads.seconds)
+    joined = place[reads.readers] == last[reads.makers] + 1
+    np.add.at(handed, reads.makers[joined], reads.seconds[joined])
+    blocks = _Blocks(
+        first=first + 1,
+        last=last + 1,
+        alone=rows,
+        spread=(rows * weights[:, None]).min(axis=0),
+        message=message,
+        handed=handed,
+        path=on_path,
+        latency_seconds=latency,
+    )
+    best = np.zeros(own.size)
+    for start in range(0, own.size - 1, _STRETCH):
+        end = min(start + _STRETCH, own.size - 1)
+        least = blocks.least_seconds(start, end, own)
+        for at in range(start + 1, end + 1):
+            best[at] = (best[start:at] + own[start:at] + least[: at - start, at - start]).max()
+    return float(best[-1]) * _MARGIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Blocks:
+    """Arrays by bundle: it runs after place `first` and before place `last`; its seconds on each kind of device,
+    `alone`, and `spread` over all, weighted; `message`: what it takes at least to send anything that it makes;
+    `handed`: what the node at `last` takes at least to receive what it reads of it, without a latency."""
+
+    first: Integers
+    last: Integers
+    alone: Floats
+    spread: Floats
+    message: Floats
+    handed: Floats
+    path: Integers
+    latency_seconds: float
+
+    def least_seconds(self, start: int, end: int, own: Floats) -> Floats:
+        """[places, places] from `start` to `end`: what lies between two places takes so long.
+
+        On several devices, each loses the time of a message after the first of two nodes, which it sends or waits for,
+        and of one before the second; or one device begins when the other has ended. O(places^2 + bundles).
+        """
+        size = end - start + 1
+        inside = np.flatnonzero((self.first >= start) & (self.last <= end))
+        at = self.first[inside] - start, self.last[inside] - start
+        alone = np.min([_summed(at, row[inside], size) for row in self.alone], axis=0)
+        spread = _summed(at, self.spread[inside], size)
+        places = np.arange(start, end + 1)
+        is_node = (places > 0) & (places < own.size - 1)
+        message = np.full((size, size), np.inf)
+        np.minimum.at(message, at, self.message[inside])
+        message = np.minimum.accumulate(np.minimum.accumulate(message[::-1], axis=0)[::-1], axis=1)
+        message[is_node] = np.minimum(message[is_node], self.message[self.path[places[is_node] - 1]][:, None])
+        message[~np.isfinite(message)] = 0.0
+        apart = spread + message * (is_node[:, None] * 1.0 + is_node[None, :])
+        fastest = self.alone[:, inside].min(axis=0)
+        for share in _SHARES:
+            kept, moved = share * fastest, (1 + share) * self.handed[inside]
+            some = (1 + share) * self.latency_seconds + _summed_before(at, np.minimum(kept, moved), size)
+            handed = np.minimum(_summed_before(at, kept, size), some)
+            joined = (spread + handed) / (1 + share) + np.where(is_node[:, None], message, 0.0)
+            apart = np.where(is_node[None, :], np.maximum(apart, joined), apart)
+        before = np.concatenate([[0.0], np.cumsum(own[start : end + 1])])
+        along = before[None, :-1] - before[1:, None]
+        least: Floats = np.maximum(np.minimum(alone, apart), along)
+        return least
+
+
+def _summed_before(at: tuple[Integers, Integers], seconds: Floats, size: int) -> Floats:
+    """[i, j]: of those that lie between the places i and j, and j is the first behind them."""
+    found = np.zeros((size, size))
+    np.add.at(found, at, seconds)
+    summed: Floats = np.cumsum(found[::-1], axis=0)[::-1]
+    return summed
+
+
+def _summed(at: tuple[Integers, Integers], seconds: Floats, size: int) -> Floats:
+    """[i, j]: of those that lie between the places i and j."""
+    found = np.zeros((size, size))
+    np.add.at(found, at, seconds)
+    summed: Floats = np.cumsum(np.cumsum(found[::-1], axis=0)[::-1], axis=1)
+    return summed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Reads:
+    """Of what one bundle makes and another reads: seconds of the bytes over the best link."""
+
+    makers: Integers
+    readers: Integers
+    seconds: Floats
+
+
+def _reads(problem: PartitionProblem, bundles: Bundles) -> _Reads:
+    made_by = problem.value_producer[problem.read_value]
+    reads = np.flatnonzero(made_by >= 0)
+    makers, readers = bundles.bundle_of_node[made_by[reads]], bundles.bundle_of_node[problem.read_node[reads]]
+    apart = makers != readers
+    pairs = np.unique(np.stack([problem.read_value[reads][apart], makers[apart], readers[apart]]), axis=1)
+    per_byte = _least(problem, problem.link_seconds_per_byte)
+    return _Reads(makers=pairs[1], readers=pairs[2], seconds=problem.value_bytes[pairs[0]] * per_byte)
+
+
+def _least(problem: PartitionProblem, links: Floats) -> float:
+    """Of any link between two devices."""
+    apart = ~np.eye(problem.num_devices, dtype=np.bool_)
+    return float(links[apart].min()) if problem.num_devices > 1 else 0.0
 
 
 def _serial(seconds: Floats, first: Integers, last: Integers, span: int, num_apart: int, sent: float) -> float:
@@ -110,5 +251,4 @@ def _between(
 
 def _least_sent(problem: PartitionProblem) -> float:
     """Seconds that any value takes at least from one device to another."""
-    apart = ~np.eye(problem.num_devices, dtype=np.bool_)
-    return float(problem.link_latency_seconds[apart].min()) if problem.num_devices > 1 else 0.0
+    return _least(problem, problem.link_latency_seconds)

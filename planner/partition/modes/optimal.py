@@ -11,6 +11,7 @@
 | additive relaxation | stages of any order, or any device for any node | as far as it is searched |
 | other orders | segments of each | |
 | other modes, where quick | what they find | |
+| with `free`: list scheduling, for latency, instead of the additive relaxation | stages that run side by side | |
 | with `free`: all of these without it | the best with one stage on each device | |
 | copies of stages, if asked for | segments, and how many devices each gets | |
 | recomputation, if asked for | what stages run again, also with what that makes moved for nothing | |
@@ -26,10 +27,11 @@ from dataclasses import replace
 
 from planner.errors import Infeasible
 from planner.partition.assignment import Assignment, contiguous
-from planner.partition.bounds.latency import serial_bound
+from planner.partition.bounds.latency import block_bound, serial_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, path_bound, work_bound
 from planner.partition.infeasible import memory_shortage
+from planner.partition.list_scheduling import offer_schedules
 from planner.partition.modes.balanced import check_num_stages
 from planner.partition.objective import Objective
 from planner.partition.ordered.least_bottleneck import least_bottleneck
@@ -51,6 +53,9 @@ from planner.partition.recomputation.cones import sent_for_nothing
 from planner.partition.recomputation.search import recompute
 from planner.partition.request import Request
 
+# Of more free stages than this, pairs to join are too many.
+_FEW = 16
+
 
 def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     """Raises OptionsError for stages that cannot be, Infeasible where nothing fits. Deterministic."""
@@ -67,7 +72,7 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     if found.best is None:
         raise memory_shortage(problem, "optimal", request.num_stages)
     best = found.best
-    if not request.num_stages and not found.has_copies:
+    if not request.num_stages and not found.has_copies and (not request.free or best.assignment.num_stages <= _FEW):
         best = fewest_stages(problem, bundles, best, request.objective)
     bound = min(found.proven_bound, best.value)
     return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
@@ -96,7 +101,12 @@ def _any_device(found: Portfolio, bundles: Bundles) -> None:
         found.keep(_without_freedom(found.problem, found.request))
     start = found.best
     _transfers(found)
-    offer_relaxed_placements(found, bundles)
+    # Where values go from stage to stage, no two stages run at once.
+    side_by_side = found.request.objective is Objective.LATENCY and not found.problem.relay
+    if side_by_side:
+        offer_schedules(found, bundles)
+    if not side_by_side or found.best is None:
+        offer_relaxed_placements(found, bundles)
     if found.best is not start:
         _improve(found, bundles)
         _transfers(found)
@@ -128,6 +138,8 @@ def _arithmetic(found: Portfolio, bundles: Bundles, *, recomputes: bool = False)
         found.prove(memory_bound(problem))
     elif objective is Objective.LATENCY:
         found.prove(path_bound(problem, bundles))
+        if not recomputes:
+            found.prove(block_bound(problem, bundles))
         if not (found.request.free or recomputes):
             found.prove(serial_bound(problem, bundles, found.request.num_stages))
     else:

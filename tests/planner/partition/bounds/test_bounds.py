@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible
-from planner.partition.bounds.latency import serial_bound
+from planner.partition.bounds.latency import block_bound, serial_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, path_bound, work_bound
 from planner.partition.objective import Objective
@@ -25,6 +26,7 @@ from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
 from tests.planner.partition.bounds import known_optima
+from tests.planner.partition.bounds.forks import forks_and_joins, schedules
 from tests.planner.partition.exact import all_contiguous, every_assignment, least, optima
 from tests.planner.partition.problems import chain, problems, trainings
 from tests.planner.partition.problems import problem as problem_of
@@ -46,6 +48,7 @@ def of_all(problem: PartitionProblem, best: float) -> Iterator[tuple[str, Object
     for limit in LIMITS:
         yield f"transfers up to {limit}", Objective.THROUGHPUT, transfer_bound(problem, best * limit)
     yield "path", Objective.LATENCY, path_bound(problem, bundles)
+    yield "blocks", Objective.LATENCY, block_bound(problem, bundles)
     yield "memory", Objective.MEMORY, memory_bound(problem)
 
 
@@ -230,6 +233,36 @@ def test_what_only_runs_before_does_not_delay_a_lone_batch() -> None:
     )
     assert path_bound(problem, bundles_of(problem)) == pytest.approx(3.0)
     assert least(problem, Objective.LATENCY, every_assignment(problem)) == 3.0
+
+
+@pytest.mark.fuzz
+def test_blocks_bound_every_schedule_of_forks_and_joins() -> None:
+    """And come close where no more than that is to be done."""
+    close = 0
+    for seed in random_seeds(24):
+        choice = random.Random(seed)
+        problem = forks_and_joins(choice)
+        best = least(problem, Objective.LATENCY, schedules(problem, choice))
+        bound = block_bound(problem, bundles_of(problem))
+        assert bound <= best * (1 + 1e-9), seed
+        close += bound >= 0.9 * best
+    assert close >= 8
+
+
+def test_work_between_two_nodes_is_spread_or_runs_in_turn() -> None:
+    """Four branches of a second; a message out and one back are paid, and what the last node is handed."""
+    given = {
+        "compute_seconds": [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]] * 2,
+        "reads": [[0], [1], [1], [1], [1], [2, 3, 4, 5]],
+        "value_bytes": [1] * 7,
+    }
+    dear = problem_of(latency=5.0, **given)
+    assert block_bound(dear, bundles_of(dear)) == pytest.approx(6.0)
+    cheap = problem_of(latency=0.25, **given)
+    assert block_bound(cheap, bundles_of(cheap)) == pytest.approx(1 + 0.25 + 2 + 0.25 + 1)
+    by_bytes = problem_of(per_byte=0.25, **given)
+    # Two messages of a quarter of a second at the end; one is proven.
+    assert 1 + 0.25 + 2 + 0.25 + 1 - 1e-6 < block_bound(by_bytes, bundles_of(by_bytes)) <= 1 + 0.25 + 2 + 0.5 + 1
 
 
 @pytest.mark.fuzz

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,10 +23,11 @@ from planner.partition.portfolio.program_orders import bundles_of, program_order
 from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
+from tests.planner.partition.bounds.forks import forks_and_joins, schedules
 from tests.planner.partition.exact import every_assignment, fits, least, value_of
 from tests.planner.partition.problems import chain, problems, trainings
 from tests.planner.partition.problems import problem as problem_of
-from tests.random_examples import random_examples
+from tests.random_examples import random_examples, random_seeds
 
 INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
 
@@ -284,6 +286,44 @@ def test_freedom_is_never_worse_than_one_stage_for_each_device(
     found = optimal(problem, asked(objective, free=True, **more))
     assert fits(problem, found)
     assert value_of(problem, found, objective) <= value_of(problem, bound_to_one, objective) * (1 + 1e-9)
+
+
+def test_a_lone_batch_passes_branches_side_by_side() -> None:
+    """Four of a second each on two devices, then a node that takes no time."""
+    problem = problem_of(
+        compute_seconds=[[0.0, 1.0, 1.0, 1.0, 1.0, 0.0]] * 2,
+        reads=[[0], [1], [1], [1], [1], [2, 3, 4, 5]],
+        value_bytes=[1] * 7,
+        returned=(6,),
+        latency=0.01,
+    )
+    found = optimal(problem, asked(Objective.LATENCY, free=True))
+    check_is_valid(problem, found)
+    assert value_of(problem, found, Objective.LATENCY) <= 2.0 + 3 * 0.01 + 1e-9
+    assert found.lower_bound_seconds >= 2.0 + 0.01 - 1e-6
+
+
+def test_what_the_program_takes_is_handed_on_by_the_first_stage_and_what_it_returns_reaches_the_last() -> None:
+    """Four branches that nothing joins: the first and the last each run alone, for what others wait for them for."""
+    problem = problem_of(
+        compute_seconds=[[1.0] * 4] * 2, reads=[[0]] * 4, value_bytes=[1] * 5, returned=(1, 2, 3, 4), latency=0.01
+    )
+    found = optimal(problem, asked(Objective.LATENCY, free=True))
+    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(3.0, abs=0.05)
+
+
+@pytest.mark.fuzz
+def test_schedules_of_forks_and_joins_stand_beside_the_best() -> None:
+    ratios = []
+    for seed in random_seeds(10):
+        choice = random.Random(seed)
+        problem = forks_and_joins(choice)
+        best = least(problem, Objective.LATENCY, schedules(problem, choice))
+        found = optimal(problem, asked(Objective.LATENCY, free=True))
+        check_is_valid(problem, found)
+        ratios.append(value_of(problem, found, Objective.LATENCY) / best)
+    assert max(ratios) <= 1.15
+    assert np.mean(ratios) <= 1.03
 
 
 def test_free_stages_return_to_a_device() -> None:

@@ -1,0 +1,56 @@
+"""Small programs of branches, and schedules of them: what bounds and searches for latency are held against."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+
+from planner.partition.assignment import Assignment
+from planner.partition.problem import PartitionProblem
+from tests.planner.partition.problems import problem as problem_of
+
+
+def forks_and_joins(choice: random.Random) -> PartitionProblem:
+    """Up to seven nodes: one, then branches that another joins, perhaps twice over; messages as dear as nodes."""
+    reads, ends = [[0]] if choice.random() < 0.8 else [[]], [1]
+    while len(reads) < 5:
+        branches = choice.randint(1, min(3, 6 - len(reads)))
+        starts = [choice.choice(ends) for _ in range(branches)]
+        reads += [[start] for start in starts]
+        ends = list(range(len(reads) - branches + 1, len(reads) + 1))
+        if choice.random() < 0.7:
+            reads.append(ends)
+            ends = [len(reads)]
+    num_devices, message = 2 if len(reads) > 6 else choice.choice([2, 3]), choice.choice([0.05, 0.3, 1.0])
+    seconds = [choice.choice([0.0, 0.5, 1.0, 2.0]) for _ in reads]
+    speeds = [choice.choice([1.0, 1.0, 2.0]) for _ in range(num_devices)]
+    return problem_of(
+        compute_seconds=[[speed * one for one in seconds] for speed in speeds],
+        reads=reads,
+        value_bytes=[choice.choice([0, 1, 1, 4]) for _ in range(len(reads) + 1)],
+        latency=message,
+        per_byte=choice.choice([0.0, message]),
+        relay=choice.random() < 0.2,
+    )
+
+
+def schedules(problem: PartitionProblem, choice: random.Random) -> Iterator[Assignment]:
+    """Some orders of the nodes, with any choice of devices; each node a stage, or runs of nodes on one device."""
+    n = problem.num_nodes
+    before = [
+        {int(problem.value_producer[value]) for value in problem.read_value[problem.read_node == node]}
+        for node in range(n)
+    ]
+    for _ in range(2):
+        order: list[int] = []
+        while len(order) < n:
+            order.append(choice.choice([k for k in range(n) if k not in order and before[k] <= {-1, *order}]))
+        for devices in product(range(problem.num_devices), repeat=n):
+            for joined in (False, True):
+                stages, on = [0] * n, list[int]()
+                for node in order:
+                    if not (joined and on and on[-1] == devices[node]):
+                        on.append(devices[node])
+                    stages[node] = len(on) - 1
+                yield Assignment(stage_of_node=tuple(stages), device_of_stage=tuple(on), reasons=())
