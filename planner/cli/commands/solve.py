@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -40,7 +40,10 @@ class SolveObjective(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """`gap` is how far the value may be above the optimum, as a share of the value."""
+    """`gap` is how far the value may be above the optimum, as a share of the value.
+
+    `cut`: the time limit ended the search, so that a quicker machine may come to another value.
+    """
 
     instance: str
     objective: str
@@ -49,6 +52,7 @@ class Solution:
     lower_bound: float
     gap: float
     proven: bool
+    cut: bool
     seconds: float
     assignment: str
 
@@ -61,7 +65,15 @@ def solve(
     contiguous: Annotated[
         bool, typer.Option("--contiguous", help="Devices can be put in an order that every edge follows.")
     ] = False,
-    time_limit: Annotated[float, typer.Option("--time-limit", metavar="S", min=0.1, help="Seconds to search.")] = 60.0,
+    time_limit: Annotated[
+        float,
+        typer.Option(
+            "--time-limit",
+            metavar="S",
+            min=0.1,
+            help="Seconds to search; of our own format, steps that take about so long.",
+        ),
+    ] = 60.0,
     out: Annotated[Path | None, typer.Option("--out", help="Where to write {node: device}; else not written.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -78,7 +90,7 @@ def solve(
             )
     except PlannerError as error:
         raise type(error)(f"{instance}: {error.message}", **error.metadata) from None
-    value, bound, assignment = found
+    value, bound, assignment, cut = found
     if out is not None:
         _write(out, assignment)
     gap = max(0.0, 1.0 - bound / value) if value else 0.0
@@ -90,34 +102,45 @@ def solve(
         lower_bound=bound,
         gap=gap,
         proven=gap <= PROVEN_GAP,
+        cut=cut,
         seconds=time.monotonic() - started,
         assignment=str(out) if out else "",
     )
     emit(solution, output, lambda: Text(_summary(solution)))
 
 
-def _clock(started: float, limit: float) -> Callable[[], bool]:
-    return lambda: time.monotonic() - started > limit
+class _Clock:
+    """Tells a search that its time is over, and remembers that it did."""
+
+    def __init__(self, started_seconds: float, limit_seconds: float) -> None:
+        self._end_seconds = started_seconds + limit_seconds
+        self.has_cut = False
+
+    def __call__(self) -> bool:
+        self.has_cut = self.has_cut or time.monotonic() > self._end_seconds
+        return self.has_cut
 
 
 def _solve_cost_graph(
     document: Mapping[str, object], objective: Objective, contiguous: bool, started: float, time_limit: float
-) -> tuple[float, float, dict[str, str]]:
+) -> tuple[float, float, dict[str, str], bool]:
     from planner.cli.two_searches import place_by_two
     from planner.partition.placement.solve import solve as solve_placement
 
-    graph = read_cost_graph(document)
+    graph, clock = read_cost_graph(document), _Clock(started, time_limit)
     if objective is Objective.THROUGHPUT and not contiguous:
         placement = place_by_two(graph.problem, started_seconds=started, limit_seconds=time_limit)
+        # Both go on until they have a proof.
+        cut = placement.gap > PROVEN_GAP
     else:
-        clock = _clock(started, time_limit)
         placement = solve_placement(graph.problem, objective, contiguous=contiguous, out_of_time=clock)
-    return placement.value_seconds, placement.lower_bound_seconds, placement_document(graph, placement)
+        cut = clock.has_cut
+    return placement.value_seconds, placement.lower_bound_seconds, placement_document(graph, placement), cut
 
 
 def _solve_instance(
     document: Any, objective: Objective, contiguous: bool, _: float, time_limit: float
-) -> tuple[float, float, dict[str, str]]:
+) -> tuple[float, float, dict[str, str], bool]:
     from planner.plan.options import OptimalMode, PlanOptions
     from planner.planning import make_plan
 
@@ -125,7 +148,7 @@ def _solve_instance(
     mode = OptimalMode(free=not contiguous, effort=min(1000.0, time_limit / USUAL_SECONDS))
     plan = make_plan(instance.graph, "", instance.inventory, PlanOptions(mode=mode, objective=objective))
     value = plan.latency_seconds if objective is Objective.LATENCY else plan.bottleneck_seconds
-    return value, plan.lower_bound_seconds or 0.0, _devices(instance, plan.stages)
+    return value, plan.lower_bound_seconds or 0.0, _devices(instance, plan.stages), False
 
 
 def _devices(instance: Instance, stages: Any) -> dict[str, str]:
@@ -161,8 +184,9 @@ def _summary(solution: Solution) -> str:
     exact = "proven optimal" if solution.gap <= EXACT_GAP else f"proven optimal to {PROVEN_GAP:g}"
     proof = exact if solution.proven else f"gap {format_gap(solution.gap)}"
     numbers = f"value {_number(solution.value)}, lower bound {_number(solution.lower_bound)}"
+    cut = ", cut by the time limit" if solution.cut else ""
     written = f"; written to {solution.assignment}" if solution.assignment else ""
-    return f"{numbers} ({proof}), {solution.seconds:.1f} s{written}"
+    return f"{numbers} ({proof}), {solution.seconds:.1f} s{cut}{written}"
 
 
 def _number(found: float) -> str:

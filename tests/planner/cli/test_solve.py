@@ -20,6 +20,7 @@ from planner.partition.placement.loads import device_bytes, device_loads
 from tests.planner.cli.conftest import RunCli
 
 INSTANCES = Path(__file__).parents[3] / "benchmarks" / "instances"
+MANY_IDEALS = INSTANCES / "throughput" / "OperatorGraphs_bert_l-3_training.json"
 BERT = INSTANCES / "throughput" / "LayerGraphs_bert24_inference.json"
 
 
@@ -28,6 +29,7 @@ def test_contiguous_optimum_is_proven_and_written(bare_cli: RunCli, tmp_path: Pa
     solution = bare_cli("solve", BERT, "--contiguous", "--out", out, "-o", "json").document()
     assert solution["value"] == pytest.approx(17.789906, abs=1e-6)
     assert solution["proven"]
+    assert not solution["cut"]
     assert solution["lower_bound"] <= solution["value"]
     graph = read_cost_graph(json.loads(BERT.read_text()))
     placed = json.loads(out.read_text())
@@ -35,6 +37,13 @@ def test_contiguous_optimum_is_proven_and_written(bare_cli: RunCli, tmp_path: Pa
     devices = [names.index(placed[str(node_id)]) for node_id in graph.node_ids]
     assert device_loads(graph.problem, devices).max() == pytest.approx(solution["value"])
     assert (device_bytes(graph.problem, devices)[1:] <= graph.problem.class_bytes[1]).all()
+
+
+@pytest.mark.parametrize("kind", [("--contiguous",), ("--objective", "latency")])
+def test_a_search_that_the_time_limit_ends_says_so(bare_cli: RunCli, tmp_path: Path, kind: tuple[str, ...]) -> None:
+    solution = bare_cli("solve", MANY_IDEALS, *kind, "--time-limit", "0.1", "-o", "json").document()
+    assert solution["cut"]
+    assert not solution["proven"]
 
 
 @pytest.mark.services
@@ -144,6 +153,7 @@ def solution(**changes: object) -> Solution:
         lower_bound=1.5,
         gap=0.0,
         proven=True,
+        cut=False,
         seconds=2.04,
         assignment="",
     )
@@ -158,6 +168,10 @@ def solution(**changes: object) -> Solution:
         (
             {"gap": 0.25, "proven": False, "lower_bound": 1.125},
             "value 1.500000, lower bound 1.125000 (gap 25.00%), 2.0 s",
+        ),
+        (
+            {"gap": 0.25, "proven": False, "cut": True, "lower_bound": 1.125},
+            "value 1.500000, lower bound 1.125000 (gap 25.00%), 2.0 s, cut by the time limit",
         ),
         (
             {"value": 2e9, "lower_bound": 1e-4, "assignment": "out.json"},
