@@ -6,21 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.problem import PartitionProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceClasses:
-    """`members` by class, in inventory order. Link figures are [class, class]; a class of one has 0 with itself."""
+    """`members` by class, in inventory order."""
 
     members: tuple[tuple[int, ...], ...]
-    latency_seconds: Floats
-    seconds_per_byte: Floats
     uniform_links: bool
 
     @property
     def representatives(self) -> tuple[int, ...]:
         return tuple(members[0] for members in self.members)
+
+    def link(self, source: int, target: int) -> tuple[int, int]:
+        """Two devices with the link from one class to another. A class of one has 0 with itself."""
+        # The last member stands at the far end, so that a class of several finds the link between two of its own.
+        return self.members[source][0], self.members[target][-1]
 
     def counts(self) -> tuple[int, ...]:
         return tuple(len(members) for members in self.members)
@@ -41,8 +44,6 @@ def device_classes(problem: PartitionProblem) -> DeviceClasses:
     per_byte = problem.link_seconds_per_byte[off_diagonal]
     return DeviceClasses(
         members=tuple(tuple(found) for found in members),
-        latency_seconds=_between(problem.link_latency_seconds, members),
-        seconds_per_byte=_between(problem.link_seconds_per_byte, members),
         uniform_links=bool(latencies.size == 0 or (np.ptp(latencies) == 0 and np.ptp(per_byte) == 0)),
     )
 
@@ -58,9 +59,3 @@ def _alike(problem: PartitionProblem, one: int, other: int) -> bool:
         np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
         for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
     )
-
-
-def _between(matrix: Floats, members: list[list[int]]) -> Floats:
-    ends: Integers = np.array([[found[0], found[-1]] for found in members], dtype=np.int64)
-    # The last member stands at the far end, so that a class of several finds the link between two of its own.
-    return matrix[np.ix_(ends[:, 0], ends[:, 1])]

@@ -17,6 +17,7 @@ import numpy as np
 
 from planner.partition.ordered.binding_memory import everything_bytes, without_idle_memory
 from planner.partition.ordered.exact_search import NEGLIGIBLE, branch_and_bound
+from planner.partition.ordered.many_devices import ManyDevices, affordable, over_many_devices
 from planner.partition.ordered.memory_tiers import in_memory_tiers
 from planner.partition.ordered.positions import allowed_positions, few_positions
 from planner.partition.ordered.program_pass import Layout, OrderedPass, evaluate_layout, ordered_pass
@@ -32,8 +33,10 @@ COARSE_POSITIONS = 160
 # In training, with memory that binds, every number of stages is searched: over all of so many positions, else over few.
 MAX_TRAINING_POSITIONS = 64
 TRAINING_POSITIONS = 80
-# Where devices differ in too many ways to tell all apart: numbers of states to try, in turn.
-MAX_TIERED_STATES = (1024, 128, 32)
+# Where devices differ in too many ways to tell all apart, of memory in tiers: a tenth of a second for each trial.
+MAX_TIERED_WORDS = 1_000_000
+# Positions that walks through many devices are searched over: all if they are no more.
+MAX_WALK_POSITIONS, COARSE_WALK_POSITIONS = 512, 64
 # Branch and bound looks at so many reads, over all the layouts that it tries: about a second.
 MAX_TRIED_READS = 4_000_000
 
@@ -105,19 +108,19 @@ def _ordered_plan(layout: Layout) -> OrderedPlan:
 def _least_bottleneck(problem: PartitionProblem, num_stages: int) -> tuple[OrderedPlan | None, float]:
     """With a bound for every layout of so many stages, infinite where there is provably none."""
     problem = without_idle_memory(problem)
-    in_hand = _coarse_layout(ordered_pass(problem, num_stages))
+    in_hand = _coarse_layout(problem, num_stages)
     problem = without_idle_memory(problem, _limit(in_hand))
     shared = ordered_pass(problem, num_stages)
-    fine, proven = _search(shared, _limit(in_hand))
-    in_hand = _better(in_hand, shared.layout(fine.boundaries, fine.classes))
-    if not proven:
-        in_hand = _better(in_hand, _tiered_layout(problem, num_stages, _limit(in_hand)))
+    proven = 0.0
+    if not (shared.complete and shared.exact_loads):
+        in_hand, proven = _over_walks(problem, num_stages, in_hand)
+    if shared.complete and (in_hand is None or in_hand.bottleneck_seconds > proven * (1 + NEGLIGIBLE)):
+        fine, searched = _search(shared, _limit(in_hand))
+        in_hand, proven = _better(in_hand, shared.layout(fine.boundaries, fine.classes)), max(proven, searched)
+        if in_hand and not shared.exact_loads and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
+            in_hand, proven = _refined(shared, fine, in_hand, proven)
     if in_hand is None:
         return None, proven
-    if not shared.exact_loads and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
-        in_hand, proven = _refined(shared, fine, in_hand, proven)
-    if not proven:
-        proven = _tiered_bound(problem, num_stages, _limit(in_hand))
     bound = min(max(proven, _cheap_bound(shared, in_hand.bottleneck_seconds)), in_hand.bottleneck_seconds)
     plan = OrderedPlan(
         boundaries=in_hand.boundaries,
@@ -126,6 +129,46 @@ def _least_bottleneck(problem: PartitionProblem, num_stages: int) -> tuple[Order
         lower_bound_seconds=bound,
     )
     return plan, bound
+
+
+def _over_walks(problem: PartitionProblem, num_stages: int, in_hand: Layout | None) -> tuple[Layout | None, float]:
+    """The better of the layout in hand and the best walk, and a bound: 0 where not all positions are searched.
+
+    With memory in tiers where devices are of too many kinds.
+    """
+    allowed = allowed_positions(problem)
+    every = allowed.size <= MAX_WALK_POSITIONS
+    positions = few_positions(problem, MAX_WALK_POSITIONS)
+    in_tiers = not affordable(problem, positions.size)
+    lower = _in_tiers(problem, positions, round_up=False) if in_tiers else problem
+    found = over_many_devices(lower, positions, num_stages=num_stages, limit=_limit(in_hand)) if lower else None
+    in_hand = _best_of(problem, found, in_hand)
+    if not every:
+        return in_hand and _best_cuts(problem, num_stages, in_hand), 0.0
+    if in_tiers:
+        higher = _in_tiers(problem, positions, round_up=True)
+        found = over_many_devices(higher, positions, num_stages=num_stages, limit=_limit(in_hand)) if higher else None
+    return in_hand, found.value if found is not None else 0.0
+
+
+def _best_cuts(problem: PartitionProblem, num_stages: int, layout: Layout) -> Layout:
+    """Over all positions that can be afforded, with its devices in the order that they have."""
+    shared = ordered_pass(problem, num_stages, layout.devices)
+    found, _ = _search(shared, _limit(layout))
+    return _better(layout, shared.layout(found.boundaries, found.classes)) or layout
+
+
+def _best_of(problem: PartitionProblem, found: ManyDevices | None, in_hand: Layout | None) -> Layout | None:
+    for boundaries, devices in found.layouts if found is not None else ():
+        seconds = evaluate_layout(problem, boundaries, devices).bottleneck_seconds
+        in_hand = _better(in_hand, Layout(boundaries=boundaries, devices=devices, bottleneck_seconds=seconds))
+    return in_hand
+
+
+def _in_tiers(problem: PartitionProblem, positions: Integers, *, round_up: bool) -> PartitionProblem | None:
+    return in_memory_tiers(
+        problem, lambda tiered: affordable(tiered, positions.size, MAX_TIERED_WORDS), round_up=round_up
+    )
 
 
 def _limit(in_hand: Layout | None) -> float:
@@ -141,36 +184,13 @@ def _search(shared: OrderedPass, limit: float) -> tuple[Solution, float]:
     return found, min(found.value, limit) if every_position and shared.complete else 0.0
 
 
-def _tiered_layout(problem: PartitionProblem, num_stages: int, limit: float) -> Layout | None:
-    """The best with memory rounded down: more tiers over few positions, then fewer over all."""
-    best: Layout | None = None
-    for max_states in MAX_TIERED_STATES:
-        tiered = in_memory_tiers(problem, max_states, round_up=False)
-        if tiered is None:
-            break
-        shared = ordered_pass(tiered, num_stages)
-        found, proven = _search(shared, min(limit, _limit(best)))
-        best = _better(best, shared.layout(found.boundaries, found.classes))
-        if proven:
-            break
-    return best
-
-
-def _tiered_bound(problem: PartitionProblem, num_stages: int, limit: float) -> float:
-    """A bound from memory rounded up, in as many tiers as all positions are affordable with."""
-    for max_states in MAX_TIERED_STATES:
-        tiered = in_memory_tiers(problem, max_states, round_up=True)
-        if tiered is None:
-            break
-        shared = ordered_pass(tiered, num_stages)
-        if _affordable_positions(shared, limit).size == allowed_positions(problem).size:
-            return _search(shared, limit)[1]
-    return 0.0
-
-
-def _coarse_layout(shared: OrderedPass) -> Layout | None:
-    found = shared.search(few_positions(shared.problem, COARSE_POSITIONS))
-    return shared.layout(found.boundaries, found.classes)
+def _coarse_layout(problem: PartitionProblem, num_stages: int) -> Layout | None:
+    shared = ordered_pass(problem, num_stages)
+    if shared.complete:
+        found = shared.search(few_positions(problem, COARSE_POSITIONS))
+        return shared.layout(found.boundaries, found.classes)
+    walks = over_many_devices(problem, few_positions(problem, COARSE_WALK_POSITIONS), num_stages=num_stages)
+    return _best_of(problem, walks, None)
 
 
 def _refined(shared: OrderedPass, fine: Solution, in_hand: Layout, proven: float) -> tuple[Layout, float]:

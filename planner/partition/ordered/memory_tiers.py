@@ -6,23 +6,25 @@ fits is left out. A search over either is a search over fewer classes of devices
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from planner.partition.ordered.device_classes import DeviceClasses, device_classes
-from planner.partition.ordered.state_space import num_counted_states
 from planner.partition.problem import Integers, PartitionProblem
 
 
-def in_memory_tiers(problem: PartitionProblem, max_states: int, *, round_up: bool) -> PartitionProblem | None:
-    """As many tiers as `max_states` allows, among devices alike in all else; None where one is too many."""
+def in_memory_tiers(
+    problem: PartitionProblem, affordable: Callable[[PartitionProblem], bool], *, round_up: bool
+) -> PartitionProblem | None:
+    """As many tiers as are affordable, among devices alike in all else; None where one is too many."""
     alike = device_classes(replace(problem, device_memory_bytes=np.zeros(problem.num_devices, dtype=np.int64)))
     best: PartitionProblem | None = None
     for num_tiers in range(1, problem.num_devices + 1):
         memory = _rounded(problem, alike, num_tiers, round_up=round_up)
         tiered = replace(problem, device_memory_bytes=memory)
-        if num_counted_states(device_classes(tiered)) > max_states:
+        if not affordable(tiered):
             return best
         best = tiered
     return best

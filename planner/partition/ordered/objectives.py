@@ -12,12 +12,14 @@ import numpy as np
 from planner.partition.assignment import contiguous
 from planner.partition.objective import Objective
 from planner.partition.ordered.binding_memory import without_idle_memory
+from planner.partition.ordered.device_classes import device_classes
 from planner.partition.ordered.memory_tiers import in_memory_tiers
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import OrderedPass, ordered_pass
 from planner.partition.ordered.search import Solution
+from planner.partition.ordered.state_space import num_counted_states
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.problem import Integers
+from planner.partition.problem import Integers, PartitionProblem
 
 # Elements of the tables of steps, starts and ends of one pass.
 _MAX_ELEMENTS = 1.5e7
@@ -32,7 +34,7 @@ def offer_ordered(found: Portfolio) -> bool:
     latency = request.objective is Objective.LATENCY
     passes = [ordered_pass(without_idle_memory(problem) if latency else problem, request.num_stages)]
     if not passes[0].complete:
-        tiered = in_memory_tiers(problem, _MAX_TIERED_STATES, round_up=False)
+        tiered = in_memory_tiers(problem, _is_small, round_up=False)
         passes += [ordered_pass(tiered, request.num_stages)] if tiered is not None else []
     exact = False
     for shared in passes:
@@ -43,6 +45,10 @@ def offer_ordered(found: Portfolio) -> bool:
             devices = shared.devices_of(solution.classes)
             found.offer(contiguous(problem, solution.boundaries, devices, ("",) * len(devices)))
     return exact
+
+
+def _is_small(problem: PartitionProblem) -> bool:
+    return num_counted_states(device_classes(problem)) <= _MAX_TIERED_STATES
 
 
 def _refined(shared: OrderedPass, solve: Callable[[Integers], Solution]) -> tuple[Solution, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from planner.partition.assignment import contiguous
 from planner.partition.evaluate import Evaluation, evaluate
 from planner.partition.ordered.device_classes import DeviceClasses, device_classes
 from planner.partition.ordered.search import Solution, search
-from planner.partition.ordered.segment_loads import SegmentLoads
+from planner.partition.ordered.segment_loads import SegmentLoads, stage_links
 from planner.partition.ordered.segments import Segments
 from planner.partition.ordered.state_space import (
     NOBODY,
@@ -87,20 +87,21 @@ def evaluate_layout(problem: PartitionProblem, boundaries: tuple[int, ...], devi
     return evaluate(problem, contiguous(problem, boundaries, devices, [""] * len(devices)))
 
 
-def ordered_pass(problem: PartitionProblem, num_stages: int = 0) -> OrderedPass:
+def ordered_pass(problem: PartitionProblem, num_stages: int = 0, order: Sequence[int] = ()) -> OrderedPass:
+    """Through the devices of the order, if one is given; else through all, or some orders of them if they are many."""
     classes = device_classes(problem)
-    complete = num_counted_states(classes) <= MAX_STATES
+    complete = num_counted_states(classes) <= MAX_STATES and not order
     if complete:
         start, choices = (0,) * len(classes.members), counted_choices(classes)
     else:
-        start, choices = (NOBODY, 0), ordered_choices(_orders(problem, classes))
+        start, choices = (NOBODY, 0), ordered_choices(_as_classes(classes, [order] if order else _orders(problem)))
     space = build_space(
         start,
         choices,
         num_stages=num_stages,
         max_stages=problem.num_devices,
         linked=not classes.uniform_links,
-        kept_microbatches=_kept_microbatches(problem, num_stages),
+        kept_microbatches=kept_by_stage(problem, num_stages),
     )
     own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
     return OrderedPass(
@@ -108,13 +109,13 @@ def ordered_pass(problem: PartitionProblem, num_stages: int = 0) -> OrderedPass:
         classes=classes,
         segments=Segments(problem),
         space=space,
-        loads=SegmentLoads(problem, classes, space),
+        loads=SegmentLoads(problem, stage_links(classes, space.labels)),
         step_device=own[space.label],
         complete=complete,
     )
 
 
-def _kept_microbatches(problem: PartitionProblem, num_stages: int) -> Callable[[int], int]:
+def kept_by_stage(problem: PartitionProblem, num_stages: int) -> Callable[[int], int]:
     """Exact for a given number of stages; else as for as many as there are devices, which is enough for fewer."""
     training = problem.training
     if training is None:
@@ -122,16 +123,19 @@ def _kept_microbatches(problem: PartitionProblem, num_stages: int) -> Callable[[
     return lambda stage: kept_microbatches(training, num_stages or problem.num_devices, stage)
 
 
-def _orders(problem: PartitionProblem, classes: DeviceClasses) -> list[list[int]]:
-    """Orders to try where there are too many: as listed, fastest, largest or nearest first, and their reverses."""
+def _as_classes(classes: DeviceClasses, orders: Sequence[Sequence[int]]) -> list[list[int]]:
     index_of = {device: index for index, members in enumerate(classes.members) for device in members}
+    return [[index_of[device] for device in order] for order in orders]
+
+
+def _orders(problem: PartitionProblem) -> list[list[int]]:
+    """Orders to try where there are too many: as listed, fastest, largest or nearest first, and their reverses."""
     speed: Floats = problem.work_seconds.sum(axis=1)
     listed = list(range(problem.num_devices))
     fastest = sorted(listed, key=lambda device: (speed[device], device))
     largest = sorted(listed, key=lambda device: (-problem.device_memory_bytes[device], device))
     nearest = _nearest_neighbours(problem)
-    orders = [order[::way] for order in (listed, fastest, largest, nearest) for way in (1, -1)]
-    return [[index_of[device] for device in order] for order in orders]
+    return [order[::way] for order in (listed, fastest, largest, nearest) for way in (1, -1)]
 
 
 def _nearest_neighbours(problem: PartitionProblem) -> list[int]:

@@ -1,14 +1,44 @@
-"""Seconds and lacking bytes of a segment under each label of a state space."""
+"""Seconds and lacking bytes of a segment on each of some devices, between each of some neighbours."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.partition.communication import UNKNOWN
 from planner.partition.ordered.device_classes import DeviceClasses
 from planner.partition.ordered.segments import SegmentRow
-from planner.partition.ordered.state_space import NOBODY, StateSpace
+from planner.partition.ordered.state_space import NOBODY, Label
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+
+Link = tuple[int, int]
+
+
+class StageLinks(NamedTuple):
+    """A stage's device, and the links (source device, target device) to the stages beside it, None where they may be
+    any; `kept_microbatches` in training, else 0."""
+
+    own: int
+    into: Link | None
+    out: Link | None
+    kept_microbatches: int
+
+
+def stage_links(classes: DeviceClasses, labels: Sequence[Label]) -> list[StageLinks]:
+    def link(source: int, target: int) -> Link | None:
+        return None if NOBODY in (source, target) else classes.link(source, target)
+
+    return [
+        StageLinks(
+            own=classes.representatives[label.own],
+            into=link(label.before, label.own),
+            out=link(label.own, label.after),
+            kept_microbatches=label.kept_microbatches,
+        )
+        for label in labels
+    ]
 
 
 class SegmentLoads:
@@ -19,14 +49,14 @@ class SegmentLoads:
     training, gradients likewise on their way back; memory counts the microbatches that the label says are kept.
     """
 
-    def __init__(self, problem: PartitionProblem, classes: DeviceClasses, space: StateSpace) -> None:
+    def __init__(self, problem: PartitionProblem, labels: Sequence[StageLinks]) -> None:
         self._problem = problem
-        self._own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
+        self._own = np.array([label.own for label in labels], dtype=np.int64)
         self._memory = problem.device_memory_bytes[self._own].astype(np.float64)[:, None]
-        self._kept = np.array([label.kept_microbatches for label in space.labels], dtype=np.float64)[:, None]
-        self._forward = _Transfers(problem, classes, space, problem.value_bytes, back=False)
+        self._kept = np.array([label.kept_microbatches for label in labels], dtype=np.float64)[:, None]
+        self._forward = _Transfers(problem, labels, problem.value_bytes, back=False)
         if problem.training is not None:
-            self._back = _Transfers(problem, classes, space, problem.value_gradient_bytes, back=True)
+            self._back = _Transfers(problem, labels, problem.value_gradient_bytes, back=True)
 
     def seconds(self, row: SegmentRow, ends: Integers) -> Floats:
         at = ends - row.start - 1
@@ -70,20 +100,18 @@ class SegmentLoads:
 class _Transfers:
     """Seconds of what a segment exchanges with others in one direction: `back` is what gradients take."""
 
-    def __init__(
-        self, problem: PartitionProblem, classes: DeviceClasses, space: StateSpace, sizes: Integers, *, back: bool
-    ) -> None:
+    def __init__(self, problem: PartitionProblem, labels: Sequence[StageLinks], sizes: Integers, *, back: bool) -> None:
         self._relay = problem.relay
-        own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
+        own = np.array([label.own for label in labels], dtype=np.int64)
         into, out = ((own, UNKNOWN), (UNKNOWN, own)) if back else ((UNKNOWN, own), (own, UNKNOWN))
         self._far_in_latency = problem.best_latency_seconds[into][:, None]
         self._far_out_latency = problem.best_latency_seconds[out][:, None]
         self._far_in = problem.best_seconds_per_byte[into][:, None]
         self._far_out = problem.best_seconds_per_byte[out][:, None]
-        before = [(label.before, label.own)[:: -1 if back else 1] for label in space.labels]
-        after = [(label.own, label.after)[:: -1 if back else 1] for label in space.labels]
-        self._near_in_latency, self._near_in = _near(classes, before, self._far_in_latency, self._far_in)
-        self._near_out_latency, self._near_out = _near(classes, after, self._far_out_latency, self._far_out)
+        before = [label.into[:: -1 if back else 1] if label.into else None for label in labels]
+        after = [label.out[:: -1 if back else 1] if label.out else None for label in labels]
+        self._near_in_latency, self._near_in = _near(problem, before, self._far_in_latency, self._far_in)
+        self._near_out_latency, self._near_out = _near(problem, after, self._far_out_latency, self._far_out)
         self._near_bytes = _bytes_between_neighbours(problem, sizes)
 
     def seconds(
@@ -109,19 +137,24 @@ class _Transfers:
 
 
 def _near(
-    classes: DeviceClasses, pairs: list[tuple[int, ...]], far_latency: Floats, far: Floats
+    problem: PartitionProblem, links: Sequence[tuple[int, ...] | None], far_latency: Floats, far: Floats
 ) -> tuple[Floats, Floats]:
     latency, per_byte = far_latency.copy(), far.copy()
-    for index, (source, target) in enumerate(pairs):
-        if NOBODY not in (source, target):
-            latency[index] = classes.latency_seconds[source, target]
-            per_byte[index] = classes.seconds_per_byte[source, target]
+    for index, link in enumerate(links):
+        if link is not None:
+            latency[index] = problem.link_latency_seconds[link]
+            per_byte[index] = problem.link_seconds_per_byte[link]
     return latency, per_byte
 
 
 def _bytes_between_neighbours(problem: PartitionProblem, sizes: Integers) -> Floats:
-    """By position p: bytes that node p - 1 makes and node p reads, which a cut at p sends over the neighbours' link."""
+    """By position p: bytes that are made just before a cut at p and read just behind it, with no allowed cut between,
+    and that it sends over the neighbours' link."""
+    piece = np.cumsum(problem.cut_allowed[:-1])
+    producer = problem.value_producer[problem.read_value]
+    adjacent = (producer >= 0) & (piece[producer] == piece[problem.read_node] - 1)
+    values = np.unique(problem.read_value[adjacent])
+    positions = np.append(np.flatnonzero(problem.cut_allowed), problem.num_nodes)
     between = np.zeros(problem.num_nodes + 1)
-    adjacent = (problem.value_producer[problem.read_value] == problem.read_node - 1) & (problem.read_node > 0)
-    np.add.at(between, problem.read_node[adjacent], sizes[problem.read_value[adjacent]].astype(np.float64))
+    np.add.at(between, positions[piece[problem.value_producer[values]]], sizes[values].astype(np.float64))
     return between

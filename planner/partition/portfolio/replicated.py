@@ -17,7 +17,7 @@ from planner.partition.objective import Objective
 from planner.partition.ordered.device_classes import DeviceClasses, device_classes
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.search import search
-from planner.partition.ordered.segment_loads import SegmentLoads
+from planner.partition.ordered.segment_loads import SegmentLoads, stage_links
 from planner.partition.ordered.segments import SegmentRow, Segments
 from planner.partition.ordered.state_space import NOBODY, Label, StateSpace, num_counted_states
 from planner.partition.portfolio.score import Scored, score
@@ -36,7 +36,7 @@ def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0)
     space, copies = _space(classes, num_stages, problem.training.microbatches if problem.training else 0)
     if space.source.size > MAX_STEPS:
         return None
-    loads = SegmentLoads(problem, classes, space)
+    loads = SegmentLoads(problem, stage_links(classes, space.labels))
     own = np.array([classes.representatives[label[1]] for label in space.labels], dtype=np.int64)
 
     def shared(row: SegmentRow, ends: Integers) -> Floats:

@@ -9,7 +9,7 @@ from planner.errors import Infeasible, OptionsError
 from planner.partition.evaluate import evaluate
 from planner.partition.modes.balanced import balanced
 from planner.partition.objective import Objective
-from planner.partition.ordered import least_bottleneck, program_pass
+from planner.partition.ordered import least_bottleneck, many_devices, program_pass
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.exact import all_contiguous, fits, least
 from tests.planner.partition.problems import INFERENCE, chain, problems, trainings
@@ -77,13 +77,12 @@ def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> Non
 
 
 @random_examples(30)
-@given(problem=problems(max_nodes=6, max_devices=4), tiered_states=st.sampled_from([(8, 4), (4,), (2,)]))
-def test_bounds_hold_where_devices_are_too_many_to_tell_apart(
-    problem: PartitionProblem, tiered_states: tuple[int, ...]
-) -> None:
+@given(problem=problems(max_nodes=6, max_devices=4), tiered_words=st.sampled_from([8, 4, 2]))
+def test_bounds_hold_where_devices_are_too_many_to_tell_apart(problem: PartitionProblem, tiered_words: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program_pass, "MAX_STATES", 1)
-        patch.setattr(least_bottleneck, "MAX_TIERED_STATES", tiered_states)
+        patch.setattr(many_devices, "MAX_WORDS", tiered_words)
+        patch.setattr(least_bottleneck, "MAX_TIERED_WORDS", tiered_words)
         check_bounds(problem)
 
 

@@ -1,0 +1,144 @@
+"""Hosts and kinds of devices, read from the problem's numbers: what a search over many devices need not tell apart.
+
+Devices whose exchange leaves every link as it is share a host: between any two of a host there is one link, and to
+another host they all have the same. A kind is a speed for every node and a memory. With equal links all devices are
+one host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partition.problem import Integers, PartitionProblem
+
+Composition = tuple[int, ...]
+NO_LINK = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Hosts:
+    """`members[host][kind]` are devices in inventory order; `kind_of_device` and `host_of_device` [devices].
+
+    `link` [hosts, hosts]: the link from a device of one host to one of another, on the diagonal within a host; links of
+    the same number cost the same, both ways, and `ends_of_link` are two devices that have it. NO_LINK within a host of
+    one device.
+    """
+
+    members: tuple[tuple[tuple[int, ...], ...], ...]
+    kind_of_device: Integers
+    host_of_device: Integers
+    link: Integers
+    ends_of_link: tuple[tuple[int, int], ...]
+
+    @property
+    def num_kinds(self) -> int:
+        return len(self.members[0])
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+    def composition(self, host: int) -> Composition:
+        """How many devices of each kind it has."""
+        return tuple(len(devices) for devices in self.members[host])
+
+    def counts(self) -> Composition:
+        """Devices of each kind, of all hosts."""
+        return tuple(np.bincount(self.kind_of_device, minlength=self.num_kinds).tolist())
+
+    @property
+    def num_units(self) -> int:
+        """Kinds on hosts."""
+        return sum(bool(devices) for of_kind in self.members for devices in of_kind)
+
+    @property
+    def num_states_by_host(self) -> int:
+        """How many of each kind of a host can be used, of hosts that cannot change places."""
+        whole = [np.array(self.composition(group[0])) + 1 for group in self.groups()]
+        return sum(int(np.prod(counts.astype(np.float64))) for counts in whole)
+
+    def ends(self, link: int) -> tuple[int, int] | None:
+        return None if link == NO_LINK else self.ends_of_link[link]
+
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Hosts that can change places, all their devices at once: alike in composition and links."""
+        groups: list[list[int]] = []
+        for host in range(self.count):
+            for group in groups:
+                if self.composition(host) == self.composition(group[0]) and self._exchangeable(group[0], host):
+                    group.append(host)
+                    break
+            else:
+                groups.append([host])
+        return tuple(map(tuple, groups))
+
+    def _exchangeable(self, one: int, other: int) -> bool:
+        swapped = np.arange(self.count)
+        swapped[[one, other]] = other, one
+        return np.array_equal(self.link, self.link[np.ix_(swapped, swapped)])
+
+
+def hosts_of(problem: PartitionProblem) -> Hosts:
+    """O(devices^3)."""
+    host_of_device = _hosts(problem)
+    kinds: dict[bytes, int] = {}
+    described = zip(problem.work_seconds, problem.device_memory_bytes, strict=True)
+    rows = [seconds.tobytes() + memory.tobytes() for seconds, memory in described]
+    kind_of_device = np.array([kinds.setdefault(row, len(kinds)) for row in rows], dtype=np.int64)
+    num_hosts = int(host_of_device.max()) + 1
+    members: list[list[list[int]]] = [[[] for _ in kinds] for _ in range(num_hosts)]
+    for device, (host, kind) in enumerate(zip(host_of_device.tolist(), kind_of_device.tolist(), strict=True)):
+        members[host][kind].append(device)
+    link, ends = _links(problem, host_of_device, num_hosts)
+    return Hosts(
+        members=tuple(tuple(map(tuple, of_kind)) for of_kind in members),
+        kind_of_device=kind_of_device,
+        host_of_device=host_of_device,
+        link=link,
+        ends_of_link=ends,
+    )
+
+
+def _hosts(problem: PartitionProblem) -> Integers:
+    firsts: list[int] = []
+    host_of_device = np.zeros(problem.num_devices, dtype=np.int64)
+    for device in range(problem.num_devices):
+        host = next((host for host, first in enumerate(firsts) if _alike(problem, first, device)), len(firsts))
+        if host == len(firsts):
+            firsts.append(device)
+        host_of_device[device] = host
+    return host_of_device
+
+
+def _alike(problem: PartitionProblem, one: int, other: int) -> bool:
+    swapped = np.arange(problem.num_devices)
+    swapped[[one, other]] = other, one
+    return all(
+        np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
+        for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+    )
+
+
+def _links(
+    problem: PartitionProblem, host_of_device: Integers, num_hosts: int
+) -> tuple[Integers, tuple[tuple[int, int], ...]]:
+    numbers: dict[tuple[float, ...], int] = {}
+    ends: list[tuple[int, int]] = []
+    link = np.full((num_hosts, num_hosts), NO_LINK, dtype=np.int64)
+    for source in range(num_hosts):
+        for target in range(num_hosts):
+            # Within a host, its first device and its last.
+            one = int(np.flatnonzero(host_of_device == source)[0])
+            other = int(np.flatnonzero(host_of_device == target)[-1])
+            if one == other:
+                continue
+            costs = tuple(
+                float(matrix[ends])
+                for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+                for ends in ((one, other), (other, one))
+            )
+            link[source, target] = numbers.setdefault(costs, len(numbers))
+            ends += [(one, other)] if len(ends) < len(numbers) else []
+    return link, tuple(ends)

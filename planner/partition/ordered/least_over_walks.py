@@ -1,0 +1,187 @@
+"""The least largest load over all walks through devices: by trial, which positions can be reached within a limit.
+
+For a limit, the positions at which each state of a walk can stand are a set of bits, and a state is a node of the walk
+with so many units used. The value is found by bisection over the loads that segments have, so that it is one of them,
+and nothing below it is possible. What the unused devices can do at best bounds where a state is of use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.partition.ordered.device_walks import NOTHING, DeviceWalks
+from planner.partition.ordered.hosts import Composition
+from planner.partition.ordered.segment_loads import StageLinks
+from planner.partition.problem import Floats, Integers
+
+Words = npt.NDArray[np.uint64]
+
+# Words of 64 positions that one trial's states may take: 200 MB.
+MAX_WORDS = 25_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WalkLoads:
+    """`loads` [labels, starts, ends] by index of position, inf where a segment does not fit.
+
+    `kind_of_label` [labels]; `offset` [stages before it] is what a stage's place adds to its label's index.
+    """
+
+    index_of_label: dict[StageLinks, int]
+    loads: Floats
+    kind_of_label: Integers
+    offset: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Walk:
+    """`value`: nothing below it is possible; the limit if nothing below that is, and then `boundaries` are empty.
+
+    `boundaries` by index of position. `devices` also are empty where the walk's devices are nowhere together.
+    """
+
+    value: float
+    boundaries: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
+
+
+class _Stage(NamedTuple):
+    unit: int
+    node: int
+    start: int
+    label: int
+
+
+def num_words(walks: DeviceWalks, num_positions: int) -> float:
+    return walks.num_states * -(-num_positions // 64)
+
+
+def least_over_walks(walks: DeviceWalks, table: WalkLoads, *, limit: float = np.inf, num_stages: int = 0) -> Walk:
+    """Of values below `limit`. O(trials x words x edges of a node)."""
+    trials = _Trials(walks, table, num_stages)
+    candidates = np.unique(table.loads[trials.labels])
+    candidates = candidates[(candidates < limit) & np.isfinite(candidates)]
+    low, high = _first_possible(trials, candidates), int(candidates.size)
+    best: list[_Stage] = []
+    # From below, in growing steps: a trial far above the least value has many more states than one beside it.
+    step = max(1, candidates.size >> 12)
+    while low < high:
+        middle = min((low + high) // 2, low + step)
+        stages = trials.stages(float(candidates[middle]))
+        if stages:
+            best, high = stages, min(middle, int(np.searchsorted(candidates, trials.value(stages))))
+        else:
+            low, step = middle + 1, 4 * step
+    if not best:
+        return Walk(value=limit)
+    return Walk(
+        value=float(candidates[high]),
+        boundaries=(*(stage.start for stage in best), trials.num_positions - 1),
+        devices=walks.devices_of([(stage.unit, stage.node) for stage in best]) or (),
+    )
+
+
+def _first_possible(trials: _Trials, candidates: Floats) -> int:
+    """Index of the least value that what devices can do at best does not exclude."""
+    low, high = 0, int(candidates.size)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if trials.may_be_possible(float(candidates[middle])) else (middle + 1, high)
+    return low
+
+
+class _Trials:
+    """One limit after another. `labels`: those that some stage of a walk may have."""
+
+    def __init__(self, walks: DeviceWalks, table: WalkLoads, num_stages: int) -> None:
+        self._walks, self._table, self._num_stages = walks, table, num_stages
+        self.num_positions = table.loads.shape[1]
+        self._capacity = np.array(walks.capacity, dtype=np.int64)
+        self._stride = np.concatenate([np.ones(1, dtype=np.int64), np.cumprod(self._capacity + 1)[:-1]])
+        self._start_unit, self._start_node = np.array(walks.starts, dtype=np.int64).reshape(-1, 2).T.copy()
+        nodes = np.array([edge.node for edge in walks.edges], dtype=np.int64)
+        self._edge_first = np.searchsorted(nodes, np.arange(walks.num_nodes + 1))
+        self._edge_unit = np.array([edge.unit for edge in walks.edges], dtype=np.int64)
+        self._edge_node = np.array([edge.next_node for edge in walks.edges], dtype=np.int64)
+        self._edge_label = np.array([table.index_of_label[edge.label] for edge in walks.edges], dtype=np.int64)
+        # By units used: where nodes are stages, the one at the node is among them.
+        before = np.arange(int(self._capacity.sum()) + 2) - bool(walks.behind)
+        self._offset = table.offset[np.clip(before, 0, table.offset.size - 1) if walks.counts_devices else before * 0]
+        self.labels = np.unique(self._edge_label[:, None] + self._offset)
+
+    def may_be_possible(self, limit: float) -> bool:
+        return bool(self._rest(limit)[1][0] == 0)
+
+    def stages(self, limit: float) -> list[_Stage]:
+        """A walk whose loads are all within the limit; nothing if there is none."""
+        from planner.partition.ordered.reach_kernel import reach, step_back
+
+        ends, rest, back = self._rest(limit)
+        if rest[0] > 0:
+            return []
+        reached = np.zeros((rest.size, self._walks.num_nodes, ends.shape[2]), dtype=np.uint64)
+        counted = self._capacity, self._stride
+        edges = self._edge_first, self._edge_unit, self._edge_node, self._edge_label, self._offset
+        starts = self._start_unit, self._start_node
+        at = reach(*counted, *starts, *edges, self._num_stages, ends, rest, back, reached)
+        steps = []
+        while at[0] != NOTHING:
+            steps.append(at)
+            base, node, start, _ = at
+            at = step_back(base, node, start, *counted, *edges, ends, reached) if start > 0 else (NOTHING,) * 4
+        return self._as_stages(steps[::-1])
+
+    def _as_stages(self, steps: list[tuple[int, int, int, int]]) -> list[_Stage]:
+        stages = []
+        for index, (base, node, start, edge) in enumerate(steps):
+            if not self._walks.behind:
+                unit = int(self._edge_unit[edge])
+            elif index:
+                unit = int(self._edge_unit[steps[index - 1][3]])
+            else:
+                unit = int(np.flatnonzero(self._stride == base)[-1])
+            used = int((base // self._stride % (self._capacity + 1)).sum())
+            stages.append(_Stage(unit, node, start, int(self._edge_label[edge] + self._offset[used])))
+        return stages
+
+    def value(self, stages: list[_Stage]) -> float:
+        ends = [*(stage.start for stage in stages[1:]), self.num_positions - 1]
+        loads = self._table.loads
+        return max(float(loads[stage.label, stage.start, end]) for stage, end in zip(stages, ends, strict=True))
+
+    def _rest(self, limit: float) -> tuple[Words, Integers, Integers]:
+        """Ends within the limit; by units used and by node, how early what follows may begin: see the kernel."""
+        from planner.partition.ordered.reach_kernel import first_of_rest, stages_within
+
+        ends, earliest = stages_within(self._table.loads, limit, -(-self.num_positions // 64))
+        backs = _Backs(self._table.kind_of_label, earliest)
+        unit_back = np.array([backs.of(devices) for devices in self._walks.unit_devices])
+        back = [backs.of_kind[behind.kind][backs.of(behind.rest)] for behind in self._walks.behind]
+        rest = first_of_rest(self._capacity, self._stride, unit_back)
+        return ends, rest, np.array(back or [np.arange(self.num_positions)])
+
+
+class _Backs:
+    """By position: the first from which devices, in the best order, may lead to it or beyond."""
+
+    def __init__(self, kind_of_label: Integers, earliest: Integers) -> None:
+        positions = np.arange(earliest.shape[1])
+        self.of_kind = [
+            np.minimum(positions, np.minimum.accumulate(earliest[kind_of_label == kind].min(axis=0)[::-1])[::-1])
+            for kind in range(int(kind_of_label.max()) + 1)
+        ]
+        self._of = {(0,) * len(self.of_kind): positions}
+
+    def of(self, devices: Composition) -> Integers:
+        if devices not in self._of:
+            back = np.arange(self.of_kind[0].size)
+            for kind, count in enumerate(devices):
+                if count:
+                    fewer = (*devices[:kind], count - 1, *devices[kind + 1 :])
+                    back = np.minimum(back, self.of_kind[kind][self.of(fewer)])
+            self._of[devices] = back
+        return self._of[devices]

@@ -1,0 +1,117 @@
+"""Segments of one order onto many devices: the walks through them that can be afforded, for a plan and for a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partition.ordered.compute_reach import furthest_end
+from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_kind, by_runs, host_by_host
+from planner.partition.ordered.hosts import Hosts, hosts_of
+from planner.partition.ordered.least_over_walks import MAX_WORDS, WalkLoads, least_over_walks, num_words
+from planner.partition.ordered.program_pass import kept_by_stage
+from planner.partition.ordered.segment_loads import SegmentLoads
+from planner.partition.ordered.segments import Segments
+from planner.partition.problem import Integers, PartitionProblem
+
+# Elements of the table of loads: 200 MB.
+MAX_LOADS = 25_000_000
+# Units of `by_device`, and nodes of `host_by_host`: beyond that, listing their edges takes a second.
+MAX_UNITS = 24
+_MAX_NODES = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyDevices:
+    """`layouts`: (boundaries, devices), which may not all be within the limit. `value`: no layout over the positions is
+    below it, or below the limit."""
+
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    value: float
+
+
+def over_many_devices(
+    problem: PartitionProblem,
+    positions: Integers,
+    *,
+    limit: float = np.inf,
+    num_stages: int = 0,
+) -> ManyDevices | None:
+    """None where devices are of too many kinds, or positions too many.
+
+    Exact, with a layout of that value, over equal links; and where only neighbours exchange or tensors are relayed, for
+    few devices, or where the devices of the bound's walk exist.
+    """
+    hosts, kept_microbatches = hosts_of(problem), kept_by_stage(problem, num_stages)
+    places = bool(num_stages) or len({kept_microbatches(stage) for stage in range(problem.num_devices)}) > 1
+    chosen = _walks(problem, hosts, positions.size, places=places)
+    table = _walk_loads(problem, hosts, chosen, positions, kept_microbatches, limit) if chosen else None
+    if table is None:
+        return None
+    bound, *others = chosen
+    walk = least_over_walks(bound, table, limit=limit, num_stages=num_stages)
+    found = [walk]
+    if walk.boundaries and others and not (walk.devices and bound.behind):
+        found += [least_over_walks(walks, table, limit=limit, num_stages=num_stages) for walks in others]
+    return ManyDevices(
+        layouts=tuple(
+            (tuple(positions[list(walk.boundaries)].tolist()), walk.devices) for walk in found if walk.devices
+        ),
+        value=walk.value,
+    )
+
+
+def affordable(problem: PartitionProblem, num_positions: int, max_words: float = np.inf) -> bool:
+    """Whether walks give a bound, within so many words."""
+    walks = _walks(problem, hosts_of(problem), num_positions, places=True)
+    return bool(walks) and num_words(walks[0], num_positions) <= max_words
+
+
+def _walks(problem: PartitionProblem, hosts: Hosts, num_positions: int, *, places: bool) -> list[DeviceWalks]:
+    """First those that give the bound, then those that give plans if the bound's give none; none that can be afforded.
+
+    `places`: a stage's place among the others matters.
+    """
+    if hosts.count == 1:
+        return _within_words([by_kind(problem, hosts)], num_positions)[:1]
+    exact, runs = [by_device(hosts)] if hosts.num_units <= MAX_UNITS else [], by_runs(hosts)
+    bounds = [*exact, *([runs] if runs else []), by_kind(problem, hosts)]
+    plans = [] if places or hosts.num_states_by_host > _MAX_NODES else [host_by_host(hosts)]
+    affordable = _within_words(bounds, num_positions)[:1]
+    return affordable if affordable[:1] == exact else [*affordable, *_within_words(plans, num_positions)]
+
+
+def _within_words(walks: list[DeviceWalks], num_positions: int) -> list[DeviceWalks]:
+    return [one for one in walks if num_words(one, num_positions) <= MAX_WORDS]
+
+
+def _walk_loads(
+    problem: PartitionProblem,
+    hosts: Hosts,
+    walks: list[DeviceWalks],
+    positions: Integers,
+    kept_microbatches: Callable[[int], int],
+    limit: float,
+) -> WalkLoads | None:
+    kept = [kept_microbatches(stage) for stage in range(problem.num_devices)]
+    labels = list(dict.fromkeys(edge.label for one in walks for edge in one.edges))
+    variants = [label._replace(kept_microbatches=count) for count in dict.fromkeys(kept) for label in labels]
+    if len(variants) * positions.size**2 > MAX_LOADS:
+        return None
+    segments, stage_loads = Segments(problem), SegmentLoads(problem, variants)
+    loads = np.full((len(variants), positions.size, positions.size), np.inf)
+    furthest = np.searchsorted(positions, furthest_end(problem, limit)[positions], side="right")
+    for index, start in enumerate(positions[:-1].tolist()):
+        ends = positions[index + 1 : furthest[index]]
+        if ends.size:
+            row = segments.row(start, int(ends[-1]))
+            loads[:, index, index + 1 : furthest[index]] = stage_loads.seconds(row, ends)
+    place = {count: at for at, count in enumerate(dict.fromkeys(kept))}
+    return WalkLoads(
+        index_of_label={label: at for at, label in enumerate(labels)},
+        loads=loads,
+        kind_of_label=np.array([hosts.kind_of_device[label.own] for label in variants], dtype=np.int64),
+        offset=np.array([place[count] * len(labels) for count in kept], dtype=np.int64),
+    )

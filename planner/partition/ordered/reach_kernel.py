@@ -1,0 +1,166 @@
+"""The loops of `least_over_walks`, compiled. Apart, so that only a search over many devices waits for the compiler.
+
+Positions are indexes 0 to P - 1, the last being the program's end; a set of them is a row of 64-bit words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.ordered.least_over_walks import Words
+from planner.partition.placement.compiled import compiled
+from planner.partition.problem import Floats, Integers
+
+NOT_REACHED = -1
+
+
+@compiled
+def stages_within(loads: Floats, limit: float, num_words: int) -> tuple[Words, Integers]:
+    """From `loads` [label, start, end]: the ends of each label and start within `limit`; by label and end, the first
+    start, P where there is none."""
+    num_labels, size = loads.shape[0], loads.shape[1]
+    ends = np.zeros((num_labels, size, num_words), dtype=np.uint64)
+    earliest = np.full((num_labels, size), size, dtype=np.int64)
+    for label in range(num_labels):
+        for start in range(size):
+            for end in range(start + 1, size):
+                if loads[label, start, end] <= limit:
+                    ends[label, start, end >> 6] |= np.uint64(1) << np.uint64(end & 63)
+                    earliest[label, end] = min(earliest[label, end], start)
+    return ends, earliest
+
+
+@compiled
+def first_of_rest(capacity: Integers, stride: Integers, unit_back: Integers) -> Integers:
+    """By count of used units: the first position from which the unused ones may do, at best, all that follows.
+
+    `unit_back` [unit, x]: the first position from which one unit may lead to position x or beyond.
+    """
+    num_units, size = unit_back.shape
+    num_bases = 1
+    for unit in range(num_units):
+        num_bases *= capacity[unit] + 1
+    first = np.full(num_bases, size - 1, dtype=np.int64)
+    for base in range(num_bases - 1, -1, -1):
+        for unit in range(num_units):
+            if base // stride[unit] % (capacity[unit] + 1) < capacity[unit]:
+                first[base] = min(first[base], unit_back[unit, first[base + stride[unit]]])
+    return first
+
+
+@compiled
+def reach(
+    capacity: Integers,
+    stride: Integers,
+    start_unit: Integers,
+    start_node: Integers,
+    edge_first: Integers,
+    edge_unit: Integers,
+    edge_node: Integers,
+    edge_label: Integers,
+    label_offset: Integers,
+    num_stages: int,
+    ends: Words,
+    rest: Integers,
+    back: Integers,
+    reached: Words,
+) -> tuple[int, int, int, int]:
+    """Fills `reached` [base, node, word]: where a walk with so many used units stands. Ends at the program's end.
+
+    Returns (base, node, start, edge) of the last stage, or NOT_REACHED. `back` [node, x]: the first position at which
+    the node can be if what follows it begins at x. `label_offset` [stages so far] is of the stage's labels. An edge to
+    NOT_REACHED only ends.
+    """
+    num_units, num_nodes, size = capacity.size, edge_first.size - 1, ends.shape[1]
+    num_words, last = ends.shape[2], size - 1
+    digit = np.zeros(num_units, dtype=np.int64)
+    after = np.zeros(num_words, dtype=np.uint64)
+    for index in range(start_node.size):
+        base = stride[start_unit[index]] if start_unit[index] >= 0 else 0
+        if back[start_node[index], rest[base]] <= 0:
+            reached[base, start_node[index], 0] |= np.uint64(1)
+    for base in range(rest.size):
+        stages = 0
+        for unit in range(num_units):
+            digit[unit] = base // stride[unit] % (capacity[unit] + 1)
+            stages += digit[unit]
+        may_end = num_stages == 0 or stages + (start_unit[0] < 0) == num_stages
+        may_go_on = num_stages == 0 or stages + (start_unit[0] < 0) < num_stages
+        for node in range(num_nodes):
+            filled = False
+            for word in range(num_words):
+                filled = filled or reached[base, node, word] != 0
+            if not filled:
+                continue
+            current = -1
+            for edge in range(edge_first[node], edge_first[node + 1]):
+                unit, target = edge_unit[edge], edge_node[edge]
+                if unit >= 0 and digit[unit] >= capacity[unit]:
+                    continue
+                label = edge_label[edge] + label_offset[stages]
+                if label != current:
+                    current = label
+                    after[:] = 0
+                    for word in range(num_words):
+                        bits = reached[base, node, word]
+                        start = word << 6
+                        while bits != 0:
+                            if bits & np.uint64(1) != 0:
+                                for other in range(start >> 6, num_words):
+                                    after[other] |= ends[label, start, other]
+                            bits >>= np.uint64(1)
+                            start += 1
+                if may_end and after[last >> 6] >> np.uint64(last & 63) & np.uint64(1) != 0:
+                    for start in range(last):
+                        here = reached[base, node, start >> 6] >> np.uint64(start & 63) & np.uint64(1)
+                        if here != 0 and ends[label, start, last >> 6] >> np.uint64(last & 63) & np.uint64(1) != 0:
+                            return base, node, start, edge
+                if target < 0 or not may_go_on:
+                    continue
+                next_base = base + stride[unit] if unit >= 0 else base
+                first = back[target, rest[next_base]]
+                for word in range(first >> 6, num_words):
+                    bits = after[word]
+                    if word == first >> 6:
+                        bits &= ~np.uint64(0) << np.uint64(first & 63)
+                    if word == last >> 6:
+                        bits &= ~(np.uint64(1) << np.uint64(last & 63))
+                    reached[next_base, target, word] |= bits
+    return NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED
+
+
+@compiled
+def step_back(
+    base: int,
+    node: int,
+    position: int,
+    capacity: Integers,
+    stride: Integers,
+    edge_first: Integers,
+    edge_unit: Integers,
+    edge_node: Integers,
+    edge_label: Integers,
+    label_offset: Integers,
+    ends: Words,
+    reached: Words,
+) -> tuple[int, int, int, int]:
+    """(base, node, start, edge) of a stage that ends where the walk stands; NOT_REACHED at its start."""
+    num_nodes, word, bit = edge_first.size - 1, position >> 6, np.uint64(position & 63)
+    for before in range(num_nodes):
+        for edge in range(edge_first[before], edge_first[before + 1]):
+            if edge_node[edge] != node:
+                continue
+            unit, own = edge_unit[edge], base
+            if unit >= 0:
+                if base // stride[unit] % (capacity[unit] + 1) == 0:
+                    continue
+                own = base - stride[unit]
+            stages = 0
+            for other in range(capacity.size):
+                stages += own // stride[other] % (capacity[other] + 1)
+            label = edge_label[edge] + label_offset[stages]
+            for start in range(position):
+                here = reached[own, before, start >> 6] >> np.uint64(start & 63) & np.uint64(1)
+                if here != 0 and ends[label, start, word] >> bit & np.uint64(1) != 0:
+                    return own, before, start, edge
+    return NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED

@@ -1,0 +1,170 @@
+"""Walks through many devices: the least bottleneck of chains on clusters, against a plain programme."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import Infeasible
+from planner.partition.evaluate import evaluate
+from planner.partition.modes.balanced import balanced
+from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.ordered import many_devices, program_pass
+from planner.partition.ordered.device_walks import by_device, by_kind, by_runs, host_by_host
+from planner.partition.ordered.hosts import hosts_of
+from planner.partition.ordered.many_devices import over_many_devices
+from planner.partition.ordered.positions import allowed_positions
+from planner.partition.ordered.program_pass import evaluate_layout
+from planner.partition.problem import PartitionProblem
+from tests.planner.partition.exact import all_contiguous, fits, least
+from tests.planner.partition.ordered.chains_on_hosts import least_of_chain, random_chain
+from tests.planner.partition.problems import INFERENCE, chain, problems, trainings
+from tests.random_examples import random_examples, random_seeds
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(60))
+def test_a_chain_gets_its_least_bottleneck_and_the_proof(seed: int) -> None:
+    problem = random_chain(seed)
+    expected = least_of_chain(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program_pass, "MAX_STATES", 1)
+        if np.isinf(expected):
+            with pytest.raises(Infeasible):
+                balanced(problem)
+            return
+        found = balanced(problem)
+    assert fits(problem, found)
+    assert evaluate(problem, found).bottleneck_seconds == pytest.approx(expected)
+    assert found.lower_bound_seconds == pytest.approx(expected)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(60))
+def test_where_the_exact_walks_are_too_many_there_is_a_bound_and_plans(seed: int) -> None:
+    problem = random_chain(seed)
+    expected = least_of_chain(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many_devices, "MAX_UNITS", 0)
+        found = over_many_devices(problem, allowed_positions(problem))
+    assert found is not None
+    assert found.value <= expected + 1e-9
+    for boundaries, devices in found.layouts:
+        layout = evaluate_layout(problem, boundaries, devices)
+        assert layout.bottleneck_seconds >= expected - 1e-9
+        assert (np.array(layout.device_peak_bytes) <= problem.device_memory_bytes).all()
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(30))
+def test_of_so_many_stages(seed: int) -> None:
+    problem = random_chain(seed, max_nodes=6, max_devices=4)
+    for num_stages in range(1, min(problem.num_nodes, problem.num_devices) + 1):
+        try:
+            expected = balanced(problem, num_stages)
+        except Infeasible:
+            expected = None
+        found = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
+        assert found is not None
+        if expected is None:
+            assert not found.layouts
+            assert found.value == np.inf
+            continue
+        assert found.value == pytest.approx(expected.lower_bound_seconds)
+        assert all(len(devices) == num_stages for _, devices in found.layouts)
+
+
+@random_examples(40)
+@given(
+    problem=problems(max_nodes=5, max_devices=3, training=INFERENCE | trainings, barred=True),
+    num_stages=st.integers(1, 3),
+)
+def test_of_any_program_it_bounds_and_what_it_places_fits(problem: PartitionProblem, num_stages: int) -> None:
+    expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem, num_stages))
+    found = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
+    assert found is not None
+    assert found.value <= expected * (1 + 1e-9)
+    for boundaries, devices in found.layouts:
+        layout = evaluate_layout(problem, boundaries, devices)
+        assert layout.bottleneck_seconds >= expected * (1 - 1e-9)
+        assert (np.array(layout.device_peak_bytes) <= problem.device_memory_bytes).all()
+
+
+def test_a_stage_keeps_the_microbatches_of_its_own_place() -> None:
+    """As memory grows, the bound is that of plans whose first stages keep more than later ones."""
+    training = Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=3, backward_ratio=1.0)
+    links = [[0.0, 0.01, 0.2], [0.01, 0.0, 0.2], [0.2, 0.2, 0.0]]
+    values = set()
+    for room in range(30, 100, 5):
+        problem = chain(
+            [[2.0, 1.0, 3.0, 1.0, 2.0]] * 3,
+            value_bytes=[6] * 6,
+            memory_bytes=[room] * 3,
+            per_byte=links,
+            training=training,
+        )
+        expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem, 3))
+        found = over_many_devices(problem, allowed_positions(problem), num_stages=3)
+        assert found is not None
+        assert found.value == pytest.approx(expected)
+        values.add(expected)
+    assert len(values) > 2
+
+
+def on_hosts(sizes: list[int], kinds: list[int], *, num_nodes: int = 8) -> PartitionProblem:
+    host_of_device = np.repeat(np.arange(len(sizes)), sizes)
+    per_byte = np.where(host_of_device[:, None] == host_of_device, 0.01, 0.5)
+    seconds = [[float(kind)] * num_nodes for kind in kinds]
+    return chain(seconds, per_byte=per_byte.tolist(), latency=0.0)
+
+
+def test_hosts_are_read_from_the_links() -> None:
+    hosts = hosts_of(on_hosts([3, 3, 2], [1, 2, 1, 2, 1, 1, 1, 1]))
+    assert hosts.host_of_device.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert hosts.members == (((0, 2), (1,)), ((4, 5), (3,)), ((6, 7), ()))
+    assert hosts.groups() == ((0, 1), (2,))
+    assert hosts.counts() == (6, 2)
+
+
+def test_devices_over_equal_links_are_one_host() -> None:
+    hosts = hosts_of(chain([[1.0] * 4] * 5, per_byte=0.1))
+    assert hosts.count == 1
+    assert by_kind(chain([[1.0] * 4] * 5, per_byte=0.1), hosts).capacity == (5,)
+
+
+def test_equal_hosts_are_counted_and_not_told_apart() -> None:
+    hosts = hosts_of(on_hosts([8, 8, 8, 8], [1] * 32))
+    walks = host_by_host(hosts)
+    assert walks.capacity == (4,)
+    assert walks.num_nodes == 8
+    runs = by_runs(hosts)
+    assert runs is not None
+    assert runs.capacity == (32,)
+
+
+def test_hosts_with_unlike_links_have_no_runs() -> None:
+    links = [[0.0, 0.1, 0.5, 0.5], [0.1, 0.0, 0.5, 0.5], [0.5, 0.5, 0.0, 0.2], [0.5, 0.5, 0.2, 0.0]]
+    hosts = hosts_of(chain([[1.0] * 4] * 4, per_byte=links))
+    assert hosts.count == 2
+    assert by_runs(hosts) is None
+    assert by_device(hosts).capacity == (2, 2)
+
+
+def test_runs_that_no_hosts_have_are_no_plan() -> None:
+    hosts = hosts_of(on_hosts([3, 3], [1] * 6))
+    runs = by_runs(hosts)
+    assert runs is not None
+    first = runs.starts[0][1]
+    second = next(edge.next_node for edge in runs.edges if edge.node == first and edge.next_node not in (first, -1))
+    assert runs.devices_of([(0, first), (0, second)] * 2) == (0, 1, 3, 4)
+    assert runs.devices_of([(0, first), (0, second)] * 3) is None
+
+
+def test_three_hosts_of_equal_devices_are_filled_one_after_the_other() -> None:
+    problem = on_hosts([2, 2, 2], [1] * 6, num_nodes=12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program_pass, "MAX_STATES", 1)
+        found = balanced(problem)
+    hosts = [device // 2 for device in found.device_of_stage]
+    assert hosts[0::2] == hosts[1::2]
+    assert found.lower_bound_seconds == pytest.approx(evaluate(problem, found).bottleneck_seconds)
