@@ -8,7 +8,7 @@ devices of a kind or hosts of a group, are counted beside the walk: a search sta
 | `by_kind` | devices of a kind and its best links | one, between stages | exact over equal links, else a bound |
 | `by_device` | devices of a kind on a host | unit, link into it | exact; for few devices that are not alike |
 | `by_runs` | devices of a kind | kind, how many in a row | a bound: no more in a row than a host has |
-| `host_by_host` | hosts of a group | used of a host, kind, link into it | plans that leave each host once |
+| `host_by_host` | parts of hosts of a group | used of a host, kind, link into it | plans that take each part at once |
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class DeviceWalks:
     """`behind` [nodes] is empty where nodes are between stages. `starts`: (unit, node). `edges` ascend by node.
 
     `unit_devices`: of each kind, in one unit. `counts_devices`: units are single devices. `devices_of` a walk, which is
-    the unit used for each stage and its node: None where these devices are nowhere together.
+    the unit used for each stage and its node: None where these devices are nowhere together. `row` [nodes], if any: of
+    nodes of one row, the earlier can do what the later can.
     """
 
     behind: tuple[Behind, ...]
@@ -64,6 +65,7 @@ class DeviceWalks:
     edges: tuple[Edge, ...]
     counts_devices: bool
     devices_of: Callable[[Sequence[tuple[int, int]]], tuple[int, ...] | None]
+    row: tuple[int, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -176,7 +178,7 @@ def by_runs(hosts: Hosts) -> DeviceWalks | None:
         kinds = [unit for unit, _ in walk]
         starts = [at for at, (_, node) in enumerate(walk) if nodes[node][1] == 1]
         runs = [kinds[start:end] for start, end in pairwise([*starts, len(kinds)])]
-        return _packed(hosts, runs)
+        return _packed(hosts, runs, [range(hosts.count)] * len(runs))
 
     none = (0,) * hosts.num_kinds
     return DeviceWalks(
@@ -187,12 +189,18 @@ def by_runs(hosts: Hosts) -> DeviceWalks | None:
         edges=tuple(edges()),
         counts_devices=True,
         devices_of=devices_of,
+        row=tuple(kind if run > 1 else NOTHING for kind, run in nodes),
     )
 
 
-def host_by_host(hosts: Hosts) -> DeviceWalks:
+def host_by_host(hosts: Hosts, parts: int = 1) -> DeviceWalks | None:
+    """Units are so many equal parts of hosts: a run takes as many as it has need of, and leaves its host for good once
+    all are taken. None where a host does not have so many equal parts."""
     groups = hosts.groups()
     composition = [hosts.composition(group[0]) for group in groups]
+    if any(count % parts for whole in composition for count in whole):
+        return None
+    part = [tuple(count // parts for count in whole) for whole in composition]
     link = [[int(hosts.link[one[0], other[-1]]) for other in groups] for one in groups]
     within = [int(hosts.link[group[0], group[0]]) for group in groups]
     nodes = sorted(
@@ -208,6 +216,9 @@ def host_by_host(hosts: Hosts) -> DeviceWalks:
     )
     index = {node: at for at, node in enumerate(nodes)}
 
+    def taken(group: int, used: Composition) -> int:
+        return max(-(-count // own) for count, own in zip(used, part[group], strict=True) if own)
+
     def edges() -> Iterator[Edge]:
         for at, (group, used, kind, into) in enumerate(nodes):
             own = hosts.members[groups[group][0]][kind][0]
@@ -215,7 +226,9 @@ def host_by_host(hosts: Hosts) -> DeviceWalks:
             label = StageLinks(own, hosts.ends(into), hosts.ends(within[group]), 0)
             for after, count in enumerate(composition[group]):
                 if used[after] < count:
-                    yield Edge(at, NOTHING, index[group, _with(used, after), after, within[group]], label)
+                    more = _with(used, after)
+                    unit = group if taken(group, more) > taken(group, used) else NOTHING
+                    yield Edge(at, unit, index[group, more, after, within[group]], label)
             for other, whole in enumerate(composition):
                 if other == group and len(groups[group]) == 1:
                     continue
@@ -225,22 +238,21 @@ def host_by_host(hosts: Hosts) -> DeviceWalks:
                     if count:
                         yield Edge(at, other, index[other, _one(hosts, after), after, out], label)
 
-    def devices_of(walk: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-        left = [iter(group) for group in groups]
-        devices, own = list[int](), list[Iterator[int]]()
-        for unit, node in walk:
-            if unit != NOTHING:
-                own = [iter(members) for members in hosts.members[next(left[unit])]]
-            devices.append(next(own[nodes[node][2]]))
-        return tuple(devices)
+    def devices_of(walk: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
+        passed = [nodes[node] for _, node in walk]
+        starts = [at for at, (_, used, _, _) in enumerate(passed) if sum(used) == 1]
+        runs = [passed[start:end] for start, end in pairwise([*starts, len(passed)])]
+        kinds = [[kind for _, _, kind, _ in run] for run in runs]
+        return _packed(hosts, kinds, [groups[run[0][0]] for run in runs])
+
+    def rest(group: int, used: Composition) -> Composition:
+        return tuple(taken(group, used) * own - count for own, count in zip(part[group], used, strict=True))
 
     starts = {(group, kind): at for at, (group, used, kind, _) in reversed(list(enumerate(nodes))) if sum(used) == 1}
     return DeviceWalks(
-        behind=tuple(
-            Behind(kind, tuple(np.subtract(composition[group], used).tolist())) for group, used, kind, _ in nodes
-        ),
-        capacity=tuple(map(len, groups)),
-        unit_devices=tuple(composition),
+        behind=tuple(Behind(kind, rest(group, used)) for group, used, kind, _ in nodes),
+        capacity=tuple(len(group) * parts for group in groups),
+        unit_devices=tuple(part),
         starts=tuple((group, at) for (group, _), at in starts.items()),
         edges=tuple(edges()),
         counts_devices=False,
@@ -256,8 +268,8 @@ def _with(composition: Composition, kind: int) -> Composition:
     return (*composition[:kind], composition[kind] + 1, *composition[kind + 1 :])
 
 
-def _packed(hosts: Hosts, runs: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """Devices for runs of kinds, each run's on one host, or None: by trying hosts for the longest run first."""
+def _packed(hosts: Hosts, runs: Sequence[Sequence[int]], allowed: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """Devices for runs of kinds, each on one of the hosts allowed to it, or None: by trying, the longest first."""
     order = sorted(range(len(runs)), key=lambda run: (-len(runs[run]), run))
     left = [list(hosts.composition(host)) for host in range(hosts.count)]
     host_of_run = [NOTHING] * len(runs)
@@ -267,16 +279,17 @@ def _packed(hosts: Hosts, runs: Sequence[Sequence[int]]) -> tuple[int, ...] | No
         nonlocal steps
         if at == len(order):
             return True
-        needed = np.bincount(runs[order[at]], minlength=hosts.num_kinds)
+        run = order[at]
+        needed = np.bincount(runs[run], minlength=hosts.num_kinds)
         tried = set[tuple[int, ...]]()
-        for host in range(hosts.count):
+        for host in allowed[run]:
             rest = tuple(left[host])
             if rest in tried or (needed > left[host]).any() or steps >= _MAX_PACKING_STEPS:
                 continue
             steps += 1
             tried.add(rest)
             left[host] = (left[host] - needed).tolist()
-            host_of_run[order[at]] = host
+            host_of_run[run] = host
             if place(at + 1):
                 return True
             left[host] = list(rest)

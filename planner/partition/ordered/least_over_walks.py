@@ -20,6 +20,8 @@ from planner.partition.problem import Floats, Integers
 
 Words = npt.NDArray[np.uint64]
 
+# Values this close to what is not excluded are as good to begin with: half of the bisection is spared.
+_NEAR = 1e-3
 # Words of 64 positions that one trial's states may take: 200 MB.
 MAX_WORDS = 25_000_000
 
@@ -86,9 +88,9 @@ def least_over_walks(walks: DeviceWalks, table: WalkLoads, *, limit: float = np.
 
 
 def _first_possible(trials: _Trials, candidates: Floats) -> int:
-    """Index of the least value that what devices can do at best does not exclude."""
+    """Index of a value that what devices can do at best does not exclude, or of one just below."""
     low, high = 0, int(candidates.size)
-    while low < high:
+    while low < high and candidates[high - 1] > candidates[low] * (1 + _NEAR):
         middle = (low + high) // 2
         low, high = (low, middle) if trials.may_be_possible(float(candidates[middle])) else (middle + 1, high)
     return low
@@ -111,6 +113,7 @@ class _Trials:
         # By units used: where nodes are stages, the one at the node is among them.
         before = np.arange(int(self._capacity.sum()) + 2) - bool(walks.behind)
         self._offset = table.offset[np.clip(before, 0, table.offset.size - 1) if walks.counts_devices else before * 0]
+        self._row = np.array(walks.row or [NOTHING] * walks.num_nodes, dtype=np.int64)
         self.labels = np.unique(self._edge_label[:, None] + self._offset)
 
     def may_be_possible(self, limit: float) -> bool:
@@ -127,7 +130,7 @@ class _Trials:
         counted = self._capacity, self._stride
         edges = self._edge_first, self._edge_unit, self._edge_node, self._edge_label, self._offset
         starts = self._start_unit, self._start_node
-        at = reach(*counted, *starts, *edges, self._num_stages, ends, rest, back, reached)
+        at = reach(*counted, *starts, *edges, self._row, self._num_stages, ends, rest, back, reached)
         steps = []
         while at[0] != NOTHING:
             steps.append(at)

@@ -21,6 +21,8 @@ MAX_LOADS = 25_000_000
 # Units of `by_device`, and nodes of `host_by_host`: beyond that, listing their edges takes a second.
 MAX_UNITS = 24
 _MAX_NODES = 2_000
+# Of a host that may be entered several times, in turn.
+_PARTS = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,8 @@ def over_many_devices(
     bound, *others = chosen
     walk = least_over_walks(bound, table, limit=limit, num_stages=num_stages)
     found = [walk]
-    if walk.boundaries and others and not (walk.devices and bound.behind):
-        found += [least_over_walks(walks, table, limit=limit, num_stages=num_stages) for walks in others]
+    for walks in others if walk.boundaries and not (walk.devices and bound.behind) else ():
+        found.append(least_over_walks(walks, table, limit=min(limit, *(one.value for one in found[1:]), np.inf)))
     return ManyDevices(
         layouts=tuple(
             (tuple(positions[list(walk.boundaries)].tolist()), walk.devices) for walk in found if walk.devices
@@ -78,7 +80,9 @@ def _walks(problem: PartitionProblem, hosts: Hosts, num_positions: int, *, place
         return _within_words([by_kind(problem, hosts)], num_positions)[:1]
     exact, runs = [by_device(hosts)] if hosts.num_units <= MAX_UNITS else [], by_runs(hosts)
     bounds = [*exact, *([runs] if runs else []), by_kind(problem, hosts)]
-    plans = [] if places or hosts.num_states_by_host > _MAX_NODES else [host_by_host(hosts)]
+    plans = []
+    if not places and hosts.num_states_by_host <= _MAX_NODES:
+        plans = [walks for parts in _PARTS if (walks := host_by_host(hosts, parts)) is not None]
     affordable = _within_words(bounds, num_positions)[:1]
     return affordable if affordable[:1] == exact else [*affordable, *_within_words(plans, num_positions)]
 

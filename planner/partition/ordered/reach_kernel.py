@@ -41,10 +41,16 @@ def first_of_rest(capacity: Integers, stride: Integers, unit_back: Integers) -> 
     for unit in range(num_units):
         num_bases *= capacity[unit] + 1
     first = np.full(num_bases, size - 1, dtype=np.int64)
+    digit = capacity.copy()
     for base in range(num_bases - 1, -1, -1):
         for unit in range(num_units):
-            if base // stride[unit] % (capacity[unit] + 1) < capacity[unit]:
+            if digit[unit] < capacity[unit]:
                 first[base] = min(first[base], unit_back[unit, first[base + stride[unit]]])
+        for unit in range(num_units):
+            digit[unit] -= 1
+            if digit[unit] >= 0:
+                break
+            digit[unit] = capacity[unit]
     return first
 
 
@@ -59,6 +65,7 @@ def reach(
     edge_node: Integers,
     edge_label: Integers,
     label_offset: Integers,
+    row: Integers,
     num_stages: int,
     ends: Words,
     rest: Integers,
@@ -66,6 +73,8 @@ def reach(
     reached: Words,
 ) -> tuple[int, int, int, int]:
     """Fills `reached` [base, node, word]: where a walk with so many used units stands. Ends at the program's end.
+
+    Where a node stands, the later ones of its `row` [node] need not: what they can do, it can. NOT_REACHED: no row.
 
     Returns (base, node, start, edge) of the last stage, or NOT_REACHED. `back` [node, x]: the first position at which
     the node can be if what follows it begins at x. `label_offset` [stages so far] is of the stage's labels. An edge to
@@ -75,6 +84,7 @@ def reach(
     num_words, last = ends.shape[2], size - 1
     digit = np.zeros(num_units, dtype=np.int64)
     after = np.zeros(num_words, dtype=np.uint64)
+    before = np.zeros((row.max() + 1, num_words), dtype=np.uint64)
     for index in range(start_node.size):
         base = stride[start_unit[index]] if start_unit[index] >= 0 else 0
         if back[start_node[index], rest[base]] <= 0:
@@ -85,10 +95,14 @@ def reach(
             digit[unit] = base // stride[unit] % (capacity[unit] + 1)
             stages += digit[unit]
         may_end = num_stages == 0 or stages + (start_unit[0] < 0) == num_stages
+        before[:] = 0
         may_go_on = num_stages == 0 or stages + (start_unit[0] < 0) < num_stages
         for node in range(num_nodes):
             filled = False
             for word in range(num_words):
+                if row[node] >= 0:
+                    reached[base, node, word] &= ~before[row[node], word]
+                    before[row[node], word] |= reached[base, node, word]
                 filled = filled or reached[base, node, word] != 0
             if not filled:
                 continue

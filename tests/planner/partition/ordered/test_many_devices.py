@@ -134,9 +134,12 @@ def test_devices_over_equal_links_are_one_host() -> None:
 
 def test_equal_hosts_are_counted_and_not_told_apart() -> None:
     hosts = hosts_of(on_hosts([8, 8, 8, 8], [1] * 32))
-    walks = host_by_host(hosts)
-    assert walks.capacity == (4,)
-    assert walks.num_nodes == 8
+    walks, halves = host_by_host(hosts), host_by_host(hosts, 2)
+    assert walks is not None
+    assert halves is not None
+    assert walks.num_nodes == halves.num_nodes == 8
+    assert (walks.capacity, halves.capacity) == ((4,), (8,))
+    assert host_by_host(hosts, 3) is None
     runs = by_runs(hosts)
     assert runs is not None
     assert runs.capacity == (32,)
@@ -158,6 +161,16 @@ def test_runs_that_no_hosts_have_are_no_plan() -> None:
     second = next(edge.next_node for edge in runs.edges if edge.node == first and edge.next_node not in (first, -1))
     assert runs.devices_of([(0, first), (0, second)] * 2) == (0, 1, 3, 4)
     assert runs.devices_of([(0, first), (0, second)] * 3) is None
+
+
+def test_halves_of_a_host_are_taken_in_two_visits() -> None:
+    hosts = hosts_of(on_hosts([4, 4], [1] * 4 + [2] * 4))
+    halves = host_by_host(hosts, 2)
+    assert halves is not None
+    slow, fast = (dict(halves.starts)[unit] for unit in (0, 1))
+    after = {edge.node: edge.next_node for edge in halves.edges if edge.unit == -1 and edge.next_node != -1}
+    walk = [(0, slow), (-1, after[slow]), (1, fast), (0, slow), (-1, after[slow])]
+    assert halves.devices_of(walk) == (0, 1, 4, 2, 3)
 
 
 def test_three_hosts_of_equal_devices_are_filled_one_after_the_other() -> None:
