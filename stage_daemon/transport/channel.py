@@ -1,18 +1,19 @@
 """How a stage hands a microbatch to another: two ends, in order, each wait with a deadline.
 
-Three ways lie behind it: `framed` over Gloo or NCCL between workers, and `local` inside one.
+Two ways lie behind it: `stream` between workers, whose tensors cross in shared memory, on the connection or over NCCL,
+and `local` inside one worker.
 
 Contract, for every implementation:
 
 - Parcels arrive in the order sent, each exactly once, with the values bitwise and with the strides that they had (see
-  `layout` for what is made dense). Nothing is merged, dropped or made up; keep-alives are never seen.
+  `layout` for what is made dense). Nothing is merged, dropped or made up.
 - At most `microbatches_in_flight` parcels are sent and not yet received: `send` blocks beyond that for as long as it
   takes, since a slow receiver is no failure. A peer that gives no sign of life for `deadline_seconds` is.
 - Once an end has failed, every call on it raises that failure, which names the edge, the peer and the action; calls
   that were waiting are woken. There is no way back: the worker is replaced.
 - After END nothing can be sent, and `receive` raises Conflict.
 - `close` wakes whoever waits on this end, with Cancelled. Idempotent.
-- One thread sends and one receives; `keep_alive` and `close` may be called from others.
+- One thread sends and one receives; `close` may be called from others.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class SendChannel(Protocol):
     def edge(self) -> Edge: ...
 
     def send(self, parcel: Parcel) -> int:
-        """Queues the parcel and returns the bytes of its tensors, which must not be written to afterwards.
+        """Sends or queues the parcel and returns the bytes of its tensors, which must not be written to afterwards.
 
         Raises BadHeader, having sent nothing, if the values are not what the edge declares; the channel stays good.
         """
@@ -43,10 +44,6 @@ class SendChannel(Protocol):
         lives."""
         ...
 
-    def keep_alive(self) -> None:
-        """Tells the peer that this end lives. To be called several times per deadline."""
-        ...
-
     def close(self) -> None: ...
 
 
@@ -54,16 +51,8 @@ class ReceiveChannel(Protocol):
     @property
     def edge(self) -> Edge: ...
 
-    def post_receive(self) -> None:
-        """Starts taking parcels ahead of `receive`, up to the ring's size. Once, before the first `receive`."""
-        ...
-
     def receive(self) -> tuple[Parcel, int]:
         """The next parcel and the bytes of its tensors. Waits for as long as the peer lives."""
-        ...
-
-    def keep_alive(self) -> None:
-        """Tells the peer that this end lives. To be called several times per deadline."""
         ...
 
     def close(self) -> None: ...

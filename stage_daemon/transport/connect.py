@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
@@ -16,24 +19,25 @@ from torch.distributed import DistError
 from stage_daemon.errors import DaemonError, Unavailable
 from stage_daemon.transport.channel import FailureCallback, ReceiveChannel, SendChannel
 from stage_daemon.transport.edge import Edge, End
-from stage_daemon.transport.framed import FramedReceiver, FramedSender, Pipes
-from stage_daemon.transport.gloo import GlooPipe, local_address_towards, open_group
 from stage_daemon.transport.header import HeaderFormat
 from stage_daemon.transport.lifeline import Lifeline
 from stage_daemon.transport.local import local_channel
 from stage_daemon.transport.nccl import NcclPipe
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 from stage_daemon.transport.pulse import Pulse
+from stage_daemon.transport.sockets import Listener, Sockets, connect, host_identity, local_address_towards
+from stage_daemon.transport.stream import Link, StreamReceiver, StreamSender
 
-_HEADER_TAG = 0
-_PAYLOAD_TAG = 1
 _SOURCE_RANK = 0
 _TARGET_RANK = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """Where and how the workers of one generation meet. `deadline_seconds` is for each wait, connecting included."""
+    """Where and how the workers of one generation meet. `deadline_seconds` is for each wait, connecting included.
+
+    Two ends of equal `host` share memory.
+    """
 
     address: str
     deadline_seconds: float
@@ -41,6 +45,7 @@ class Meeting:
     device: torch.device
     on_failure: FailureCallback
     max_tensor_bytes: int
+    host: str = field(default_factory=host_identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +70,7 @@ def open_channels(edges: Sequence[Edge], stages: Collection[int], meeting: Meeti
     """
     senders: dict[int, SendChannel] = {}
     receivers: dict[int, ReceiveChannel] = {}
-    framed: list[FramedSender | FramedReceiver] = []
+    lifelines: list[Lifeline] = []
     limit = time.monotonic() + meeting.deadline_seconds
     store = _meet(meeting) if any(not _is_local(edge, stages) for edge in edges) else None
     for edge in sorted(edges, key=lambda edge: edge.id):
@@ -74,28 +79,16 @@ def open_channels(edges: Sequence[Edge], stages: Collection[int], meeting: Meeti
             continue
         assert store is not None
         end = End(edge=edge, is_source=edge.source_stage in stages)
-        opened = _open_end(end, store, meeting, limit)
-        framed.append(opened)
-        if isinstance(opened, FramedSender):
-            senders[edge.id] = opened
+        link, lifeline = _open_end(end, store, meeting, limit)
+        lifelines.append(lifeline)
+        format = HeaderFormat(edge=edge, max_tensor_bytes=meeting.max_tensor_bytes)
+        if end.is_source:
+            senders[edge.id] = StreamSender(format, link, lifeline, meeting.microbatches_in_flight)
         else:
-            receivers[edge.id] = opened
-    pulse = Pulse([*senders.values(), *receivers.values()], meeting.deadline_seconds)
-    _warm(framed, pulse, limit)
-    return Channels(senders=senders, receivers=receivers, pulse=pulse)
-
-
-def _warm(framed: Sequence[FramedSender | FramedReceiver], pulse: Pulse, limit: float) -> None:
-    for channel in framed:
-        if isinstance(channel, FramedSender):
-            channel.start()
-        else:
-            channel.post_receive()
-    for channel in framed:
-        channel.keep_alive()
+            receivers[edge.id] = StreamReceiver(format, link, lifeline, meeting.device)
+    pulse = Pulse(lifelines, meeting.deadline_seconds)
     pulse.start()
-    for channel in framed:
-        channel.wait_for_peer(max(0.0, limit - time.monotonic()))
+    return Channels(senders=senders, receivers=receivers, pulse=pulse)
 
 
 def _is_local(edge: Edge, stages: Collection[int]) -> bool:
@@ -118,54 +111,76 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _open_end(end: End, store: Store, meeting: Meeting, limit: float) -> FramedSender | FramedReceiver:
+def _open_end(end: End, store: Store, meeting: Meeting, limit: float) -> tuple[Link, Lifeline]:
     action = "connecting"
     try:
-        return _build_end(end, store, meeting, limit)
+        return _link(end, store, meeting, limit)
     except WaitTimedOut:
         raise end.timed_out(action, meeting.deadline_seconds) from None
     except PeerGone as error:
         raise end.lost(action, str(error)) from None
 
 
-def _build_end(end: End, store: Store, meeting: Meeting, limit: float) -> FramedSender | FramedReceiver:
+def _link(end: End, store: Store, meeting: Meeting, limit: float) -> tuple[Link, Lifeline]:
     edge = end.edge
     store = PrefixStore(f"{edge.deployment_id}/{edge.generation}/edge{edge.id}", store)
-    over_nccl = _agree(end, store, meeting, limit)
+    ours, theirs = _exchange(end, store, meeting, limit)
+    same_host = bool(ours["host"]) and ours["host"] == theirs["host"]
+    sockets = _connect(end, store, meeting, limit, same_host)
+    # NCCL refuses two ranks on one GPU; those go through the host.
+    over_nccl = bool(ours["gpu"]) and bool(theirs["gpu"]) and ours["gpu"] != theirs["gpu"]
     rank = _SOURCE_RANK if end.is_source else _TARGET_RANK
-    address = local_address_towards(*_split(meeting.address))
-    forward = open_group(store, "forward", rank, _remaining(limit), address)
-    backward = open_group(store, "backward", rank, _remaining(limit), address)
-    pipes = Pipes(
-        headers=GlooPipe(forward, rank=rank, tag=_HEADER_TAG),
-        payload=NcclPipe(store, "payload", rank=rank, device=meeting.device, timeout_seconds=_remaining(limit))
+    link = Link(
+        connection=sockets.data,
+        shares_memory=same_host,
+        pipe=NcclPipe(store, "payload", rank=rank, device=meeting.device, timeout_seconds=_remaining(limit))
         if over_nccl
-        else GlooPipe(forward, rank=rank, tag=_PAYLOAD_TAG),
-        receipts=GlooPipe(backward, rank=rank, tag=_HEADER_TAG),
-        payload_device=meeting.device if over_nccl else torch.device("cpu"),
+        else None,
     )
-    lifeline = Lifeline(end, meeting.deadline_seconds, meeting.on_failure)
-    format = HeaderFormat(edge=edge, max_tensor_bytes=meeting.max_tensor_bytes)
-    if end.is_source:
-        return FramedSender(format, pipes, lifeline, meeting.microbatches_in_flight)
-    return FramedReceiver(format, pipes, lifeline, meeting.microbatches_in_flight, meeting.device)
+
+    def wake() -> None:
+        with contextlib.suppress(OSError):
+            sockets.data.shutdown(socket.SHUT_RDWR)
+
+    return link, Lifeline(end, meeting.deadline_seconds, meeting.on_failure, sockets.life, wake)
 
 
-def _agree(end: End, store: Store, meeting: Meeting, limit: float) -> bool:
-    """Tells the peer what this end was told and reads the same of it. True if both can use NCCL."""
+def _exchange(end: End, store: Store, meeting: Meeting, limit: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tells the peer what this end was told and reads the same of it."""
     names = ("source", "target") if end.is_source else ("target", "source")
-    ours = {"signature": end.edge.signature(), "in_flight": meeting.microbatches_in_flight, "gpu": _gpu(meeting.device)}
+    ours = {
+        "signature": end.edge.signature(),
+        "in_flight": meeting.microbatches_in_flight,
+        "gpu": _gpu(meeting.device),
+        "host": meeting.host,
+    }
     store.set(names[0], json.dumps(ours))
-    try:
-        store.wait([names[1]], timedelta(seconds=_remaining(limit)))
-        theirs = json.loads(store.get(names[1]))
-    except DistError as error:
-        raise WaitTimedOut(_first_line(error)) from None
+    theirs = _read(store, names[1], limit)
     for key in ("signature", "in_flight"):
         if ours[key] != theirs[key]:
             raise end.mismatch("connecting", f"this end has {key} {ours[key]}, the peer {theirs[key]}: not one plan")
-    # NCCL refuses two ranks on one GPU; those go through the host.
-    return bool(ours["gpu"]) and bool(theirs["gpu"]) and ours["gpu"] != theirs["gpu"]
+    return ours, theirs
+
+
+def _connect(end: End, store: Store, meeting: Meeting, limit: float, same_host: bool) -> Sockets:
+    def remaining() -> float:
+        return _remaining(limit)
+
+    if end.is_source:
+        listening = _read(store, "listening", limit)
+        return connect(listening["address"], listening["token"], remaining)
+    with Listener(None if same_host else local_address_towards(*_split(meeting.address))) as listener:
+        store.set("listening", json.dumps({"address": listener.address, "token": listener.token}))
+        return listener.accept(remaining)
+
+
+def _read(store: Store, key: str, limit: float) -> dict[str, Any]:
+    try:
+        store.wait([key], timedelta(seconds=_remaining(limit)))
+        found: dict[str, Any] = json.loads(store.get(key))
+    except DistError as error:
+        raise WaitTimedOut(_first_line(error)) from None
+    return found
 
 
 def _gpu(device: torch.device) -> str:

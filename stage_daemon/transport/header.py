@@ -1,7 +1,8 @@
-"""The fixed-size head of every parcel: whose it is, and the shape of all that follows it.
+"""The fixed-size head of every parcel: whose it is, the shape of all that follows it, and where that is.
 
-int64 words. A longer message than the posted buffer would abort the process, and a shorter one would pass in silence,
-so the size follows from the edge's declaration alone, and everything that it says is checked before memory is taken.
+int64 words, little-endian. The size follows from the edge's declaration alone, and everything that a head says is
+checked before memory is taken. Heads of one shape differ in their first words only: what was read and checked once is
+remembered.
 """
 
 from __future__ import annotations
@@ -18,8 +19,19 @@ from stage_daemon.transport.layout import MAX_EXTENT_FACTOR, TensorLayout
 from stage_daemon.transport.parcel import ParcelKind
 
 MAGIC = 0x5041525449544E31
-# magic, deployment hash, generation, edge, kind, microbatch, session id, sequence
-_NUM_FIXED_WORDS = 8
+# magic, deployment hash, generation, edge
+_ORIGIN = struct.Struct("<4q")
+# kind, microbatch, session id, sequence, payload's bytes, place
+_COURSE = struct.Struct("<2q2Q2q")
+_FIXED_BYTES = _ORIGIN.size + _COURSE.size
+_WORD_BYTES = 8
+
+# Where the payload is, if not in the slot of that number.
+PLACE_BEHIND_HEADER = -1
+PLACE_PIPE = -2
+
+# Shapes that are remembered at the same time.
+_MAX_SHAPES = 256
 
 _DTYPES = (
     torch.float64,
@@ -38,6 +50,8 @@ _DTYPES = (
     torch.complex128,
 )
 
+_KINDS = {int(kind): kind for kind in ParcelKind}
+
 Content = TensorLayout | int | float | bool
 
 
@@ -47,13 +61,15 @@ class BadHeader(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """`contents` only with DATA: one per value that the edge declares."""
+    """`contents` only with DATA: one per value that the edge declares. RING: `place` slots of `payload_bytes` each."""
 
     kind: ParcelKind
     microbatch: int = 0
     session_id: int = 0
     sequence: int = 0
     contents: tuple[Content, ...] = ()
+    payload_bytes: int = 0
+    place: int = PLACE_BEHIND_HEADER
 
 
 @dataclass(frozen=True)
@@ -64,63 +80,86 @@ class HeaderFormat:
     max_tensor_bytes: int
 
     @cached_property
-    def num_words(self) -> int:
-        return _NUM_FIXED_WORDS + sum(_num_words(value) for value in self.edge.values)
+    def num_bytes(self) -> int:
+        return _FIXED_BYTES + _WORD_BYTES * sum(_num_words(value) for value in self.edge.values)
 
-    def new_buffer(self) -> torch.Tensor:
-        return torch.zeros(self.num_words, dtype=torch.int64)
-
-    def encode(self, header: Header) -> torch.Tensor:
+    def encode(self, header: Header) -> bytes:
         """Raises BadHeader if the contents are not what the edge declares."""
-        words = [
-            MAGIC,
-            self.edge.deployment_hash,
-            self.edge.generation,
-            self.edge.id,
-            int(header.kind),
-            header.microbatch,
-            _signed(header.session_id),
-            _signed(header.sequence),
-        ]
-        if header.kind is ParcelKind.DATA:
-            self._check_contents(header.contents)
-            for content in header.contents:
-                words.extend(_content_words(content))
-        words.extend([0] * (self.num_words - len(words)))
-        return torch.tensor(words, dtype=torch.int64)
+        is_data = header.kind is ParcelKind.DATA
+        return self.encode_around(self.encode_contents(header.contents) if is_data else self.no_contents, header)
 
-    def decode(self, buffer: torch.Tensor) -> Header:
+    @cached_property
+    def no_contents(self) -> bytes:
+        """What stands in the contents' place where there are none."""
+        return bytes(self.num_bytes - _FIXED_BYTES)
+
+    def encode_contents(self, contents: tuple[Content, ...]) -> bytes:
+        """What stands behind the first words, the same for all tensors of one shape. Raises BadHeader as encode."""
+        self._check_contents(contents)
+        words = [word for content in contents for word in _content_words(content)]
+        return struct.pack(f"<{len(words)}q", *words)
+
+    def encode_around(self, encoded_contents: bytes, header: Header) -> bytes:
+        """The header; its own contents are not looked at."""
+        return (
+            self._origin
+            + _COURSE.pack(
+                header.kind,
+                header.microbatch,
+                header.session_id,
+                header.sequence,
+                header.payload_bytes,
+                header.place,
+            )
+            + encoded_contents
+        )
+
+    def decode(self, buffer: bytes | bytearray) -> Header:
         """Raises BadHeader with what was found and what was needed."""
-        words: list[int] = buffer.tolist()
-        self._check_origin(words)
-        try:
-            kind = ParcelKind(words[4])
-        except ValueError:
-            raise BadHeader(f"header of kind {words[4]}, needs one of {[int(kind) for kind in ParcelKind]}") from None
-        contents: tuple[Content, ...] = ()
-        if kind is ParcelKind.DATA:
-            contents = self._read_contents(words[_NUM_FIXED_WORDS:])
-            self._check_contents(contents)
+        if len(buffer) != self.num_bytes or not buffer.startswith(self._origin):
+            raise self._wrong_origin(buffer)
+        number, microbatch, session_id, sequence, payload_bytes, place = _COURSE.unpack_from(buffer, _ORIGIN.size)
+        kind = _KINDS.get(number)
+        if kind is None:
+            raise BadHeader(f"header of kind {number}, needs one of {list(_KINDS)}")
         return Header(
             kind=kind,
-            microbatch=words[5],
-            session_id=_unsigned(words[6]),
-            sequence=_unsigned(words[7]),
-            contents=contents,
+            microbatch=microbatch,
+            session_id=session_id,
+            sequence=sequence,
+            contents=self._contents(bytes(buffer[_FIXED_BYTES:])) if kind is ParcelKind.DATA else (),
+            payload_bytes=payload_bytes,
+            place=place,
         )
 
-    def _check_origin(self, words: list[int]) -> None:
-        if len(words) != self.num_words:
-            raise BadHeader(f"header of {len(words)} words, needs {self.num_words}")
-        needed = (
-            ("magic number", MAGIC),
-            ("deployment hash", self.edge.deployment_hash),
-            ("generation", self.edge.generation),
-            ("edge", self.edge.id),
+    @cached_property
+    def _origin(self) -> bytes:
+        return _ORIGIN.pack(MAGIC, self.edge.deployment_hash, self.edge.generation, self.edge.id)
+
+    @cached_property
+    def _read(self) -> dict[bytes, tuple[Content, ...]]:
+        return {}
+
+    def _contents(self, encoded: bytes) -> tuple[Content, ...]:
+        known = self._read.get(encoded)
+        if known is not None:
+            return known
+        contents = self._read_contents(list(struct.unpack(f"<{len(encoded) // _WORD_BYTES}q", encoded)))
+        self._check_contents(contents)
+        if len(self._read) >= _MAX_SHAPES:
+            self._read.clear()
+        self._read[encoded] = contents
+        return contents
+
+    def _wrong_origin(self, buffer: bytes | bytearray) -> BadHeader:
+        if len(buffer) != self.num_bytes:
+            return BadHeader(f"header of {len(buffer)} bytes, needs {self.num_bytes}")
+        names = ("magic number", "deployment hash", "generation", "edge")
+        needed, found = _ORIGIN.unpack(self._origin), _ORIGIN.unpack_from(buffer)
+        name, value, wrong = next(
+            (name, value, wrong) for name, value, wrong in zip(names, needed, found, strict=True) if value != wrong
         )
-        for (name, value), found in zip(needed, words, strict=False):
-            if found != value:
-                raise BadHeader(f"header with {name} {found}, needs {value}: it is not from this deployment's peer")
+        return BadHeader(f"header with {name} {wrong}, needs {value}: it is not from this deployment's peer")
 
     def _read_contents(self, words: list[int]) -> tuple[Content, ...]:
         contents: list[Content] = []
@@ -184,11 +223,3 @@ def _read_content(value: DeclaredValue, words: list[int]) -> Content:
         )
     except ValueError as error:
         raise BadHeader(f"{value.name!r}: {error}, needs none below 0") from None
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number
-
-
-def _unsigned(number: int) -> int:
-    return number + (1 << 64) if number < 0 else number

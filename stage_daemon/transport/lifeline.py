@@ -1,7 +1,13 @@
-"""What each end of a framed channel keeps: one lock, one failure, and when the peer was last told of it."""
+"""What each end of an edge between workers keeps of its peer: signs of life, and the one failure that ends the edge.
+
+Signs of life have a connection of their own, so that neither a long forward nor a payload on its way holds them up, and
+no thread but the pulse's ever looks at them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -9,25 +15,40 @@ from collections.abc import Callable
 from stage_daemon.errors import Cancelled, DaemonError
 from stage_daemon.transport.channel import FailureCallback
 from stage_daemon.transport.edge import End
-from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 
-# A sign of life goes out only if none did for this part of a deadline.
-QUIET_PART = 0.1
+_BEAT = b"."
+_READ_BYTES = 4096
 
 
 class Lifeline:
-    """Guards one end. `changed` is the lock of everything in that end, and wakes whoever waits on it."""
+    """`wake` ends whatever wait this end is in; it is called once, when the end has failed or was closed."""
 
-    def __init__(self, end: End, deadline_seconds: float, on_failure: FailureCallback) -> None:
+    def __init__(
+        self,
+        end: End,
+        deadline_seconds: float,
+        on_failure: FailureCallback,
+        connection: socket.socket,
+        wake: Callable[[], None],
+    ) -> None:
         self.end = end
         self.deadline_seconds = deadline_seconds
-        self.changed = threading.Condition()
+        # What this end does that a silent or lost peer keeps it from.
+        self.action = "waiting for a receipt" if end.is_source else "receiving"
+        # END was sent: a peer that took it all may leave first, and who waits for its receipts judges whether it did.
+        self.is_ending = False
+        # END was received: nothing can be lost any more.
         self.is_over = False
         self._on_failure = on_failure
+        self._connection = connection
+        self._wake = wake
+        self._lock = threading.Lock()
         self._failure: DaemonError | None = None
         self._closed = False
-        self._peer_seen = False
-        self._told_at = 0.0
+        self._seen_at = time.monotonic()
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
 
     def raise_if_down(self) -> None:
         if self._failure is not None:
@@ -35,57 +56,44 @@ class Lifeline:
         if self._closed:
             raise Cancelled(f"{self.end.edge}: this end was closed")
 
-    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float | None = None) -> bool:
-        """Call with `changed` held. False once the timeout has passed. Raises what took this end down."""
-        done = self.changed.wait_for(
-            lambda: self._failure is not None or self._closed or condition(), timeout=timeout_seconds
-        )
-        self.raise_if_down()
-        return done
-
-    def told_peer(self) -> None:
-        self._told_at = time.monotonic()
-
-    def should_tell_peer(self) -> bool:
-        """Call with `changed` held."""
-        if self._failure is not None or self._closed or self.is_over:
-            return False
-        return time.monotonic() - self._told_at >= QUIET_PART * self.deadline_seconds
-
-    def saw_peer(self) -> None:
-        with self.changed:
-            self._peer_seen = True
-            self.changed.notify_all()
-
-    def wait_for_peer(self, timeout_seconds: float) -> None:
-        """Returns once the peer has given its first sign of life."""
-        with self.changed:
-            if not self.wait_until(lambda: self._peer_seen, timeout_seconds):
-                raise self.end.timed_out("connecting", timeout_seconds)
-
     def fail(self, error: DaemonError) -> None:
         """The first failure stays; after `close`, or once all is over, none counts."""
-        with self.changed:
+        with self._lock:
             if self._failure is not None or self._closed or self.is_over:
                 return
             self._failure = error
-            self.changed.notify_all()
+        self._wake()
         self._on_failure(error)
 
-    def guard(self, action: str, work: Callable[[], None]) -> None:
-        """Runs `work`, turning what it raises into this end's failure."""
-        try:
-            work()
-        except WaitTimedOut:
-            self.fail(self.end.timed_out(action, self.deadline_seconds))
-        except PeerGone as error:
-            self.fail(self.end.lost(action, str(error)))
-        except DaemonError as error:
-            self.fail(error)
-        except Exception as error:
-            self.fail(self.end.mismatch(action, f"{type(error).__name__}: {error}"))
-
     def close(self) -> None:
-        with self.changed:
+        with self._lock:
             self._closed = True
-            self.changed.notify_all()
+        self._wake()
+
+    def tell(self) -> None:
+        """Gives a sign of life; where so many wait unread that no more fits, one more says nothing."""
+        with contextlib.suppress(OSError):
+            self._connection.send(_BEAT, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def hear(self) -> bool:
+        """Takes the signs that have come. False once the peer has closed its end, which fails this one."""
+        try:
+            found = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            return self._lost(str(error))
+        if not found:
+            return self._lost("it closed the connection")
+        self._seen_at = time.monotonic()
+        return True
+
+    def check(self) -> None:
+        """Fails this end if the peer has been silent for longer than the deadline. Call `hear` before."""
+        if time.monotonic() - self._seen_at > self.deadline_seconds:
+            self.fail(self.end.timed_out(self.action, self.deadline_seconds))
+
+    def _lost(self, cause: str) -> bool:
+        if not self.is_ending:
+            self.fail(self.end.lost(self.action, cause))
+        return False

@@ -76,9 +76,6 @@ class LocalSender:
                 end = End(edge=self.edge, is_source=True)
                 raise end.timed_out("waiting for all to be received", timeout_seconds or 0.0)
 
-    def keep_alive(self) -> None:
-        pass
-
     def close(self) -> None:
         self._shared.close()
 
@@ -93,9 +90,6 @@ class LocalReceiver:
     def edge(self) -> Edge:
         return self._shared.edge
 
-    def post_receive(self) -> None:
-        pass
-
     def receive(self) -> tuple[Parcel, int]:
         shared = self._shared
         with shared.changed:
@@ -106,9 +100,6 @@ class LocalReceiver:
             shared.received_end = parcel.kind is ParcelKind.END
             shared.changed.notify_all()
         return parcel, num_bytes
-
-    def keep_alive(self) -> None:
-        pass
 
     def close(self) -> None:
         self._shared.close()

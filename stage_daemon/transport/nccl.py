@@ -1,4 +1,4 @@
-"""Pipes over NCCL, for payloads between two GPUs; headers and receipts go over Gloo.
+"""Pipes over NCCL, for payloads between two GPUs; headers and receipts go over the edge's stream.
 
 A header must be read on the CPU anyway, and a posted NCCL receive occupies the GPU for as long as it waits. So each
 payload's receive is posted only once its header is here, when the send is already under way. One communicator per edge
@@ -10,14 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store, Work
 
-from stage_daemon.transport.pipe import Group, PeerGone, WaitTimedOut
+from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 
 _POLL_SECONDS = 5e-5
+
+
+class Group(Protocol):
+    """A torch process group of two, as far as it is used here."""
+
+    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work: ...
+
+    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work: ...
 
 
 class NcclPipe:
@@ -28,7 +36,7 @@ class NcclPipe:
         # Not part of every build of torch.
         from torch.distributed import ProcessGroupNCCL
 
-        self._device = device
+        self.device = device
         self._peer = 1 - rank
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         options = ProcessGroupNCCL.Options()
@@ -49,9 +57,9 @@ class NcclPipe:
 
     def _start(self, operation: Callable[[list[torch.Tensor], int, int], Work], tensor: torch.Tensor) -> NcclPending:
         # The stage's stream made what is sent, and may still use the memory that is received into.
-        self._stream.wait_stream(torch.cuda.default_stream(self._device))
+        self._stream.wait_stream(torch.cuda.default_stream(self.device))
         try:
-            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
                 # Makes the stream wait, not this thread.
                 operation([tensor], self._peer, 0).wait()
                 tensor.record_stream(self._stream)
@@ -62,7 +70,7 @@ class NcclPipe:
         return NcclPending(done, tensor)
 
     def _warm(self, rank: int, timeout_seconds: float) -> None:
-        byte = torch.zeros(1, dtype=torch.uint8, device=self._device)
+        byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
         pending = self.send(byte) if rank == 0 else self.post_receive(byte)
         pending.wait(timeout_seconds)
 

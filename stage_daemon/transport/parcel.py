@@ -14,10 +14,10 @@ class ParcelKind(IntEnum):
     DATA = 1
     # The microbatch failed in an earlier stage; it keeps its place in the order.
     ERROR = 2
-    # Keep-alive. Channels deal with it among themselves.
-    IDLE = 3
     # Nothing follows.
-    END = 4
+    END = 3
+    # No parcel: the shared memory that payloads cross in from now on. Channels deal with it among themselves.
+    RING = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

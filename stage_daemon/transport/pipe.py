@@ -1,11 +1,10 @@
-"""The raw layer under `framed`: tensors of agreed sizes to one peer, in order."""
+"""A way for payloads beside the stream that carries their headers: tensors of known sizes to one peer, in order."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 import torch
-from torch._C._distributed_c10d import Work
 
 
 class WaitTimedOut(Exception):
@@ -16,14 +15,6 @@ class PeerGone(Exception):
     """The peer closed the connection or died; `args[0]` is the backend's own account."""
 
 
-class Group(Protocol):
-    """A torch process group of two, as far as it is used here."""
-
-    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work: ...
-
-    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work: ...
-
-
 class Pending(Protocol):
     def wait(self, timeout_seconds: float) -> None:
         """Returns once the tensor is sent or filled. Raises WaitTimedOut or PeerGone."""
@@ -31,10 +22,10 @@ class Pending(Protocol):
 
 
 class Pipe(Protocol):
-    """Both ends agree on the size of each message beforehand. Calls do not block; order of calls is order of messages.
+    """Calls do not block; the order of calls is the order of messages. Tensors are contiguous and on `device`."""
 
-    The connection lasts until the process ends: a wait cannot be woken in any other way.
-    """
+    @property
+    def device(self) -> torch.device: ...
 
     def post_receive(self, tensor: torch.Tensor) -> Pending: ...
 

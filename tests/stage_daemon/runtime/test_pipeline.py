@@ -1,4 +1,4 @@
-"""Workers over Gloo run a split module: bitwise what the unsplit one gives, whatever fails on the way."""
+"""Workers run a split module: bitwise what the unsplit one gives, whatever fails on the way."""
 
 from __future__ import annotations
 

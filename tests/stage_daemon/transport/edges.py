@@ -1,4 +1,4 @@
-"""Edges to test with, and the two ways to connect one."""
+"""Edges to test with, and the ways to connect one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -65,7 +66,8 @@ class Failures:
         self.arrived.set()
 
 
-def meeting(port: int, deadline_seconds: float, failures: Failures) -> Meeting:
+def meeting(port: int, deadline_seconds: float, failures: Failures, host: str = "here") -> Meeting:
+    """Without a host the two ends share no memory."""
     return Meeting(
         address=f"127.0.0.1:{port}",
         deadline_seconds=deadline_seconds,
@@ -73,25 +75,26 @@ def meeting(port: int, deadline_seconds: float, failures: Failures) -> Meeting:
         device=torch.device("cpu"),
         on_failure=failures,
         max_tensor_bytes=1 << 34,
+        host=host,
     )
 
 
 @contextmanager
 def other_process(
-    edge: Edge, script: Script, *, script_sends: bool, deadline_seconds: float, failures: Failures
+    edge: Edge, script: Script, *, script_sends: bool, deadline_seconds: float, failures: Failures, host: str = "here"
 ) -> Iterator[tuple[SendChannel | ReceiveChannel, BaseProcess]]:
-    """This process has one end of the edge over Gloo, and a child runs `script` on the other."""
+    """This process has one end of the edge, and a child runs `script` on the other."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ours, theirs = CONTEXT.Pipe()
     child = CONTEXT.Process(
-        target=_run_script, args=(script, edge, store.port, script_sends, deadline_seconds, theirs), daemon=True
+        target=_run_script, args=(script, edge, store.port, script_sends, deadline_seconds, host, theirs), daemon=True
     )
     child.start()
     stage = edge.target_stage if script_sends else edge.source_stage
     try:
         # So that the deadline is for connecting alone, not for starting a process too.
         assert ours.poll(WAIT_SECONDS), "the other process did not start"
-        channels = open_channels([edge], {stage}, meeting(store.port, deadline_seconds, failures))
+        channels = open_channels([edge], {stage}, meeting(store.port, deadline_seconds, failures, host))
         ends = channels.receivers if script_sends else channels.senders
         yield ends[edge.id], child
         channels.pulse.stop()
@@ -101,11 +104,11 @@ def other_process(
 
 
 def _run_script(
-    script: Script, edge: Edge, port: int, script_sends: bool, deadline_seconds: float, started: Connection
+    script: Script, edge: Edge, port: int, script_sends: bool, deadline_seconds: float, host: str, started: Connection
 ) -> None:
     stage = edge.source_stage if script_sends else edge.target_stage
     started.send(True)
-    channels = open_channels([edge], {stage}, meeting(port, deadline_seconds, Failures()))
+    channels = open_channels([edge], {stage}, meeting(port, deadline_seconds, Failures(), host))
     script((channels.senders if script_sends else channels.receivers)[edge.id])
     threading.Event().wait()
 
@@ -133,4 +136,4 @@ def _until_closed(script: Script, end: SendChannel | ReceiveChannel) -> None:
         return
 
 
-CONNECTIONS = {"gloo": other_process, "local": same_process}
+CONNECTIONS = {"memory": other_process, "tcp": partial(other_process, host=""), "local": same_process}

@@ -1,4 +1,4 @@
-"""One contract, every channel that can run here: Gloo across two processes, and the hand-over inside one."""
+"""One contract, every channel that can run here: two processes with and without shared memory, and one process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,13 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.fixture(params=[pytest.param("gloo", marks=pytest.mark.services), "local"])
+@pytest.fixture(
+    params=[
+        pytest.param("memory", marks=pytest.mark.services),
+        pytest.param("tcp", marks=pytest.mark.services),
+        "local",
+    ]
+)
 def connect(request: pytest.FixtureRequest) -> Callable[..., AbstractContextManager]:
     return partial(CONNECTIONS[request.param], deadline_seconds=WAIT_SECONDS, failures=Failures())
 
@@ -198,7 +204,6 @@ def test_closing_wakes_a_receive_and_is_final(receiver: Receive) -> None:
 def test_a_closed_end_sends_nothing(sender: Send) -> None:
     channel = sender(edge_of(MATRIX), scripts.receive_nothing)
     channel.close()
-    channel.keep_alive()
     with pytest.raises(Cancelled):
         channel.send(scripts.data(1, torch.ones(1, 1)))
     with pytest.raises(Cancelled):

@@ -1,0 +1,134 @@
+"""The connections of an edge: one for headers, payloads and receipts, one for signs of life.
+
+The target listens and the source connects: by a Unix socket in one host, whose abstract name leaves nothing behind, by
+TCP between hosts. Who connects has to know the token that the two ends exchanged; anyone else is turned away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+_TOKEN_BYTES = 16
+_DATA, _LIFE = b"d", b"l"
+_WELCOME = b"w"
+# What a stranger may take of the time to connect.
+_HELLO_SECONDS = 10.0
+
+Remaining = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sockets:
+    """Blocking, without a time limit: a wait on `data` is ended by shutting it down."""
+
+    data: socket.socket
+    life: socket.socket
+
+
+def host_identity() -> str:
+    """Equal for two processes that can reach each other by Unix sockets and shared memory; empty where none can."""
+    try:
+        return f"{_BOOT_ID.read_text().strip()}/{os.stat(_NETWORK).st_ino}"
+    except OSError:
+        return ""
+
+
+def local_address_towards(host: str, port: int) -> str:
+    """The address of this host on the way to another: what peers that meet there can reach too."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        # A datagram socket's connect sends nothing; it only picks the route.
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+class Listener:
+    """The target's; a context manager. `address` and `token` are for the source."""
+
+    def __init__(self, tcp_host: str | None) -> None:
+        """A Unix socket without a host."""
+        self.token = secrets.token_hex(_TOKEN_BYTES)
+        if tcp_host is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            # The kernel picks a free abstract name.
+            self._socket.bind("")
+            self._socket.listen()
+            self.address: list[str | int] = [self._socket.getsockname()[1:].decode()]
+        else:
+            family = socket.AF_INET6 if ":" in tcp_host else socket.AF_INET
+            self._socket = socket.create_server((tcp_host, 0), family=family)
+            self.address = [tcp_host, int(self._socket.getsockname()[1])]
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._socket.close()
+
+    def accept(self, remaining: Remaining) -> Sockets:
+        """Raises WaitTimedOut."""
+        found: dict[bytes, socket.socket] = {}
+        while len(found) < 2:
+            self._socket.settimeout(remaining())
+            try:
+                connection, _ = self._socket.accept()
+            except TimeoutError:
+                raise WaitTimedOut("nobody connected") from None
+            purpose = self._welcome(connection, min(remaining(), _HELLO_SECONDS))
+            if purpose is None or purpose in found:
+                connection.close()
+            else:
+                found[purpose] = connection
+        return _ready(found)
+
+    def _welcome(self, connection: socket.socket, timeout_seconds: float) -> bytes | None:
+        connection.settimeout(timeout_seconds)
+        with contextlib.suppress(OSError):
+            hello = connection.recv(len(self.token) + 1, socket.MSG_WAITALL)
+            token, purpose = hello[:-1], hello[-1:]
+            if secrets.compare_digest(token, self.token.encode()) and purpose in (_DATA, _LIFE):
+                connection.sendall(_WELCOME)
+                return purpose
+        return None
+
+
+def connect(address: list[str | int], token: str, remaining: Remaining) -> Sockets:
+    """The source's end. Raises WaitTimedOut or PeerGone."""
+    try:
+        return _ready({purpose: _connect(address, token, purpose, remaining) for purpose in (_DATA, _LIFE)})
+    except TimeoutError:
+        raise WaitTimedOut(f"no answer at {address}") from None
+    except OSError as error:
+        raise PeerGone(str(error)) from None
+
+
+def _connect(address: list[str | int], token: str, purpose: bytes, remaining: Remaining) -> socket.socket:
+    if len(address) == 1:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(remaining())
+        connection.connect(f"\0{address[0]}")
+    else:
+        connection = socket.create_connection((str(address[0]), int(address[1])), timeout=remaining())
+    connection.settimeout(remaining())
+    connection.sendall(token.encode() + purpose)
+    if connection.recv(len(_WELCOME)) != _WELCOME:
+        raise ConnectionError("it turned the connection away")
+    return connection
+
+
+def _ready(found: dict[bytes, socket.socket]) -> Sockets:
+    for connection in found.values():
+        connection.settimeout(None)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Sockets(data=found[_DATA], life=found[_LIFE])

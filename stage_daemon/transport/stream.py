@@ -1,0 +1,387 @@
+"""The two ends of an edge between workers: a header on the edge's connection, and its payload where the header says.
+
+Between processes of one host payloads lie in a `ring` of shared memory; otherwise they follow their header, or cross
+in a pipe of their own (NCCL). Receipts, a byte each, come back on the same connection and bound what is under way. The
+lane's own thread sends and receives: a microbatch wakes nobody but whoever waits for it. Only what does not wait in
+shared memory is taken ahead of `receive`, by a thread that lets it arrive while the stage computes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import torch
+
+from stage_daemon.errors import Conflict, DaemonError
+from stage_daemon.transport import failure_text
+from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.header import PLACE_BEHIND_HEADER, PLACE_PIPE, BadHeader, Content, Header, HeaderFormat
+from stage_daemon.transport.layout import TensorLayout, unpack
+from stage_daemon.transport.lifeline import Lifeline
+from stage_daemon.transport.packing import Outline, Packer, layouts_of
+from stage_daemon.transport.parcel import Item, Parcel, ParcelKind
+from stage_daemon.transport.pipe import PeerGone, Pending, Pipe, WaitTimedOut
+from stage_daemon.transport.ring import Ring, aligned, create_ring
+
+# Beyond those under way: one that the receiver computes with, and one whose memory it still refers to.
+_SPARE_SLOTS = 2
+_RECEIPT = b"r"
+_DESCRIPTOR = struct.Struct("i")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """How an edge's two ends reach each other. `pipe`, where there is one, takes the payloads."""
+
+    connection: socket.socket
+    shares_memory: bool
+    pipe: Pipe | None = None
+
+
+class StreamSender:
+    """The source's end; see `channel.SendChannel`."""
+
+    def __init__(self, format: HeaderFormat, link: Link, lifeline: Lifeline, microbatches_in_flight: int) -> None:
+        self._format = format
+        self._packer = Packer(format)
+        self._link = link
+        self._connection = link.connection
+        self._lifeline = lifeline
+        self._in_flight = microbatches_in_flight
+        self._num_unreceived = 0
+        self._ended = False
+        self._ring: Ring | None = None
+        # What the pipe has taken of each microbatch without a receipt.
+        self._pending: deque[list[Pending]] = deque()
+
+    @property
+    def edge(self) -> Edge:
+        return self._format.edge
+
+    def send(self, parcel: Parcel) -> int:
+        self._lifeline.raise_if_down()
+        if self._ended:
+            raise Conflict(f"{self.edge}: nothing can be sent after the end")
+        outline, payloads = self._packer.pack(parcel.items) if parcel.kind is ParcelKind.DATA else (None, [])
+        while self._num_unreceived >= self._in_flight:
+            self._read_receipts()
+        self._num_unreceived += 1
+        if parcel.kind is ParcelKind.END:
+            self._ended = self._lifeline.is_ending = True
+        try:
+            self._put(parcel, outline, payloads)
+        except (OSError, PeerGone) as error:
+            self._lost("sending", error)
+        return outline.payload_bytes if outline is not None else 0
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        self._lifeline.raise_if_down()
+        limit = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while self._num_unreceived:
+            if limit is not None and not _readable(self._connection, limit - time.monotonic()):
+                self._lifeline.raise_if_down()
+                raise self._lifeline.end.timed_out("waiting for all to be received", timeout_seconds or 0.0)
+            self._read_receipts()
+        self._lifeline.is_over = self._ended
+
+    def close(self) -> None:
+        self._lifeline.close()
+
+    def _put(self, parcel: Parcel, outline: Outline | None, payloads: list[torch.Tensor]) -> None:
+        header = Header(
+            kind=parcel.kind, microbatch=parcel.microbatch, session_id=parcel.session_id, sequence=parcel.sequence
+        )
+        if outline is None:
+            text = failure_text.encode(parcel.failure) if parcel.failure is not None else b""
+            self._write(replace(header, payload_bytes=len(text)), self._format.no_contents, [text])
+        elif self._link.pipe is not None:
+            self._put_in_pipe(self._link.pipe, header, outline, payloads)
+        else:
+            self._put_memory(header, outline, payloads)
+
+    def _put_in_pipe(self, pipe: Pipe, header: Header, outline: Outline, payloads: list[torch.Tensor]) -> None:
+        header = replace(header, payload_bytes=outline.payload_bytes, place=PLACE_PIPE)
+        self._write(header, outline.encoded_contents, [])
+        flat = [
+            _flat(payload, size_bytes).to(pipe.device)
+            for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True)
+        ]
+        self._pending.append([pipe.send(payload) for payload in flat])
+
+    def _put_memory(self, header: Header, outline: Outline, payloads: list[torch.Tensor]) -> None:
+        slot = self._slot(outline.slot_bytes) if self._link.shares_memory and payloads else None
+        sized = [
+            (_on_host(payload, size_bytes), size_bytes)
+            for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True)
+        ]
+        if slot is None:
+            header = replace(header, payload_bytes=outline.payload_bytes)
+            self._write(header, outline.encoded_contents, [_memory(payload, size) for payload, size in sized])
+            return
+        assert self._ring is not None
+        offset = 0
+        for payload, size_bytes in sized:
+            self._ring.write(slot, offset, payload.data_ptr(), size_bytes)
+            offset += aligned(size_bytes)
+        self._write(replace(header, payload_bytes=outline.payload_bytes, place=slot), outline.encoded_contents, [])
+
+    def _slot(self, slot_bytes: int) -> int | None:
+        """None where the receiver still uses all: the payload then follows its header, and nobody waits for memory."""
+        if self._ring is None or slot_bytes > self._ring.slot_bytes:
+            self._ring, descriptor = create_ring(self._in_flight + _SPARE_SLOTS, slot_bytes)
+            try:
+                header = Header(kind=ParcelKind.RING, payload_bytes=self._ring.slot_bytes, place=self._ring.num_slots)
+                socket.send_fds(self._connection, [self._format.encode(header)], [descriptor])
+            finally:
+                os.close(descriptor)
+        return self._ring.take()
+
+    def _write(self, header: Header, encoded_contents: bytes, payloads: Sequence[bytes | memoryview]) -> None:
+        buffers = [memoryview(self._format.encode_around(encoded_contents, header))]
+        buffers += [memoryview(payload) for payload in payloads]
+        while buffers:
+            sent = self._connection.sendmsg(buffers)
+            while buffers and sent >= len(buffers[0]):
+                sent -= len(buffers.pop(0))
+            if buffers:
+                buffers[0] = buffers[0][sent:]
+
+    def _read_receipts(self) -> None:
+        try:
+            receipts = self._connection.recv(self._in_flight)
+        except OSError as error:
+            self._lost("waiting for a receipt", error)
+        if not receipts:
+            self._lost("waiting for a receipt", "it closed the connection")
+        if receipts.strip(_RECEIPT) or len(receipts) > self._num_unreceived:
+            self._fail(
+                self._lifeline.end.mismatch(
+                    "reading a receipt",
+                    f"{receipts!r} for {self._num_unreceived} microbatches under way, needs {_RECEIPT!r} for each",
+                )
+            )
+        self._num_unreceived -= len(receipts)
+        for _ in range(min(len(receipts), len(self._pending))):
+            self._pending.popleft()
+
+    def _lost(self, action: str, cause: object) -> NoReturn:
+        self._lifeline.raise_if_down()
+        self._fail(self._lifeline.end.lost(action, str(cause)))
+
+    def _fail(self, error: DaemonError) -> NoReturn:
+        self._lifeline.fail(error)
+        self._lifeline.raise_if_down()
+        raise error
+
+
+class StreamReceiver:
+    """The target's end; see `channel.ReceiveChannel`. Tensors arrive on `device`."""
+
+    def __init__(self, format: HeaderFormat, link: Link, lifeline: Lifeline, device: torch.device) -> None:
+        self._format = format
+        self._link = link
+        self._connection = link.connection
+        self._lifeline = lifeline
+        self._device = device
+        self._head = bytearray(format.num_bytes)
+        self._descriptors: list[int] = []
+        self._ring: Ring | None = None
+        self._num_taken = 0
+        self._end_received = False
+        self._ahead: queue.SimpleQueue[tuple[Parcel, int] | None] | None = None
+        if not link.shares_memory or link.pipe is not None:
+            self._ahead = queue.SimpleQueue()
+            threading.Thread(target=self._take_ahead, name=f"receive-{self.edge.id}", daemon=True).start()
+
+    @property
+    def edge(self) -> Edge:
+        return self._format.edge
+
+    def receive(self) -> tuple[Parcel, int]:
+        if self._end_received:
+            raise Conflict(f"{self.edge}: nothing comes after the end")
+        self._lifeline.raise_if_down()
+        taken = self._take() if self._ahead is None else self._ahead.get()
+        if taken is None:
+            self._lifeline.raise_if_down()
+            raise self._lifeline.end.lost("receiving", "it closed the connection")
+        # Before the receipt, which lets the peer end.
+        self._end_received = self._lifeline.is_over = taken[0].kind is ParcelKind.END
+        try:
+            self._connection.send(_RECEIPT)
+        except OSError as error:
+            if not self._end_received:
+                self._lost("sending a receipt", error)
+        return taken
+
+    def close(self) -> None:
+        self._lifeline.close()
+
+    def _take_ahead(self) -> None:
+        assert self._ahead is not None
+        try:
+            while True:
+                taken = self._take()
+                self._ahead.put(taken)
+                if taken[0].kind is ParcelKind.END:
+                    return
+        except DaemonError:
+            self._ahead.put(None)
+
+    def _take(self) -> tuple[Parcel, int]:
+        """The next parcel. What goes wrong is this end's failure."""
+        action = "receiving"
+        try:
+            return self._read_parcel()
+        except (OSError, PeerGone) as error:
+            self._lost(action, error)
+        except WaitTimedOut:
+            self._fail(self._lifeline.end.timed_out(action, self._lifeline.deadline_seconds))
+        except ValueError as error:
+            self._fail(self._lifeline.end.mismatch("reading a header", str(error)))
+
+    def _read_parcel(self) -> tuple[Parcel, int]:
+        header = self._read_header()
+        while header.kind is ParcelKind.RING:
+            if not self._descriptors:
+                raise BadHeader("a ring without its memory")
+            self._ring = Ring(self._descriptors.pop(), header.place, header.payload_bytes)
+            header = self._read_header()
+        if header.kind is not ParcelKind.END:
+            self._num_taken += 1
+            if header.microbatch != self._num_taken:
+                raise BadHeader(f"microbatch {header.microbatch}, needs {self._num_taken}: one was lost or repeated")
+        failure = None
+        if header.kind is ParcelKind.ERROR:
+            if not 0 <= header.payload_bytes <= failure_text.MAX_BYTES:
+                raise BadHeader(f"a failure of {header.payload_bytes} bytes, at most {failure_text.MAX_BYTES} fit")
+            failure = failure_text.decode(self._read(header.payload_bytes))
+        parcel = Parcel(
+            kind=header.kind,
+            microbatch=header.microbatch,
+            session_id=header.session_id,
+            sequence=header.sequence,
+            items=self._read_items(header),
+            failure=failure,
+        )
+        return parcel, header.payload_bytes if header.kind is ParcelKind.DATA else 0
+
+    def _read_header(self) -> Header:
+        view = memoryview(self._head)
+        while view:
+            if self._link.shares_memory:
+                num_read, ancillary, _, _ = self._connection.recvmsg_into(
+                    [view], socket.CMSG_SPACE(_DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC
+                )
+                self._descriptors.extend(_DESCRIPTOR.unpack(content)[0] for _, _, content in ancillary)
+            else:
+                num_read = self._connection.recv_into(view)
+            if num_read == 0:
+                raise ConnectionError("it closed the connection")
+            view = view[num_read:]
+        return self._format.decode(self._head)
+
+    def _read_items(self, header: Header) -> tuple[Item, ...]:
+        if header.kind is not ParcelKind.DATA:
+            return ()
+        layouts = layouts_of(header.contents)
+        needed = sum(layout.size_bytes for layout in layouts)
+        if header.payload_bytes != needed:
+            raise BadHeader(f"a payload of {header.payload_bytes} bytes, needs {needed}")
+        if header.place == PLACE_PIPE:
+            arrived = self._read_from_pipe(layouts)
+        elif header.place == PLACE_BEHIND_HEADER:
+            arrived = [self._read_tensor(layout) for layout in layouts]
+        else:
+            arrived = self._find_in_slot(header.place, layouts) if layouts else []
+        tensors = iter(arrived)
+        return tuple(self._item(content, tensors) for content in header.contents)
+
+    def _item(self, content: Content, tensors: Iterator[torch.Tensor]) -> Item:
+        if not isinstance(content, TensorLayout):
+            return content
+        if not content.num_core_elements:
+            return torch.empty_strided(content.dims, content.strides, dtype=content.dtype, device=self._device)
+        return next(tensors).to(self._device)
+
+    def _find_in_slot(self, slot: int, layouts: Sequence[TensorLayout]) -> list[torch.Tensor]:
+        """Tensors in the very memory that the sender wrote to; the slot is free again once none of them is left."""
+        ring = self._ring
+        needed = sum(aligned(layout.size_bytes) for layout in layouts)
+        if ring is None or not 0 <= slot < ring.num_slots or needed > ring.slot_bytes:
+            raise BadHeader(f"a payload of {needed} bytes in slot {slot}, which the shared memory does not have")
+        view = ring.lend(slot)
+        tensors = []
+        offset = 0
+        for layout in layouts:
+            flat = torch.frombuffer(view, dtype=torch.uint8, count=layout.size_bytes, offset=offset)
+            tensors.append(unpack(layout, flat))
+            offset += aligned(layout.size_bytes)
+        return tensors
+
+    def _read_from_pipe(self, layouts: Sequence[TensorLayout]) -> list[torch.Tensor]:
+        pipe = self._link.pipe
+        if pipe is None:
+            raise BadHeader("a payload in a pipe, which this edge does not have")
+        buffers = [torch.empty(layout.size_bytes, dtype=torch.uint8, device=pipe.device) for layout in layouts]
+        for pending in [pipe.post_receive(buffer) for buffer in buffers]:
+            pending.wait(self._lifeline.deadline_seconds)
+        return [unpack(layout, buffer) for layout, buffer in zip(layouts, buffers, strict=True)]
+
+    def _read_tensor(self, layout: TensorLayout) -> torch.Tensor:
+        buffer = torch.empty(layout.size_bytes, dtype=torch.uint8)
+        self._read_into(_memory(buffer, layout.size_bytes))
+        return unpack(layout, buffer)
+
+    def _read(self, num_bytes: int) -> bytes:
+        buffer = bytearray(num_bytes)
+        self._read_into(memoryview(buffer))
+        return bytes(buffer)
+
+    def _read_into(self, view: memoryview) -> None:
+        while view:
+            num_read = self._connection.recv_into(view)
+            if num_read == 0:
+                raise ConnectionError("it closed the connection")
+            view = view[num_read:]
+
+    def _lost(self, action: str, cause: object) -> NoReturn:
+        self._lifeline.raise_if_down()
+        self._fail(self._lifeline.end.lost(action, str(cause)))
+
+    def _fail(self, error: DaemonError) -> NoReturn:
+        self._lifeline.fail(error)
+        self._lifeline.raise_if_down()
+        raise error
+
+
+def _memory(tensor: torch.Tensor, num_bytes: int) -> memoryview:
+    """The bytes that the tensor's memory begins with; the tensor has to stay."""
+    return memoryview((ctypes.c_ubyte * num_bytes).from_address(tensor.data_ptr()))
+
+
+def _on_host(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:
+    return tensor if tensor.device.type == "cpu" else _flat(tensor, num_bytes).cpu()
+
+
+def _flat(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:
+    """The same bytes as a flat tensor."""
+    num_elements = num_bytes // tensor.itemsize
+    return tensor.detach().as_strided((num_elements,), (1,)).view(torch.uint8)
+
+
+def _readable(connection: socket.socket, timeout_seconds: float) -> bool:
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    return bool(poller.poll(max(0.0, 1e3 * timeout_seconds)))

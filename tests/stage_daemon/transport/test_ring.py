@@ -1,0 +1,102 @@
+"""Shared memory: slots come back when nothing uses them, and nothing that could shrink is taken for one."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given
+
+from stage_daemon.transport.ring import MAX_SLOTS, Ring, aligned, create_ring
+from tests.random_examples import random_examples
+
+
+def both_ends(num_slots: int = 2, payload_bytes: int = 100) -> tuple[Ring, Ring]:
+    writer, descriptor = create_ring(num_slots, payload_bytes)
+    return writer, Ring(descriptor, writer.num_slots, writer.slot_bytes)
+
+
+def test_what_is_written_is_read_in_the_same_memory() -> None:
+    writer, reader = both_ends()
+    slot = writer.take()
+    assert slot is not None
+    sent = torch.arange(6.0)
+    writer.write(slot, 64, sent.data_ptr(), sent.nbytes)
+    found = torch.frombuffer(reader.lend(slot), dtype=torch.float32, count=6, offset=64)
+    assert torch.equal(found, sent)
+    assert found.data_ptr() % 64 == 0
+    zero = torch.zeros(1)
+    writer.write(slot, 64, zero.data_ptr(), zero.nbytes)
+    found[1] = 7
+    assert found[:3].tolist() == [0, 7, 2]
+
+
+def test_a_slot_is_free_once_no_tensor_uses_it() -> None:
+    writer, reader = both_ends()
+    slots = [writer.take(), writer.take()]
+    assert slots == [0, 1]
+    assert writer.take() is None
+    first, second = (torch.frombuffer(reader.lend(slot), dtype=torch.uint8) for slot in slots)
+    part_of_second = second[3:5]
+    del second
+    assert writer.take() is None
+    del first
+    assert writer.take() == 0
+    del part_of_second
+    assert writer.take() == 1
+
+
+def test_memory_stays_while_a_tensor_uses_it_though_the_ring_is_gone() -> None:
+    writer, reader = both_ends()
+    sent = torch.full((4,), 3.0)
+    writer.write(0, 0, sent.data_ptr(), sent.nbytes)
+    found = torch.frombuffer(reader.lend(0), dtype=torch.float32, count=4)
+    del writer, reader
+    assert found.tolist() == [3.0] * 4
+
+
+def test_no_descriptor_and_no_name_is_left() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    names = os.listdir("/dev/shm")
+    rings = both_ends()
+    # A mapping needs its memory, and mmap keeps a descriptor of it.
+    assert len(os.listdir("/proc/self/fd")) == before + len(rings)
+    assert os.listdir("/dev/shm") == names
+    del rings
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("num_slots", "slot_bytes"), [(0, 4096), (MAX_SLOTS + 1, 4096), (1, 0), (3, 4096), (1, 8192)])
+def test_memory_of_another_size_is_refused(num_slots: int, slot_bytes: int) -> None:
+    _, descriptor = create_ring(1, 4096)
+    with pytest.raises(ValueError, match="bytes, needs"):
+        Ring(descriptor, num_slots, slot_bytes)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+@pytest.mark.parametrize("seals", [0, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL])
+def test_memory_that_its_owner_could_shrink_is_refused(seals: int) -> None:
+    descriptor = os.memfd_create("other", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, mmap.PAGESIZE + 4096)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    with pytest.raises(ValueError, match="change its size"):
+        Ring(descriptor, 1, 4096)
+
+
+@random_examples(50)
+@given(payload_bytes=st.integers(1, 1 << 22))
+def test_a_slot_holds_what_it_is_made_for_and_wastes_little(payload_bytes: int) -> None:
+    ring, descriptor = create_ring(1, payload_bytes)
+    os.close(descriptor)
+    assert payload_bytes <= ring.slot_bytes <= max(payload_bytes * 5 / 4, payload_bytes + mmap.PAGESIZE)
+    assert ring.slot_bytes % mmap.PAGESIZE == 0
+
+
+@pytest.mark.parametrize(("num_bytes", "needed"), [(0, 0), (1, 64), (64, 64), (65, 128)])
+def test_alignment(num_bytes: int, needed: int) -> None:
+    assert aligned(num_bytes) == needed

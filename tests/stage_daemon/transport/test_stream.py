@@ -1,0 +1,283 @@
+"""The two ends of a stream on a socketpair: where payloads go, and what is refused of a peer."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, Unavailable
+from stage_daemon.transport.edge import Edge, End
+from stage_daemon.transport.header import PLACE_BEHIND_HEADER, PLACE_PIPE, Header, HeaderFormat
+from stage_daemon.transport.layout import TensorLayout
+from stage_daemon.transport.lifeline import Lifeline
+from stage_daemon.transport.parcel import Parcel, ParcelKind
+from stage_daemon.transport.pipe import PeerGone, Pipe, WaitTimedOut
+from stage_daemon.transport.pulse import Pulse
+from stage_daemon.transport.ring import create_ring
+from stage_daemon.transport.stream import Link, StreamReceiver, StreamSender
+from tests.stage_daemon.transport.edges import IN_FLIGHT, Failures, edge_of, tensor
+from tests.stage_daemon.transport.scripts import data
+from tests.stage_daemon.waiting import WAIT_SECONDS
+
+CPU = torch.device("cpu")
+EDGE = edge_of(tensor(1, "hidden", torch.float32, "b", "s"))
+ENDING = Parcel(kind=ParcelKind.END)
+
+
+class FakePipe:
+    """What a pipe between two GPUs does, by queue."""
+
+    device = CPU
+
+    def __init__(self, crossing: queue.SimpleQueue[torch.Tensor], raises: Exception | None = None) -> None:
+        self._crossing = crossing
+        self._raises = raises
+
+    def send(self, tensor: torch.Tensor) -> FakePending:
+        self._crossing.put(tensor.clone())
+        return FakePending(self._crossing, None, self._raises)
+
+    def post_receive(self, tensor: torch.Tensor) -> FakePending:
+        return FakePending(self._crossing, tensor, self._raises)
+
+
+class FakePending:
+    def __init__(
+        self, crossing: queue.SimpleQueue[torch.Tensor], target: torch.Tensor | None, raises: Exception | None
+    ) -> None:
+        self._crossing, self._target, self._raises = crossing, target, raises
+
+    def wait(self, timeout_seconds: float) -> None:
+        if self._raises is not None:
+            raise self._raises
+        if self._target is not None:
+            self._target.copy_(self._crossing.get(timeout=timeout_seconds))
+
+
+def shut_down(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class Ends:
+    """A sender and a receiver in one process, and the sockets between them."""
+
+    def __init__(
+        self, edge: Edge = EDGE, *, shares_memory: bool = True, pipes: tuple[Pipe | None, Pipe | None] = (None, None)
+    ) -> None:
+        self.format = HeaderFormat(edge=edge, max_tensor_bytes=1 << 30)
+        self.sockets = socket.socketpair()
+        self.lives = socket.socketpair()
+        self.failures = (Failures(), Failures())
+        links = [
+            Link(connection=connection, shares_memory=shares_memory, pipe=pipe)
+            for connection, pipe in zip(self.sockets, pipes, strict=True)
+        ]
+        lifelines = [
+            Lifeline(
+                End(edge=edge, is_source=is_source),
+                WAIT_SECONDS,
+                failures,
+                life,
+                partial(shut_down, connection),
+            )
+            for is_source, failures, life, connection in zip(
+                (True, False), self.failures, self.lives, self.sockets, strict=True
+            )
+        ]
+        self.lifelines = lifelines
+        self.sender = StreamSender(self.format, links[0], lifelines[0], IN_FLIGHT)
+        self.receiver = StreamReceiver(self.format, links[1], lifelines[1], CPU)
+
+    def close(self) -> None:
+        for connection in (*self.sockets, *self.lives):
+            connection.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def cross(ends: Ends, microbatch: int, item: torch.Tensor) -> torch.Tensor:
+    assert ends.sender.send(data(microbatch, item)) == item.nbytes
+    return ends.receiver.receive()[0].items[0]
+
+
+def test_a_payload_waits_in_memory_and_not_on_the_connection(ends: Ends) -> None:
+    """Many times what a socket holds, with nobody reading yet."""
+    big = torch.randn(2000, 2000)
+    for microbatch in range(1, IN_FLIGHT + 1):
+        ends.sender.send(data(microbatch, big * microbatch))
+    for microbatch in range(1, IN_FLIGHT + 1):
+        assert torch.equal(ends.receiver.receive()[0].items[0], big * microbatch)
+
+
+def test_tensors_that_are_kept_hold_nobody_up_and_keep_their_values(ends: Ends) -> None:
+    kept = [cross(ends, microbatch, torch.full((30, 40), float(microbatch))) for microbatch in range(1, 20)]
+    for microbatch, found in enumerate(kept, start=1):
+        assert torch.equal(found, torch.full((30, 40), float(microbatch)))
+
+
+def test_larger_tensors_get_larger_memory_and_smaller_ones_use_it(ends: Ends) -> None:
+    descriptors = []
+    for microbatch, columns in enumerate((10, 5000, 200_000, 3, 150_000, 9), start=1):
+        item = torch.randn(2, columns)
+        assert torch.equal(cross(ends, microbatch, item), item)
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+    # What is no longer used is unmapped.
+    assert len(set(descriptors[2:])) == 1
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_layouts_are_remembered_as_what_they_are(shares_memory: bool) -> None:
+    ends = Ends(shares_memory=shares_memory)
+    sources = [torch.randn(6, 12) for _ in range(4)]
+    for microbatch, source in enumerate(sources, start=1):
+        item = source[:, 4:8] if microbatch % 2 else source[:1].expand(3, 12)
+        ends.sender.send(data(microbatch, item))
+        found = ends.receiver.receive()[0].items[0]
+        assert torch.equal(found, item)
+        assert found.stride() == item.stride()
+    ends.close()
+
+
+def test_a_received_tensor_may_be_written_to(ends: Ends) -> None:
+    sent = torch.ones(4, 4)
+    found = cross(ends, 1, sent)
+    found.add_(1)
+    assert torch.equal(cross(ends, 2, sent), sent)
+    assert torch.equal(found, sent + 1)
+
+
+def test_payloads_in_a_pipe() -> None:
+    crossing: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+    ends = Ends(pipes=(FakePipe(crossing), FakePipe(crossing)))
+    for microbatch, item in enumerate((torch.randn(4, 3).t(), torch.randn(3, 1).expand(3, 5), torch.ones(2, 2)), 1):
+        ends.sender.send(data(microbatch, item))
+        found = ends.receiver.receive()[0].items[0]
+        assert torch.equal(found, item)
+        assert found.stride() == item.stride()
+    ends.sender.send(ENDING)
+    assert ends.receiver.receive()[0].kind is ParcelKind.END
+    ends.sender.wait(WAIT_SECONDS)
+    ends.close()
+
+
+@pytest.mark.parametrize(("raised", "error_type"), [(WaitTimedOut(), EdgeTimeout), (PeerGone("reset"), Unavailable)])
+def test_a_pipe_that_fails_is_the_edges_failure(raised: Exception, error_type: type[DaemonError]) -> None:
+    crossing: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+    ends = Ends(pipes=(FakePipe(crossing), FakePipe(crossing, raised)))
+    ends.sender.send(data(1, torch.ones(1, 1)))
+    with pytest.raises(error_type, match="edge 3"):
+        ends.receiver.receive()
+    assert ends.failures[1].arrived.wait(WAIT_SECONDS)
+    ends.close()
+
+
+def test_a_peer_that_took_everything_may_leave_first(ends: Ends) -> None:
+    ends.sender.send(ENDING)
+    ends.receiver.receive()
+    ends.lives[1].close()
+    ends.sockets[1].close()
+    assert not ends.lifelines[0].hear()
+    ends.sender.wait(WAIT_SECONDS)
+    assert ends.failures[0].found == []
+
+
+def test_a_peer_that_leaves_before_the_end_was_received_is_lost(ends: Ends) -> None:
+    ends.sender.send(ENDING)
+    ends.sockets[1].close()
+    with pytest.raises(Unavailable, match="waiting for a receipt"):
+        ends.sender.wait(WAIT_SECONDS)
+
+
+def test_a_closed_connection_is_noticed_by_who_is_busy_with_something_else(ends: Ends) -> None:
+    pulse = Pulse(ends.lifelines[1:], WAIT_SECONDS)
+    pulse.start()
+    ends.lives[0].close()
+    assert ends.failures[1].arrived.wait(WAIT_SECONDS)
+    with pytest.raises(Unavailable, match="edge 3"):
+        ends.receiver.receive()
+    pulse.stop()
+
+
+def put(ends: Ends, header: Header) -> None:
+    ends.sockets[0].sendall(ends.format.encode(header))
+
+
+def header_in_slot(place: int) -> Header:
+    """Of two by two elements."""
+    layout = TensorLayout(dtype=torch.float32, dims=(2, 2), strides=(2, 1))
+    return Header(kind=ParcelKind.DATA, microbatch=1, contents=(layout,), payload_bytes=layout.size_bytes, place=place)
+
+
+@pytest.mark.parametrize("place", [0, 7, PLACE_PIPE, -9])
+def test_places_that_are_not_there_are_refused(ends: Ends, place: int) -> None:
+    put(ends, header_in_slot(place))
+    with pytest.raises(EdgeMismatch, match="which"):
+        ends.receiver.receive()
+
+
+def test_slots_beyond_the_memory_are_refused(ends: Ends) -> None:
+    ring, descriptor = create_ring(1, 4096)
+    header = Header(kind=ParcelKind.RING, payload_bytes=ring.slot_bytes, place=ring.num_slots)
+    socket.send_fds(ends.sockets[0], [ends.format.encode(header)], [descriptor])
+    os.close(descriptor)
+    put(ends, header_in_slot(1))
+    with pytest.raises(EdgeMismatch, match="slot 1"):
+        ends.receiver.receive()
+
+
+def test_a_payload_of_another_size_than_its_shapes_is_refused(ends: Ends) -> None:
+    put(ends, replace(header_in_slot(PLACE_BEHIND_HEADER), payload_bytes=17))
+    with pytest.raises(EdgeMismatch, match="17 bytes, needs 16"):
+        ends.receiver.receive()
+
+
+def test_a_ring_without_its_memory_is_refused(ends: Ends) -> None:
+    put(ends, Header(kind=ParcelKind.RING, payload_bytes=4096, place=1))
+    with pytest.raises(EdgeMismatch, match="without its memory"):
+        ends.receiver.receive()
+
+
+def test_a_failure_of_endless_text_is_refused(ends: Ends) -> None:
+    put(ends, Header(kind=ParcelKind.ERROR, microbatch=1, payload_bytes=1 << 40))
+    with pytest.raises(EdgeMismatch, match="4096"):
+        ends.receiver.receive()
+
+
+def test_receipts_for_what_was_not_sent_are_refused(ends: Ends) -> None:
+    ends.sender.send(data(1, torch.ones(1, 1)))
+    ends.sockets[1].sendall(b"rr")
+    with pytest.raises(EdgeMismatch, match="receipt"):
+        ends.sender.wait(WAIT_SECONDS)
+
+
+def test_a_send_that_waits_for_room_on_the_connection_is_woken() -> None:
+    ends = Ends(shares_memory=False)
+    ends.receiver.close()
+    raised: list[DaemonError] = []
+
+    def send() -> None:
+        try:
+            ends.sender.send(data(1, torch.ones(2000, 2000)))
+        except DaemonError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    thread.join(WAIT_SECONDS)
+    assert [type(error) for error in raised] == [Unavailable]
+    ends.close()
