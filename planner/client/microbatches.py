@@ -1,15 +1,31 @@
-"""Microbatches on the wire: a graph's non-constant inputs and outputs, in order, as Datum messages."""
+"""Microbatches on the wire: a graph's non-constant inputs and outputs, in order.
+
+Datum messages are built in place: one that is assigned is serialized and parsed again.
+"""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
+from typing import Protocol
 
 from planner.client.tensors import RawTensor, TensorKind, from_raw, kind_of, loaded_torch, to_raw
 from planner.errors import GraphError, InvalidArgument
 from planner.graph.expression import SymbolReference, evaluate
 from planner.graph.ir import Dtype, Graph, Input, Output, Symbol, Value, ValueKind, ValueReference
 from protos.v1 import graph_pb2, stage_daemon_pb2
+
+# Where a tensor begins whose bytes lie beside its message.
+ALIGNMENT_BYTES = 64
+
+Item = RawTensor | int | float | bool
+
+
+class Data(Protocol):
+    """The repeated field of a message that holds Datum messages."""
+
+    def add(self) -> stage_daemon_pb2.Datum: ...
 
 
 def carried(entries: Sequence[Input] | Sequence[Output]) -> tuple[tuple[str, int], ...]:
@@ -25,7 +41,7 @@ class InputEncoder:
         self._inputs = tuple((name, values[value_id]) for name, value_id in carried(graph.inputs))
         self._symbols = {symbol.id: symbol for symbol in graph.symbols}
 
-    def encode(self, leaves: Sequence[object]) -> list[stage_daemon_pb2.Datum]:
+    def encode(self, leaves: Sequence[object]) -> list[Item]:
         if len(leaves) != len(self._inputs):
             raise InvalidArgument(f"{len(leaves)} inputs found, the graph takes {len(self._inputs)}: {self._names()}")
         sizes: dict[int, int] = {}
@@ -33,7 +49,7 @@ class InputEncoder:
             self._encode(name, value, leaf, sizes) for (name, value), leaf in zip(self._inputs, leaves, strict=True)
         ]
 
-    def _encode(self, name: str, value: Value, leaf: object, sizes: dict[int, int]) -> stage_daemon_pb2.Datum:
+    def _encode(self, name: str, value: Value, leaf: object, sizes: dict[int, int]) -> Item:
         try:
             if value.kind is not ValueKind.TENSOR:
                 return _encode_scalar(value.kind, leaf)
@@ -42,7 +58,7 @@ class InputEncoder:
             self._check_dims(value, raw.dims, sizes)
         except InvalidArgument as error:
             raise InvalidArgument(f"input {name!r}: {error.message}", input=name) from None
-        return stage_daemon_pb2.Datum(tensor=_tensor_to_proto(raw))
+        return raw
 
     def _check_dims(self, value: Value, dims: tuple[int, ...], sizes: dict[int, int]) -> None:
         if len(dims) != len(value.dims):
@@ -73,17 +89,45 @@ def kind_of_batch(leaves: Sequence[object]) -> TensorKind:
     return TensorKind.TORCH if loaded_torch() is not None else TensorKind.NUMPY
 
 
-def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind) -> list[object]:
-    return [_decode(datum, kind) for datum in data]
+def fill(data: Data, items: Sequence[Item], payloads: list[memoryview] | None = None) -> None:
+    """Adds each item to a message's values. With `payloads` the tensors' bytes go there and not into the message."""
+    for item in items:
+        datum = data.add()
+        if isinstance(item, bool):
+            datum.boolean = item
+        elif isinstance(item, int):
+            datum.integer = item
+        elif isinstance(item, float):
+            datum.floating = item
+        else:
+            datum.tensor.dtype = graph_pb2.Dtype.Value(f"DTYPE_{item.dtype.name}")
+            datum.tensor.dims.extend(item.dims)
+            if payloads is not None:
+                payloads.append(memoryview(item.data))
+            else:
+                datum.tensor.data = bytes(item.data)
 
 
-def _decode(datum: stage_daemon_pb2.Datum, kind: TensorKind) -> object:
-    which = datum.WhichOneof("kind")
-    if which == "tensor":
-        return from_raw(_tensor_from_proto(datum.tensor), kind)
-    if which is None:
-        raise InvalidArgument("the daemon sent a result without content; its version does not fit this client's")
-    return getattr(datum, which)
+def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind, payload: memoryview | None = None) -> list[object]:
+    """With `payload` the tensors' bytes lie there, each from a multiple of ALIGNMENT_BYTES on."""
+    decoded: list[object] = []
+    offset = 0
+    for datum in data:
+        which = datum.WhichOneof("kind")
+        if which == "tensor":
+            dtype = Dtype[graph_pb2.Dtype.Name(datum.tensor.dtype).removeprefix("DTYPE_")]
+            dims = tuple(datum.tensor.dims)
+            found: bytes | memoryview = datum.tensor.data
+            if payload is not None:
+                offset += -offset % ALIGNMENT_BYTES
+                found = payload[offset : offset + math.prod(dims) * dtype.size_bytes]
+                offset += len(found)
+            decoded.append(from_raw(RawTensor(dtype=dtype, dims=dims, data=found), kind))
+        elif which is None:
+            raise InvalidArgument("the daemon sent a result without content; its version does not fit this client's")
+        else:
+            decoded.append(getattr(datum, which))
+    return decoded
 
 
 def _check_symbol(symbol: Symbol, index: int, found: int, sizes: dict[int, int]) -> None:
@@ -96,24 +140,14 @@ def _check_symbol(symbol: Symbol, index: int, found: int, sizes: dict[int, int])
         )
 
 
-def _encode_scalar(kind: ValueKind, leaf: object) -> stage_daemon_pb2.Datum:
+def _encode_scalar(kind: ValueKind, leaf: object) -> int | float | bool:
     if kind is ValueKind.SYM_BOOL and isinstance(leaf, bool):
-        return stage_daemon_pb2.Datum(boolean=leaf)
+        return leaf
     if kind is ValueKind.SYM_FLOAT and isinstance(leaf, (int, float)):
-        return stage_daemon_pb2.Datum(floating=float(leaf))
+        return float(leaf)
     if kind is ValueKind.SYM_INT and not isinstance(leaf, bool):
         try:
-            return stage_daemon_pb2.Datum(integer=operator.index(leaf))  # type: ignore[arg-type]
+            return operator.index(leaf)  # type: ignore[arg-type]
         except TypeError:
             pass
     raise InvalidArgument(f"{type(leaf).__name__} found, {kind.value.removeprefix('sym_')} needed")
-
-
-def _tensor_to_proto(raw: RawTensor) -> stage_daemon_pb2.Tensor:
-    dtype = graph_pb2.Dtype.Value(f"DTYPE_{raw.dtype.name}")
-    return stage_daemon_pb2.Tensor(dtype=dtype, dims=raw.dims, data=raw.data)
-
-
-def _tensor_from_proto(message: stage_daemon_pb2.Tensor) -> RawTensor:
-    dtype = Dtype[graph_pb2.Dtype.Name(message.dtype).removeprefix("DTYPE_")]
-    return RawTensor(dtype=dtype, dims=tuple(message.dims), data=message.data)

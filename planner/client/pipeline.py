@@ -12,12 +12,12 @@ from planner.client.connection import open_channel
 from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, decode, kind_of_batch
 from planner.client.pytree import flatten_inputs, unflatten_outputs
-from planner.client.session import Session
+from planner.client.session import Arrival, Session
 from planner.client.status import place_of
 from planner.client.tensors import TensorKind
 from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, PlannerError, ResourceExhausted
 from planner.graph.ir import Graph
-from protos.v1 import planner_pb2, stage_daemon_pb2
+from protos.v1 import planner_pb2
 
 DATA_MESSAGE_BYTES = 1 << 30
 
@@ -131,10 +131,11 @@ class Pipeline:
         return flatten_inputs(self.graph, batch if isinstance(batch, tuple) else (batch,), {})
 
 
-def _result(response: stage_daemon_pb2.ReceiveOutputsResponse, kind: TensorKind) -> list[object] | MicrobatchFailed:
+def _result(arrival: Arrival, kind: TensorKind) -> list[object] | MicrobatchFailed:
+    response = arrival.response
     if response.WhichOneof("content") == "failure":
         return _failed(response.sequence, response.failure)
-    return decode(response.result.values, kind)
+    return decode(response.result.values, kind, arrival.payload)
 
 
 def _failed(sequence: int, message: planner_pb2.Failure) -> MicrobatchFailed:

@@ -1,25 +1,44 @@
 """One stream of microbatches through a deployment: in at the first stage's daemon, out of the last one's.
 
 The stream of outputs is opened first: until the last daemon has said so, nothing may be sent. Two threads read what the
-daemons answer; the caller's thread sends and takes.
+daemons answer; the caller's thread sends and takes. Where a daemon is on the client's host, that direction's
+microbatches go by its worker's door, and the stream only tells of what ends the session.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import secrets
+import select
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import grpc
 
+from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
+from planner.client.microbatches import Item, fill
 from planner.client.status import error_from_rpc
 from planner.errors import PlannerError, Unavailable
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 
-Datum = stage_daemon_pb2.Datum
+# A worker that ends has results on the way for no longer, once its daemon has said that it ends.
+_LAST_RESULTS_SECONDS = 5.0
+
+_Opening = stage_daemon_pb2.ReceiveOutputsResponse | stage_daemon_pb2.SendInputsResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """`payload` holds the data of the result's tensors, where the message does not."""
+
+    response: stage_daemon_pb2.ReceiveOutputsResponse
+    payload: memoryview | None = None
 
 
 class Session:
@@ -38,9 +57,17 @@ class Session:
         self._outputs = stage_daemon_pb2_grpc.StageDaemonServiceStub(outputs)
         self._unreachable = unreachable
         self._deadline_seconds = deadline_seconds
-        self._open = stage_daemon_pb2.OpenSession(deployment_id=deployment_id, session_id=secrets.randbits(63) or 1)
+        self._open = stage_daemon_pb2.OpenSession(
+            deployment_id=deployment_id, session_id=secrets.randbits(63) or 1, host=host_identity()
+        )
         self._requests: queue.SimpleQueue[stage_daemon_pb2.SendInputsRequest | None] = queue.SimpleQueue()
+        # What each stream answers first, be it its end.
+        self._openings: queue.SimpleQueue[_Opening | PlannerError] = queue.SimpleQueue()
         self._arrivals: queue.SimpleQueue[stage_daemon_pb2.ReceiveOutputsResponse | PlannerError] = queue.SimpleQueue()
+        # Readable once something has arrived by a stream.
+        self._arrived = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._input: Passage | None = None
+        self._output: Passage | None = None
         self._calls: list[Any] = []
         self._threads: list[threading.Thread] = []
         self._num_sent = 0
@@ -53,13 +80,14 @@ class Session:
     def __enter__(self) -> Session:
         try:
             request = stage_daemon_pb2.ReceiveOutputsRequest(open=self._open)
-            self._read(self._outputs.ReceiveOutputs(request), self._arrivals.put, ends_early=True)
-            opened = self._arrival()
-            if opened.sequence != 0:
-                raise PlannerError(f"the session began with result {opened.sequence}, the opening was due")
+            self._read(self._outputs.ReceiveOutputs(request), self._arrive, opens=True, ends_early=True)
+            self._output = self._passage(self._opening(), OUTPUTS)
             self._requests.put(stage_daemon_pb2.SendInputsRequest(open=self._open))
             requests: Iterator[stage_daemon_pb2.SendInputsRequest] = iter(self._requests.get, None)
-            self._read(self._inputs.SendInputs(requests), lambda acknowledgement: None, ends_early=False)
+            opens = bool(self._open.host)
+            self._read(self._inputs.SendInputs(requests), lambda taken: None, opens=opens, ends_early=False)
+            if opens:
+                self._input = self._passage(self._opening(), INPUTS)
         except BaseException:
             self._close()
             raise
@@ -70,56 +98,136 @@ class Session:
     ) -> None:
         self._close()
 
-    def send(self, values: Sequence[Datum]) -> None:
-        """Queues one microbatch; does not wait."""
+    def send(self, items: Sequence[Item]) -> None:
+        """Sends or queues one microbatch. What keeps it from arriving is raised by `take`."""
         self._num_sent += 1
-        microbatch = stage_daemon_pb2.Microbatch(sequence=self._num_sent, values=values)
-        self._requests.put(stage_daemon_pb2.SendInputsRequest(microbatch=microbatch))
+        request = stage_daemon_pb2.SendInputsRequest()
+        request.microbatch.sequence = self._num_sent
+        if self._input is None:
+            fill(request.microbatch.values, items)
+            self._requests.put(request)
+            return
+        payloads: list[memoryview] = []
+        fill(request.microbatch.values, items, payloads)
+        try:
+            self._input.send(self._num_sent, request.microbatch.SerializeToString(), payloads, self._deadline_seconds)
+        except OSError:
+            # The daemon says why; nothing that follows can be understood.
+            self._input.close()
 
     def has_arrived(self) -> bool:
         """take() would not wait."""
-        return not self._arrivals.empty()
+        if not self._arrivals.empty():
+            return True
+        return self._output is not None and bool(_readable([self._output.fileno()], 0))
 
-    def take(self) -> stage_daemon_pb2.ReceiveOutputsResponse:
+    def take(self) -> Arrival:
         """The next result, in the order of sending. Raises what ended the session, or Unavailable at the deadline."""
-        arrival = self._arrival()
+        arrival = self._from_daemon() if self._output is None else self._from_worker(self._output)
         self._num_taken += 1
-        if arrival.sequence != self._num_taken:
-            raise PlannerError(f"result {arrival.sequence} arrived, {self._num_taken} was due")
+        if arrival.response.sequence != self._num_taken:
+            raise PlannerError(f"result {arrival.response.sequence} arrived, {self._num_taken} was due")
         return arrival
 
-    def _arrival(self) -> stage_daemon_pb2.ReceiveOutputsResponse:
+    def _from_daemon(self) -> Arrival:
+        return Arrival(response=self._next_of(self._arrivals))
+
+    def _from_worker(self, output: Passage) -> Arrival:
+        """What the worker has sent comes before what the daemon says of its end."""
+        until = time.monotonic() + self._deadline_seconds
+        while (remaining := until - time.monotonic()) > 0:
+            is_told = not self._arrivals.empty()
+            if is_told:
+                remaining = min(remaining, _LAST_RESULTS_SECONDS)
+            ready = _readable([output.fileno()] if is_told else [output.fileno(), self._arrived], remaining)
+            if output.fileno() in ready:
+                with contextlib.suppress(OSError):
+                    taken = output.take(remaining)
+                    if taken is not None:
+                        response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(taken[0])
+                        return Arrival(response=response, payload=taken[1])
+                self._output = None
+                return self._from_daemon()
+            if is_told:
+                return self._from_daemon()
+            if ready:
+                os.eventfd_read(self._arrived)
+        raise self._overdue()
+
+    def _opening(self) -> stage_daemon_pb2.WorkerDoor | None:
+        """Where the daemon that was asked last has its worker's door, once it has opened the session."""
+        answer: _Opening = self._next_of(self._openings)
+        if answer.sequence != 0:
+            raise PlannerError(f"the session began with result {answer.sequence}, the opening was due")
+        return answer.door if answer.HasField("door") else None
+
+    def _passage(self, door: stage_daemon_pb2.WorkerDoor | None, purpose: bytes) -> Passage | None:
+        """None where the stream itself has to do: also of a worker that cannot be reached from here after all."""
+        if door is None:
+            return None
         try:
-            arrival = self._arrivals.get(timeout=self._deadline_seconds)
-        except queue.Empty:
-            raise Unavailable(
-                f"no result of microbatch {self._num_taken + 1} within {self._deadline_seconds:g} s; "
-                "look at the daemons' logs, or allow more by deadline_seconds"
-            ) from None
-        if isinstance(arrival, PlannerError):
-            raise arrival
-        return arrival
+            return Passage(door, purpose, self._open.session_id)
+        except OSError:
+            return None
 
-    def _read(self, call: Any, take: Callable[[Any], None], *, ends_early: bool) -> None:
-        """`ends_early`: the stream's normal end, too, means that something went wrong."""
+    def _next_of(self, answers: queue.SimpleQueue[Any]) -> Any:
+        try:
+            answer = answers.get(timeout=self._deadline_seconds)
+        except queue.Empty:
+            raise self._overdue() from None
+        if isinstance(answer, PlannerError):
+            raise answer
+        return answer
+
+    def _overdue(self) -> Unavailable:
+        return Unavailable(
+            f"no result of microbatch {self._num_taken + 1} within {self._deadline_seconds:g} s; "
+            "look at the daemons' logs, or allow more by deadline_seconds"
+        )
+
+    def _arrive(self, answer: stage_daemon_pb2.ReceiveOutputsResponse | PlannerError) -> None:
+        self._arrivals.put(answer)
+        os.eventfd_write(self._arrived, 1)
+
+    def _read(self, call: Any, take: Callable[[Any], None], *, opens: bool, ends_early: bool) -> None:
+        """`opens`: the first answer is an opening. `ends_early`: the normal end, too, means that something is wrong."""
         self._calls.append(call)
-        thread = threading.Thread(target=self._pump, args=(call, take, ends_early), daemon=True)
+        thread = threading.Thread(target=self._pump, args=(call, take, opens, ends_early), daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _pump(self, responses: Iterable[Any], take: Callable[[Any], None], ends_early: bool) -> None:
+    def _pump(self, responses: Iterable[Any], take: Callable[[Any], None], opens: bool, ends_early: bool) -> None:
+        failure: PlannerError | None = None
+        if ends_early:
+            failure = Unavailable("the last stage's daemon ended the stream of results")
         try:
             for response in responses:
-                take(response)
+                if opens:
+                    self._openings.put(response)
+                else:
+                    take(response)
+                opens = False
         except grpc.RpcError as error:
-            self._arrivals.put(error_from_rpc(error, unreachable=self._unreachable))
-        else:
-            if ends_early:
-                self._arrivals.put(Unavailable("the last stage's daemon ended the stream of results"))
+            failure = error_from_rpc(error, unreachable=self._unreachable)
+        if failure is not None:
+            if opens:
+                self._openings.put(failure)
+            self._arrive(failure)
 
     def _close(self) -> None:
         self._requests.put(None)
         for call in self._calls:
             call.cancel()
+        for passage in (self._input, self._output):
+            if passage is not None:
+                passage.close()
         for thread in self._threads:
             thread.join()
+        os.close(self._arrived)
+
+
+def _readable(descriptors: Sequence[int], timeout_seconds: float) -> list[int]:
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poller.poll(1e3 * timeout_seconds)]

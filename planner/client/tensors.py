@@ -31,7 +31,7 @@ class RawTensor:
 
     dtype: Dtype
     dims: tuple[int, ...]
-    data: bytes
+    data: bytes | memoryview
 
     def __post_init__(self) -> None:
         needed = math.prod(self.dims) * self.dtype.size_bytes
@@ -105,7 +105,7 @@ def _from_numpy(array: NDArray[Any], wanted: Dtype) -> RawTensor:
     dtype = _FROM_NUMPY.get(little) or next((d for d in Dtype if d.value == array.dtype.name), None)
     if dtype is None:
         raise InvalidArgument(f"numpy dtype {array.dtype} found, {wanted.value} needed")
-    data = array.astype(little, copy=False).tobytes()
+    data = np.ascontiguousarray(array, little).reshape(-1).view(np.uint8).data
     return _checked(RawTensor(dtype=dtype, dims=array.shape, data=data), wanted)
 
 
@@ -120,7 +120,7 @@ def _round_to_bfloat16(array: NDArray[Any]) -> bytes:
 def _to_numpy(raw: RawTensor) -> NDArray[Any]:
     numpy_dtype = _NUMPY_DTYPES.get(raw.dtype)
     if numpy_dtype is not None:
-        plain: NDArray[Any] = np.frombuffer(bytearray(raw.data), dtype=numpy_dtype)
+        plain: NDArray[Any] = np.frombuffer(_writable(raw.data), dtype=numpy_dtype)
         return plain.reshape(raw.dims)
     if raw.dtype is Dtype.BFLOAT16:
         widened: NDArray[Any] = (np.frombuffer(raw.data, dtype="<u2").astype("<u4") << 16).view("<f4")
@@ -136,15 +136,20 @@ def _from_torch(tensor: Any) -> RawTensor:
     except ValueError:
         raise InvalidArgument(f"{tensor.dtype} found: no such dtype can be sent") from None
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=flat.view(torch.uint8).numpy().tobytes())
+    return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=flat.view(torch.uint8).numpy().data)
 
 
 def _to_torch(raw: RawTensor) -> Any:
     torch = loaded_torch()
     dtype = getattr(torch, raw.dtype.value)
-    if not raw.data:
+    if not len(raw.data):
         return torch.empty(raw.dims, dtype=dtype)
-    return torch.frombuffer(bytearray(raw.data), dtype=dtype).reshape(raw.dims)
+    return torch.frombuffer(_writable(raw.data), dtype=dtype).reshape(raw.dims)
+
+
+def _writable(data: bytes | memoryview) -> bytearray | memoryview:
+    """A memoryview is of memory that was made for this tensor."""
+    return data if isinstance(data, memoryview) else bytearray(data)
 
 
 def _float8_values(*, exponent_bits: int, mantissa_bits: int, has_infinity: bool) -> NDArray[np.float32]:

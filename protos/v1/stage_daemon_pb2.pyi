@@ -652,18 +652,50 @@ class OpenSession(google.protobuf.message.Message):
 
     DEPLOYMENT_ID_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     session_id: builtins.int
     """Made by the client, unique: the same on both streams."""
+    host: builtins.str
+    """The boot id of the client's Linux kernel, a slash and the inode of its network namespace. Empty: it takes no short cut."""
     def __init__(
         self,
         *,
         deployment_id: builtins.str = ...,
         session_id: builtins.int = ...,
+        host: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "host", b"host", "session_id", b"session_id"]) -> None: ...
 
 Global___OpenSession: typing_extensions.TypeAlias = OpenSession
+
+@typing.final
+class WorkerDoor(google.protobuf.message.Message):
+    """Where a client on the worker's own host reaches it: a Unix socket of that abstract name. The client sends the token, a
+    byte `i` for inputs or `o` for outputs, and the session id in eight bytes; the worker answers `w`. From then on each
+    microbatch is a head of three little-endian 64-bit numbers (sequence, bytes of the message, bytes of its tensors), a
+    Microbatch or a ReceiveOutputsResponse whose tensors have no data, and that data, each tensor from a multiple of 64
+    bytes on. Nothing is acknowledged: a worker that does not read is the back-pressure.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: builtins.int
+    SOCKET_NAME_FIELD_NUMBER: builtins.int
+    TOKEN_FIELD_NUMBER: builtins.int
+    host: builtins.str
+    socket_name: builtins.str
+    token: builtins.str
+    def __init__(
+        self,
+        *,
+        host: builtins.str = ...,
+        socket_name: builtins.str = ...,
+        token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "socket_name", b"socket_name", "token", b"token"]) -> None: ...
+
+Global___WorkerDoor: typing_extensions.TypeAlias = WorkerDoor
 
 @typing.final
 class Microbatch(google.protobuf.message.Message):
@@ -692,13 +724,20 @@ class SendInputsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SEQUENCE_FIELD_NUMBER: builtins.int
+    DOOR_FIELD_NUMBER: builtins.int
     sequence: builtins.int
+    @property
+    def door(self) -> Global___WorkerDoor:
+        """With sequence 0, where client and worker share a host."""
+
     def __init__(
         self,
         *,
         sequence: builtins.int = ...,
+        door: Global___WorkerDoor | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["sequence", b"sequence"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["door", b"door"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["door", b"door", "sequence", b"sequence"]) -> None: ...
 
 Global___SendInputsResponse: typing_extensions.TypeAlias = SendInputsResponse
 
@@ -726,6 +765,7 @@ class ReceiveOutputsResponse(google.protobuf.message.Message):
     SEQUENCE_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
+    DOOR_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     @property
     def result(self) -> Global___MicrobatchResult:
@@ -735,15 +775,20 @@ class ReceiveOutputsResponse(google.protobuf.message.Message):
     def failure(self) -> protos.v1.planner_pb2.Failure:
         """This microbatch failed; the deployment goes on."""
 
+    @property
+    def door(self) -> Global___WorkerDoor:
+        """With sequence 0, where client and worker share a host."""
+
     def __init__(
         self,
         *,
         sequence: builtins.int = ...,
         result: Global___MicrobatchResult | None = ...,
         failure: protos.v1.planner_pb2.Failure | None = ...,
+        door: Global___WorkerDoor | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["content", b"content", "failure", b"failure", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["content", b"content", "failure", b"failure", "result", b"result", "sequence", b"sequence"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "door", b"door", "failure", b"failure", "result", b"result"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "door", b"door", "failure", b"failure", "result", b"result", "sequence", b"sequence"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["result", "failure"] | None: ...
 
 Global___ReceiveOutputsResponse: typing_extensions.TypeAlias = ReceiveOutputsResponse

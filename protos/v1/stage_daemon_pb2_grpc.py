@@ -132,6 +132,10 @@ class StageDaemonServiceServicer(object):
     def ReceiveOutputs(self, request, context):
         """Results out, on the last stage's daemon, in the order that the session sent them. Its first message, with sequence
         0 and no content, says that the session is open: only then send.
+
+        Both streams answer an `open` that names the client's host with a message of sequence 0, which says where the client
+        can pass that direction's microbatches to the worker itself: see WorkerDoor. The stream stays open, and tells of what
+        ends the session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -256,6 +256,10 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
     ReceiveOutputs: _StageDaemonServiceReceiveOutputsType
     """Results out, on the last stage's daemon, in the order that the session sent them. Its first message, with sequence
     0 and no content, says that the session is open: only then send.
+
+    Both streams answer an `open` that names the client's host with a message of sequence 0, which says where the client
+    can pass that direction's microbatches to the worker itself: see WorkerDoor. The stream stays open, and tells of what
+    ends the session.
     """
 
 StageDaemonServiceAsyncStub: typing_extensions.TypeAlias = StageDaemonServiceStub[
@@ -361,6 +365,10 @@ class StageDaemonServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[protos.v1.stage_daemon_pb2.ReceiveOutputsResponse], collections.abc.AsyncIterator[protos.v1.stage_daemon_pb2.ReceiveOutputsResponse]]:
         """Results out, on the last stage's daemon, in the order that the session sent them. Its first message, with sequence
         0 and no content, says that the session is open: only then send.
+
+        Both streams answer an `open` that names the client's host with a message of sequence 0, which says where the client
+        can pass that direction's microbatches to the worker itself: see WorkerDoor. The stream stays open, and tells of what
+        ends the session.
         """
 
 def add_StageDaemonServiceServicer_to_server(servicer: StageDaemonServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -153,6 +153,12 @@ class HostedDeployment:
             phase=phase,
         )
 
+    def door_for(self, opened: stage_daemon_pb2.OpenSession) -> stage_daemon_pb2.WorkerDoor | None:
+        """Where the client reaches the worker itself; None unless they share a host."""
+        if self._worker is None or not opened.host or opened.host != self._worker.door.host:
+            return None
+        return self._worker.door
+
     def open_session(self, session_id: int) -> Session:
         self.check_running()
         return self.sessions.open(session_id)
@@ -188,6 +194,7 @@ class HostedDeployment:
             blob_address=request.blob_address,
         )
         self._worker = worker
+        worker.on_unread = self.sessions.end_unread
         if self.life.phase.ended:
             worker.kill()
             raise self._end()

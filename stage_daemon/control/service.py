@@ -74,6 +74,8 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         session_id = first.open.session_id
         sequence = 0
         with hosted.sending(session_id):
+            if first.open.host:
+                yield stage_daemon_pb2.SendInputsResponse(door=hosted.door_for(first.open))
             async for request in request_iterator:
                 if request.WhichOneof("content") != "microbatch":
                     raise InvalidRequest("SendInputs: after `open` each message has to be a `microbatch`")
@@ -88,7 +90,7 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         hosted = self._output_end(request.open)
         session = hosted.open_session(request.open.session_id)
         try:
-            yield stage_daemon_pb2.ReceiveOutputsResponse()
+            yield stage_daemon_pb2.ReceiveOutputsResponse(door=hosted.door_for(request.open))
             async for result in session.results():
                 yield stage_daemon_pb2.ReceiveOutputsResponse.FromString(result)
         finally:

@@ -7,10 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from stage_daemon.errors import Conflict, DaemonError, ResultsNotRead
-
-# What may wait for a client that reads slowly. Clients bound what they have in flight far below this.
-MAX_WAITING_RESULTS = 256
-MAX_WAITING_BYTES = 1 << 30
+from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 
 
 class Session:
@@ -81,7 +78,13 @@ class Sessions:
     def deliver(self, session_id: int, result: bytes) -> None:
         """Never waits: a client that does not read loses its session and holds up nobody."""
         session = self._open.get(session_id)
-        if session is None or session.put(result):
+        if session is not None and not session.put(result):
+            self.end_unread(session_id)
+
+    def end_unread(self, session_id: int) -> None:
+        """Its client does not read, here or at the worker's door."""
+        session = self._open.get(session_id)
+        if session is None:
             return
         self.close(session)
         session.end(

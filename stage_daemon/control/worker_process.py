@@ -11,7 +11,7 @@ import contextlib
 import signal
 import socket
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from multiprocessing import forkserver, get_context
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -45,6 +45,10 @@ class WorkerProcess:
         self.exited: asyncio.Future[str] = loop.create_future()
         # What the worker said was wrong before it died, with stage, device and edge where it knew them.
         self.failure: planner_pb2.Failure | None = None
+        # Where clients of this host reach it once it is connected.
+        self.door = stage_daemon_pb2.WorkerDoor()
+        # Called with each session whose client leaves too many results unread at the door.
+        self.on_unread: Callable[[int], None] = lambda session_id: None
         self._deployment_id = deployment_id
         self._device = device
         self._process = process
@@ -96,7 +100,7 @@ class WorkerProcess:
         """Returns once every edge of this worker has carried a message, within the request's deadline."""
         replies = self._expect(FrameKind.CONNECTED)
         await self._write(Frame(kind=FrameKind.CONNECT, body=request.SerializeToString()))
-        await self._reply(replies)
+        self.door = stage_daemon_pb2.WorkerDoor.FromString((await self._reply(replies)).body)
 
     async def send_input(self, session_id: int, sequence: int, microbatch: bytes) -> None:
         """Hands over a serialized Microbatch; returns once the first stage has taken it, which is the back-pressure.
@@ -172,6 +176,8 @@ class WorkerProcess:
             reply = self._metrics.popleft()
             if not reply.done():
                 reply.set_result(frame.body)
+        elif frame.kind is FrameKind.RESULTS_UNREAD:
+            self.on_unread(frame.session_id)
         elif frame.kind is FrameKind.FAILED:
             self.failure = planner_pb2.Failure.FromString(frame.body)
         elif (replies := self._replies.get(frame.kind)) is not None:

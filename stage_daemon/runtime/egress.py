@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Queue
 
@@ -19,14 +20,19 @@ class Result:
 
 
 class Egress:
-    """Bounded: a client that does not take its results holds the pipeline, and loses nothing."""
+    """Bounded: results that go by the supervisor hold the pipeline while it does not take them.
 
-    def __init__(self, max_waiting: int) -> None:
+    `give_directly` is offered each result first, and is false for those that go by the supervisor.
+    """
+
+    def __init__(self, max_waiting: int, give_directly: Callable[[Result], bool] = lambda result: False) -> None:
         self._waiting: Queue[Result | None] = Queue(max_waiting)
+        self._give_directly = give_directly
 
     def give(self, result: Result) -> None:
         """Blocks while full."""
-        self._waiting.put(result)
+        if not self._give_directly(result):
+            self._waiting.put(result)
 
     def end(self) -> None:
         self._waiting.put(None)

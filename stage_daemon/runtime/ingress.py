@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import select
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -21,8 +24,8 @@ class RawTensor:
 
     dtype: torch.dtype | None
     dims: tuple[int, ...]
-    # Contiguous, little-endian.
-    data: bytes
+    # Contiguous, little-endian. The tensor is made in a memoryview's own memory; bytes are copied.
+    data: bytes | memoryview
 
 
 RawItem = RawTensor | int | float | bool | None
@@ -68,9 +71,10 @@ def _check_bytes(value: DeclaredValue, item: RawTensor) -> None:
 
 def _tensor(item: RawTensor, device: torch.device) -> torch.Tensor:
     assert item.dtype is not None
-    if not item.data:
+    if not len(item.data):
         return torch.empty(item.dims, dtype=item.dtype, device=device)
-    flat = torch.frombuffer(bytearray(item.data), dtype=torch.uint8)
+    memory = item.data if isinstance(item.data, memoryview) else bytearray(item.data)
+    flat = torch.frombuffer(memory, dtype=torch.uint8)
     # A bool is a byte of 0 or 1; torch computes nonsense from any other.
     typed = flat != 0 if item.dtype is torch.bool else flat.view(item.dtype)
     return typed.view(item.dims).to(device)
@@ -88,35 +92,97 @@ class Submission:
     session_id: int
     sequence: int
     read: Callable[[], tuple[Item, ...]]
+    # `Ingress.on_taken` is told of it.
+    acknowledged: bool = True
+
+
+class Source(Protocol):
+    """A client's connection that the lane itself reads microbatches from."""
+
+    def fileno(self) -> int: ...
+
+    def advance(self) -> Submission | None:
+        """Reads what is there; None while a microbatch is incomplete. Raises OSError once nothing more comes."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Ingress:
-    """First in, first out. How much may wait is up to whoever submits: `on_taken` tells when one has left."""
+    """What is submitted first is taken first; sources are read in turn, each only as far as it is taken.
+
+    How much may be submitted is up to whoever submits: `on_taken` tells when one has left.
+    """
 
     def __init__(self, on_taken: Callable[[Submission], None]) -> None:
         self._on_taken = on_taken
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._waiting: deque[Submission] = deque()
         self._closed = False
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._sources: dict[int, Source] = {}
+        self._poller = select.epoll()
+        self._poller.register(self._wake, select.EPOLLIN)
 
     def submit(self, submission: Submission) -> None:
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise Conflict("the deployment is draining and takes no more microbatches")
             self._waiting.append(submission)
-            self._changed.notify()
+        os.eventfd_write(self._wake, 1)
+
+    def add(self, source: Source) -> None:
+        """The source is closed once nothing more comes from it."""
+        self._sources[source.fileno()] = source
+        self._poller.register(source.fileno(), select.EPOLLIN)
 
     def take(self) -> Submission | None:
-        """Waits for the next; None once closed and empty."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._waiting) or self._closed)
-            if not self._waiting:
-                return None
-            submission = self._waiting.popleft()
-        self._on_taken(submission)
+        """Waits for the next; None once closed and empty: what sources have sent when it closes is still taken."""
+        while not self._waiting:
+            if self._closed:
+                self._take_leave()
+                break
+            self._gather(None)
+        if not self._waiting:
+            return None
+        submission = self._waiting.popleft()
+        if submission.acknowledged:
+            self._on_taken(submission)
         return submission
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+        os.eventfd_write(self._wake, 1)
+
+    def _gather(self, timeout_seconds: float | None) -> bool:
+        """Whether some source had something to read."""
+        found = False
+        for number, _ in self._poller.poll(timeout_seconds):
+            if number == self._wake:
+                os.eventfd_read(self._wake)
+                continue
+            found = True
+            self._read(self._sources[number])
+        return found
+
+    def _take_leave(self) -> None:
+        """Reads what the sources have sent and lets them go: they could send on for as long as they get results."""
+        while self._gather(0):
+            pass
+        for source in tuple(self._sources.values()):
+            self._drop(source)
+
+    def _drop(self, source: Source) -> None:
+        self._poller.unregister(source.fileno())
+        del self._sources[source.fileno()]
+        source.close()
+
+    def _read(self, source: Source) -> None:
+        try:
+            submission = source.advance()
+        except OSError:
+            self._drop(source)
+            return
+        if submission is not None:
+            self._waiting.append(submission)

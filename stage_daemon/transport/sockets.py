@@ -16,6 +16,9 @@ from pathlib import Path
 
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 
+# What one sendmsg takes: IOV_MAX of Linux.
+MAX_BUFFERS = 1024
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
 _TOKEN_BYTES = 16

@@ -33,6 +33,7 @@ from stage_daemon.transport.packing import Outline, Packer, layouts_of
 from stage_daemon.transport.parcel import Item, Parcel, ParcelKind
 from stage_daemon.transport.pipe import PeerGone, Pending, Pipe, WaitTimedOut
 from stage_daemon.transport.ring import Ring, aligned, create_ring
+from stage_daemon.transport.sockets import MAX_BUFFERS
 
 # Beyond those under way: one that the receiver computes with, and one whose memory it still refers to.
 _SPARE_SLOTS = 2
@@ -151,7 +152,7 @@ class StreamSender:
         buffers = [memoryview(self._format.encode_around(encoded_contents, header))]
         buffers += [memoryview(payload) for payload in payloads]
         while buffers:
-            sent = self._connection.sendmsg(buffers)
+            sent = self._connection.sendmsg(buffers[:MAX_BUFFERS])
             while buffers and sent >= len(buffers[0]):
                 sent -= len(buffers.pop(0))
             if buffers:

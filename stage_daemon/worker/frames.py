@@ -25,7 +25,7 @@ class FrameKind(IntEnum):
     # Worker to supervisor.
     LOAD_PROGRESS = 32  # LoadStagesResponse
     LOADED = 33
-    CONNECTED = 34
+    CONNECTED = 34  # WorkerDoor
     INPUT_TAKEN = 35
     OUTPUT = 36  # ReceiveOutputsResponse
     METRICS_REPLY = 37  # GetDaemonStatusResponse, only its stages
@@ -35,10 +35,15 @@ class FrameKind(IntEnum):
     PROFILE_NODES = 41  # ProfileResponse, all distinct nodes without times
     PROFILE_STEP = 42  # ProfileResponse
     PROFILED = 43  # ProfileResponse, empty
+    RESULTS_UNREAD = 44  # only a session id: its client at the worker's door leaves too many results unread
 
 
 # What a profiling process exits with whose device is lost to it; its last PROFILE_STEP says of which node.
 LOST_EXIT_CODE = 3
+
+# What may wait for a client that reads slowly. Clients bound what they have in flight far below this.
+MAX_WAITING_RESULTS = 256
+MAX_WAITING_BYTES = 1 << 30
 
 # Kind, session id, sequence, length of the body.
 HEAD = struct.Struct("<BQQQ")

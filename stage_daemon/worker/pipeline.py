@@ -23,6 +23,7 @@ from stage_daemon.transport.connect import Channels, Meeting, host_memory_bytes,
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item
 from stage_daemon.worker import wire
+from stage_daemon.worker.door import Door
 
 # A forward is not a wait, and may well take longer than one; beyond this many deadlines it is taken to hang.
 FORWARD_DEADLINES = 10
@@ -30,11 +31,15 @@ FORWARD_DEADLINES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    """Called from the pipeline's threads. `on_result` may block, which holds the pipeline."""
+    """Called from the pipeline's threads. `on_result` may block, which holds the pipeline.
+
+    `on_result` is for sessions that did not come through the door, `on_unread` for those of the door: see `Door`.
+    """
 
     on_failure: FailureCallback
     on_taken: Callable[[Submission], None]
     on_result: Callable[[Result], None]
+    on_unread: Callable[[int], None]
 
 
 class Pipeline:
@@ -62,7 +67,8 @@ class Pipeline:
             values=wire.declared_from_proto(request.inputs), symbols=symbols, device=device
         )
         self._ingress = Ingress(callbacks.on_taken)
-        self._egress = Egress(max(1, request.microbatches_in_flight))
+        self.door = Door(self._ingress, self._input_format, callbacks.on_unread)
+        self._egress = Egress(max(1, request.microbatches_in_flight), self.door.give)
         self._lanes = tuple(map(wire.lane_from_proto, request.lanes))
         self._channels: Channels = open_channels(
             tuple(edges.values()),
@@ -118,6 +124,7 @@ class Pipeline:
         self.take_no_more()
         for thread in self._fed_threads:
             thread.join()
+        self.door.flush()
         self._channels.pulse.stop()
 
     def _spawn(self, name: str, work: Callable[[], None], stage: int | None) -> threading.Thread:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
+from google.protobuf.message import DecodeError
 
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
-from stage_daemon.errors import InvalidRequest
+from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 from stage_daemon.loader.dtypes import torch_dtype
 from stage_daemon.runtime.actions import Action, Forward, GiveOutput, Lane, Receive, Send, TakeInput
 from stage_daemon.runtime.egress import Result
@@ -24,6 +27,7 @@ from stage_daemon.transport.declared import (
 )
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
+from stage_daemon.transport.ring import ALIGNMENT_BYTES
 
 MAX_DEPTH = 64
 
@@ -135,6 +139,22 @@ def raw_items(microbatch: stage_daemon_pb2.Microbatch) -> list[RawItem]:
     return [_raw_item(datum) for datum in microbatch.values]
 
 
+def raw_items_beside(message: bytes, payload: memoryview) -> list[RawItem]:
+    """Of a serialized Microbatch whose tensors' data lie in `payload`; raises InvalidMicrobatch if it is not that."""
+    try:
+        items = raw_items(stage_daemon_pb2.Microbatch.FromString(message))
+    except DecodeError:
+        raise InvalidMicrobatch("a message that is no Microbatch") from None
+    offset = 0
+    for position, item in enumerate(items):
+        if isinstance(item, RawTensor) and item.dtype is not None:
+            offset += -offset % ALIGNMENT_BYTES
+            size_bytes = math.prod(item.dims) * item.dtype.itemsize
+            items[position] = dataclasses.replace(item, data=payload[offset : offset + size_bytes])
+            offset += size_bytes
+    return items
+
+
 def _raw_item(datum: stage_daemon_pb2.Datum) -> RawItem:
     kind = datum.WhichOneof("kind")
     if kind == "tensor":
@@ -147,21 +167,28 @@ def _raw_item(datum: stage_daemon_pb2.Datum) -> RawItem:
     return datum.boolean if kind == "boolean" else None
 
 
-def result_to_proto(result: Result) -> stage_daemon_pb2.ReceiveOutputsResponse:
+def result_to_proto(
+    result: Result, payloads: list[torch.Tensor] | None = None
+) -> stage_daemon_pb2.ReceiveOutputsResponse:
+    """With `payloads` the tensors' bytes, flat, go there and not into the message."""
     response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=result.sequence)
     if result.failure is not None:
         response.failure.CopyFrom(_failure_to_proto(result.failure))
-    else:
-        response.result.values.extend(_datum(item) for item in result.items)
-        response.result.SetInParent()
+        return response
+    response.result.SetInParent()
+    for item in result.items:
+        # Built in place: a message that is assigned is serialized and parsed again.
+        _fill(response.result.values.add(), item, payloads)
     return response
 
 
-def result_to_bytes(result: Result) -> bytes:
+def result_to_bytes(result: Result, payloads: list[torch.Tensor] | None = None) -> bytes:
     """A serialized ReceiveOutputsResponse; a result that no message can hold becomes a failure."""
     try:
-        return result_to_proto(result).SerializeToString()
+        return result_to_proto(result, payloads).SerializeToString()
     except (InvalidRequest, ValueError, MemoryError) as error:
+        if payloads is not None:
+            payloads.clear()
         reason = error.reason if isinstance(error, InvalidRequest) else "RESULT_TOO_LARGE"
         failure = MicrobatchFailure(reason=reason, message=f"the result cannot be sent: {error}")
         failed = Result(session_id=result.session_id, sequence=result.sequence, failure=failure)
@@ -174,17 +201,21 @@ def _failure_to_proto(failure: MicrobatchFailure) -> planner_pb2.Failure:
     )
 
 
-def _datum(item: Item) -> stage_daemon_pb2.Datum:
+def _fill(datum: stage_daemon_pb2.Datum, item: Item, payloads: list[torch.Tensor] | None) -> None:
     if isinstance(item, bool):
-        return stage_daemon_pb2.Datum(boolean=item)
-    if isinstance(item, int):
-        return stage_daemon_pb2.Datum(integer=item)
-    if isinstance(item, float):
-        return stage_daemon_pb2.Datum(floating=item)
-    flat = item.detach().resolve_conj().resolve_neg().cpu().reshape(-1)
-    data = flat.contiguous().view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-    tensor = stage_daemon_pb2.Tensor(dtype=_wire_dtype(item.dtype), dims=item.shape, data=data)
-    return stage_daemon_pb2.Datum(tensor=tensor)
+        datum.boolean = item
+    elif isinstance(item, int):
+        datum.integer = item
+    elif isinstance(item, float):
+        datum.floating = item
+    else:
+        datum.tensor.dtype = _wire_dtype(item.dtype)
+        datum.tensor.dims.extend(item.shape)
+        flat = item.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
+        if payloads is not None:
+            payloads.append(flat)
+        else:
+            datum.tensor.data = flat.numpy().tobytes()
 
 
 def _wire_dtype(dtype: torch.dtype) -> graph_pb2.Dtype.ValueType:

@@ -94,10 +94,15 @@ class Worker:
                 f"asked to connect {request.deployment_id} generation {request.generation}, this worker holds"
                 f" {self._deployment_id} generation {self._generation}"
             )
-        callbacks = Callbacks(on_failure=self._fail, on_taken=self._tell_taken, on_result=self._give_result)
+        callbacks = Callbacks(
+            on_failure=self._fail,
+            on_taken=self._tell_taken,
+            on_result=self._give_result,
+            on_unread=self._tell_unread,
+        )
         self._pipeline = Pipeline(request, self._stages, self._metrics, self._device, callbacks)
         self._pipeline.start()
-        self._write(Frame(kind=FrameKind.CONNECTED))
+        self._write(Frame(kind=FrameKind.CONNECTED, body=self._pipeline.door.address().SerializeToString()))
 
     def _take_input(self, frame: Frame) -> None:
         if self._pipeline is None:
@@ -118,6 +123,9 @@ class Worker:
         body = wire.result_to_bytes(result)
         self._outputs_ahead.acquire()
         self._write(Frame(kind=FrameKind.OUTPUT, session_id=result.session_id, sequence=result.sequence, body=body))
+
+    def _tell_unread(self, session_id: int) -> None:
+        self._write(Frame(kind=FrameKind.RESULTS_UNREAD, session_id=session_id))
 
     def _drain(self, body: bytes) -> None:
         if self._pipeline is not None:

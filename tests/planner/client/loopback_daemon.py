@@ -62,9 +62,12 @@ class LoopbackDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self, requests: Iterator[stage_daemon_pb2.SendInputsRequest], context: grpc.ServicerContext
     ) -> Iterator[stage_daemon_pb2.SendInputsResponse]:
         context.add_callback(self.ended_streams.release)
-        session = next(requests).open.session_id
+        opened = next(requests).open
+        session = opened.session_id
         if session not in self._sessions:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "outputs are not open")
+        if opened.host:
+            yield stage_daemon_pb2.SendInputsResponse()
         for request in requests:
             self.received.append(request.microbatch.sequence)
             self._sessions[session].put(request.microbatch)

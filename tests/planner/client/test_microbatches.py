@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from planner.client.microbatches import InputEncoder, carried, decode, kind_of_batch
+from planner.client.microbatches import InputEncoder, carried, decode, fill, kind_of_batch
 from planner.client.tensors import RawTensor, TensorKind
 from planner.errors import InvalidArgument
 from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
@@ -38,6 +38,12 @@ def tensor(value_id: int, name: str, *dims: Any) -> Value:
     return Value(id=value_id, kind=ValueKind.TENSOR, dtype=Dtype.FLOAT32, dims=dims, name=name)
 
 
+def encoded(encoder: InputEncoder, leaves: list[object]) -> list[stage_daemon_pb2.Datum]:
+    message = stage_daemon_pb2.Microbatch()
+    fill(message.values, encoder.encode(leaves))
+    return list(message.values)
+
+
 def zeros(*dims: int) -> np.ndarray:
     return np.zeros(dims, dtype=np.float32)
 
@@ -54,7 +60,7 @@ def test_only_what_is_no_constant_travels() -> None:
 
 def test_a_tensor_travels_with_its_dtype_dims_and_bytes() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    [datum] = InputEncoder(graph(tensor(1, "x", BATCH, 3))).encode([array])
+    [datum] = encoded(InputEncoder(graph(tensor(1, "x", BATCH, 3))), [array])
     assert datum.tensor.dtype == graph_pb2.DTYPE_FLOAT32
     assert list(datum.tensor.dims) == [2, 3]
     assert datum.tensor.data == array.tobytes()
@@ -84,7 +90,7 @@ def test_sizes_that_do_not_belong_together_are_refused(leaves: list[object], say
 def test_sizes_are_checked_for_each_microbatch_anew() -> None:
     encoder = InputEncoder(graph(tensor(1, "x", BATCH)))
     for size in (2, 3, 1000):
-        assert list(encoder.encode([zeros(size)])[0].tensor.dims) == [size]
+        assert list(encoded(encoder, [zeros(size)])[0].tensor.dims) == [size]
 
 
 def test_bounds_themselves_are_allowed() -> None:
@@ -118,7 +124,7 @@ def test_a_graph_without_inputs_takes_none() -> None:
     ],
 )
 def test_numbers_travel_as_what_the_graph_takes(kind: ValueKind, leaf: object, field: str, value: object) -> None:
-    [datum] = InputEncoder(graph(Value(id=1, kind=kind, name="n"))).encode([leaf])
+    [datum] = encoded(InputEncoder(graph(Value(id=1, kind=kind, name="n"))), [leaf])
     assert datum.WhichOneof("kind") == field
     assert decode([datum], TensorKind.NUMPY) == [value]
 
@@ -171,4 +177,4 @@ def test_each_dtype_has_a_name_on_the_wire() -> None:
     for dtype in Dtype:
         value = Value(id=1, kind=ValueKind.TENSOR, dtype=dtype, dims=(2,), name="x")
         raw = RawTensor(dtype=dtype, dims=(2,), data=bytes(2 * dtype.size_bytes))
-        assert decode(InputEncoder(graph(value)).encode([raw]), TensorKind.RAW) == [raw]
+        assert decode(encoded(InputEncoder(graph(value)), [raw]), TensorKind.RAW) == [raw]

@@ -12,6 +12,7 @@ import torch
 
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.control.sessions import Sessions
+from stage_daemon.transport.sockets import host_identity
 from tests.stage_daemon.control.daemons import (
     RolledOut,
     assert_results,
@@ -103,6 +104,28 @@ async def test_refusals_say_what_to_do(deployment: RolledOut) -> None:
         assert message in found[1]
     batches = [torch.randn(3, 8)]
     assert_results(batches, await run_session(deployment, 32, batches))
+
+
+async def test_the_workers_door_is_shown_to_clients_of_its_host(deployment: RolledOut) -> None:
+    for host, is_shown in ((host_identity(), True), ("elsewhere/1", False), ("", False)):
+        begin = opened(deployment.id, 61)
+        begin.host = host
+        results = deployment.last.ReceiveOutputs(stage_daemon_pb2.ReceiveOutputsRequest(open=begin))
+        assert (await results.read()).HasField("door") is is_shown
+        sending = deployment.first.SendInputs(timeout=WAIT_SECONDS)
+        await sending.write(stage_daemon_pb2.SendInputsRequest(open=begin))
+        if host:
+            answer = await sending.read()
+            assert (answer.sequence, answer.HasField("door")) == (0, is_shown)
+        await sending.done_writing()
+        assert await sending.read() is grpc.aio.EOF
+        results.cancel()
+        sessions = deployment.daemons["node1/cpu"].supervisor.find(deployment.id).sessions
+
+        async def left(sessions: Sessions = sessions) -> bool:
+            return not sessions.is_open(61)
+
+        await wait_for_async(left, "the session to end with its client")
 
 
 async def test_a_session_receives_and_sends_once(deployment: RolledOut) -> None:

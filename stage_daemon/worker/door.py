@@ -1,0 +1,271 @@
+"""Where clients of this host hand microbatches to the worker and get its results, past the supervisor.
+
+The protocol stands at WorkerDoor in stage_daemon.proto. The lane itself reads inputs and writes results; a thread of
+the door lets clients in and notices that they leave, and none of that happens per microbatch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import select
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.runtime.egress import Result
+from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
+from stage_daemon.transport.parcel import Item
+from stage_daemon.transport.ring import ALIGNMENT_BYTES
+from stage_daemon.transport.sockets import MAX_BUFFERS, host_identity
+from stage_daemon.worker import wire
+from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
+
+# Sequence, bytes of the message, bytes of the tensors.
+HEAD = struct.Struct("<QQQ")
+_SESSION = struct.Struct("<Q")
+_INPUTS, _OUTPUTS = b"i", b"o"
+_WELCOME = b"w"
+_TOKEN_BYTES = 16
+# What a stranger may take.
+_HELLO_SECONDS = 10.0
+# A message says what the tensors are, and no more.
+_MAX_MESSAGE_BYTES = 1 << 24
+_MAX_PAYLOAD_BYTES = 1 << 40
+
+
+class Door:
+    """`on_unread` is called with the session whose client leaves too many results unread; the client is then let go."""
+
+    def __init__(self, ingress: Ingress, input_format: InputFormat, on_unread: Callable[[int], None]) -> None:
+        self._ingress = ingress
+        self._input_format = input_format
+        self._on_unread = on_unread
+        self._token = secrets.token_hex(_TOKEN_BYTES).encode()
+        self._outlets: dict[int, Outlet] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # The kernel picks a free abstract name, which leaves nothing behind.
+        self._listener.bind("")
+        self._listener.listen()
+        threading.Thread(target=self._serve, name="door", daemon=True).start()
+
+    def address(self) -> stage_daemon_pb2.WorkerDoor:
+        name = self._listener.getsockname()[1:].decode()
+        return stage_daemon_pb2.WorkerDoor(host=host_identity(), socket_name=name, token=self._token.decode())
+
+    def give(self, result: Result) -> bool:
+        """False for a session that has not come through this door. Never waits for a client."""
+        outlet = self._outlets.get(result.session_id)
+        if outlet is None:
+            return False
+        if not outlet.give(_encode(result)):
+            self._on_unread(result.session_id)
+            outlet.end()
+        return True
+
+    def flush(self) -> None:
+        """Returns once every client has been given, or has left, all that is there for it."""
+        for outlet in tuple(self._outlets.values()):
+            outlet.flush()
+
+    def _serve(self) -> None:
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        sessions: dict[int, int] = {}
+        while True:
+            for number, _ in poller.poll():
+                if number in sessions:
+                    # A client says nothing here: it has left, or was let go.
+                    poller.unregister(number)
+                    self._outlets.pop(sessions.pop(number)).close()
+                    continue
+                opened = self._let_in()
+                if opened is not None:
+                    session_id, outlet = opened
+                    sessions[outlet] = session_id
+                    poller.register(outlet, select.POLLIN)
+
+    def _let_in(self) -> tuple[int, int] | None:
+        """The session and descriptor of a new outlet, if it is one."""
+        connection, _ = self._listener.accept()
+        connection.settimeout(_HELLO_SECONDS)
+        hello = b""
+        with contextlib.suppress(OSError):
+            hello = connection.recv(len(self._token) + 1 + _SESSION.size, socket.MSG_WAITALL)
+        token, purpose = hello[: len(self._token)], hello[len(self._token) : len(self._token) + 1]
+        whole = len(hello) == len(self._token) + 1 + _SESSION.size
+        if not whole or not secrets.compare_digest(token, self._token) or purpose not in (_INPUTS, _OUTPUTS):
+            connection.close()
+            return None
+        (session_id,) = _SESSION.unpack(hello[-_SESSION.size :])
+        connection.settimeout(None)
+        if purpose == _INPUTS:
+            self._ingress.add(Inlet(connection, session_id, self._input_format))
+        elif session_id not in self._outlets:
+            self._outlets[session_id] = Outlet(connection)
+        else:
+            connection.close()
+            return None
+        with contextlib.suppress(OSError):
+            connection.send(_WELCOME)
+        return (session_id, connection.fileno()) if purpose == _OUTPUTS else None
+
+
+class Inlet:
+    """One client's microbatches; see `ingress.Source`. Reads what is there and never waits for the rest."""
+
+    def __init__(self, connection: socket.socket, session_id: int, input_format: InputFormat) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._input_format = input_format
+        self._num_begun = 0
+        self._unread = memoryview(b"")
+        self._begin()
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def advance(self) -> Submission | None:
+        while True:
+            while self._unread:
+                try:
+                    num_read = self._connection.recv_into(self._unread, 0, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return None
+                if num_read == 0:
+                    raise ConnectionError("the client has left")
+                self._unread = self._unread[num_read:]
+            if self._payload is not None:
+                return self._finish(self._payload)
+            self._go_on()
+
+    def _begin(self) -> None:
+        self._head = bytearray(HEAD.size)
+        self._message: bytearray | None = None
+        self._payload: torch.Tensor | None = None
+        self._unread = memoryview(self._head)
+
+    def _go_on(self) -> None:
+        """From the head to the message, and on to the tensors. Raises ConnectionError for what no client sends."""
+        sequence, message_bytes, payload_bytes = HEAD.unpack(self._head)
+        if self._message is None:
+            self._num_begun += 1
+            if sequence != self._num_begun or message_bytes > _MAX_MESSAGE_BYTES or payload_bytes > _MAX_PAYLOAD_BYTES:
+                raise ConnectionError(f"microbatch {sequence} of {message_bytes} and {payload_bytes} bytes")
+            self._message = bytearray(message_bytes)
+            self._unread = memoryview(self._message)
+            return
+        try:
+            self._payload = torch.empty(payload_bytes, dtype=torch.uint8)
+        except RuntimeError as error:
+            raise ConnectionError(str(error)) from None
+        self._unread = self._payload.numpy().data
+
+    def _finish(self, payload: torch.Tensor) -> Submission:
+        message, input_format = bytes(self._message or b""), self._input_format
+
+        def read() -> tuple[Item, ...]:
+            return input_format.read(wire.raw_items_beside(message, payload.numpy().data))
+
+        submission = Submission(session_id=self._session_id, sequence=self._num_begun, read=read, acknowledged=False)
+        self._begin()
+        return submission
+
+
+class Outlet:
+    """One client's results. What the connection does not take at once waits here, within bounds."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._closed = False
+
+    def give(self, buffers: Sequence[bytes | memoryview]) -> bool:
+        """False where too much waits already. To a client that has left, anything can be given."""
+        with self._changed:
+            if self._closed:
+                return True
+            num_bytes = sum(map(len, buffers))
+            if self._waiting and (
+                len(self._waiting) >= MAX_WAITING_RESULTS or self._waiting_bytes + num_bytes > MAX_WAITING_BYTES
+            ):
+                return False
+            rest = b"".join(buffers) if self._waiting else self._write(buffers)
+            if rest:
+                if not self._waiting:
+                    threading.Thread(target=self._write_waiting, name="unread-results", daemon=True).start()
+                self._waiting.append(rest)
+                self._waiting_bytes += len(rest)
+            return True
+
+    def flush(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._waiting)
+
+    def end(self) -> None:
+        """What waits is dropped; whoever polls the connection sees its end."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        # Also ends a write that waits.
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.end()
+        self._connection.close()
+
+    def _write(self, buffers: Sequence[bytes | memoryview]) -> bytes:
+        """What the connection does not take at once."""
+        views = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        while views:
+            try:
+                sent = self._connection.sendmsg(views[:MAX_BUFFERS], (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except OSError:
+                # It has left; the door's thread will find out.
+                return b""
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if views:
+                views[0] = views[0][sent:]
+        return b"".join(views)
+
+    def _write_waiting(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting or self._closed:
+                    self._changed.notify_all()
+                    return
+                oldest = self._waiting[0]
+            with contextlib.suppress(OSError):
+                self._connection.sendall(oldest)
+            with self._changed:
+                if self._waiting and self._waiting[0] is oldest:
+                    self._waiting.popleft()
+                    self._waiting_bytes -= len(oldest)
+
+
+def _encode(result: Result) -> list[bytes | memoryview]:
+    payloads: list[torch.Tensor] = []
+    message = wire.result_to_bytes(result, payloads)
+    buffers: list[bytes | memoryview] = [b"", message]
+    num_bytes = 0
+    for payload in payloads:
+        buffers.append(bytes(-num_bytes % ALIGNMENT_BYTES))
+        buffers.append(payload.numpy().data)
+        num_bytes += -num_bytes % ALIGNMENT_BYTES + payload.numel()
+    buffers[0] = HEAD.pack(result.sequence, len(message), num_bytes)
+    return buffers

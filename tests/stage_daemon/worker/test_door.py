@@ -1,0 +1,343 @@
+"""The short cut between a client and a worker of one host, by the client's own end of it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+import torch
+
+from planner.client.connection import open_channel
+from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
+from planner.client.microbatches import decode, fill
+from planner.client.session import Session
+from planner.client.tensors import TensorKind, to_raw
+from planner.errors import Unavailable
+from planner.graph.ir import Dtype
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.errors import InvalidMicrobatch
+from stage_daemon.runtime.egress import Result
+from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
+from stage_daemon.transport import sockets
+from stage_daemon.transport.declared import DeclaredValue, Symbol, SymbolReference, ValueKind
+from stage_daemon.transport.parcel import MicrobatchFailure
+from stage_daemon.worker import door as door_module
+from stage_daemon.worker.door import HEAD, Door
+from tests.planner.client.loopback_daemon import LoopbackDaemon, serving
+from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for
+
+ROWS = SymbolReference(1)
+VALUES = (
+    DeclaredValue(value_id=1, name="flags", kind=ValueKind.TENSOR, dtype=torch.bool, dims=(ROWS,)),
+    DeclaredValue(value_id=2, name="count", kind=ValueKind.INTEGER),
+    DeclaredValue(value_id=3, name="x", kind=ValueKind.TENSOR, dtype=torch.float32, dims=(ROWS, 3)),
+)
+INPUT_FORMAT = InputFormat(values=VALUES, symbols={1: Symbol(id=1, name="rows", lower=0)}, device=torch.device("cpu"))
+Items = tuple[torch.Tensor, int, torch.Tensor]
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.taken: list[Submission] = []
+        self.unread: list[int] = []
+        self.ingress = Ingress(self.taken.append)
+        self.door = Door(self.ingress, INPUT_FORMAT, self.unread.append)
+
+    def passage(self, purpose: bytes, session_id: int = 7) -> Passage:
+        return Passage(self.door.address(), purpose, session_id)
+
+    def take(self) -> tuple[tuple[int, int], tuple[object, ...]]:
+        submission = self.ingress.take()
+        assert submission is not None
+        return (submission.session_id, submission.sequence), submission.read()
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker()
+
+
+def items(rows: int) -> Items:
+    return torch.arange(rows) % 2 == 0, rows, torch.randn(rows, 3)
+
+
+def send(passage: Passage, sequence: int, sent: Items) -> None:
+    message = stage_daemon_pb2.Microbatch(sequence=sequence)
+    payloads: list[memoryview] = []
+    fill(
+        message.values,
+        [to_raw(sent[0], Dtype.BOOL), sent[1], to_raw(sent[2], Dtype.FLOAT32)],
+        payloads,
+    )
+    passage.send(sequence, message.SerializeToString(), payloads, WAIT_SECONDS)
+
+
+def result(passage: Passage) -> tuple[int, list[object]]:
+    taken = passage.take(WAIT_SECONDS)
+    assert taken is not None
+    response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(taken[0])
+    return response.sequence, decode(response.result.values, TensorKind.TORCH, taken[1])
+
+
+def assert_same(found: object, sent: Items) -> None:
+    assert isinstance(found, tuple | list)
+    assert torch.equal(found[0], sent[0])
+    assert found[1] == sent[1]
+    assert torch.equal(found[2], sent[2])
+
+
+def test_both_services_mean_the_same_host() -> None:
+    assert host_identity() == sockets.host_identity() != ""
+
+
+def test_microbatches_come_in_with_their_values(worker: Worker) -> None:
+    passage = worker.passage(INPUTS)
+    for sequence, rows in enumerate((5, 1, 0, 300), start=1):
+        sent = items(rows)
+        send(passage, sequence, sent)
+        place, found = worker.take()
+        assert place == (7, sequence)
+        assert_same(found, sent)
+        assert found[2].data_ptr() % 64 == 0
+    # Nobody acknowledges what comes this way.
+    assert worker.taken == []
+
+
+def test_results_go_to_the_session_that_they_are_of(worker: Worker) -> None:
+    passages = {session_id: worker.passage(OUTPUTS, session_id) for session_id in (1, 2)}
+    given = {session_id: [items(rows) for rows in (2, 0, 50)] for session_id in passages}
+    for sequence in (1, 2, 3):
+        for session_id in passages:
+            sent = given[session_id][sequence - 1]
+            assert worker.door.give(Result(session_id=session_id, sequence=sequence, items=sent))
+    assert not worker.door.give(Result(session_id=3, sequence=1))
+    for session_id, passage in passages.items():
+        for sequence in (1, 2, 3):
+            found = result(passage)
+            assert found[0] == sequence
+            assert_same(found[1], given[session_id][sequence - 1])
+
+
+def test_a_failure_and_a_result_that_cannot_be_sent(worker: Worker) -> None:
+    passage = worker.passage(OUTPUTS)
+    failure = MicrobatchFailure(reason="STAGE_FAILED", message="index out of range", stage=1)
+    worker.door.give(Result(session_id=7, sequence=1, failure=failure))
+    worker.door.give(Result(session_id=7, sequence=2, items=(torch.ones(3), torch.ones(1, dtype=torch.uint16))))
+    worker.door.give(Result(session_id=7, sequence=3, items=items(2)))
+    for reason in ("STAGE_FAILED", "INVALID_ARGUMENT"):
+        taken = passage.take(WAIT_SECONDS)
+        assert taken is not None
+        assert stage_daemon_pb2.ReceiveOutputsResponse.FromString(taken[0]).failure.reason == reason
+        assert len(taken[1]) == 0
+    assert result(passage)[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("token", "purpose"), [("0" * 32, INPUTS), ("", INPUTS), ("0" * 32, OUTPUTS), (None, b"x"), (None, b"")]
+)
+def test_strangers_are_turned_away(worker: Worker, token: str | None, purpose: bytes) -> None:
+    address = worker.door.address()
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(f"\0{address.socket_name}")
+        stranger.sendall((address.token if token is None else token).encode() + purpose + bytes(8))
+        stranger.shutdown(socket.SHUT_WR)
+        assert stranger.recv(1) == b""
+    passage = worker.passage(OUTPUTS)
+    worker.door.give(Result(session_id=7, sequence=1))
+    assert result(passage) == (1, [])
+
+
+def test_one_way_out_for_each_session(worker: Worker) -> None:
+    first = worker.passage(OUTPUTS)
+    with pytest.raises(ConnectionError):
+        worker.passage(OUTPUTS)
+    worker.door.give(Result(session_id=7, sequence=1))
+    assert result(first) == (1, [])
+
+
+def test_half_a_microbatch_holds_nobody_up(worker: Worker) -> None:
+    slow, quick = worker.passage(INPUTS, 1), worker.passage(INPUTS, 2)
+    slow._socket.sendall(HEAD.pack(1, 100, 0)[:10])
+    for sequence in (1, 2):
+        send(quick, sequence, items(2))
+        assert worker.take()[0] == (2, sequence)
+
+
+@pytest.mark.parametrize(
+    "head", [HEAD.pack(2, 10, 0), HEAD.pack(1, 1 << 40, 0), HEAD.pack(1, 0, 1 << 60), HEAD.pack(1, 0, 1 << 39)]
+)
+def test_a_client_that_breaks_the_protocol_is_let_go(worker: Worker, head: bytes) -> None:
+    broken, good = worker.passage(INPUTS, 1), worker.passage(INPUTS, 2)
+    broken._socket.sendall(head)
+    send(good, 1, items(2))
+    assert worker.take()[0] == (2, 1)
+    wait_for(lambda: not _is_open(broken, worker, good), "the broken client's connection to end")
+
+
+def _is_open(passage: Passage, worker: Worker, other: Passage) -> bool:
+    try:
+        return passage._socket.recv(1, socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("message", "payload", "words"),
+    [
+        (b"\xff\xff", b"", "no Microbatch"),
+        (stage_daemon_pb2.Microbatch().SerializeToString(), b"", "found 0 values, needs 3"),
+        (None, b"\0" * 20, r"'x'.*0 bytes.*need 24"),
+    ],
+)
+def test_a_microbatch_that_does_not_fit_fails_alone(
+    worker: Worker, message: bytes | None, payload: bytes, words: str
+) -> None:
+    passage = worker.passage(INPUTS)
+    if message is None:
+        whole = stage_daemon_pb2.Microbatch()
+        sent = items(2)
+        fill(whole.values, [to_raw(sent[0], Dtype.BOOL), 2, to_raw(sent[2], Dtype.FLOAT32)], [])
+        message = whole.SerializeToString()
+    passage.send(1, message, [memoryview(payload)], WAIT_SECONDS)
+    with pytest.raises(InvalidMicrobatch, match=words):
+        worker.take()
+    send(passage, 2, items(1))
+    assert worker.take()[0] == (7, 2)
+
+
+def test_what_was_sent_before_the_end_is_taken_and_nothing_after(worker: Worker) -> None:
+    passage = worker.passage(INPUTS)
+    for sequence in (1, 2, 3):
+        send(passage, sequence, items(2))
+    worker.ingress.close()
+    assert [worker.take()[0][1] for _ in range(3)] == [1, 2, 3]
+    assert worker.ingress.take() is None
+    with pytest.raises(ConnectionError):
+        send(passage, 4, items(2))
+
+
+def test_a_slow_reader_loses_nothing_and_holds_nobody_up(worker: Worker) -> None:
+    passage = worker.passage(OUTPUTS)
+    big = (torch.ones(1), 0, torch.arange(300_000.0))
+    for sequence in range(1, 21):
+        worker.door.give(Result(session_id=7, sequence=sequence, items=big))
+    for sequence in range(1, 21):
+        number, found = result(passage)
+        assert number == sequence
+        assert_same(found, big)
+    worker.door.flush()
+    assert worker.unread == []
+
+
+def test_a_client_that_never_reads_loses_its_session(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "MAX_WAITING_RESULTS", 3)
+    passage = worker.passage(OUTPUTS)
+    big = (torch.arange(300_000.0),)
+    for sequence in range(1, 10):
+        worker.door.give(Result(session_id=7, sequence=sequence, items=big))
+    assert worker.unread == [7]
+    worker.door.flush()
+    # What the connection holds already can be read; then it ends.
+    while passage.take(WAIT_SECONDS) is not None:
+        pass
+
+
+def test_bytes_that_wait_are_bounded_too(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "MAX_WAITING_BYTES", 2_000_000)
+    passage = worker.passage(OUTPUTS)
+    for sequence in range(1, 10):
+        worker.door.give(Result(session_id=7, sequence=sequence, items=(torch.arange(300_000.0),)))
+    assert worker.unread == [7]
+    passage.close()
+
+
+def test_a_client_that_has_left_is_forgotten(worker: Worker) -> None:
+    worker.passage(OUTPUTS).close()
+    wait_for(lambda: not worker.door.give(Result(session_id=7, sequence=1)), "the session to be forgotten")
+    worker.passage(OUTPUTS)
+
+
+class WithDoor(LoopbackDaemon):
+    """A daemon whose worker's results go by the door; `says` is what it does when they have been sent."""
+
+    def __init__(self, worker: Worker, door: stage_daemon_pb2.WorkerDoor) -> None:
+        super().__init__()
+        self._worker = worker
+        self._door = door
+
+    def ReceiveOutputs(
+        self, request: stage_daemon_pb2.ReceiveOutputsRequest, context: grpc.ServicerContext
+    ) -> Iterator[stage_daemon_pb2.ReceiveOutputsResponse]:
+        session_id = request.open.session_id
+        self._sessions[session_id] = None  # type: ignore[assignment]
+        yield stage_daemon_pb2.ReceiveOutputsResponse(door=self._door)
+        for _ in range(3):
+            submission = self._worker.ingress.take()
+            assert submission is not None
+            sent = submission.read()
+            self._worker.door.give(Result(session_id=session_id, sequence=submission.sequence, items=sent))
+        for outlet in tuple(self._worker.door._outlets.values()):
+            outlet.end()
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the worker died")
+
+    def SendInputs(
+        self, requests: Iterator[stage_daemon_pb2.SendInputsRequest], context: grpc.ServicerContext
+    ) -> Iterator[stage_daemon_pb2.SendInputsResponse]:
+        next(requests)
+        yield stage_daemon_pb2.SendInputsResponse(door=self._door)
+        for request in requests:
+            raise AssertionError(f"{request} came by the stream")
+
+
+@contextmanager
+def session(daemon: LoopbackDaemon) -> Iterator[Session]:
+    with serving(daemon) as address:
+        channel = open_channel(address, message_bytes=1 << 20)
+        with Session(
+            deployment_id="dep-1",
+            inputs=channel,
+            outputs=channel,
+            unreachable=address,
+            deadline_seconds=WAIT_SECONDS,
+        ) as opened:
+            yield opened
+        channel.close()
+
+
+@pytest.mark.services
+def test_results_on_their_way_come_before_what_ended_the_session(worker: Worker) -> None:
+    with session(WithDoor(worker, worker.door.address())) as opened:
+        batches = [items(rows) for rows in (2, 40, 1)]
+        for flags, count, x in batches:
+            opened.send([to_raw(flags, Dtype.BOOL), count, to_raw(x, Dtype.FLOAT32)])
+        wait_for(lambda: not opened._arrivals.empty(), "the daemon to say that the worker died")
+        for batch in batches:
+            arrival = opened.take()
+            assert_same(decode(arrival.response.result.values, TensorKind.TORCH, arrival.payload), batch)
+        with pytest.raises(Unavailable, match="the worker died"):
+            opened.take()
+
+
+@pytest.mark.services
+def test_a_door_that_cannot_be_reached_leaves_the_stream() -> None:
+    class Unreachable(LoopbackDaemon):
+        def ReceiveOutputs(
+            self, request: stage_daemon_pb2.ReceiveOutputsRequest, context: grpc.ServicerContext
+        ) -> Iterator[stage_daemon_pb2.ReceiveOutputsResponse]:
+            answers = super().ReceiveOutputs(request, context)
+            next(answers)
+            yield stage_daemon_pb2.ReceiveOutputsResponse(
+                door=stage_daemon_pb2.WorkerDoor(host=host_identity(), socket_name="nobody-listens", token="x")
+            )
+            yield from answers
+
+    with session(Unreachable()) as opened:
+        opened.send([5])
+        arrival = opened.take()
+        assert arrival.response.result.values[0].integer == 5
+        assert arrival.payload is None
