@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -15,8 +16,10 @@ import torch
 MAX_EXTENT_FACTOR = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TensorLayout:
+    """Both ends of an edge keep one for each shape, so what follows from it is worked out once."""
+
     dtype: torch.dtype
     dims: tuple[int, ...]
     # In elements.
@@ -26,37 +29,37 @@ class TensorLayout:
         if len(self.dims) != len(self.strides) or min((0, *self.dims, *self.strides)) < 0:
             raise ValueError(f"dims {self.dims} with strides {self.strides}")
 
-    @property
+    @cached_property
     def core_dims(self) -> tuple[int, ...]:
         """Dims with the stride-0 ones as 1."""
         return tuple(
             min(size, 1) if stride == 0 else size for size, stride in zip(self.dims, self.strides, strict=True)
         )
 
-    @property
+    @cached_property
     def num_core_elements(self) -> int:
         return math.prod(self.core_dims)
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Bytes that travel."""
         return self.num_core_elements * self.dtype.itemsize
 
-    @property
+    @cached_property
     def extent(self) -> int:
         """Elements from the first to the last, gaps included."""
         if self.num_core_elements == 0:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.core_dims, self.strides, strict=True))
 
-    @property
+    @cached_property
     def order(self) -> tuple[int, ...]:
         """Dimensions of the core with more than one element, outermost first: the order of the bytes."""
         core = self.core_dims
         wide = (position for position, size in enumerate(core) if size > 1)
         return tuple(sorted(wide, key=lambda position: (-self.strides[position], position)))
 
-    @property
+    @cached_property
     def is_dense(self) -> bool:
         return self.dense_strides() == self.strides
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
@@ -100,42 +100,38 @@ class StreamSender:
         self._lifeline.close()
 
     def _put(self, parcel: Parcel, outline: Outline | None, payloads: list[torch.Tensor]) -> None:
-        header = Header(
-            kind=parcel.kind, microbatch=parcel.microbatch, session_id=parcel.session_id, sequence=parcel.sequence
-        )
         if outline is None:
             text = failure_text.encode(parcel.failure) if parcel.failure is not None else b""
-            self._write(replace(header, payload_bytes=len(text)), self._format.no_contents, [text])
+            self._write(_header(parcel, len(text)), self._format.no_contents, [text])
         elif self._link.pipe is not None:
-            self._put_in_pipe(self._link.pipe, header, outline, payloads)
+            self._put_in_pipe(self._link.pipe, parcel, outline, payloads)
         else:
-            self._put_memory(header, outline, payloads)
+            self._put_memory(parcel, outline, payloads)
 
-    def _put_in_pipe(self, pipe: Pipe, header: Header, outline: Outline, payloads: list[torch.Tensor]) -> None:
-        header = replace(header, payload_bytes=outline.payload_bytes, place=PLACE_PIPE)
-        self._write(header, outline.encoded_contents, [])
+    def _put_in_pipe(self, pipe: Pipe, parcel: Parcel, outline: Outline, payloads: list[torch.Tensor]) -> None:
+        self._write(_header(parcel, outline.payload_bytes, PLACE_PIPE), outline.encoded_contents)
         flat = [
             _flat(payload, size_bytes).to(pipe.device)
             for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True)
         ]
         self._pending.append([pipe.send(payload) for payload in flat])
 
-    def _put_memory(self, header: Header, outline: Outline, payloads: list[torch.Tensor]) -> None:
+    def _put_memory(self, parcel: Parcel, outline: Outline, payloads: list[torch.Tensor]) -> None:
         slot = self._slot(outline.slot_bytes) if self._link.shares_memory and payloads else None
         sized = [
             (_on_host(payload, size_bytes), size_bytes)
             for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True)
         ]
         if slot is None:
-            header = replace(header, payload_bytes=outline.payload_bytes)
-            self._write(header, outline.encoded_contents, [_memory(payload, size) for payload, size in sized])
+            memory = [_memory(payload, size_bytes) for payload, size_bytes in sized]
+            self._write(_header(parcel, outline.payload_bytes), outline.encoded_contents, memory)
             return
         assert self._ring is not None
         offset = 0
         for payload, size_bytes in sized:
             self._ring.write(slot, offset, payload.data_ptr(), size_bytes)
             offset += aligned(size_bytes)
-        self._write(replace(header, payload_bytes=outline.payload_bytes, place=slot), outline.encoded_contents, [])
+        self._write(_header(parcel, outline.payload_bytes, slot), outline.encoded_contents)
 
     def _slot(self, slot_bytes: int) -> int | None:
         """None where the receiver still uses all: the payload then follows its header, and nobody waits for memory."""
@@ -148,7 +144,7 @@ class StreamSender:
                 os.close(descriptor)
         return self._ring.take()
 
-    def _write(self, header: Header, encoded_contents: bytes, payloads: Sequence[bytes | memoryview]) -> None:
+    def _write(self, header: Header, encoded_contents: bytes, payloads: Sequence[bytes | memoryview] = ()) -> None:
         buffers = [memoryview(self._format.encode_around(encoded_contents, header))]
         buffers += [memoryview(payload) for payload in payloads]
         while buffers:
@@ -365,6 +361,17 @@ class StreamReceiver:
         self._lifeline.fail(error)
         self._lifeline.raise_if_down()
         raise error
+
+
+def _header(parcel: Parcel, payload_bytes: int, place: int = PLACE_BEHIND_HEADER) -> Header:
+    return Header(
+        kind=parcel.kind,
+        microbatch=parcel.microbatch,
+        session_id=parcel.session_id,
+        sequence=parcel.sequence,
+        payload_bytes=payload_bytes,
+        place=place,
+    )
 
 
 def _memory(tensor: torch.Tensor, num_bytes: int) -> memoryview:
