@@ -75,6 +75,7 @@ class DeploymentCalls(GraphCalls):
         return Pipeline(
             graph=self.read_graph(deployment.graph_id),
             deployment_id=deployment.id,
+            num_stages=len(deployment.stages),
             input_address=deployment.input_address,
             output_address=deployment.output_address,
             deadline_seconds=deadline_seconds,

@@ -20,6 +20,11 @@ from planner.graph.ir import Graph
 from protos.v1 import planner_pb2
 
 DATA_MESSAGE_BYTES = 1 << 30
+# One that a stage computes with and one on the way to it; two more are with the client.
+_MICROBATCHES_PER_STAGE = 2
+_MICROBATCHES_OF_CLIENT = 2
+# A few more cost little and even out microbatches of unequal length.
+_MIN_WINDOW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Pipeline:
         *,
         graph: Graph,
         deployment_id: str,
+        num_stages: int,
         input_address: str,
         output_address: str,
         deadline_seconds: float,
@@ -48,6 +54,8 @@ class Pipeline:
     ) -> None:
         self.graph = graph
         self.deployment_id = deployment_id
+        # As many as keep all stages busy.
+        self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_STAGE * num_stages + _MICROBATCHES_OF_CLIENT)
         self._encoder = InputEncoder(graph)
         self._inputs = open_channel(input_address, message_bytes=DATA_MESSAGE_BYTES)
         self._outputs = open_channel(output_address, message_bytes=DATA_MESSAGE_BYTES)
@@ -60,8 +68,8 @@ class Pipeline:
         [output] = self.run([Batch(args, kwargs)])
         return output
 
-    def run(self, batches: Iterable[Any], window: int = 8, *, raise_failures: bool = True) -> Iterator[Any]:
-        """Each batch's output, in order, with at most `window` batches in flight.
+    def run(self, batches: Iterable[Any], window: int | None = None, *, raise_failures: bool = True) -> Iterator[Any]:
+        """Each batch's output, in order, with at most `window` batches in flight; None: `default_window`.
 
         A batch is a Batch, a tuple of arguments, a dict of keyword arguments, or the only argument itself. A batch that
         fails in a stage raises MicrobatchFailed; with `raise_failures` off the error stands in its output's place
@@ -77,9 +85,10 @@ class Pipeline:
                 yield result
 
     def run_leaves(
-        self, microbatches: Iterable[Sequence[object]], window: int = 8
+        self, microbatches: Iterable[Sequence[object]], window: int | None = None
     ) -> Iterator[list[object] | MicrobatchFailed]:
         """As run, on the graph's non-constant inputs and outputs in order; failures are given, never raised."""
+        window = self.default_window if window is None else window
         if window < 1:
             raise InvalidArgument(f"window is {window}, needs at least 1")
         try:

@@ -8,10 +8,10 @@ microbatches go by its worker's door, and the stream only tells of what ends the
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import secrets
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +27,7 @@ from planner.client.status import error_from_rpc
 from planner.errors import PlannerError, Unavailable
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 
+_READ_BYTES = 4096
 # A worker that ends has results on the way for no longer, once its daemon has said that it ends.
 _LAST_RESULTS_SECONDS = 5.0
 
@@ -65,7 +66,8 @@ class Session:
         self._openings: queue.SimpleQueue[_Opening | PlannerError] = queue.SimpleQueue()
         self._arrivals: queue.SimpleQueue[stage_daemon_pb2.ReceiveOutputsResponse | PlannerError] = queue.SimpleQueue()
         # Readable once something has arrived by a stream.
-        self._arrived = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._arrived, self._arrive_here = socket.socketpair()
+        self._arrive_here.setblocking(False)
         self._input: Passage | None = None
         self._output: Passage | None = None
         self._calls: list[Any] = []
@@ -139,7 +141,7 @@ class Session:
             is_told = not self._arrivals.empty()
             if is_told:
                 remaining = min(remaining, _LAST_RESULTS_SECONDS)
-            ready = _readable([output.fileno()] if is_told else [output.fileno(), self._arrived], remaining)
+            ready = _readable([output.fileno()] if is_told else [output.fileno(), self._arrived.fileno()], remaining)
             if output.fileno() in ready:
                 with contextlib.suppress(OSError):
                     taken = output.take(remaining)
@@ -151,7 +153,7 @@ class Session:
             if is_told:
                 return self._from_daemon()
             if ready:
-                os.eventfd_read(self._arrived)
+                self._arrived.recv(_READ_BYTES)
         raise self._overdue()
 
     def _opening(self) -> stage_daemon_pb2.WorkerDoor | None:
@@ -187,7 +189,9 @@ class Session:
 
     def _arrive(self, answer: stage_daemon_pb2.ReceiveOutputsResponse | PlannerError) -> None:
         self._arrivals.put(answer)
-        os.eventfd_write(self._arrived, 1)
+        # Where no more fits, it is readable already.
+        with contextlib.suppress(BlockingIOError):
+            self._arrive_here.send(b".")
 
     def _read(self, call: Any, take: Callable[[Any], None], *, opens: bool, ends_early: bool) -> None:
         """`opens`: the first answer is an opening. `ends_early`: the normal end, too, means that something is wrong."""
@@ -223,7 +227,8 @@ class Session:
                 passage.close()
         for thread in self._threads:
             thread.join()
-        os.close(self._arrived)
+        self._arrived.close()
+        self._arrive_here.close()
 
 
 def _readable(descriptors: Sequence[int], timeout_seconds: float) -> list[int]:

@@ -66,6 +66,22 @@ def test_no_more_than_the_window_is_in_flight() -> None:
     assert len(results) == 10
 
 
+@pytest.mark.parametrize(("num_stages", "window"), [(1, 8), (3, 8), (20, 42)])
+def test_a_window_of_its_own_keeps_all_stages_busy(num_stages: int, window: int) -> None:
+    daemon = LoopbackDaemon()
+    daemon.gate.clear()
+    with loopback_pipeline(daemon, num_stages=num_stages) as pipeline:
+        assert pipeline.default_window == window
+        reader = threading.Thread(target=lambda: list(pipeline.run(batch(number) for number in range(60))))
+        reader.start()
+        wait_until(lambda: len(daemon.received) == window)
+        time.sleep(0.1)
+        assert len(daemon.received) == window
+        daemon.gate.set()
+        reader.join(timeout=120)
+    assert len(daemon.received) == 60
+
+
 def test_results_are_given_before_the_window_is_full() -> None:
     daemon = LoopbackDaemon()
     given: list[int] = []
