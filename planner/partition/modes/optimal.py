@@ -41,7 +41,7 @@ from planner.partition.portfolio.cut_search import climb
 from planner.partition.portfolio.exact_ideals import least_over_ideals
 from planner.partition.portfolio.fewest_stages import fewest_stages
 from planner.partition.portfolio.other_modes import offer_other_modes, offer_single_devices
-from planner.partition.portfolio.other_orders import offer_other_orders
+from planner.partition.portfolio.other_orders import MAX_REORDERED_NODES, offer_other_orders
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.portfolio.program_orders import Bundles, bundles_of
 from planner.partition.portfolio.reasons import reasons
@@ -195,17 +195,19 @@ def _improve(found: Portfolio, bundles: Bundles) -> None:
     request = found.request
     if found.best is None or found.is_proven:
         return
-    climbed = climb(
-        found.problem,
-        bundles,
-        found.best,
-        request.objective,
-        num_stages=request.num_stages,
-        target=found.bound,
-        effort=request.effort,
-        saturate=request.saturate_host,
-    )
-    found.keep(climbed)
+    few = found.problem.num_nodes <= MAX_REORDERED_NODES
+    for start in [found.best, *(found.runners_up if few else ())]:
+        climbed = climb(
+            found.problem,
+            bundles,
+            start,
+            request.objective,
+            num_stages=request.num_stages,
+            target=found.bound,
+            effort=request.effort,
+            saturate=request.saturate_host,
+        )
+        found.keep(climbed)
 
 
 def _copies(found: Portfolio) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from planner.partition.ordered.compute_reach import furthest_end
 from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_kind, by_runs, host_by_host
 from planner.partition.ordered.hosts import Hosts, hosts_of
-from planner.partition.ordered.least_over_walks import MAX_WORDS, WalkLoads, least_over_walks, num_words
+from planner.partition.ordered.least_over_walks import MAX_WORDS, Walk, WalkLoads, least_over_walks, num_words
 from planner.partition.ordered.program_pass import kept_by_stage
 from planner.partition.ordered.segment_loads import SegmentLoads
 from planner.partition.ordered.segments import Segments
@@ -44,7 +44,8 @@ def over_many_devices(
     """None where devices are of too many kinds, or positions too many.
 
     Exact, with a layout of that value, over equal links; and where only neighbours exchange or tensors are relayed, for
-    few devices, or where the devices of the bound's walk exist.
+    few devices, or where the devices of the bound's walk exist. Where others exchange too, there are also plans made as
+    if that took as long as it may.
     """
     hosts, kept_microbatches = hosts_of(problem), kept_by_stage(problem, num_stages)
     places = bool(num_stages) or len({kept_microbatches(stage) for stage in range(problem.num_devices)}) > 1
@@ -52,17 +53,27 @@ def over_many_devices(
     table = _walk_loads(problem, hosts, chosen, positions, kept_microbatches, limit) if chosen else None
     if table is None:
         return None
-    bound, *others = chosen
-    walk = least_over_walks(bound, table, limit=limit, num_stages=num_stages)
-    found = [walk]
-    for walks in others if walk.boundaries and not (walk.devices and bound.behind) else ():
-        found.append(least_over_walks(walks, table, limit=min(limit, *(one.value for one in found[1:]), np.inf)))
+    found = _found(chosen, table, limit, num_stages)
+    if hosts.count > 1 and found[0].boundaries and not problem.relay:
+        cautious = _walk_loads(problem, hosts, chosen, positions, kept_microbatches, limit, cautious=True)
+        if cautious is not None and not np.array_equal(cautious.loads, table.loads):
+            found += _found(chosen, cautious, limit, num_stages)
     return ManyDevices(
         layouts=tuple(
             (tuple(positions[list(walk.boundaries)].tolist()), walk.devices) for walk in found if walk.devices
         ),
-        value=walk.value,
+        value=found[0].value,
     )
+
+
+def _found(chosen: list[DeviceWalks], table: WalkLoads, limit: float, num_stages: int) -> list[Walk]:
+    """The walk of the bound, and ever better plans if there is something below the limit and it is none."""
+    bound, *others = chosen
+    found = [least_over_walks(bound, table, limit=limit, num_stages=num_stages)]
+    for walks in others if found[0].boundaries and not (found[0].devices and bound.behind) else ():
+        limit = min(limit, *(walk.value for walk in found[1:]), np.inf)
+        found.append(least_over_walks(walks, table, limit=limit))
+    return found
 
 
 def affordable(problem: PartitionProblem, num_positions: int, max_words: float = np.inf) -> bool:
@@ -98,13 +109,15 @@ def _walk_loads(
     positions: Integers,
     kept_microbatches: Callable[[int], int],
     limit: float,
+    *,
+    cautious: bool = False,
 ) -> WalkLoads | None:
     kept = [kept_microbatches(stage) for stage in range(problem.num_devices)]
     labels = list(dict.fromkeys(edge.label for one in walks for edge in one.edges))
     variants = [label._replace(kept_microbatches=count) for count in dict.fromkeys(kept) for label in labels]
     if len(variants) * positions.size**2 > MAX_LOADS:
         return None
-    segments, stage_loads = Segments(problem), SegmentLoads(problem, variants)
+    segments, stage_loads = Segments(problem), SegmentLoads(problem, variants, cautious=cautious)
     loads = np.full((len(variants), positions.size, positions.size), np.inf)
     furthest = np.searchsorted(positions, furthest_end(problem, limit)[positions], side="right")
     for index, start in enumerate(positions[:-1].tolist()):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.assignment import Assignment
+from planner.partition.objective import Objective
+from planner.partition.ordered.many_devices import over_many_devices
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
-from planner.partition.ordered.program_pass import Layout, ordered_pass
+from planner.partition.ordered.program_pass import ordered_pass
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.portfolio.program_orders import Bundles, program_orders, reordered
-from planner.partition.problem import Integers
+from planner.partition.problem import Integers, PartitionProblem
 
 # Larger programs are searched in their own order alone.
 MAX_REORDERED_NODES = 800
@@ -21,7 +23,10 @@ def offer_other_orders(found: Portfolio, bundles: Bundles) -> None:
     if found.is_proven or problem.num_nodes > MAX_REORDERED_NODES * request.effort:
         return
     for order in program_orders(problem, bundles):
-        shared = ordered_pass(reordered(problem, order, bundles), request.num_stages)
+        moved = reordered(problem, order, bundles)
+        shared = ordered_pass(moved, request.num_stages)
+        if not shared.complete:
+            _offer_walks(found, moved, order)
         allowed = allowed_positions(shared.problem)
         coarse = shared.search(few_positions(shared.problem, OTHER_ORDERS_POSITIONS))
         solutions = [coarse]
@@ -31,14 +36,21 @@ def offer_other_orders(found: Portfolio, bundles: Bundles) -> None:
         for solution in solutions:
             layout = shared.layout(solution.boundaries, solution.classes)
             if layout is not None:
-                found.offer(_in_order(layout, order))
+                found.offer(_in_order(layout.boundaries, layout.devices, order))
 
 
-def _in_order(layout: Layout, order: Integers) -> Assignment:
+def _offer_walks(found: Portfolio, moved: PartitionProblem, order: Integers) -> None:
+    positions, limit = few_positions(moved, OTHER_ORDERS_POSITIONS), np.inf
+    if found.request.objective is Objective.THROUGHPUT:
+        limit = found.limit
+    walks = over_many_devices(moved, positions, limit=limit, num_stages=found.request.num_stages)
+    for boundaries, devices in walks.layouts if walks is not None else ():
+        found.offer(_in_order(boundaries, devices, order))
+
+
+def _in_order(boundaries: tuple[int, ...], devices: tuple[int, ...], order: Integers) -> Assignment:
     stage_of_node = np.empty(order.size, dtype=np.int64)
-    stage_of_node[order] = np.repeat(np.arange(len(layout.devices)), np.diff(layout.boundaries))
+    stage_of_node[order] = np.repeat(np.arange(len(devices)), np.diff(boundaries))
     return Assignment(
-        stage_of_node=tuple(stage_of_node.tolist()),
-        device_of_stage=layout.devices,
-        reasons=("",) * len(layout.devices),
+        stage_of_node=tuple(stage_of_node.tolist()), device_of_stage=devices, reasons=("",) * len(devices)
     )

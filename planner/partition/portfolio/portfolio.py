@@ -9,14 +9,17 @@ from planner.partition.request import Request
 
 # Relative: a value this close to the bound is proven, and the search for better ones ends.
 PROVEN = 2e-9
+# The local search begins beside the best: from the second and third of what was offered it ends elsewhere.
+MAX_RUNNERS_UP = 2
 
 
 class Portfolio:
-    """Searches offer what they find and raise the bound as far as they prove it."""
+    """Searches offer what they find and raise the bound as far as they prove it. `runners_up`: next to the best."""
 
     def __init__(self, problem: PartitionProblem, request: Request) -> None:
         self.problem, self.request = problem, request
         self.best: Scored | None = None
+        self.runners_up: list[Scored] = []
         self.bound = 0.0
 
     def offer(self, assignment: Assignment | None) -> Scored | None:
@@ -29,8 +32,12 @@ class Portfolio:
 
     def keep(self, found: Scored) -> None:
         asked = self.request.num_stages
-        if (not asked or found.assignment.num_stages == asked) and found.is_better_than(self.best):
-            self.best = found
+        if asked and found.assignment.num_stages != asked:
+            return
+        if found.is_better_than(self.best):
+            found, self.best = self.best or found, found
+        if found.fits and found is not self.best:
+            self.runners_up = sorted([*self.runners_up, found], key=lambda one: one.value)[:MAX_RUNNERS_UP]
 
     def prove(self, bound: float) -> None:
         self.bound = max(self.bound, bound)
