@@ -65,9 +65,15 @@ class PlannerServer:
 
 
 async def _add_services(server: grpc.aio.Server, settings: Settings, resources: AsyncExitStack) -> None:
-    resources.enter_context(_own(settings.staging_dir))
+    # Two servers on one folder would write each other's uploads.
+    refusal = f"another planner-server uses {settings.staging_dir}; give this one a --data-dir of its own"
+    resources.enter_context(_own(settings.staging_dir / "lock", refusal))
     blobs = BlobStore(settings.blobs, settings.staging_dir, settings.max_blob_bytes)
     database = Database(settings.database)
+    if database.file is not None:
+        # Two planners on one database would each end what the other rolls out.
+        refusal = f"another planner-server uses the database {database.file}; on SQLite there is one, stop the other"
+        resources.enter_context(_own(database.file.with_name(f"{database.file.name}.lock"), refusal))
     resources.push_async_callback(database.close)
     await database.migrate()
     runner = PlanRunner(database, Computing(settings.plan_workers), settings.plan_timeout_seconds)
@@ -101,15 +107,15 @@ def _listen(server: grpc.aio.Server, address: str) -> str:
     return f"{host}:{port}"
 
 
-def _own(folder: Path) -> io.TextIOWrapper:
-    """Two servers on one folder would write each other's uploads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / "lock").open("w")
+def _own(path: Path, refusal: str) -> io.TextIOWrapper:
+    """Holds the lock file until it is closed, however the process ends. Raises Conflict where another server has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise Conflict(f"another planner-server uses {folder}; give this one a --data-dir of its own") from None
+        raise Conflict(refusal) from None
     return file
 
 

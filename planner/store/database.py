@@ -60,6 +60,13 @@ class Database:
         self._readers = async_sessionmaker(reader, expire_on_commit=False)
         self._closing = False
 
+    @property
+    def file(self) -> Path | None:
+        """None unless it is SQLite on the disk."""
+        name = self.url.database
+        on_disk = self.url.get_backend_name() == "sqlite" and name and name != ":memory:"
+        return Path(name).absolute() if name and on_disk else None
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
         async with self._transaction(self._sessions) as session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from functools import partial
+from pathlib import Path
 from urllib.request import urlopen
 
 import grpc
@@ -70,6 +71,18 @@ async def test_message_above_the_limit(start_server: StartServer) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await planner.GetGraph(planner_pb2.GetGraphRequest(graph_id="a" * 1001), timeout=WAIT_SECONDS)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"])
+async def test_a_second_server_on_the_database_is_refused(start_server: StartServer, tmp_path: Path) -> None:
+    """Each has a folder of its own."""
+    first = await start_server()
+    with pytest.raises(
+        Conflict, match=r"another planner-server uses the database .*planner\.db; on SQLite there is one"
+    ):
+        await start_server(data_dir=tmp_path / "other")
+    await first.stop(0.0)
+    await start_server(data_dir=tmp_path / "other")
 
 
 async def test_two_servers_in_one_folder(start_server: StartServer) -> None:
