@@ -32,8 +32,8 @@ _SESSION = struct.Struct("<Q")
 _INPUTS, _OUTPUTS = b"i", b"o"
 _WELCOME = b"w"
 _TOKEN_BYTES = 16
-# What a stranger may take.
-_HELLO_SECONDS = 10.0
+# Who has connected and said nothing yet: past so many, the oldest is let go. A client says who it is at once.
+_MAX_NEWCOMERS = 64
 # A message says what the tensors are, and no more.
 _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_PAYLOAD_BYTES = 1 << 40
@@ -76,34 +76,41 @@ class Door:
     def _serve(self) -> None:
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)
+        newcomers: dict[int, socket.socket] = {}
         sessions: dict[int, int] = {}
         while True:
             for number, _ in poller.poll():
-                if number in sessions:
+                if number == self._listener.fileno():
+                    connection, _ = self._listener.accept()
+                    newcomers[connection.fileno()] = connection
+                    poller.register(connection, select.POLLIN)
+                elif number in newcomers:
+                    poller.unregister(number)
+                    opened = self._let_in(newcomers.pop(number))
+                    if opened is not None:
+                        session_id, outlet = opened
+                        sessions[outlet] = session_id
+                        poller.register(outlet, select.POLLIN)
+                elif number in sessions:
                     # A client says nothing here: it has left, or was let go.
                     poller.unregister(number)
                     self._outlets.pop(sessions.pop(number)).close()
-                    continue
-                opened = self._let_in()
-                if opened is not None:
-                    session_id, outlet = opened
-                    sessions[outlet] = session_id
-                    poller.register(outlet, select.POLLIN)
+            while len(newcomers) > _MAX_NEWCOMERS:
+                oldest = next(iter(newcomers))
+                poller.unregister(oldest)
+                newcomers.pop(oldest).close()
 
-    def _let_in(self) -> tuple[int, int] | None:
-        """The session and descriptor of a new outlet, if it is one."""
-        connection, _ = self._listener.accept()
-        connection.settimeout(_HELLO_SECONDS)
+    def _let_in(self, connection: socket.socket) -> tuple[int, int] | None:
+        """The session and descriptor of a new outlet, if it is one. What it says, it has said in one piece."""
         hello = b""
         with contextlib.suppress(OSError):
-            hello = connection.recv(len(self._token) + 1 + _SESSION.size, socket.MSG_WAITALL)
+            hello = connection.recv(len(self._token) + 1 + _SESSION.size, socket.MSG_DONTWAIT)
         token, purpose = hello[: len(self._token)], hello[len(self._token) : len(self._token) + 1]
         whole = len(hello) == len(self._token) + 1 + _SESSION.size
         if not whole or not secrets.compare_digest(token, self._token) or purpose not in (_INPUTS, _OUTPUTS):
             connection.close()
             return None
         (session_id,) = _SESSION.unpack(hello[-_SESSION.size :])
-        connection.settimeout(None)
         if purpose == _INPUTS:
             self._ingress.add(Inlet(connection, session_id, self._input_format))
         elif session_id not in self._outlets:

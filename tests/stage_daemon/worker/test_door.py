@@ -150,6 +150,20 @@ def test_strangers_are_turned_away(worker: Worker, token: str | None, purpose: b
     assert result(passage) == (1, [])
 
 
+def test_who_says_nothing_delays_nobody(worker: Worker) -> None:
+    address = worker.door.address()
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(70)]
+    for stranger in silent:
+        stranger.connect(f"\0{address.socket_name}")
+    passage = worker.passage(OUTPUTS)
+    worker.door.give(Result(session_id=7, sequence=1))
+    assert result(passage) == (1, [])
+    # They do not pile up either.
+    assert silent[0].recv(1) == b""
+    for stranger in silent:
+        stranger.close()
+
+
 def test_one_way_out_for_each_session(worker: Worker) -> None:
     first = worker.passage(OUTPUTS)
     with pytest.raises(ConnectionError):
