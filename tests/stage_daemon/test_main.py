@@ -17,6 +17,7 @@ from google.rpc import code_pb2
 
 from protos.v1 import planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.__main__ import main, read_settings, serve
+from stage_daemon.control.device import host_name
 from stage_daemon.errors import Conflict, Unavailable
 from stage_daemon.settings import Settings
 from tests.stage_daemon.control.daemons import Daemon, prepared, roll_out
@@ -51,7 +52,7 @@ async def test_registers_and_ends_when_it_is_asked_to(
         [registration] = registry.registrations
         device = registration.device
         assert (device.id, device.kind, device.memory_bytes) == ("node0/cpu", "cpu", 1 << 30)
-        assert device.host == socket.gethostname()
+        assert device.host == host_name()
         assert registration.torch_version.startswith("2.")
         assert registration.incarnation_id == registry.beats[0].incarnation_id != ""
         async with grpc.aio.insecure_channel(registration.address) as channel:
@@ -116,8 +117,8 @@ async def test_without_a_planner_it_ends_all_the_same(signals: None) -> None:
 @pytest.mark.services
 async def test_a_planner_that_never_takes_it_ends_it(signals: None) -> None:
     async with registry_at() as registry:
-        registry.refusals = [(code_pb2.FAILED_PRECONDITION, "DEVICE_TAKEN")]
-        with pytest.raises(Conflict, match="the planner refuses this daemon: no: DEVICE_TAKEN"):
+        registry.refusals = [(code_pb2.INVALID_ARGUMENT, "INVALID_INVENTORY")]
+        with pytest.raises(Conflict, match="the planner refuses this daemon: no: INVALID_INVENTORY"):
             await asyncio.wait_for(serve(settings(registry.address)), WAIT_SECONDS)
 
 

@@ -209,7 +209,7 @@ def modes_for(graph: Graph) -> tuple[Mode, ...]:
 def test_the_verifier_takes_every_plan_of_every_mode(mode: str) -> None:
     """`make_plan` verifies what it made, and raises PlanInvariantError where that fails."""
     planned = 0
-    for seed in sorted({0, 1, *random_seeds(2)}):
+    for seed in sorted({0, 1, *random_seeds(1)}):
         for combination in combinations_for(mode, seed):
             try:
                 plan = make_plan(program(seed), "id", INVENTORY, combination)

@@ -188,7 +188,7 @@ def without_returned_states(graph: Graph) -> Graph:
 @random_examples(6)
 @given(
     seed=st.integers(0, 2**32),
-    num_nodes=st.integers(2, 24),
+    num_nodes=st.integers(2, 14),
     routing=st.sampled_from(Routing),
     objective=st.sampled_from(list(Objective)),
     training=st.none() | trainings,
