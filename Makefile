@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # requirements/LOCK.txt is what gets installed: locked, or floor.
 LOCK ?= locked
-# Test processes at once.
-JOBS ?= 2
+# Test processes at once: one more than cores, since tests wait for processes of their own.
+JOBS ?= 3
 SUITE = pytest -n $(JOBS) --dist worksteal -p no:randomly --durations 20 --durations-min 1
 PYTEST = $(BIN)/python -m $(SUITE)
 # The suite starts some two hundred processes; where compiled modules are not kept, each compiles all that it imports.
@@ -25,9 +25,9 @@ demo: $(VENV)/installed.stamp
 test: $(VENV)/installed.stamp
 	$(PYTEST)
 
-# What needs neither a process nor a database: for while you write.
+# What needs neither a process nor a database and is quick: for while you write.
 test-fast: $(VENV)/installed.stamp
-	$(PYTEST) -m "not services"
+	$(PYTEST) -m "not services and not slow"
 
 # In another order; SEED=n repeats one.
 SEED ?= $(shell date +%s)

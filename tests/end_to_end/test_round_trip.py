@@ -37,12 +37,14 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_comes_through(family: str, tmp_path: Path) -> None:
     """In training mode: random numbers and statistics besides what evaluation does, which is what daemons run."""
     _assert_comes_through(FAMILIES[family](train=True, **SIZES.get(family, {})), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("corner", sorted(CORNERS))
 def test_what_is_easily_lost_comes_through(corner: str, train: bool, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def inventory(*memory_bytes: int, linked: bool = False) -> Inventory:
     return Inventory(devices=devices, links={("d0", "d1"): slow} if linked else {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", list(Routing))
 @pytest.mark.parametrize("mode", [SizeBasedMode(), BalancedMode(), BalancedMode(num_stages=2)], ids=repr)
 @pytest.mark.parametrize("memory", [(1 << 40,) * 3, (2000, 900, 3000), (400, 700, 500)], ids=repr)

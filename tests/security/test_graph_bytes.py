@@ -273,6 +273,7 @@ def _nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     assert os.listdir(tmp_path) == [], "code from a graph was run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_planner_refuses(name: str) -> None:
     with pytest.raises(GraphError) as caught:
@@ -280,6 +281,7 @@ def test_the_planner_refuses(name: str) -> None:
     assert 0 < len(caught.value.message) < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_daemon_refuses(name: str) -> None:
     with pytest.raises(InvalidGraph) as caught:
@@ -360,6 +362,7 @@ def test_text_arguments_stay_text(text: str) -> None:
         _load(graph.SerializeToString())
 
 
+@pytest.mark.slow
 @random_examples(400)
 @given(data=st.data())
 def test_mutated_bytes_give_a_sound_graph_or_the_declared_error(data: st.DataObject) -> None:
@@ -374,6 +377,7 @@ def test_mutated_bytes_give_a_sound_graph_or_the_declared_error(data: st.DataObj
         rebuild_module(parse_graph(mutated), CPU)
 
 
+@pytest.mark.slow
 @random_examples(100)
 @given(data=st.data())
 def test_mutated_graphs_load_or_fail_with_a_daemon_error(data: st.DataObject) -> None:

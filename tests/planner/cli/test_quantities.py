@@ -43,6 +43,7 @@ def test_sizes_are_read_to_the_byte(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
+@pytest.mark.slow
 @random_examples(100)
 @given(st.integers(min_value=0, max_value=2**63 - 1))
 def test_whole_bytes_survive_exactly(size: int) -> None:

@@ -172,6 +172,7 @@ def operators() -> Graph:
     return export(module, ({name: args for name, (_, args) in cases.items()},)).graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(OPERATORS))
 def test_operator_counts_as_torch_counts(operators: Graph, name: str) -> None:
     function, args = OPERATORS[name]
@@ -184,6 +185,7 @@ def test_operator_counts_its_multiplications_and_additions(operators: Graph, nam
 
 
 # The other families are made of operators that stand above.
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["dlrm", "mixture", "vit"])
 def test_model_counts_as_torch_counts(family: str) -> None:
     case = FAMILIES[family]()

@@ -66,6 +66,7 @@ def sizes_for(seed: int, total: int, shares: tuple[float, ...] = (0.35, 0.5, 0.7
     return [int(total * share * random.uniform(0.5, 1.5)) for _ in range(random.randint(1, 5))]
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("saturate_host", [False, True])
 def test_size_based_groups_are_torchs(saturate_host: bool) -> None:
@@ -178,6 +179,7 @@ def torchs_latency(partitions: Any, latencies: Any, rate: float) -> float:
     return partitioner_utils.get_latency_of_partitioned_graph(partitions, inside, rate)
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("mode", ["cost_aware", "kl_based"])
 def test_no_slower_than_torchs_by_torchs_own_latency(mode: str) -> None:

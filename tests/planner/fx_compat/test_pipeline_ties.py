@@ -105,6 +105,7 @@ def test_empty_and_uninitialised_parameters_are_tied_to_themselves_only() -> Non
     assert values(analyze_tie_weights(model, False)) == [{("a", 0), ("c", 0)}]
 
 
+@pytest.mark.slow
 def test_many_parameters_are_not_compared_with_each_other() -> None:
     """20 000 parameters are 200 million pairs, which would not end within the tests' deadline."""
     model = nn.ParameterList(nn.Parameter(torch.empty(1)) for _ in range(20_000))

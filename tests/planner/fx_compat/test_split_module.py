@@ -288,6 +288,7 @@ def test_a_target_that_is_not_there_is_named() -> None:
     assert isinstance(raised.value, TargetNotFound)
 
 
+@pytest.mark.slow
 def test_symbols_of_a_dynamic_input_are_brought_along() -> None:
     def dynamic(x: torch.Tensor) -> torch.Tensor:
         first = torch.sin(x) + 1

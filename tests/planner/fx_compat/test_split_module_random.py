@@ -125,6 +125,7 @@ def attempt(split: Callable[..., fx.GraphModule], case: Case) -> fx.GraphModule 
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.filterwarnings("ignore")
 def test_numbers_are_the_modules_and_parts_are_torchs() -> None:

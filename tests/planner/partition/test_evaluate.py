@@ -152,6 +152,7 @@ def test_flops_and_seconds_sum() -> None:
     assert [stage.compute_seconds for stage in found.stages] == pytest.approx([3.0, 3.0])
 
 
+@pytest.mark.slow
 @random_examples(120)
 @drawn(problem=problems(max_nodes=5, max_devices=3, barred=True), free=st.booleans(), index=st.integers(0, 1 << 16))
 def test_agrees_with_a_twin(problem: PartitionProblem, free: bool, index: int) -> None:

@@ -22,6 +22,7 @@ def refusal(problem: PartitionProblem) -> Infeasible | None:
     return None
 
 
+@pytest.mark.slow
 @random_examples(25)
 @given(problem=problems(max_nodes=6, max_devices=3))
 def test_the_bytes_that_lack_are_the_fewest_that_help(problem: PartitionProblem) -> None:

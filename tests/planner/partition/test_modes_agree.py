@@ -102,6 +102,7 @@ def check_holds(problem: PartitionProblem, found: Assignment) -> None:
     assert (np.array(evaluate(problem, found).device_peak_bytes) <= problem.device_memory_bytes).all()
 
 
+@pytest.mark.slow
 @random_examples(12)
 @given(question=questions())
 def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Request]) -> None:
@@ -116,6 +117,7 @@ def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Reque
         assert values["optimal"] <= value * (1 + 1e-9), mode
 
 
+@pytest.mark.slow
 @random_examples(8)
 @given(question=questions())
 def test_bounds_stand_below_every_contiguous_layout(question: tuple[PartitionProblem, Request]) -> None:
@@ -158,6 +160,7 @@ def test_a_layout_too_long_for_copies_may_be_the_best_one() -> None:
         assert value_of(problem, found, Objective.LATENCY) == pytest.approx(1.25), mode
 
 
+@pytest.mark.slow
 @random_examples(6)
 @given(question=questions())
 def test_host_saturation_only_adds_devices_that_hold_what_they_must(
@@ -204,6 +207,7 @@ def modes_for(graph: Graph) -> tuple[Mode, ...]:
     return (*PLAIN, *OPTIMAL, CutMode(module_paths=("m1",)), BalancedMode(num_stages=2), given_by_hand)
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("mode", sorted(ALGORITHMS))
 def test_the_verifier_takes_every_plan_of_every_mode(mode: str) -> None:

@@ -49,6 +49,7 @@ def some_recomputed(graph: Graph, stages: tuple[int, ...], seed: int) -> list[li
     ]
 
 
+@pytest.mark.slow
 @random_examples(100)
 @given(
     seed=st.integers(0, 2**32),

@@ -63,6 +63,7 @@ def test_random_splits_give_what_the_whole_program_gives(
     assert split_outputs(graph, plan) == whole_outputs(graph)
 
 
+@pytest.mark.slow
 @random_examples(150)
 @given(seed=st.integers(0, 2**32), num_nodes=st.integers(2, 25), num_stages=st.integers(2, 5))
 def test_a_split_that_gives_other_numbers_is_refused(seed: int, num_nodes: int, num_stages: int) -> None:

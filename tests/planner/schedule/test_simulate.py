@@ -202,6 +202,7 @@ def inventory() -> Inventory:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", Routing)
 @pytest.mark.parametrize("schedule", PipelineSchedule)
 @pytest.mark.fuzz
@@ -224,6 +225,7 @@ def test_the_step_takes_what_the_plan_says(schedule: PipelineSchedule, routing: 
     assert compared >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", Routing)
 @pytest.mark.fuzz
 def test_a_stream_of_random_programs_runs_at_the_bottleneck(routing: Routing) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch.export import Dim
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -13,6 +14,7 @@ from planner.graph.check import why_not_deployable
 from planner.wire.graph import graph_to_bytes
 
 
+@pytest.mark.slow
 def test_a_large_llama_is_exported_without_its_weights(tmp_path: Path) -> None:
     config = LlamaConfig(
         num_hidden_layers=2,

@@ -178,6 +178,7 @@ PROGRAMS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("body", PROGRAMS, ids=lambda body: body.__name__)
 def test_comes_back_bitwise(body: Callable[..., Any], train: bool, tmp_path: Path) -> None:

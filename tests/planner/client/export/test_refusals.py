@@ -57,6 +57,7 @@ def scans(features: torch.Tensor) -> Any:
     return scan(lambda carry, item: (carry + item, carry * item), torch.zeros(4), features)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "why"),
     [

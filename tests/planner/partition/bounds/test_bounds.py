@@ -52,6 +52,7 @@ def of_all(problem: PartitionProblem, best: float) -> Iterator[tuple[str, Object
     yield "memory", Objective.MEMORY, memory_bound(problem)
 
 
+@pytest.mark.slow
 @random_examples(35)
 @given(problem=problems(max_nodes=5, max_devices=3, barred=True))
 def test_none_is_above_the_optimum(problem: PartitionProblem) -> None:
@@ -82,6 +83,7 @@ def bound_of(search: Callable[[PlacementProblem], Placement], asked: PlacementPr
         return 0.0
 
 
+@pytest.mark.slow
 @random_examples(10)
 @given(problem=problems(max_nodes=4, max_devices=2, training=trainings), objective=st.sampled_from(Objective))
 def test_none_is_above_the_optimum_in_training(problem: PartitionProblem, objective: Objective) -> None:
@@ -265,6 +267,7 @@ def test_work_between_two_nodes_is_spread_or_runs_in_turn() -> None:
     assert 1 + 0.25 + 2 + 0.25 + 1 - 1e-6 < block_bound(by_bytes, bundles_of(by_bytes)) <= 1 + 0.25 + 2 + 0.5 + 1
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize(
     ("make", "objective"),

@@ -33,6 +33,7 @@ def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
     assert found.lower_bound_seconds <= evaluation.bottleneck_seconds
 
 
+@pytest.mark.slow
 @random_examples(60)
 @pytest.mark.parametrize("relay", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))
@@ -41,12 +42,14 @@ def test_is_the_best_of_all_over_equal_links(relay: bool, data: st.DataObject, n
     check_against_all(problem, num_stages)
 
 
+@pytest.mark.slow
 @random_examples(30)
 @given(problem=problems(max_nodes=6, max_devices=4, equal_links=True))
 def test_is_the_best_of_all_on_four_devices(problem: PartitionProblem) -> None:
     check_against_all(problem, 0)
 
 
+@pytest.mark.slow
 @random_examples(50)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False), num_stages=st.integers(0, 3))
 def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, num_stages: int) -> None:
@@ -60,6 +63,7 @@ def test_is_the_best_of_all_in_training(equal_links: bool, data: st.DataObject, 
     check_against_all(data.draw(problems(max_nodes=6, equal_links=equal_links, training=trainings)), num_stages)
 
 
+@pytest.mark.slow
 @random_examples(25)
 @pytest.mark.parametrize("equal_links", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))
@@ -68,6 +72,7 @@ def test_is_the_best_of_all_where_nodes_may_run(equal_links: bool, data: st.Data
     check_against_all(problem, num_stages)
 
 
+@pytest.mark.slow
 @random_examples(40)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False, relay=False))
 def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> None:

@@ -97,6 +97,7 @@ def t5_plan(graph: Graph, paths: tuple[str, ...], routing: Routing) -> Plan:
     return make_plan(graph, "t5", Inventory(devices=devices), options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", list(Routing))
 def test_t5_encoder_and_both_halves_give_four_stages(t5_graph: Graph, routing: Routing) -> None:
     plan = t5_plan(t5_graph, ("encoder.block.0", "encoder", "decoder.block.0"), routing)

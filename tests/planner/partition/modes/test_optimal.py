@@ -65,6 +65,7 @@ def check_against(problem: PartitionProblem, request: Request, candidates: Itera
         assert value >= expected * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @random_examples(20)
 @pytest.mark.parametrize("objective", INFERENCE)
 @given(problem=problems(max_nodes=5, max_devices=3, barred=True))
@@ -72,6 +73,7 @@ def test_value_and_bound_stand_beside_the_optimum(problem: PartitionProblem, obj
     check_against(problem, asked(objective), every_assignment(problem))
 
 
+@pytest.mark.slow
 @random_examples(25)
 @given(
     problem=problems(max_nodes=5, max_devices=3, equal_links=True, barred=True),
@@ -97,6 +99,7 @@ def test_free_bounds_hold(problem: PartitionProblem) -> None:
 OTHER_MODES = ("balanced", "cost_aware", "kl_based", "single", "size_based", "sparse_nn")
 
 
+@pytest.mark.slow
 @random_examples(8)
 @given(
     problem=problems(max_nodes=10, max_devices=4),
@@ -122,6 +125,7 @@ def test_no_other_mode_is_better(problem: PartitionProblem, objective: Objective
             assert value <= value_of(problem, partition(problem, other), objective) * (1 + 1e-9), other.mode
 
 
+@pytest.mark.slow
 @random_examples(8)
 @given(problem=problems(max_nodes=6, max_devices=4), num_stages=st.sampled_from([0, 0, 2]))
 def test_copies_only_help(problem: PartitionProblem, num_stages: int) -> None:
@@ -245,6 +249,7 @@ def test_what_fits_nowhere_says_what_is_lacking() -> None:
         optimal(problem, asked())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", list(PipelineSchedule))
 def test_training_step_is_bounded_and_no_worse_than_balanced(schedule: PipelineSchedule) -> None:
     seconds = [1.0 + 3 * node % 5 for node in range(12)]

@@ -58,6 +58,7 @@ def test_groups_stay_whole() -> None:
     assert size_based(problem).stage_of_node == (0, 1, 1)
 
 
+@pytest.mark.slow
 @random_examples(150)
 @given(problem=problems(max_nodes=6, max_devices=3))
 def test_plans_whatever_fits_and_never_overfills(problem: PartitionProblem) -> None:

@@ -34,6 +34,7 @@ def check_valid(problem: PartitionProblem, assignment: Assignment) -> None:
     assert fits(problem, assignment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @random_examples(15)
 @given(problem=problems(max_nodes=7, max_devices=3), data=st.data())
@@ -50,6 +51,7 @@ def test_assignments_are_valid(mode: str, problem: PartitionProblem, data: st.Da
     assert partition(problem, Request(mode=mode)) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @random_examples(12)
 @given(problem=problems(max_nodes=5, max_devices=4))

@@ -21,6 +21,7 @@ from tests.planner.partition.problems import chain, problems, trainings
 from tests.random_examples import random_examples
 
 
+@pytest.mark.slow
 @random_examples(80)
 @given(problem=problems(max_nodes=6, max_devices=3), limit=st.sampled_from([2.0, 5.0, 10.0, np.inf]))
 def test_what_fits_below_the_limit_is_the_same(problem: PartitionProblem, limit: float) -> None:

@@ -16,6 +16,7 @@ from tests.planner.partition.problems import chain, problems
 from tests.random_examples import random_examples
 
 
+@pytest.mark.slow
 @random_examples(100)
 @given(problem=problems(max_nodes=6, max_devices=4), data=st.data())
 def test_is_the_best_choice_of_devices(problem: PartitionProblem, data: st.DataObject) -> None:

@@ -30,6 +30,7 @@ OPTIMA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 400, 50))
 def test_small_problems_get_the_value_that_trying_everything_gives(first: int) -> None:
     for seed in range(first, first + 50):
@@ -93,6 +94,7 @@ def test_a_search_out_of_time_still_places() -> None:
     assert found.lower_bound_seconds <= OPTIMA["OperatorGraphs_bert_l-3_inference"] + 1e-6
 
 
+@pytest.mark.slow
 def test_independent_chains_have_more_ideals_than_can_be_searched_and_get_a_gap() -> None:
     problem = _parallel_chains(num_chains=24, length=6)
     assert count_ideals(problem, 100_000) is None
@@ -101,6 +103,7 @@ def test_independent_chains_have_more_ideals_than_can_be_searched_and_get_a_gap(
     assert found.lower_bound_seconds <= found.value_seconds
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_placed_in_blocks() -> None:
     problem = _parallel_chains(num_chains=1, length=3000)
     found = best_contiguous(problem, max_pairs=10_000_000)

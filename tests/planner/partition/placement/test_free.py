@@ -53,6 +53,7 @@ def test_reaches_the_best_of_all_assignments_of_a_small_problem() -> None:
         assert found.gap <= 3e-6, number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
 def test_keeps_to_memory_support_and_colocation(number: int) -> None:
     problem = random_problem(number, nodes=40, classes=(1, 3, 1), tightness=1.3)
@@ -104,6 +105,7 @@ def test_a_clock_ends_the_search() -> None:
     assert _is_allowed(problem, np.array(found.device_of_node))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "best_known"),
     [

@@ -38,6 +38,7 @@ def two_kinds(problem: PlacementProblem, random: np.random.Generator) -> Placeme
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contiguous", [False, True])
 @pytest.mark.parametrize("case", range(24))
 def test_as_good_as_trying_everything(case: int, contiguous: bool) -> None:
@@ -70,6 +71,7 @@ def test_the_longest_path_is_below_every_placement_and_at_some() -> None:
     assert tight >= 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", range(24))
 def test_colocated_nodes_stay_together(case: int) -> None:
     random = np.random.default_rng(100 + case)
@@ -110,6 +112,7 @@ def test_a_costless_reader_is_left_outside_where_it_does_not_fit() -> None:
         assert (found.value_seconds, found.gap) == (pytest.approx(seconds), 0)
 
 
+@pytest.mark.slow
 def test_more_order_ideals_than_can_be_listed() -> None:
     """Twenty-four independent nodes: four devices, the hosts, and no lattice to walk."""
     random = np.random.default_rng(9)
@@ -122,6 +125,7 @@ def test_more_order_ideals_than_can_be_listed() -> None:
     assert found.lower_bound_seconds <= found.value_seconds < times.max() * 6
 
 
+@pytest.mark.slow
 def test_same_input_same_placement() -> None:
     problem = random_problem(np.random.default_rng(3), 9, devices=2)
     assert best_latency(problem) == best_latency(problem)

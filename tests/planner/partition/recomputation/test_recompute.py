@@ -136,6 +136,7 @@ def test_least_cuts() -> None:
     assert network.source_side(0, 3) == {0, 1, 2}
 
 
+@pytest.mark.slow
 @random_examples(10)
 @given(
     problem=recomputable(max_nodes=9, max_devices=3),
@@ -158,6 +159,7 @@ def test_never_worse_than_without(problem: PartitionProblem, objective: Objectiv
         assert all(problem.node_recomputable[node] and found.stage_of_node[node] < stage for node in nodes)
 
 
+@pytest.mark.slow
 @random_examples(10)
 @given(problem=recomputable(max_nodes=4, max_devices=2), objective=st.sampled_from(INFERENCE))
 def test_bounds_hold_for_everything_that_could_be_run_again(problem: PartitionProblem, objective: Objective) -> None:
@@ -185,6 +187,7 @@ def without_returned_states(graph: Graph) -> Graph:
     return replace(graph, outputs=outputs, output_tree=TreeTuple((TreeLeaf(),) * len(outputs)))
 
 
+@pytest.mark.slow
 @random_examples(6)
 @given(
     seed=st.integers(0, 2**32),

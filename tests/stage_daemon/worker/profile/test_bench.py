@@ -56,6 +56,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 LEFT_OUT = {"resnet50"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - LEFT_OUT))
 def test_one_node_of_each_operator_of_a_family_runs_alone(family: str) -> None:
     case = FAMILIES[family](train=True, **SIZES.get(family, {}))
