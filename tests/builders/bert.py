@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import torch
-from transformers import BertConfig, BertModel
 
 from tests.builders.case import Batch, Case
 from tests.builders.tokens import VOCABULARY, token_batch, token_shapes
 
 
 def bert(*, train: bool = False, layers: int = 2, width: int = 32) -> Case:
+    # Imported here, since it takes seconds that only a test which builds one should wait for.
+    from transformers import BertConfig, BertModel
+
     torch.manual_seed(0)
     config = BertConfig(
         num_hidden_layers=layers,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.builders.case import Batch, Case
 from tests.builders.tokens import VOCABULARY, token_batch, token_shapes
 
 
 def gpt2(*, train: bool = False, layers: int = 12, width: int = 32) -> Case:
+    # Imported here, since it takes seconds that only a test which builds one should wait for.
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     torch.manual_seed(0)
     config = GPT2Config(
         n_layer=layers,

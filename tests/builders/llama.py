@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.builders.case import Batch, Case
 from tests.builders.tokens import VOCABULARY, token_batch, token_shapes
 
 
 def llama(*, train: bool = False, layers: int = 2, width: int = 32) -> Case:
+    # Imported here, since it takes seconds that only a test which builds one should wait for.
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(0)
     config = LlamaConfig(
         num_hidden_layers=layers,

@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 from torch.export import Dim
-from transformers import T5Config, T5ForConditionalGeneration
 
 from tests.builders.case import Batch, Case
 from tests.builders.tokens import VOCABULARY, token_batch, token_shapes
 
 
 def t5(*, train: bool = False, layers: int = 2, width: int = 32) -> Case:
+    # Imported here, since it takes seconds that only a test which builds one should wait for.
+    from transformers import T5Config, T5ForConditionalGeneration
+
     torch.manual_seed(0)
     config = T5Config(
         num_layers=layers,

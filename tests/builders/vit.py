@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 from torch.export import Dim
-from transformers import ViTConfig, ViTForImageClassification
 
 from tests.builders.case import Batch, Case
 from tests.builders.images import image_batch
 
 
 def vit(*, train: bool = False, layers: int = 2, width: int = 32) -> Case:
+    # Imported here, since it takes seconds that only a test which builds one should wait for.
+    from transformers import ViTConfig, ViTForImageClassification
+
     torch.manual_seed(0)
     config = ViTConfig(
         num_hidden_layers=layers,

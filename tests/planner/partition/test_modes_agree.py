@@ -144,6 +144,7 @@ def test_a_layout_that_a_device_cannot_run_is_no_layout_for_memory_either() -> N
     assert least(problem, Objective.MEMORY, all_contiguous(problem)) == pytest.approx(2 / 2**40)
 
 
+@pytest.mark.slow
 def test_a_layout_too_long_for_copies_may_be_the_best_one() -> None:
     """The whole program on one device gets a copy on the slow one; two stages leave that idle."""
     problem = problem_of(

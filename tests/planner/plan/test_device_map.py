@@ -21,6 +21,9 @@ from tests.builders.exported import exported
 from tests.builders.plans import plan_of
 from tests.builders.registry import FAMILIES
 
+# Each exports whole models.
+pytestmark = pytest.mark.slow
+
 
 def cut_before(graph: Graph, node: int) -> Plan:
     return plan_of(graph, [int(index >= node) for index in range(len(graph.nodes))])

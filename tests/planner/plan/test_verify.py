@@ -186,6 +186,7 @@ def test_memory_is_what_counting_by_hand_gives() -> None:
     assert plan.stages[0].memory == StageMemory(state_bytes=16, activation_bytes=3 * 48, buffer_bytes=2 * 3 * 48)
 
 
+@pytest.mark.slow
 def test_a_large_plan_is_built_and_verified() -> None:
     writer = GraphWriter()
     values = [writer.input()]

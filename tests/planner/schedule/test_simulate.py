@@ -256,6 +256,7 @@ def uneven_inventory(choice: random.Random, count: int) -> Inventory:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 def test_a_lone_batch_takes_the_latency_that_the_plan_says_and_the_verifier_derives() -> None:
     """Of any stages on any devices: several stages on one, skipped stages, both routings, copies."""

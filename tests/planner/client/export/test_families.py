@@ -12,6 +12,9 @@ from planner.wire.graph import graph_from_bytes, graph_to_bytes
 from tests.builders.exported import exported
 from tests.builders.registry import FAMILIES
 
+# Each exports whole models.
+pytestmark = pytest.mark.slow
+
 # One of each structure; the round-trip tests export every family.
 STRUCTURES = ("bert", "dlrm", "mixture", "t5", "unet")
 
@@ -30,7 +33,6 @@ class Residual(nn.Module):
         return self.activation(found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", STRUCTURES)
 def test_survives_its_bytes(family: str) -> None:
     graph = exported(family).graph
@@ -118,7 +120,6 @@ def test_flags_and_none_are_constants_of_the_signature() -> None:
     assert exported("mixture").graph.outputs[-1].content is None
 
 
-@pytest.mark.slow
 def test_training_batch_normalisation_is_known_to_write_its_statistics() -> None:
     case = FAMILIES["unet"](train=True)
     graph = export(case.module, case.args, dynamic_shapes=case.dynamic_shapes).graph
@@ -140,7 +141,6 @@ def test_in_place_activations_become_functional() -> None:
     assert not {"aten::relu_", "aten::add_"} & operators
 
 
-@pytest.mark.slow
 def test_the_same_program_gives_the_same_bytes() -> None:
     case = FAMILIES["dlrm"]()
     again = export(case.module, case.args, case.kwargs, dynamic_shapes=case.dynamic_shapes, name="dlrm")

@@ -64,6 +64,7 @@ def test_none_is_above_the_optimum(problem: PartitionProblem) -> None:
     assert bound_of(best_contiguous, relaxed(problem, bundles).placement) <= best[Objective.THROUGHPUT] * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @random_examples(15)
 @given(problem=problems(max_nodes=4, max_devices=2, barred=True))
 def test_none_is_above_the_optimum_of_free_stages(problem: PartitionProblem) -> None:
@@ -237,6 +238,7 @@ def test_what_only_runs_before_does_not_delay_a_lone_batch() -> None:
     assert least(problem, Objective.LATENCY, every_assignment(problem)) == 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 def test_blocks_bound_every_schedule_of_forks_and_joins() -> None:
     """And come close where no more than that is to be done."""

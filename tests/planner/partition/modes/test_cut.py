@@ -108,6 +108,7 @@ def test_t5_encoder_and_both_halves_give_four_stages(t5_graph: Graph, routing: R
     assert last_paths[2].startswith("decoder.block.0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", list(Routing))
 def test_t5_both_halves_give_three_stages(t5_graph: Graph, routing: Routing) -> None:
     plan = t5_plan(t5_graph, ("encoder.block.0", "decoder.block.0"), routing)

@@ -273,6 +273,7 @@ def test_nodes_stay_where_they_are_fixed() -> None:
     assert value_of(problem, found, Objective.THROUGHPUT) == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 @random_examples(10)
 @given(
     problem=problems(max_nodes=9, max_devices=3, barred=True, training=st.one_of(st.none(), trainings)),
@@ -293,6 +294,7 @@ def test_freedom_is_never_worse_than_one_stage_for_each_device(
     assert value_of(problem, found, objective) <= value_of(problem, bound_to_one, objective) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_a_lone_batch_passes_branches_side_by_side() -> None:
     """Four of a second each on two devices, then a node that takes no time."""
     problem = problem_of(
@@ -317,6 +319,7 @@ def test_what_the_program_takes_is_handed_on_by_the_first_stage_and_what_it_retu
     assert value_of(problem, found, Objective.LATENCY) == pytest.approx(3.0, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 def test_schedules_of_forks_and_joins_stand_beside_the_best() -> None:
     ratios = []
