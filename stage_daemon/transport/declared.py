@@ -13,6 +13,8 @@ from enum import Enum
 import torch
 
 MAX_EXPONENT = 64
+# No tensor has more elements: a larger number is no size, and powers of powers would take all memory to compute.
+MAX_BITS = 64
 
 
 class ValueKind(Enum):
@@ -38,10 +40,27 @@ class SymbolReference:
     symbol_id: int
 
 
+BINARY = frozenset(
+    {
+        DimensionOperator.FLOOR_DIVIDE,
+        DimensionOperator.MODULO,
+        DimensionOperator.CEIL_DIVIDE,
+        DimensionOperator.POWER,
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
+    """`operator` applied to `operands`: exactly two for a binary operator, at least one otherwise."""
+
     operator: DimensionOperator
     operands: tuple[Dimension, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.operands) != 2 if self.operator in BINARY else not self.operands:
+            needed = "2" if self.operator in BINARY else "at least 1"
+            raise ValueError(f"{len(self.operands)} operands of {self.operator.value}, needs {needed}")
 
 
 # A constant is an int itself.
@@ -203,7 +222,7 @@ def _solve_linear(function: Callable[[int], int], size: int) -> int | None:
 
 
 def evaluate(dimension: Dimension, symbol_values: Mapping[int, int]) -> int:
-    """Raises KeyError for a symbol without a value, ZeroDivisionError, ValueError for a bad exponent."""
+    """Raises KeyError for a symbol without a value, ZeroDivisionError, ValueError for a power that is no size."""
     if isinstance(dimension, int):
         return dimension
     if isinstance(dimension, SymbolReference):
@@ -226,6 +245,8 @@ def _name(symbol_id: int, symbols: Mapping[int, Symbol]) -> str:
 def _power(operands: Sequence[int]) -> int:
     if not 0 <= operands[1] <= MAX_EXPONENT:
         raise ValueError(f"exponent {operands[1]}, needs 0 to {MAX_EXPONENT}")
+    if (operands[0].bit_length() - 1) * operands[1] > MAX_BITS:
+        raise ValueError(f"a power of more than {MAX_BITS} bits")
     return int(operands[0] ** operands[1])
 
 

@@ -110,10 +110,13 @@ def _dimension(expression: graph_pb2.Expression, where: str, depth: int = 0) -> 
     if kind is None or depth == MAX_DEPTH:
         raise InvalidRequest(f"{where!r}: a dimension that is empty or nested deeper than {MAX_DEPTH}")
     operation = expression.operation
-    if operation.operator not in _OPERATORS or not operation.operands:
+    if operation.operator not in _OPERATORS:
         raise InvalidRequest(f"{where!r}: a dimension with operator {operation.operator}, needs a known one")
     operands = tuple(_dimension(operand, where, depth + 1) for operand in operation.operands)
-    return Operation(_OPERATORS[operation.operator], operands)
+    try:
+        return Operation(_OPERATORS[operation.operator], operands)
+    except ValueError as error:
+        raise InvalidRequest(f"{where!r}: a dimension with {error}") from None
 
 
 def lane_from_proto(lane: stage_daemon_pb2.Lane) -> Lane:

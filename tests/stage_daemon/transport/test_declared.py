@@ -33,6 +33,9 @@ def mismatch(*pairs: tuple[tuple[Dimension, ...], tuple[int, ...]]) -> str | Non
 
 
 DOUBLE_AND_ONE = call(DimensionOperator.ADD, call(DimensionOperator.MULTIPLY, 2, LENGTH), 1)
+TOWER: Dimension = LENGTH
+for _ in range(20):
+    TOWER = call(DimensionOperator.POWER, TOWER, 64)
 HALF = call(DimensionOperator.FLOOR_DIVIDE, LENGTH, 2)
 
 
@@ -50,6 +53,8 @@ HALF = call(DimensionOperator.FLOOR_DIVIDE, LENGTH, 2)
         [((call(DimensionOperator.MAXIMUM, LENGTH, BATCH), LENGTH, BATCH), (9, 7, 9))],
         # Undefined there: nothing to check it against.
         [((call(DimensionOperator.FLOOR_DIVIDE, LENGTH, call(DimensionOperator.ADD, LENGTH, -7)), LENGTH), (9, 7))],
+        # A size that no tensor has, and that nobody could wait for.
+        [((TOWER, LENGTH), (9, 7))],
         # Two unknowns: nothing to check it against.
         [((call(DimensionOperator.MULTIPLY, LENGTH, BATCH),), (35,))],
     ],
@@ -82,3 +87,18 @@ def test_does_not_fit(pairs: list[tuple[tuple[Dimension, ...], tuple[int, ...]]]
 def test_a_bool_is_no_integer() -> None:
     declared = [DeclaredValue(value_id=1, name="count", kind=ValueKind.INTEGER)]
     assert find_mismatch(declared, [True], SYMBOLS) == "'count': found the bool True, needs a scalar of kind integer"
+
+
+@pytest.mark.parametrize(
+    "operator", [DimensionOperator.FLOOR_DIVIDE, DimensionOperator.MODULO, DimensionOperator.POWER]
+)
+def test_operators_of_two_have_two(operator: DimensionOperator) -> None:
+    with pytest.raises(ValueError, match=f"1 operands of {operator.value}, needs 2"):
+        call(operator, LENGTH)
+    with pytest.raises(ValueError, match="0 operands of add, needs at least 1"):
+        call(DimensionOperator.ADD)
+
+
+def test_powers_that_are_sizes_are_computed() -> None:
+    assert mismatch(((call(DimensionOperator.POWER, 2, 40), LENGTH), (2**40, 7))) is None
+    assert "needs 4096" in str(mismatch(((call(DimensionOperator.POWER, 8, 4), LENGTH), (4095, 7))))

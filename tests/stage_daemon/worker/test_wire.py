@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from google.protobuf import json_format
 
 from protos.v1 import graph_pb2, stage_daemon_pb2
 from stage_daemon.errors import InvalidRequest
@@ -139,6 +140,23 @@ def test_every_operator_of_a_dimension_is_known() -> None:
             [declared] = wire.declared_from_proto([value])
             operator = DimensionOperator[name.removeprefix("OPERATOR_")]
             assert declared.dims == (Operation(operator, (SymbolReference(4),) * 2),)
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        ({"operator": "OPERATOR_FLOOR_DIVIDE", "operands": [{"symbol": 4}]}, "1 operands of floor_divide, needs 2"),
+        ({"operator": "OPERATOR_ADD"}, "0 operands of add, needs at least 1"),
+        ({}, "operator 0, needs a known one"),
+    ],
+)
+def test_a_dimension_that_cannot_be_computed_is_refused(operation: dict[str, object], said: str) -> None:
+    value = json_format.ParseDict(
+        {"name": "x", "kind": "VALUE_KIND_TENSOR", "dtype": "DTYPE_FLOAT32", "dims": [{"operation": operation}]},
+        stage_daemon_pb2.EdgeValue(),
+    )
+    with pytest.raises(InvalidRequest, match=f"'x': a dimension with {said}"):
+        wire.declared_from_proto([value])
 
 
 def test_scalars_are_declared_by_kind_and_other_values_are_refused() -> None:
