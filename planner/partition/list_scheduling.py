@@ -17,7 +17,7 @@ from planner.partition.assignment import Assignment
 from planner.partition.bounds.work import node_state_bytes
 from planner.partition.objective import Objective
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.program_orders import Bundles
+from planner.partition.portfolio.program_orders import Bundles, topological_order
 from planner.partition.portfolio.score import NEGLIGIBLE, Scored, score
 from planner.partition.problem import PartitionProblem
 
@@ -101,28 +101,16 @@ class _Tasks:
         seconds = np.array(self.seconds)
         runs = np.isfinite(seconds)
         mean: list[float] = (np.where(runs, seconds, 0.0).sum(axis=0) / runs.sum(axis=0)).tolist()
-        waiting = [len(after) for after in self.bundles.after]
-        ready = [bundle for bundle, left in enumerate(waiting) if not left]
         rank = [0.0] * len(mean)
-        for bundle in ready:
+        for bundle in topological_order(self.bundles.after, self.bundles.before):
             rank[bundle] = mean[bundle] + max((rank[reader] for reader in self.bundles.after[bundle]), default=0.0)
-            for producer in self.bundles.before[bundle]:
-                waiting[producer] -= 1
-                if not waiting[producer]:
-                    ready.append(producer)
         return rank
 
     def _order(self) -> list[int]:
         """Of highest rank first; bundles that take no time after those that they wait for."""
         depth = [0] * self.bundles.count
-        waiting = [len(before) for before in self.bundles.before]
-        ready = [bundle for bundle, left in enumerate(waiting) if not left]
-        for bundle in ready:
-            for reader in self.bundles.after[bundle]:
-                depth[reader] = max(depth[reader], depth[bundle] + 1)
-                waiting[reader] -= 1
-                if not waiting[reader]:
-                    ready.append(reader)
+        for bundle in topological_order(self.bundles.before, self.bundles.after):
+            depth[bundle] = max((depth[producer] + 1 for producer in self.bundles.before[bundle]), default=0)
         return sorted(range(self.bundles.count), key=lambda bundle: (-self.rank[bundle], depth[bundle], bundle))
 
     def earliest_ends(self, share: float) -> list[int] | None:

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from stage_daemon.errors import Cancelled, DaemonError
 from stage_daemon.transport.channel import FailureCallback
@@ -64,6 +65,17 @@ class Lifeline:
             self._failure = error
         self._wake()
         self._on_failure(error)
+
+    def raise_failed(self, error: DaemonError) -> NoReturn:
+        """Fails this end, and raises what it failed of: this error, or an earlier one."""
+        self.fail(error)
+        self.raise_if_down()
+        raise error
+
+    def raise_lost(self, action: str, cause: object) -> NoReturn:
+        """The connection broke; where this end was down already, that is why."""
+        self.raise_if_down()
+        self.raise_failed(self.end.lost(action, str(cause)))
 
     def close(self) -> None:
         with self._lock:

@@ -38,6 +38,14 @@ class Sockets:
     life: socket.socket
 
 
+def drop_sent(buffers: list[memoryview], num_bytes: int) -> None:
+    """Takes from the front what one sendmsg of them has sent."""
+    while buffers and num_bytes >= len(buffers[0]):
+        num_bytes -= len(buffers.pop(0))
+    if buffers:
+        buffers[0] = buffers[0][num_bytes:]
+
+
 def host_identity() -> str:
     """Equal for two processes that can reach each other by Unix sockets and shared memory; empty where none can."""
     try:

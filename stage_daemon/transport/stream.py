@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 import torch
 
@@ -33,7 +32,7 @@ from stage_daemon.transport.packing import Outline, Packer, layouts_of
 from stage_daemon.transport.parcel import Item, Parcel, ParcelKind
 from stage_daemon.transport.pipe import PeerGone, Pending, Pipe, WaitTimedOut
 from stage_daemon.transport.ring import Ring, aligned, create_ring
-from stage_daemon.transport.sockets import MAX_BUFFERS
+from stage_daemon.transport.sockets import MAX_BUFFERS, drop_sent
 
 # Beyond those under way: one that the receiver computes with, and one whose memory it still refers to.
 _SPARE_SLOTS = 2
@@ -83,7 +82,7 @@ class StreamSender:
         try:
             self._put(parcel, outline, payloads)
         except (OSError, PeerGone) as error:
-            self._lost("sending", error)
+            self._lifeline.raise_lost("sending", error)
         return outline.payload_bytes if outline is not None else 0
 
     def wait(self, timeout_seconds: float | None = None) -> None:
@@ -148,21 +147,17 @@ class StreamSender:
         buffers = [memoryview(self._format.encode_around(encoded_contents, header))]
         buffers += [memoryview(payload) for payload in payloads]
         while buffers:
-            sent = self._connection.sendmsg(buffers[:MAX_BUFFERS])
-            while buffers and sent >= len(buffers[0]):
-                sent -= len(buffers.pop(0))
-            if buffers:
-                buffers[0] = buffers[0][sent:]
+            drop_sent(buffers, self._connection.sendmsg(buffers[:MAX_BUFFERS]))
 
     def _read_receipts(self) -> None:
         try:
             receipts = self._connection.recv(self._in_flight)
         except OSError as error:
-            self._lost("waiting for a receipt", error)
+            self._lifeline.raise_lost("waiting for a receipt", error)
         if not receipts:
-            self._lost("waiting for a receipt", "it closed the connection")
+            self._lifeline.raise_lost("waiting for a receipt", "it closed the connection")
         if receipts.strip(_RECEIPT) or len(receipts) > self._num_unreceived:
-            self._fail(
+            self._lifeline.raise_failed(
                 self._lifeline.end.mismatch(
                     "reading a receipt",
                     f"{receipts!r} for {self._num_unreceived} microbatches under way, needs {_RECEIPT!r} for each",
@@ -171,15 +166,6 @@ class StreamSender:
         self._num_unreceived -= len(receipts)
         for _ in range(min(len(receipts), len(self._pending))):
             self._pending.popleft()
-
-    def _lost(self, action: str, cause: object) -> NoReturn:
-        self._lifeline.raise_if_down()
-        self._fail(self._lifeline.end.lost(action, str(cause)))
-
-    def _fail(self, error: DaemonError) -> NoReturn:
-        self._lifeline.fail(error)
-        self._lifeline.raise_if_down()
-        raise error
 
 
 class StreamReceiver:
@@ -219,7 +205,7 @@ class StreamReceiver:
             self._connection.send(_RECEIPT)
         except OSError as error:
             if not self._end_received:
-                self._lost("sending a receipt", error)
+                self._lifeline.raise_lost("sending a receipt", error)
         return taken
 
     def close(self) -> None:
@@ -242,11 +228,11 @@ class StreamReceiver:
         try:
             return self._read_parcel()
         except (OSError, PeerGone) as error:
-            self._lost(action, error)
+            self._lifeline.raise_lost(action, error)
         except WaitTimedOut:
-            self._fail(self._lifeline.end.timed_out(action, self._lifeline.deadline_seconds))
+            self._lifeline.raise_failed(self._lifeline.end.timed_out(action, self._lifeline.deadline_seconds))
         except ValueError as error:
-            self._fail(self._lifeline.end.mismatch("reading a header", str(error)))
+            self._lifeline.raise_failed(self._lifeline.end.mismatch("reading a header", str(error)))
 
     def _read_parcel(self) -> tuple[Parcel, int]:
         header = self._read_header()
@@ -352,15 +338,6 @@ class StreamReceiver:
             if num_read == 0:
                 raise ConnectionError("it closed the connection")
             view = view[num_read:]
-
-    def _lost(self, action: str, cause: object) -> NoReturn:
-        self._lifeline.raise_if_down()
-        self._fail(self._lifeline.end.lost(action, str(cause)))
-
-    def _fail(self, error: DaemonError) -> NoReturn:
-        self._lifeline.fail(error)
-        self._lifeline.raise_if_down()
-        raise error
 
 
 def _header(parcel: Parcel, payload_bytes: int, place: int = PLACE_BEHIND_HEADER) -> Header:

@@ -22,7 +22,7 @@ from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
 from stage_daemon.transport.parcel import Item
 from stage_daemon.transport.ring import ALIGNMENT_BYTES
-from stage_daemon.transport.sockets import MAX_BUFFERS, host_identity
+from stage_daemon.transport.sockets import MAX_BUFFERS, drop_sent, host_identity
 from stage_daemon.worker import wire
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 
@@ -244,10 +244,7 @@ class Outlet:
             except OSError:
                 # It has left; the door's thread will find out.
                 return b""
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
-            if views:
-                views[0] = views[0][sent:]
+            drop_sent(views, sent)
         return b"".join(views)
 
     def _write_waiting(self) -> None:

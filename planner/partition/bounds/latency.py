@@ -18,7 +18,7 @@ import numpy as np
 
 from planner.partition.bounds.work import fair_weights
 from planner.partition.ordered.distinct_rows import distinct_rows
-from planner.partition.portfolio.program_orders import Bundles
+from planner.partition.portfolio.program_orders import Bundles, topological_order
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
 # What lies between path nodes further apart is not counted, in turn: it would keep apart too many others.
@@ -35,7 +35,7 @@ def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 
     fastest = problem.compute_seconds.min(axis=0)
     seconds: Floats = np.bincount(bundles.bundle_of_node, fastest, bundles.count).astype(np.float64)
     before, after = _neighbours(problem, bundles)
-    order = _order(before, after)
+    order = topological_order(before, after)
     path = _longest_path(order, before, seconds.tolist())
     first, last = _between(order, before, after, path)
     on_path = np.zeros(bundles.count, dtype=np.bool_)
@@ -55,7 +55,7 @@ def block_bound(problem: PartitionProblem, bundles: Bundles) -> float:
     weights = fair_weights(kinds.rows, kinds.counts)
     weights = weights / (weights * kinds.counts).sum()
     before, after = _neighbours(problem, bundles)
-    order = _order(before, after)
+    order = topological_order(before, after)
     path = _longest_path(order, before, rows.min(axis=0).tolist())
     first, last = _between(order, before, after, path)
     # Place 0 stands before all nodes, and the last one behind them.
@@ -145,9 +145,7 @@ def _summed_before(at: tuple[Integers, Integers], seconds: Floats, size: int) ->
 
 def _summed(at: tuple[Integers, Integers], seconds: Floats, size: int) -> Floats:
     """[i, j]: of those that lie between the places i and j."""
-    found = np.zeros((size, size))
-    np.add.at(found, at, seconds)
-    summed: Floats = np.cumsum(np.cumsum(found[::-1], axis=0)[::-1], axis=1)
+    summed: Floats = np.cumsum(_summed_before(at, seconds, size), axis=1)
     return summed
 
 
@@ -205,17 +203,6 @@ def _neighbours(problem: PartitionProblem, bundles: Bundles) -> tuple[list[list[
         before[head].append(tail)
         after[tail].append(head)
     return before, after
-
-
-def _order(before: list[list[int]], after: list[list[int]]) -> list[int]:
-    waiting = [len(own) for own in before]
-    order = [bundle for bundle, left in enumerate(waiting) if not left]
-    for bundle in order:
-        for reader in after[bundle]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                order.append(reader)
-    return order
 
 
 def _longest_path(order: list[int], before: list[list[int]], seconds: list[float]) -> list[int]:

@@ -48,14 +48,19 @@ def device_classes(problem: PartitionProblem) -> DeviceClasses:
     )
 
 
-def _alike(problem: PartitionProblem, one: int, other: int) -> bool:
-    if problem.device_memory_bytes[one] != problem.device_memory_bytes[other]:
-        return False
-    if not np.array_equal(problem.compute_seconds[one], problem.compute_seconds[other]):
-        return False
+def linked_alike(problem: PartitionProblem, one: int, other: int) -> bool:
+    """Whether every link stays as it is where the two devices change places."""
     swapped = np.arange(problem.num_devices)
     swapped[[one, other]] = other, one
     return all(
         np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
         for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
     )
+
+
+def _alike(problem: PartitionProblem, one: int, other: int) -> bool:
+    if problem.device_memory_bytes[one] != problem.device_memory_bytes[other]:
+        return False
+    if not np.array_equal(problem.compute_seconds[one], problem.compute_seconds[other]):
+        return False
+    return linked_alike(problem, one, other)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.ordered.device_classes import linked_alike
 from planner.partition.problem import Integers, PartitionProblem
 
 Composition = tuple[int, ...]
@@ -105,20 +106,11 @@ def _hosts(problem: PartitionProblem) -> Integers:
     firsts: list[int] = []
     host_of_device = np.zeros(problem.num_devices, dtype=np.int64)
     for device in range(problem.num_devices):
-        host = next((host for host, first in enumerate(firsts) if _alike(problem, first, device)), len(firsts))
+        host = next((host for host, first in enumerate(firsts) if linked_alike(problem, first, device)), len(firsts))
         if host == len(firsts):
             firsts.append(device)
         host_of_device[device] = host
     return host_of_device
-
-
-def _alike(problem: PartitionProblem, one: int, other: int) -> bool:
-    swapped = np.arange(problem.num_devices)
-    swapped[[one, other]] = other, one
-    return all(
-        np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
-        for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
-    )
 
 
 def _links(

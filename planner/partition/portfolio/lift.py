@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.portfolio.program_orders import Bundles
+from planner.partition.portfolio.program_orders import Bundles, topological_order
 from planner.partition.problem import Integers, PartitionProblem
 
 
@@ -21,7 +21,7 @@ def one_stage_each(problem: PartitionProblem, bundles: Bundles, device_of_node: 
 def stages_by_level(problem: PartitionProblem, bundles: Bundles, device_of_node: Integers) -> Assignment:
     """As few stages on each device as a pass early and a pass late find, so that edges go to higher stages only."""
     device = [int(device_of_node[members[0]]) for members in bundles.members]
-    order = _topological(bundles)
+    order = topological_order(bundles.before, bundles.after)
     level = [0] * bundles.count
     for bundle in order:
         steps = [level[producer] + (device[producer] != device[bundle]) for producer in bundles.before[bundle]]
@@ -96,14 +96,3 @@ def _stage_order(after: Sequence[set[int]], last: int) -> list[int] | None:
             if not waiting[reader]:
                 heapq.heappush(ready, (reader == last, reader))
     return rank if placed == len(after) else None
-
-
-def _topological(bundles: Bundles) -> list[int]:
-    waiting = [len(before) for before in bundles.before]
-    order = [bundle for bundle, left in enumerate(waiting) if not left]
-    for bundle in order:
-        for reader in bundles.after[bundle]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                order.append(reader)
-    return order
