@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.cost.calibration import Calibration, calibrate
+from planner.cost.calibrate import calibrate
+from planner.cost.calibration import Calibration
 from planner.cost.inventory import Inventory
 from planner.cost.measured import MeasuredTimes, check_fits
 from planner.cost.work import graph_work

@@ -1,21 +1,73 @@
-"""The command tree."""
+"""The command tree. A command is imported when it is called, so that help and small commands answer at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
 from planner.cli import exit_codes
-from planner.cli.commands import deployment, device, graph, inventory, plan, profile
-from planner.cli.commands.completion import completion
-from planner.cli.commands.run import run
-from planner.cli.commands.solve import solve
-from planner.cli.commands.submit import export, submit
-from planner.cli.commands.up import up
 
+# By name: where in planner.cli.commands it is, and the first line of its help.
+COMMANDS = {
+    "submit": ("submit:submit", "Upload a model's graph and weights; what the server has already is not sent again."),
+    "export": ("submit:export", "Export a module into a folder, without a server; `submit` takes it later."),
+    "graph": ("graph:app", "Graphs that the server holds."),
+    "plan": ("plan:app", "How a graph is cut over devices."),
+    "profile": ("profile:app", "Measured times of a graph's nodes; plans use them where there are any."),
+    "device": ("device:app", "Devices whose daemons have registered."),
+    "inventory": ("inventory:app", "Stored sets of devices and links to plan over."),
+    "deploy": ("deployment:deploy", "Roll a plan out to its daemons."),
+    "deployment": ("deployment:app", "Plans that run, or ran."),
+    "run": ("run:run", "Run a file of inputs through a deployment."),
+    "stop": ("deployment:stop", "Finish what is in flight, then let go of the devices."),
+    "up": (
+        "up:up",
+        "Start a planner and daemons here for trying things out; Ctrl-C ends them all. Other commands find the "
+        "planner.",
+    ),
+    "solve": ("solve:solve", "Place a profiled cost graph on its devices. Needs no server and no torch."),
+    "completion": (
+        "completion:completion",
+        "Print a completion script: `source <(planner-cli completion bash)`.",
+    ),
+}
 _EXIT_CODES = "\n\n".join(f"{code}: {meaning}" for code, meaning in exit_codes.MEANINGS.items())
+
+
+class CommandGroup(TyperGroup):
+    """Lists the commands by name and help alone, and imports the one that is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, (_, text) in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=text, rich_markup_mode=self.rich_markup_mode))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command itself. Fails for a name that no command has, naming those that are close."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name else None, rest
+
+
+def load_command(name: str) -> Any:
+    module, attribute = COMMANDS[name][0].split(":")
+    target: typer.Typer | Callable[..., None] = getattr(import_module(f"planner.cli.commands.{module}"), attribute)
+    if isinstance(target, typer.Typer):
+        group = get_group(target)
+        group.name = name
+        return group
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    alone.command(name)(target)
+    return get_command(alone)
+
 
 app = typer.Typer(
     name="planner-cli",
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -30,19 +82,3 @@ def planner_cli() -> None:
 
     Results go to stdout (-o table, json or yaml), progress and messages to stderr.
     """
-
-
-app.command("submit")(submit)
-app.command("export")(export)
-app.add_typer(graph.app, name="graph")
-app.add_typer(plan.app, name="plan")
-app.add_typer(profile.app, name="profile")
-app.add_typer(device.app, name="device")
-app.add_typer(inventory.app, name="inventory")
-app.command("deploy")(deployment.deploy)
-app.add_typer(deployment.app, name="deployment")
-app.command("run")(run)
-app.command("stop")(deployment.stop)
-app.command("up")(up)
-app.command("solve")(solve)
-app.command("completion")(completion)

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from planner.errors import InvalidArgument
 
 DEFAULT_SERVER = "127.0.0.1:50051"
@@ -37,6 +35,8 @@ def find_server(named: str | None) -> str:
 @contextmanager
 def announced(address: str) -> Iterator[None]:
     """While it lasts, other commands find the server at `address`."""
+    import yaml
+
     path = local_server_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
@@ -84,6 +84,9 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text()
     except FileNotFoundError:
         return {}
+    # Here, since a command without a config file would wait for it.
+    import yaml
+
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:

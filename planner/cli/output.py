@@ -8,10 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-import yaml
 from rich.console import Console, RenderableType
-
-from planner.cli.documents import to_document
 
 # Tables that are piped have no terminal to fit.
 PIPED_WIDTH = 180
@@ -29,11 +26,20 @@ def emit(result: Any, output: OutputFormat, table: Callable[[], RenderableType])
         # Names come from others: none of them is taken for markup.
         width = None if sys.stdout.isatty() else PIPED_WIDTH
         Console(width=width, markup=False, emoji=False, highlight=False).print(table())
-    elif output is OutputFormat.JSON:
-        sys.stdout.write(json.dumps(to_document(result), indent=2, ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(yaml.safe_dump(to_document(result), sort_keys=False, allow_unicode=True))
+        sys.stdout.write(_document_text(result, output))
     sys.stdout.flush()
+
+
+def _document_text(result: Any, output: OutputFormat) -> str:
+    # Here, since most commands write tables and would wait for both.
+    import yaml
+
+    from planner.cli.documents import to_document
+
+    if output is OutputFormat.JSON:
+        return json.dumps(to_document(result), indent=2, ensure_ascii=False) + "\n"
+    return str(yaml.safe_dump(to_document(result), sort_keys=False, allow_unicode=True))
 
 
 def messages() -> Console:

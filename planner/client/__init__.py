@@ -1,11 +1,25 @@
 """The planner for Python programs: `from planner.client import PlannerClient, export`.
 
-Importing it loads no torch: `export` does so when it is called.
+Importing it loads no torch, and what runs batches (which needs numpy) only once it is named: a command that asks the
+server one thing does not wait for either.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from planner.client.client import PlannerClient
 from planner.client.export import ExportedModel, export, load_exported
-from planner.client.pipeline import Batch, Pipeline
-from planner.client.tensors import RawTensor
+
+if TYPE_CHECKING:
+    from planner.client.pipeline import Batch, Pipeline
+    from planner.client.tensors import RawTensor
 
 __all__ = ["Batch", "ExportedModel", "Pipeline", "PlannerClient", "RawTensor", "export", "load_exported"]
+
+_IMPORTED_WHEN_NAMED = {"Batch": "pipeline", "Pipeline": "pipeline", "RawTensor": "tensors"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _IMPORTED_WHEN_NAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_IMPORTED_WHEN_NAMED[name]}"), name)

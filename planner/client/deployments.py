@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from planner.client.connection import Connection
 from planner.client.graphs import GraphCalls
 from planner.client.messages import deployment_event_from_proto, deployment_from_proto
-from planner.client.pipeline import Pipeline
 from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure
 from planner.client.request_ids import new_request_id
 from planner.client.status import error_from_failure, place_of
 from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
 from protos.v1 import planner_pb2
+
+if TYPE_CHECKING:
+    from planner.client.pipeline import Pipeline
 
 # A watch that breaks this often in a row without an event is given up.
 MAX_BROKEN_WATCHES = 3
@@ -69,6 +72,8 @@ class DeploymentCalls(GraphCalls):
 
     def pipeline(self, deployment_id: str, *, deadline_seconds: float = 300.0) -> Pipeline:
         """A way through a deployment that is ready; a wait longer than the deadline is an error."""
+        from planner.client.pipeline import Pipeline
+
         deployment = self.get_deployment(deployment_id)
         if deployment.state is not DeploymentState.READY:
             raise _not_ready(deployment)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.cost.calibration import Calibration, calibrate
+from planner.cost.calibrate import calibrate
+from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind, device_kind
 from planner.cost.measured import MeasuredTimes, check_fits, nearest, point_of
 from planner.cost.sources import RateSource

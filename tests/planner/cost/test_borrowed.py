@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from planner.cost.borrowed import named_rates, newest_rates
-from planner.cost.calibration import Calibration, calibrate
+from planner.cost.calibrate import calibrate
+from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import device_kind
 from planner.cost.inventory import Device
 from planner.cost.kind_costs import roofline_seconds

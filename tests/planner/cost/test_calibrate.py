@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.calibration import MIN_NODES, calibrate
+from planner.cost.calibrate import MIN_NODES, calibrate
 from planner.cost.device_kinds import DeviceKind, device_kind
 from planner.cost.kind_costs import roofline_seconds
 from planner.cost.work import Work

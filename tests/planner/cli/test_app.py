@@ -1,0 +1,52 @@
+"""The command tree is listed without importing the commands, and says of each what it says of itself."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from planner.cli.app import COMMANDS, load_command
+
+pytestmark = pytest.mark.services
+
+# What help can do without: each costs more than all of help.
+_SLOW = {"grpc", "numpy", "yaml", "google.protobuf", "pydantic", "torch", "sqlalchemy"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_what_the_command_says_of_itself(name: str) -> None:
+    command = load_command(name)
+    assert command.name == name
+    assert inspect.cleandoc(command.help).partition("\n")[0] == COMMANDS[name][1]
+
+
+def _imported(*arguments: str) -> set[str]:
+    """Modules that a command has imported by its end."""
+    program = (
+        "import sys; from planner.cli.__main__ import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: print(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    return set(ended.stderr.split())
+
+
+def test_help_imports_only_what_writes_it() -> None:
+    imported = _imported("--help")
+    assert "typer" in imported
+    assert not imported & _SLOW
+
+
+def test_a_table_needs_no_numpy_and_no_yaml() -> None:
+    imported = _imported("device", "list", "--server", "127.0.0.1:1")
+    assert "grpc" in imported
+    assert not imported & {"numpy", "yaml", "torch", "sqlalchemy"}
+
+
+def test_a_misspelt_command_is_answered_with_those_that_are_close() -> None:
+    ended = subprocess.run([sys.executable, "-m", "planner.cli", "solv"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "'solve'" in ended.stderr
