@@ -31,6 +31,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What clients remember from call to call goes where it ends with the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_forkserver(request: pytest.FixtureRequest) -> None:
     """A process has one forkserver, and here it serves both services: it is started with what either preloads."""
     if any(item.get_closest_marker("services") for item in request.session.items):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from planner.client.connection import Connection
+from planner.client.digests import file_sha256
 from planner.client.records import UploadProgress
 from planner.errors import Conflict, Unavailable
 from protos.v1 import planner_pb2
@@ -45,9 +46,7 @@ def blob_of_bytes(name: str, content: bytes) -> Blob:
 
 
 def blob_of_file(path: Path) -> Blob:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").digest()
-    return Blob(name=path.name, sha256=digest, size_bytes=path.stat().st_size, open=lambda: path.open("rb"))
+    return Blob(name=path.name, sha256=file_sha256(path), size_bytes=path.stat().st_size, open=lambda: path.open("rb"))
 
 
 def upload_blob(connection: Connection, blob: Blob, on_progress: OnProgress | None = None) -> None:
