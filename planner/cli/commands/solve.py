@@ -19,8 +19,9 @@ from planner.cli.instance_file import Instance, parse_instance
 from planner.cli.options import OutputOption
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
-from planner.cli.quantities import format_gap
+from planner.cli.quantities import format_gap, parse_bytes
 from planner.errors import InvalidArgument, PlannerError
+from planner.partition.hybrid.profile import is_training_profile
 from planner.partition.objective import Objective
 from planner.partition.placement.cost_graph import is_cost_graph, placement_document, read_cost_graph
 
@@ -74,20 +75,44 @@ def solve(
             help="Seconds to search; of our own format, steps that take about so long.",
         ),
     ] = 60.0,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write {node: device}; else not written.")] = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", metavar="N", help="Of a training profile: instead of the file's number.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="BYTES", help="Of each device, such as 8GiB; likewise.")
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option("--bandwidth", metavar="BYTES", help="Bytes per unit of time of the profile; likewise."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write {node: device}, or a profile's stages; else not written."),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Place a profiled cost graph on its devices. Needs no server and no torch."""
+    """Place a profiled cost graph on its devices. Needs no server and no torch.
+
+    A training profile in Piper's format gets a pipeline whose stages choose their copies, the devices of each copy, and
+    an alternative for each node; the value is its time per sample.
+    """
     started = time.monotonic()
     if out is not None:
         _check_writable(out)
     document = read_document(instance)
     goal = Objective(objective.value)
+    overrides = _Overrides(devices=devices, memory=memory, bandwidth=bandwidth)
     try:
         with spinner(f"solving {instance.name}"):
-            found = (_solve_cost_graph if is_cost_graph(document) else _solve_instance)(
-                document, goal, contiguous, started, time_limit
-            )
+            if is_training_profile(document):
+                _refuse(goal is Objective.LATENCY, "--objective latency", "a plan for training is for throughput")
+                found = _solve_profile(document, overrides, started, time_limit)
+            else:
+                given = any(value is not None for value in (devices, memory, bandwidth))
+                _refuse(given, "--devices, --memory and --bandwidth", "the devices are those of the file")
+                found = (_solve_cost_graph if is_cost_graph(document) else _solve_instance)(
+                    document, goal, contiguous, started, time_limit
+                )
     except PlannerError as error:
         raise type(error)(f"{instance}: {error.message}", **error.metadata) from None
     value, bound, assignment, cut = found
@@ -97,7 +122,7 @@ def solve(
     solution = Solution(
         instance=instance.name,
         objective=objective.value,
-        contiguous=contiguous,
+        contiguous=contiguous or is_training_profile(document),
         value=value,
         lower_bound=bound,
         gap=gap,
@@ -107,6 +132,20 @@ def solve(
         assignment=str(out) if out else "",
     )
     emit(solution, output, lambda: Text(_summary(solution)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Overrides:
+    """What counts instead of what a training profile says."""
+
+    devices: int | None
+    memory: str | None
+    bandwidth: str | None
+
+
+def _refuse(is_given: bool, option: str, why: str) -> None:
+    if is_given:
+        raise InvalidArgument(f"{option}: {why}; leave it out")
 
 
 class _Clock:
@@ -119,6 +158,23 @@ class _Clock:
     def __call__(self) -> bool:
         self.has_cut = self.has_cut or time.monotonic() > self._end_seconds
         return self.has_cut
+
+
+def _solve_profile(
+    document: Mapping[str, Any], overrides: _Overrides, started: float, time_limit: float
+) -> tuple[float, float, dict[str, Any], bool]:
+    from planner.partition.hybrid.profile import plan_document, read_training_profile
+    from planner.partition.hybrid.search import best_hybrid
+
+    profile = read_training_profile(
+        document,
+        num_devices=overrides.devices,
+        memory_bytes=None if overrides.memory is None else parse_bytes(overrides.memory),
+        bandwidth=None if overrides.bandwidth is None else parse_bytes(overrides.bandwidth),
+    )
+    clock = _Clock(started, time_limit)
+    plan = best_hybrid(profile.problem, clock)
+    return plan.seconds_per_sample, plan.lower_bound_seconds, plan_document(profile, plan), clock.has_cut
 
 
 def _solve_cost_graph(
@@ -173,7 +229,7 @@ def _check_writable(path: Path) -> None:
         raise InvalidArgument(f"--out {path}: {reason}; name a file that can be written")
 
 
-def _write(path: Path, assignment: Mapping[str, str]) -> None:
+def _write(path: Path, assignment: Mapping[str, Any]) -> None:
     try:
         path.write_text(json.dumps(assignment, indent=1) + "\n")
     except OSError as error:
