@@ -24,6 +24,9 @@ OPTIONS = {
     "log-level": "debug, info, warning or error (default info)",
     "log-format": "console or json (default console)",
     "metrics-listen": "host:port for Prometheus (default none)",
+    "tls-certificate": "PEM file; with --tls-key and --tls-ca calls go over mutual TLS",
+    "tls-key": "PEM file, the certificate's private key",
+    "tls-ca": "PEM file, authorities whose certificates are accepted",
 }
 
 
@@ -111,6 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", help=text)
     parser.add_argument("--scrub", action="store_true", help="read every blob, put the damaged away, and end")
+    parser.add_argument(
+        "--insecure-plaintext-beyond-loopback",
+        action="store_true",
+        default=None,
+        help="listen without TLS where others than this host can connect: whoever can, may do everything",
+    )
     return parser
 
 

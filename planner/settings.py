@@ -37,6 +37,12 @@ class Settings(BaseSettings):
         "own", description="plans that do not say: rates fitted to the graph's own profiles, or to the newest of a kind"
     )
     metrics_listen: str = Field("", description="host:port for Prometheus; empty: none")
+    tls_certificate: Path | None = Field(None, description="PEM file; with tls_key and tls_ca: mutual TLS")
+    tls_key: Path | None = Field(None, description="PEM file, the certificate's private key")
+    tls_ca: Path | None = Field(None, description="PEM file, authorities whose certificates are accepted")
+    insecure_plaintext_beyond_loopback: bool = Field(
+        False, description="listen without TLS where others than this host can connect"
+    )
 
     @property
     def database(self) -> str:

@@ -11,10 +11,13 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from access.errors import AccessError
+from access.files import WatchedCredentials, tls_files
+from access.listening import check_listening
 from protos.v1 import inventory_pb2, planner_pb2
 from stage_daemon.control.device import LocalDevice, find_device
 from stage_daemon.control.logs import configure_logs
@@ -23,7 +26,7 @@ from stage_daemon.control.rendezvous import import_store
 from stage_daemon.control.server import DaemonServer, parse_endpoint
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.control.worker_process import preload_forkserver
-from stage_daemon.errors import DaemonError
+from stage_daemon.errors import DaemonError, InvalidRequest
 from stage_daemon.settings import Settings
 
 STOP_GRACE_SECONDS = 2.0
@@ -60,13 +63,29 @@ def read_settings(arguments: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(prog="stage-daemon", description="Runs stages of deployed plans on one device.")
     for name, field in Settings.model_fields.items():
         help_text = f"{field.description} [STAGE_DAEMON_{name.upper()}]".replace("%", "%%")
-        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, help=help_text)
+        flag: dict[str, Any] = {"action": "store_true", "default": None} if field.annotation is bool else {}
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, help=help_text, **flag)
     given = vars(parser.parse_args(arguments))
     return Settings(**{name: text for name, text in given.items() if text is not None})
 
 
+def find_credentials(settings: Settings) -> WatchedCredentials | None:
+    """Raises InvalidRequest where a port that others can reach would be served without TLS."""
+    try:
+        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_ca)
+        check_listening(
+            parse_endpoint(settings.listen).host,
+            has_tls=files is not None,
+            plaintext_allowed=settings.insecure_plaintext_beyond_loopback,
+        )
+        return WatchedCredentials(files) if files else None
+    except AccessError as error:
+        raise InvalidRequest(error.message) from None
+
+
 async def serve(settings: Settings) -> None:
     """Until SIGTERM or SIGINT. Raises DaemonError where it cannot start or the planner will never take it."""
+    credentials = find_credentials(settings)
     preload_forkserver()
     device = await asyncio.to_thread(
         find_device,
@@ -81,11 +100,11 @@ async def serve(settings: Settings) -> None:
         planner_address=settings.planner,
         listen_host=parse_endpoint(settings.listen).host or "0.0.0.0",
         worker_silence_seconds=settings.worker_silence_seconds,
+        tls=credentials.files if credentials else None,
     )
-    server = DaemonServer(settings.listen, settings.advertise, supervisor)
-    registration = Registration(
-        settings.planner, _introduction(device, str(server.endpoint), supervisor.incarnation_id), supervisor
-    )
+    server = DaemonServer(settings.listen, settings.advertise, supervisor, credentials, settings.planner_identity)
+    introduction = _introduction(device, str(server.endpoint), supervisor.incarnation_id)
+    registration = Registration(settings.planner, introduction, supervisor, credentials)
     await server.start()
     # A daemon thread: one that is asked to end at once need not wait for the import.
     threading.Thread(target=import_store, name="import-torch", daemon=True).start()

@@ -10,6 +10,7 @@ DaemonError
 ├── ShapeMismatch            the rebuilt stage gives other shapes than the graph declares
 ├── InsufficientMemory       a stage that does not fit the device
 ├── NotFound
+├── Forbidden                a caller who may not ask for it
 ├── Conflict                 the state of the deployment forbids it now
 │   └── Released             a session whose deployment was let go of
 ├── ResultsNotRead           a client that sends and does not read
@@ -81,6 +82,10 @@ class InsufficientMemory(DaemonError):
 
 class NotFound(DaemonError):
     reason = "NOT_FOUND"
+
+
+class Forbidden(DaemonError):
+    reason = "PERMISSION_DENIED"
 
 
 class Conflict(DaemonError):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from access.peers import PLANNER_ROLE
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
@@ -44,6 +47,15 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(30.0, ge=0, description="how long deployments may finish after SIGTERM")
     worker_silence_seconds: float = Field(
         15.0, gt=0, description="a worker that answers nothing for this long hangs, and its deployment has failed"
+    )
+    tls_certificate: Path | None = Field(None, description="PEM file; with tls_key and tls_ca: mutual TLS")
+    tls_key: Path | None = Field(None, description="PEM file, the certificate's private key")
+    tls_ca: Path | None = Field(None, description="PEM file, authorities whose certificates are accepted")
+    planner_identity: str = Field(
+        PLANNER_ROLE, description="name in the planner's certificate: over TLS, commands are taken from it alone"
+    )
+    insecure_plaintext_beyond_loopback: bool = Field(
+        False, description="listen without TLS where others than this host can connect: whoever can, may do everything"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["console", "json"] = Field("console", description="for people or for machines")

@@ -40,6 +40,7 @@ def configure_logs(level: str, form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=max(least, logging.WARNING), handlers=[handler])
+    logging.getLogger("access").setLevel(least)
 
 
 class _Formatter(logging.Formatter):

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
+from access.files import WatchedCredentials
 from planner.api.computing import Computing
 from planner.api.graph_calls import graph_source
 from planner.api.identity import new_id
@@ -41,6 +42,7 @@ class ProfileCalls:
     _settings: Settings
     _database: Database
     _checks: Computing
+    _credentials: WatchedCredentials | None
 
     async def ProfileGraph(
         self, request: planner_pb2.ProfileGraphRequest, _: Any
@@ -96,7 +98,7 @@ class ProfileCalls:
             repetitions=request.repetitions,
             warmup=request.warmup,
         )
-        async with aclosing(profile(daemon, graph.id, asked, CallDeadlines())) as steps:
+        async with aclosing(profile(daemon, graph.id, asked, CallDeadlines(), self._credentials)) as steps:
             async for step in steps:
                 if isinstance(step, Measured):
                     record = await self._store(graph, step.times, step.unmeasured)

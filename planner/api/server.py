@@ -12,6 +12,10 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from access.channels import SERVER_OPTIONS, server_credentials
+from access.errors import AccessError
+from access.files import WatchedCredentials, tls_files
+from access.listening import check_listening
 from planner.api.computing import Computing
 from planner.api.metrics import CallMetrics
 from planner.api.plan_runner import PlanRunner
@@ -19,7 +23,7 @@ from planner.api.registry_service import DaemonRegistryService
 from planner.api.service import PlannerService
 from planner.api.status import StatusInterceptor
 from planner.dispatch.dispatcher import Dispatcher
-from planner.errors import Conflict, Unavailable
+from planner.errors import Conflict, InvalidArgument, Unavailable
 from planner.settings import Settings
 from planner.store.blobs import BlobStore
 from planner.store.database import Database
@@ -46,14 +50,15 @@ class PlannerServer:
     async def start(cls, settings: Settings) -> PlannerServer:
         """Migrates, recovers and listens. Raises planner.errors where the database, folder or port cannot be had."""
         async with AsyncExitStack() as resources:
+            credentials = _credentials(settings)
             metrics = CallMetrics()
             server = grpc.aio.server(interceptors=[StatusInterceptor(metrics)], options=_options(settings))
             if settings.metrics_listen:
-                metrics_address, stop = metrics.serve(settings.metrics_listen)
+                metrics_address, stop = metrics.serve(settings.metrics_listen, credentials)
                 resources.callback(stop)
                 log.info("serving metrics", address=metrics_address)
-            await _add_services(server, settings, resources)
-            address = _listen(server, settings.listen)
+            await _add_services(server, settings, credentials, resources)
+            address = _listen(server, settings.listen, credentials)
             await server.start()
             return cls(server, address, resources.pop_all())
         raise AssertionError("unreachable")
@@ -64,7 +69,24 @@ class PlannerServer:
         await self._resources.aclose()
 
 
-async def _add_services(server: grpc.aio.Server, settings: Settings, resources: AsyncExitStack) -> None:
+def _credentials(settings: Settings) -> WatchedCredentials | None:
+    """Raises InvalidArgument where a port that others can reach would be served without TLS."""
+    try:
+        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_ca)
+        for address in filter(None, (settings.listen, settings.metrics_listen)):
+            check_listening(
+                address.rpartition(":")[0],
+                has_tls=files is not None,
+                plaintext_allowed=settings.insecure_plaintext_beyond_loopback,
+            )
+        return WatchedCredentials(files) if files else None
+    except AccessError as error:
+        raise InvalidArgument(error.message) from None
+
+
+async def _add_services(
+    server: grpc.aio.Server, settings: Settings, credentials: WatchedCredentials | None, resources: AsyncExitStack
+) -> None:
     # Two servers on one folder would write each other's uploads.
     refusal = f"another planner-server uses {settings.staging_dir}; give this one a --data-dir of its own"
     resources.enter_context(_own(settings.staging_dir / "lock", refusal))
@@ -79,10 +101,10 @@ async def _add_services(server: grpc.aio.Server, settings: Settings, resources: 
     runner = PlanRunner(database, Computing(settings.plan_workers), settings.plan_timeout_seconds)
     await runner.recover()
     resources.push_async_callback(runner.close)
-    dispatcher = Dispatcher(database, blobs, settings)
+    dispatcher = Dispatcher(database, blobs, settings, credentials=credentials)
     resources.push_async_callback(dispatcher.close)
     dispatcher.start()
-    service = PlannerService(settings, database, blobs, Computing(NUM_CHECKS), runner, dispatcher)
+    service = PlannerService(settings, database, blobs, Computing(NUM_CHECKS), runner, dispatcher, credentials)
     planner_pb2_grpc.add_PlannerServiceServicer_to_server(service, server)
     planner_pb2_grpc.add_DaemonRegistryServiceServicer_to_server(DaemonRegistryService(dispatcher), server)
     await _add_health(server)
@@ -96,10 +118,13 @@ async def _add_health(server: grpc.aio.Server) -> None:
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
 
 
-def _listen(server: grpc.aio.Server, address: str) -> str:
+def _listen(server: grpc.aio.Server, address: str, credentials: WatchedCredentials | None) -> str:
     host, _, _ = address.rpartition(":")
     try:
-        port = server.add_insecure_port(address)
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, server_credentials(credentials))
     except RuntimeError:
         port = 0
     if not port:
@@ -129,4 +154,5 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        *(SERVER_OPTIONS if settings.tls_certificate else ()),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from access.files import WatchedCredentials
 from planner.api.blob_calls import BlobCalls
 from planner.api.computing import Computing
 from planner.api.deployment_calls import DeploymentCalls
@@ -39,6 +40,7 @@ class PlannerService(
         checks: Computing,
         runner: PlanRunner,
         dispatcher: Dispatcher,
+        credentials: WatchedCredentials | None = None,
     ) -> None:
         self._settings = settings
         self._database = database
@@ -46,5 +48,6 @@ class PlannerService(
         self._checks = checks
         self._runner = runner
         self._dispatcher = dispatcher
+        self._credentials = credentials
         self._upload_locks = UploadLocks()
         self._creations: set[asyncio.Task[str]] = set()

@@ -31,6 +31,7 @@ COMMANDS = {
         "planner.",
     ),
     "solve": ("solve:solve", "Place a profiled cost graph on its devices. Needs no server and no torch."),
+    "certs": ("certs:app", "Certificates for mutual TLS, from an authority of your own."),
     "completion": (
         "completion:completion",
         "Print a completion script: `source <(planner-cli completion bash)`.",

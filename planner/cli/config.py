@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from access.errors import AccessError
+from access.files import TlsFiles, tls_files
 from planner.errors import InvalidArgument
 
 DEFAULT_SERVER = "127.0.0.1:50051"
-_KEYS = frozenset({"server"})
+_TLS_KEYS = ("tls_certificate", "tls_key", "tls_ca")
+_KEYS = frozenset({"server", *_TLS_KEYS})
 
 
 def config_path() -> Path:
@@ -32,6 +35,16 @@ def find_server(named: str | None) -> str:
     return named or _configured() or _started_here() or DEFAULT_SERVER
 
 
+def find_tls() -> TlsFiles | None:
+    """By PLANNER_TLS_CERTIFICATE, PLANNER_TLS_KEY and PLANNER_TLS_CA, or the keys of the config file called so."""
+    document = _document()
+    named = [os.environ.get(f"PLANNER_{key.upper()}") or document.get(key) for key in _TLS_KEYS]
+    try:
+        return tls_files(*(config_path().parent / Path(str(name)).expanduser() if name else None for name in named))
+    except AccessError as error:
+        raise InvalidArgument(error.message) from None
+
+
 @contextmanager
 def announced(address: str) -> Iterator[None]:
     """While it lasts, other commands find the server at `address`."""
@@ -50,15 +63,19 @@ def announced(address: str) -> Iterator[None]:
 
 
 def _configured() -> str | None:
+    server = _document().get("server")
+    if server is not None and not isinstance(server, str):
+        raise InvalidArgument(f"{config_path()}: server is {server!r}, needs host:port")
+    return server
+
+
+def _document() -> dict[str, Any]:
     path = config_path()
     document = _read(path)
     unknown = sorted(set(document) - _KEYS)
     if unknown:
         raise InvalidArgument(f"{path}: unknown key {unknown[0]!r}; known: {', '.join(sorted(_KEYS))}")
-    server = document.get("server")
-    if server is not None and not isinstance(server, str):
-        raise InvalidArgument(f"{path}: server is {server!r}, needs host:port")
-    return server
+    return document
 
 
 def _started_here() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from access.files import TlsFiles
 from planner.client.connection import Connection
 from planner.client.deployments import DeploymentCalls
 from planner.client.inventories import InventoryCalls
@@ -17,12 +18,15 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls):
     """Talks to the planner-server at `address` ("host:port"); connects on the first call.
 
     Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`.
-    Planning and rollouts are waited for without that bound. Threads may share a client.
+    Planning and rollouts are waited for without that bound. Threads may share a client. `tls` is for servers
+    that ask for a certificate; its files may be replaced while the client lives.
     """
 
-    def __init__(self, address: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self, address: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS, tls: TlsFiles | None = None
+    ) -> None:
         self.address = address
-        self._connection = Connection(address, timeout_seconds=timeout_seconds)
+        self._connection = Connection(address, timeout_seconds=timeout_seconds, tls=tls)
 
     def close(self) -> None:
         self._connection.close()

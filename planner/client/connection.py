@@ -7,7 +7,12 @@ from typing import Any, TypeVar
 
 import grpc
 
+import access.channels
+from access.diagnosis import why_refused
+from access.errors import AccessError
+from access.files import TlsFiles, WatchedCredentials
 from planner.client.status import error_from_rpc
+from planner.errors import InvalidArgument
 from protos.v1 import planner_pb2_grpc
 
 _Response = TypeVar("_Response")
@@ -17,14 +22,23 @@ PLANNER_MESSAGE_BYTES = 64 << 20
 CONNECT_SECONDS = 20.0
 
 
-def open_channel(address: str, *, message_bytes: int) -> grpc.Channel:
+def watch(tls: TlsFiles | None) -> WatchedCredentials | None:
+    """Raises InvalidArgument where the files are not sound."""
+    try:
+        return WatchedCredentials(tls) if tls else None
+    except AccessError as error:
+        raise InvalidArgument(error.message) from None
+
+
+def open_channel(address: str, *, message_bytes: int, credentials: WatchedCredentials | None = None) -> grpc.Channel:
     """Connects on the first call. A lost connection is tried again after 0.1 s at first, 2 s at most.
 
     One that comes up slowly, since the server is busy, is given CONNECT_SECONDS.
     """
-    return grpc.insecure_channel(
+    channel: grpc.Channel = access.channels.open_channel(
         address,
-        options=[
+        credentials,
+        (
             ("grpc.max_send_message_length", message_bytes),
             ("grpc.max_receive_message_length", message_bytes),
             ("grpc.initial_reconnect_backoff_ms", 100),
@@ -34,17 +48,19 @@ def open_channel(address: str, *, message_bytes: int) -> grpc.Channel:
             # A server that is gone without a word ends the call, also one that waits for events.
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
-        ],
+        ),
     )
+    return channel
 
 
 class Connection:
     """To a planner-server. Threads may share it."""
 
-    def __init__(self, address: str, *, timeout_seconds: float) -> None:
+    def __init__(self, address: str, *, timeout_seconds: float, tls: TlsFiles | None = None) -> None:
         self.address = address
         self.timeout_seconds = timeout_seconds
-        self._channel = open_channel(address, message_bytes=PLANNER_MESSAGE_BYTES)
+        self.credentials = watch(tls)
+        self._channel = open_channel(address, message_bytes=PLANNER_MESSAGE_BYTES, credentials=self.credentials)
         self.stub: planner_pb2_grpc.PlannerServiceStub = planner_pb2_grpc.PlannerServiceStub(self._channel)
 
     def call(
@@ -81,10 +97,10 @@ class Connection:
         self._channel.close()
 
     def _translate(self, error: grpc.RpcError) -> Exception:
-        return error_from_rpc(
-            error,
-            unreachable=(
-                f"no planner-server answers at {self.address}; start one with `planner-server` "
-                f"(or `planner-cli up` to try things out), or name the right address"
-            ),
+        unreachable = (
+            f"no planner-server answers at {self.address}; start one with `planner-server` "
+            f"(or `planner-cli up` to try things out), or name the right address"
         )
+        if self.credentials is not None and error.code() is grpc.StatusCode.UNAVAILABLE:
+            unreachable = why_refused(self.address, self.credentials.files) or unreachable
+        return error_from_rpc(error, unreachable=unreachable)

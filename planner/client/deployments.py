@@ -84,6 +84,7 @@ class DeploymentCalls(GraphCalls):
             input_address=deployment.input_address,
             output_address=deployment.output_address,
             deadline_seconds=deadline_seconds,
+            credentials=self._connection.credentials,
             why_failed=lambda: self._why_failed(deployment.id),
         )
 

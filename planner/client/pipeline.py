@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from access.files import WatchedCredentials
 from planner.client.connection import open_channel
 from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, decode, kind_of_batch
@@ -51,14 +52,15 @@ class Pipeline:
         output_address: str,
         deadline_seconds: float,
         why_failed: Callable[[], DeploymentFailed | None],
+        credentials: WatchedCredentials | None = None,
     ) -> None:
         self.graph = graph
         self.deployment_id = deployment_id
         # As many as keep all stages busy.
         self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_STAGE * num_stages + _MICROBATCHES_OF_CLIENT)
         self._encoder = InputEncoder(graph)
-        self._inputs = open_channel(input_address, message_bytes=DATA_MESSAGE_BYTES)
-        self._outputs = open_channel(output_address, message_bytes=DATA_MESSAGE_BYTES)
+        self._inputs = open_channel(input_address, message_bytes=DATA_MESSAGE_BYTES, credentials=credentials)
+        self._outputs = open_channel(output_address, message_bytes=DATA_MESSAGE_BYTES, credentials=credentials)
         self._unreachable = f"a daemon of {deployment_id} does not answer ({input_address} in, {output_address} out)"
         self._deadline_seconds = deadline_seconds
         self._why_failed = why_failed

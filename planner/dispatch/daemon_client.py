@@ -11,6 +11,9 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from access.channels import open_aio_channel
+from access.diagnosis import why_refused
+from access.files import WatchedCredentials
 from planner.store.deployment_records import Failure
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 
@@ -49,11 +52,14 @@ class DaemonCallFailed(Exception):
 class DaemonClient:
     """One channel to one device's daemon."""
 
-    def __init__(self, device_id: str, address: str, deadlines: CallDeadlines) -> None:
+    def __init__(
+        self, device_id: str, address: str, deadlines: CallDeadlines, credentials: WatchedCredentials | None = None
+    ) -> None:
         self.device_id = device_id
         self.address = address
         self._deadlines = deadlines
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._credentials = credentials
+        self._channel = open_aio_channel(address, credentials, CHANNEL_OPTIONS)
         self._stub: stage_daemon_pb2_grpc.StageDaemonServiceAsyncStub = stage_daemon_pb2_grpc.StageDaemonServiceStub(
             self._channel
         )
@@ -120,14 +126,14 @@ class DaemonClient:
             async with asyncio.timeout(seconds + 1.0):
                 return await call
         except grpc.aio.AioRpcError as error:
-            raise DaemonCallFailed(self._failure(error, doing, seconds)) from error
+            raise DaemonCallFailed(await self._failure(error, doing, seconds)) from error
         except TimeoutError as error:
             message = f"{doing}: nothing was heard of the daemon of {self.device_id} for {seconds:g} s"
             raise DaemonCallFailed(
                 Failure(reason="DEADLINE_EXCEEDED", message=message, device_id=self.device_id)
             ) from error
 
-    def _failure(self, error: grpc.aio.AioRpcError, doing: str, seconds: float) -> Failure:
+    async def _failure(self, error: grpc.aio.AioRpcError, doing: str, seconds: float) -> Failure:
         info = _error_info(error)
         if info is not None:
             metadata = dict(info.metadata)
@@ -141,12 +147,17 @@ class DaemonClient:
             )
         code = error.code()
         if code is grpc.StatusCode.UNAVAILABLE:
-            reason, what = UNREACHABLE, f"the daemon at {self.address} cannot be reached ({error.details()})"
+            why = await self._why_unreachable() or error.details()
+            reason, what = UNREACHABLE, f"the daemon at {self.address} cannot be reached ({why})"
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             reason, what = "DEADLINE_EXCEEDED", f"no answer within {seconds:g} s"
         else:
             reason, what = "DAEMON_ERROR", f"{code.name}: {error.details()}"
         return Failure(reason=reason, message=f"{doing}: {what}", device_id=self.device_id)
+
+    async def _why_unreachable(self) -> str:
+        """Nothing where TLS is not the reason."""
+        return await asyncio.to_thread(why_refused, self.address, self._credentials.files) if self._credentials else ""
 
 
 def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:

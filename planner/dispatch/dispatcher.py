@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from access.files import WatchedCredentials
 from planner.cost.inventory import Device
 from planner.dispatch.admission import admit
 from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
@@ -72,10 +73,12 @@ class Dispatcher:
         blobs: BlobStore,
         settings: DispatchSettings,
         deadlines: CallDeadlines = CallDeadlines(),  # noqa: B008  frozen
+        credentials: WatchedCredentials | None = None,
     ) -> None:
         self._database = database
         self._blobs = blobs
         self._deadlines = deadlines
+        self._credentials = credentials
         self._leases = Leases(settings.lease_seconds, _seconds())
         self._ledger = Ledger(database)
         self._drivers: dict[str, Driver] = {}
@@ -265,7 +268,8 @@ class Dispatcher:
     def _client(self, device_id: str, address: str) -> DaemonClient:
         client = self._clients.get((device_id, address))
         if client is None:
-            client = self._clients[device_id, address] = DaemonClient(device_id, address, self._deadlines)
+            client = DaemonClient(device_id, address, self._deadlines, self._credentials)
+            self._clients[device_id, address] = client
         return client
 
     def _remember(self, daemons: Iterable[Daemon], deployments: Iterable[Deployment]) -> None:

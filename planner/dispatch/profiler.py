@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from access.files import WatchedCredentials
 from planner.cost.measured import MeasuredTimes, symbol_values_of
 from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, DaemonClient
 from planner.errors import Cancelled, Conflict, GraphError, InvalidArgument, NotFound, PlannerError, Unavailable
@@ -43,10 +44,14 @@ class Measured:
 
 
 async def profile(
-    daemon: Daemon, graph_id: str, request: stage_daemon_pb2.ProfileRequest, deadlines: CallDeadlines
+    daemon: Daemon,
+    graph_id: str,
+    request: stage_daemon_pb2.ProfileRequest,
+    deadlines: CallDeadlines,
+    credentials: WatchedCredentials | None = None,
 ) -> AsyncGenerator[Step | Measured, None]:
     """Steps, then what was measured. Leaving early ends it on the daemon too. Raises what kept it from being done."""
-    client = DaemonClient(daemon.device.id, daemon.address, deadlines)
+    client = DaemonClient(daemon.device.id, daemon.address, deadlines, credentials)
     seconds: dict[int, float] = {}
     unmeasured: dict[int, str] = {}
     try:

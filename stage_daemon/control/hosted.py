@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from access.files import TlsFiles
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.control.lifecycle import Life, Phase, Trigger, advance
 from stage_daemon.control.rendezvous import Rendezvous
@@ -36,6 +37,7 @@ class HostedDeployment:
         torch_device: str,
         worker_silence_seconds: float,
         on_change: Callable[[], None],
+        tls: TlsFiles | None = None,
     ) -> None:
         self.life = life
         self.sessions = Sessions(life.deployment_id)
@@ -44,6 +46,7 @@ class HostedDeployment:
         self._torch_device = torch_device
         self._worker_silence_seconds = worker_silence_seconds
         self._on_change = on_change
+        self._tls = tls
         self._rendezvous: Rendezvous | None = None
         self._worker: WorkerProcess | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -192,6 +195,7 @@ class HostedDeployment:
             generation=request.generation,
             device=self._torch_device,
             blob_address=request.blob_address,
+            tls=self._tls,
         )
         self._worker = worker
         worker.on_unread = self.sessions.end_unread

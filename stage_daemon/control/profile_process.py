@@ -8,6 +8,7 @@ import socket
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 
+from access.files import TlsFiles
 from stage_daemon.control.worker_process import preload_forkserver
 from stage_daemon.worker.frames import HEAD, Frame, FrameKind
 from stage_daemon.worker.profile import entry
@@ -24,11 +25,11 @@ class ProfileProcess:
         self._writer = writer
 
     @classmethod
-    async def start(cls, device: str, request: bytes, first: int) -> ProfileProcess:
+    async def start(cls, device: str, request: bytes, first: int, tls: TlsFiles | None = None) -> ProfileProcess:
         """Begins with the distinct node `first`. `request` is a serialized ProfileRequest."""
         preload_forkserver()
         ours, theirs = socket.socketpair()
-        process = _CONTEXT.Process(target=entry.run, args=(theirs, device), name="profile", daemon=True)
+        process = _CONTEXT.Process(target=entry.run, args=(theirs, device, tls), name="profile", daemon=True)
         try:
             await asyncio.to_thread(process.start)
         finally:

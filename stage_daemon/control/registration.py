@@ -13,6 +13,9 @@ import structlog
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from access.channels import open_aio_channel
+from access.diagnosis import why_refused
+from access.files import WatchedCredentials
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict
@@ -36,7 +39,11 @@ class Registration:
     """`registered` is set for good once the planner has taken this daemon."""
 
     def __init__(
-        self, planner_address: str, request: planner_pb2.RegisterDaemonRequest, supervisor: Supervisor
+        self,
+        planner_address: str,
+        request: planner_pb2.RegisterDaemonRequest,
+        supervisor: Supervisor,
+        credentials: WatchedCredentials | None = None,
     ) -> None:
         self.registered = asyncio.Event()
         self._connected = asyncio.Event()
@@ -45,8 +52,10 @@ class Registration:
         self._releases: set[asyncio.Task[None]] = set()
         self._most_back_off_seconds = MOST_BACK_OFF_SECONDS
         self._taken_since: float | None = None
-        options = [("grpc.max_reconnect_backoff_ms", 300), ("grpc.initial_reconnect_backoff_ms", 100)]
-        self._channel = grpc.aio.insecure_channel(planner_address, options=options)
+        self._planner_address = planner_address
+        self._credentials = credentials
+        options = (("grpc.max_reconnect_backoff_ms", 300), ("grpc.initial_reconnect_backoff_ms", 100))
+        self._channel = open_aio_channel(planner_address, credentials, options)
         self._stub: planner_pb2_grpc.DaemonRegistryServiceAsyncStub = planner_pb2_grpc.DaemonRegistryServiceStub(
             self._channel
         )
@@ -71,7 +80,8 @@ class Registration:
                 await self._judge(error)
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     if failures == 0:
-                        log.warning("planner is not answering", code=error.code().name, message=error.details())
+                        message = await self._why_refused() or error.details()
+                        log.warning("planner is not answering", code=error.code().name, message=message)
                     # News cuts the wait short: a daemon that is asked to end has one more try to say so.
                     self._supervisor.changed.clear()
                     await self._pause(_back_off_seconds(failures, self._most_back_off_seconds))
@@ -86,6 +96,12 @@ class Registration:
 
     async def close(self) -> None:
         await self._channel.close(None)
+
+    async def _why_refused(self) -> str:
+        """Nothing where TLS is not the reason."""
+        if self._credentials is None:
+            return ""
+        return await asyncio.to_thread(why_refused, self._planner_address, self._credentials.files)
 
     async def _register(self) -> float:
         answer = await self._stub.RegisterDaemon(self._request, timeout=CALL_SECONDS)

@@ -10,7 +10,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from access.channels import SERVER_OPTIONS, server_credentials
+from access.files import WatchedCredentials
+from access.peers import PLANNER_ROLE
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from stage_daemon.control.callers import CallerInterceptor
 from stage_daemon.control.service import StageDaemonService
 from stage_daemon.control.status import StatusInterceptor
 from stage_daemon.control.supervisor import Supervisor
@@ -53,16 +57,31 @@ def advertised(advertise: str, listen: Endpoint, port: int) -> Endpoint:
 class DaemonServer:
     """Bound once it is made; serves from `start`."""
 
-    def __init__(self, listen: str, advertise: str, supervisor: Supervisor) -> None:
+    def __init__(
+        self,
+        listen: str,
+        advertise: str,
+        supervisor: Supervisor,
+        credentials: WatchedCredentials | None = None,
+        planner_identity: str = PLANNER_ROLE,
+    ) -> None:
         options = [
+            *(SERVER_OPTIONS if credentials else ()),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.so_reuseport", 0),
         ]
-        self._server = grpc.aio.server(interceptors=[StatusInterceptor()], options=options)
+        # Outermost first: what the callers' one raises, the status one answers.
+        interceptors: list[grpc.aio.ServerInterceptor] = [StatusInterceptor()]
+        if credentials is not None:
+            interceptors.append(CallerInterceptor(planner_identity))
+        self._server = grpc.aio.server(interceptors=interceptors, options=options)
         wanted = parse_endpoint(listen)
         try:
-            port = self._server.add_insecure_port(str(wanted))
+            if credentials is None:
+                port = self._server.add_insecure_port(str(wanted))
+            else:
+                port = self._server.add_secure_port(str(wanted), server_credentials(credentials))
         except RuntimeError as error:
             raise Unavailable(f"cannot listen on {listen}: {error}; take a free port, or port 0") from None
         self.endpoint = advertised(advertise, wanted, port)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+from access.files import TlsFiles
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.lifecycle import Life, Phase
@@ -37,6 +38,7 @@ class Supervisor:
         planner_address: str,
         listen_host: str,
         worker_silence_seconds: float = 15.0,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.device_id = device_id
         # New at each start: the planner tells by it whether this daemon is the one that holds the device's lease.
@@ -46,6 +48,7 @@ class Supervisor:
         self._planner_address = planner_address
         self._listen_host = listen_host
         self._worker_silence_seconds = worker_silence_seconds
+        self._tls = tls
         self._hosted: dict[str, HostedDeployment] = {}
         self._releasing: set[asyncio.Task[None]] = set()
         self._profiling: Profiling | None = None
@@ -72,7 +75,7 @@ class Supervisor:
         wanted = stage_daemon_pb2.ProfileRequest()
         wanted.CopyFrom(request)
         wanted.blob_address = request.blob_address or self._planner_address
-        profiling = self._profiling = Profiling(wanted, self._torch_device)
+        profiling = self._profiling = Profiling(wanted, self._torch_device, self._tls)
         try:
             async with aclosing(profiling.run()) as responses:
                 async for response in responses:
@@ -174,6 +177,7 @@ class Supervisor:
             torch_device=self._torch_device,
             worker_silence_seconds=self._worker_silence_seconds,
             on_change=self.changed.set,
+            tls=self._tls,
         )
         self._hosted[request.deployment_id] = hosted
         self._empty.clear()

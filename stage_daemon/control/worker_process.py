@@ -16,6 +16,7 @@ from multiprocessing import forkserver, get_context
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from access.files import TlsFiles
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import Conflict, DaemonError, WorkerDied
 from stage_daemon.worker import entry
@@ -63,13 +64,15 @@ class WorkerProcess:
         self._ended = asyncio.Event()
 
     @classmethod
-    async def start(cls, *, deployment_id: str, generation: int, device: str, blob_address: str) -> WorkerProcess:
+    async def start(
+        cls, *, deployment_id: str, generation: int, device: str, blob_address: str, tls: TlsFiles | None = None
+    ) -> WorkerProcess:
         """A worker ready for `load`. `device` is "cpu" or "cuda:N"; `blob_address` is the planner's host:port."""
         preload_forkserver()
         ours, theirs = socket.socketpair()
         process = _CONTEXT.Process(
             target=entry.run,
-            args=(theirs, deployment_id, generation, device, blob_address),
+            args=(theirs, deployment_id, generation, device, blob_address, tls),
             name=f"worker-{deployment_id}",
             daemon=True,
         )

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import grpc
 
+from access.channels import open_channel
+from access.files import TlsFiles, WatchedCredentials
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from stage_daemon.errors import NotFound, StateMismatch, Unavailable
 
@@ -17,11 +19,10 @@ _MAX_MESSAGE_BYTES = 64 << 20
 class BlobReader:
     """Made in the worker itself: a channel does not survive a fork."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
         self._address = address
-        self._channel = grpc.insecure_channel(
-            address, options=[("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)]
-        )
+        options = (("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),)
+        self._channel = open_channel(address, WatchedCredentials(tls) if tls else None, options)
         self._planner = planner_pb2_grpc.PlannerServiceStub(self._channel)
 
     def close(self) -> None:

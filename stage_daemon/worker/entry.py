@@ -6,10 +6,18 @@ import os
 import signal
 import socket
 
+from access.files import TlsFiles
 from stage_daemon.worker.lifetime import die_with_parent
 
 
-def run(connection: socket.socket, deployment_id: str, generation: int, device: str, blob_address: str) -> None:
+def run(
+    connection: socket.socket,
+    deployment_id: str,
+    generation: int,
+    device: str,
+    blob_address: str,
+    tls: TlsFiles | None = None,
+) -> None:
     """Serves the supervisor until its end of `connection` closes. Never returns."""
     die_with_parent()
     # The supervisor decides when a worker ends; a terminal's Ctrl-C is for the supervisor.
@@ -18,6 +26,11 @@ def run(connection: socket.socket, deployment_id: str, generation: int, device: 
     from stage_daemon.worker.worker import Worker
 
     Worker(
-        connection, deployment_id=deployment_id, generation=generation, device=device, blob_address=blob_address
+        connection,
+        deployment_id=deployment_id,
+        generation=generation,
+        device=device,
+        blob_address=blob_address,
+        tls=tls,
     ).serve()
     os._exit(0)

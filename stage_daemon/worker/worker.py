@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from access.files import TlsFiles
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Conflict
 from stage_daemon.runtime.egress import Result
@@ -30,13 +31,21 @@ class Worker:
     """One deployment's stages on one device. The first failure is told and ends the process."""
 
     def __init__(
-        self, connection: socket.socket, *, deployment_id: str, generation: int, device: str, blob_address: str
+        self,
+        connection: socket.socket,
+        *,
+        deployment_id: str,
+        generation: int,
+        device: str,
+        blob_address: str,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._connection = connection
         self._deployment_id = deployment_id
         self._generation = generation
         self._device = torch.device(device)
         self._blob_address = blob_address
+        self._tls = tls
         self._write_lock = threading.Lock()
         self._failing = threading.Lock()
         self._stages: Mapping[int, Stage] = {}
@@ -78,7 +87,7 @@ class Worker:
 
     def _load(self, body: bytes) -> None:
         request = stage_daemon_pb2.LoadStagesRequest.FromString(body)
-        reader = BlobReader(request.blob_address or self._blob_address)
+        reader = BlobReader(request.blob_address or self._blob_address, self._tls)
         self._stages = load_stages(request, reader, self._device, self._tell_progress)
         reader.close()
         self._metrics = {stage: StageMetrics() for stage in self._stages}

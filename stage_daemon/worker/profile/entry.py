@@ -11,11 +11,12 @@ import signal
 import socket
 import threading
 
+from access.files import TlsFiles
 from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
 from stage_daemon.worker.lifetime import die_with_parent
 
 
-def run(connection: socket.socket, device: str) -> None:
+def run(connection: socket.socket, device: str, tls: TlsFiles | None = None) -> None:
     """Never returns."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -28,7 +29,7 @@ def run(connection: socket.socket, device: str) -> None:
     from stage_daemon.worker.profile.session import Session
 
     try:
-        Session(connection, device).run(request)
+        Session(connection, device, tls).run(request)
     except Exception as error:
         write_frame(connection, Frame(kind=FrameKind.FAILED, body=failure_from_error(error).SerializeToString()))
         os._exit(1)

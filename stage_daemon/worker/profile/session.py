@@ -7,6 +7,7 @@ import socket
 
 import torch
 
+from access.files import TlsFiles
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.loader.parse import parse_graph
 from stage_daemon.worker.blobs import BlobReader
@@ -19,9 +20,10 @@ MAX_REPETITIONS = 10_000
 
 
 class Session:
-    def __init__(self, connection: socket.socket, device: str) -> None:
+    def __init__(self, connection: socket.socket, device: str, tls: TlsFiles | None = None) -> None:
         self._connection = connection
         self._device = torch.device(device)
+        self._tls = tls
 
     def run(self, frame: Frame) -> None:
         """Raises what keeps the whole graph from being profiled."""
@@ -40,7 +42,7 @@ class Session:
         self._write(FrameKind.PROFILED, stage_daemon_pb2.ProfileResponse())
 
     def _bench(self, request: stage_daemon_pb2.ProfileRequest) -> Bench:
-        reader = BlobReader(request.blob_address)
+        reader = BlobReader(request.blob_address, self._tls)
         try:
             graph = parse_graph(reader.read_whole(request.graph_sha256))
         finally:

@@ -1,0 +1,110 @@
+"""gRPC over TLS files that change: neither end loads a certificate again by itself.
+
+A server asks for its certificate at each handshake. A client's calls go over a channel made with the newest
+certificate; calls that are under way on the channel before it go on there, and it closes once they have ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from access.files import Credentials, WatchedCredentials
+
+# After this long a server asks clients to connect again, calls under way excepted, so that a certificate that is no
+# longer renewed is noticed.
+CONNECTION_AGE_MILLISECONDS = 3_600_000
+SERVER_OPTIONS = (("grpc.max_connection_age_ms", CONNECTION_AGE_MILLISECONDS),)
+
+Options = tuple[tuple[str, Any], ...]
+
+
+def server_credentials(watched: WatchedCredentials) -> grpc.ServerCredentials:
+    """Every client has to show a certificate of the authorities."""
+    given = [watched.current()]
+
+    def newest() -> grpc.ServerCertificateConfiguration | None:
+        found = watched.current()
+        if found is given[0]:
+            return None
+        given[0] = found
+        return _configuration(found)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(given[0]),
+        # None means that nothing has changed; the stubs do not know.
+        newest,  # type: ignore[arg-type]
+        require_client_authentication=True,
+    )
+
+
+def open_channel(address: str, watched: WatchedCredentials | None, options: Options = ()) -> Any:
+    """A grpc.Channel; plain text without certificates."""
+    if watched is None:
+        return grpc.insecure_channel(address, options=options)
+    return RenewedChannel(watched, lambda found: grpc.secure_channel(address, _client_side(found), options=options))
+
+
+def open_aio_channel(address: str, watched: WatchedCredentials | None, options: Options = ()) -> Any:
+    """A grpc.aio.Channel; plain text without certificates."""
+    if watched is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return RenewedChannel(watched, lambda found: grpc.aio.secure_channel(address, _client_side(found), options=options))
+
+
+class RenewedChannel:
+    """What a stub needs of a grpc.Channel or grpc.aio.Channel: its methods, and an end."""
+
+    def __init__(self, watched: WatchedCredentials, connect: Callable[[Credentials], Any]) -> None:
+        self._watched = watched
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._made_with = watched.current()
+        self._newest = connect(self._made_with)
+        self._methods: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def unary_unary(self, method: str, *coding: Any, **options: Any) -> Callable[..., Any]:
+        return self._method("unary_unary", method, coding, options)
+
+    def unary_stream(self, method: str, *coding: Any, **options: Any) -> Callable[..., Any]:
+        return self._method("unary_stream", method, coding, options)
+
+    def stream_unary(self, method: str, *coding: Any, **options: Any) -> Callable[..., Any]:
+        return self._method("stream_unary", method, coding, options)
+
+    def stream_stream(self, method: str, *coding: Any, **options: Any) -> Callable[..., Any]:
+        return self._method("stream_stream", method, coding, options)
+
+    def close(self, grace: float | None = None) -> Any:
+        """To be awaited where the channel is asynchronous."""
+        return self._newest.close() if isinstance(self._newest, grpc.Channel) else self._newest.close(grace)
+
+    def _method(self, kind: str, method: str, coding: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            with self._lock:
+                self._renew()
+                found = self._methods.get((kind, method))
+                if found is None:
+                    found = self._methods[kind, method] = getattr(self._newest, kind)(method, *coding, **options)
+            return found(*arguments, **more)
+
+        return call
+
+    def _renew(self) -> None:
+        found = self._watched.current()
+        if found is not self._made_with:
+            self._made_with, self._newest = found, self._connect(found)
+            self._methods.clear()
+
+
+def _configuration(found: Credentials) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(found.key_pem, found.certificate_pem)], root_certificates=found.authorities_pem
+    )
+
+
+def _client_side(found: Credentials) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(found.authorities_pem, found.key_pem, found.certificate_pem)

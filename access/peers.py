@@ -1,0 +1,49 @@
+"""Who is at the other end of a call, by its certificate. The handshake has checked that an authority signed it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from cryptography import x509
+
+from access.errors import AccessError
+from access.files import names_of
+
+# Roles of processes, as names (URIs) in their certificates.
+PLANNER_ROLE = "urn:partition-planner:planner"
+DAEMON_ROLE = "urn:partition-planner:daemon"
+CLIENT_ROLE = "urn:partition-planner:client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """`names` are those of its certificate: DNS names, addresses, URIs."""
+
+    names: tuple[str, ...]
+    not_after: datetime
+
+    def __str__(self) -> str:
+        return ", ".join(self.names) or "a nameless certificate"
+
+
+def peer_of(auth_context: Mapping[Any, Any]) -> Peer | None:
+    """None over plain text. Raises AccessError where the certificate has expired since the connection was made."""
+    found = auth_context.get("x509_pem_cert") or auth_context.get(b"x509_pem_cert")
+    if not found:
+        return None
+    peer = _read(bytes(found[0]))
+    if datetime.now(UTC) > peer.not_after:
+        raise AccessError(
+            f"the caller's certificate (for {peer}) expired on {peer.not_after:%Y-%m-%d %H:%M} UTC; renew it"
+        )
+    return peer
+
+
+@lru_cache(maxsize=1024)
+def _read(pem: bytes) -> Peer:
+    certificate = x509.load_pem_x509_certificate(pem)
+    return Peer(names=names_of(certificate), not_after=certificate.not_valid_after_utc)

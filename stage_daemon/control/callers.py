@@ -1,0 +1,87 @@
+"""Who may call what, over TLS: one row per method. Commands, with the addresses in them, are the planner's alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from enum import Enum
+from typing import Any
+
+import grpc
+
+from access.errors import AccessError
+from access.peers import peer_of
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.errors import Forbidden
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_SERVICE = stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].full_name
+
+
+class Caller(Enum):
+    PLANNER = "planner"
+    # Whoever has a certificate of the authorities.
+    CLIENT = "client"
+
+
+CALLERS: Mapping[str, Caller] = {
+    "LoadStages": Caller.PLANNER,
+    "OpenRendezvous": Caller.PLANNER,
+    "ConnectStages": Caller.PLANNER,
+    "ReleaseDeployment": Caller.PLANNER,
+    "GetDaemonStatus": Caller.PLANNER,
+    "Profile": Caller.PLANNER,
+    "SendInputs": Caller.CLIENT,
+    "ReceiveOutputs": Caller.CLIENT,
+}
+
+
+class CallerInterceptor(grpc.aio.ServerInterceptor):
+    """Of the daemon's own service; health and reflection tell nothing that a stranger may not know."""
+
+    def __init__(self, planner_identity: str) -> None:
+        self._planner_identity = planner_identity
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        service, _, method = handler_call_details.method.lstrip("/").partition("/")
+        if handler is None or service != _SERVICE:
+            return handler
+        caller = CALLERS[method]
+        if handler.unary_unary:
+            return handler._replace(unary_unary=self._one_answer(handler.unary_unary, method, caller))
+        if handler.unary_stream:
+            return handler._replace(unary_stream=self._many_answers(handler.unary_stream, method, caller))
+        return handler._replace(stream_stream=self._many_answers(handler.stream_stream, method, caller))
+
+    def _one_answer(self, call: Callable[..., Any], method: str, caller: Caller) -> Callable[..., Any]:
+        async def answer(request: Any, context: Context) -> Any:
+            self._check(method, caller, context)
+            return await call(request, context)
+
+        return answer
+
+    def _many_answers(self, call: Callable[..., Any], method: str, caller: Caller) -> Callable[..., Any]:
+        async def answers(request: Any, context: Context) -> AsyncIterator[Any]:
+            self._check(method, caller, context)
+            async for item in call(request, context):
+                yield item
+
+        return answers
+
+    def _check(self, method: str, caller: Caller, context: Context) -> None:
+        """Raises Forbidden."""
+        try:
+            peer = peer_of(context.auth_context())
+        except AccessError as error:
+            raise Forbidden(error.message) from None
+        if peer is None:
+            raise Forbidden(f"{method} needs a certificate, and the caller shows none")
+        if caller is Caller.PLANNER and self._planner_identity not in peer.names:
+            raise Forbidden(
+                f"{method} is the planner's alone: the caller's certificate is for {peer}, not for "
+                f"{self._planner_identity} (setting planner_identity)"
+            )

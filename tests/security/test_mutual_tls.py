@@ -1,0 +1,161 @@
+"""A whole cluster over mutual TLS: what works, who is kept out, and certificates that are replaced under load."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+
+from access.files import TlsFiles
+from planner.__main__ import main as planner_server
+from planner.client import PlannerClient
+from planner.client.local_cluster import LocalCluster
+from planner.client.records import Deployment
+from planner.errors import Unavailable
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.__main__ import find_credentials, read_settings
+from stage_daemon.control.callers import CALLERS
+from stage_daemon.errors import InvalidRequest
+from stage_daemon.settings import Settings
+from tests.access.certificates import Certificates, environment
+from tests.security.conftest import Stub
+from tests.stage_daemon.control.daemons import two_layers
+from tests.stage_daemon.waiting import WAIT_SECONDS
+
+pytestmark = pytest.mark.services
+NUM_ROTATIONS = 6
+
+
+def test_no_call_fails_while_everybody_s_certificates_are_replaced(
+    certificates: Certificates, cluster: LocalCluster, user: TlsFiles, deployment: Deployment
+) -> None:
+    """New connections, standing ones and streams, of the client to planner and daemons."""
+    module, batch, rotated = two_layers(), torch.randn(3, 8), threading.Event()
+    num_calls = 0
+
+    def rotate() -> None:
+        for _ in range(NUM_ROTATIONS):
+            for role in ("planner", "daemon", "client"):
+                certificates.issue(role)
+            rotated.wait(0.3)
+        rotated.set()
+
+    rotating = threading.Thread(target=rotate)
+    with (
+        PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS, tls=user) as standing,
+        standing.pipeline(deployment.id) as pipeline,
+    ):
+        rotating.start()
+        while not rotated.is_set():
+            assert len(standing.list_devices()) == 2
+            assert torch.equal(pipeline(batch), module(batch))
+            with PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS, tls=user) as new:
+                assert new.get_deployment(deployment.id).state is deployment.state
+            num_calls += 1
+    rotating.join()
+    assert num_calls > NUM_ROTATIONS
+
+
+def test_whoever_shows_no_certificate_of_the_authority_is_kept_out(
+    cluster: LocalCluster, tmp_path: Path, user: TlsFiles
+) -> None:
+    stranger = Certificates.of(tmp_path / "other").issue("client")
+    forged = TlsFiles(certificate=stranger.certificate, key=stranger.key, authorities=user.authorities)
+    for files, message in ((None, "no planner-server answers"), (stranger, "refused"), (forged, "does not accept it")):
+        with PlannerClient(cluster.planner_address, tls=files) as client, pytest.raises(Unavailable, match=message):
+            client.list_devices()
+
+
+@pytest.mark.parametrize("role", ["client", "daemon"])
+def test_a_daemon_takes_commands_from_the_planner_alone(
+    certificates: Certificates, deployment: Deployment, daemon_stub: Stub, role: str
+) -> None:
+    """Were it otherwise, it would read from any address that it is told, and connect to any other."""
+    with socket.create_server(("127.0.0.1", 0)) as internal:
+        address = f"127.0.0.1:{internal.getsockname()[1]}"
+        stub = daemon_stub(deployment.input_address, certificates.issue(role, name=f"strange-{role}"))
+        load = stage_daemon_pb2.LoadStagesRequest(
+            deployment_id="dep-1", stages=[stage_daemon_pb2.StageModule(graph_sha256=bytes(32))], blob_address=address
+        )
+        connect = stage_daemon_pb2.ConnectStagesRequest(deployment_id=deployment.id, generation=1)
+        connect.rendezvous_address = address
+        commands: list[Callable[[], object]] = [
+            lambda: list(stub.LoadStages(load, timeout=WAIT_SECONDS)),
+            lambda: stub.ConnectStages(connect, timeout=WAIT_SECONDS),
+            lambda: stub.ReleaseDeployment(
+                stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id=deployment.id), timeout=WAIT_SECONDS
+            ),
+            lambda: list(
+                stub.Profile(
+                    stage_daemon_pb2.ProfileRequest(graph_sha256=bytes(32), blob_address=address), timeout=WAIT_SECONDS
+                )
+            ),
+            lambda: stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest(), timeout=WAIT_SECONDS),
+        ]
+        for command in commands:
+            with pytest.raises(grpc.RpcError) as refused:
+                command()
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert "is the planner's alone" in refused.value.details()
+        internal.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            internal.accept()
+
+
+def test_every_method_of_a_daemon_has_a_row() -> None:
+    service = stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"]
+    assert set(CALLERS) == {method.name for method in service.methods}
+
+
+@pytest.fixture
+def quiet_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logs of this process stay what they are."""
+    monkeypatch.setattr("planner.api.logs.configure_logs", lambda level, form: None)
+
+
+@pytest.mark.usefixtures("quiet_logs")
+@pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])
+def test_a_planner_serves_others_than_this_host_only_over_tls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert planner_server([option, "0.0.0.0:0", "--data-dir", str(tmp_path)]) == 1
+    assert "--insecure-plaintext-beyond-loopback" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("quiet_logs")
+def test_an_expired_certificate_keeps_a_planner_from_starting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired = Certificates.of(tmp_path / "tls").issue("planner", valid=timedelta(seconds=-1))
+    for name, value in environment("PLANNER", expired).items():
+        monkeypatch.setenv(name, value)
+    assert planner_server(["--data-dir", str(tmp_path)]) == 1
+    assert "planner.crt (for urn:partition-planner:planner" in (said := capsys.readouterr().err)
+    assert "expired on" in said
+
+
+def test_a_daemon_serves_others_than_this_host_only_over_tls(tmp_path: Path) -> None:
+    beyond = Settings(device="cpu", listen="0.0.0.0:0")
+    with pytest.raises(InvalidRequest, match="--insecure-plaintext-beyond-loopback"):
+        find_credentials(beyond)
+    asked = ["--device", "cpu", "--listen", "0.0.0.0:0", "--insecure-plaintext-beyond-loopback"]
+    assert find_credentials(read_settings(asked)) is None
+    files = Certificates.of(tmp_path / "tls").issue("daemon")
+    secured = Settings(
+        device="cpu",
+        listen="0.0.0.0:0",
+        tls_certificate=files.certificate,
+        tls_key=files.key,
+        tls_ca=files.authorities,
+    )
+    found = find_credentials(secured)
+    assert found is not None
+    assert found.files == files
+    with pytest.raises(InvalidRequest, match="all three files"):
+        find_credentials(secured.model_copy(update={"tls_key": None}))
