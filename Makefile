@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m $(SUITE)
 # The suite starts some two hundred processes; where compiled modules are not kept, each compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
-SERVICES := protos/v1/planner.proto protos/v1/stage_daemon.proto
+SERVICES := protos/v1/access.proto protos/v1/planner.proto protos/v1/stage_daemon.proto
 
 .PHONY: demo test test-fast test-shuffled test-floor test-without-torch coverage fuzz mutants bench
 .PHONY: check lint types imports protos protos-check deploy-check lock upgrade clean

@@ -20,6 +20,8 @@ CONNECTION_AGE_MILLISECONDS = 3_600_000
 SERVER_OPTIONS = (("grpc.max_connection_age_ms", CONNECTION_AGE_MILLISECONDS),)
 
 Options = tuple[tuple[str, Any], ...]
+# Asked at each call, so that a token's file may be replaced too.
+TokenSource = Callable[[], str]
 
 
 def server_credentials(watched: WatchedCredentials) -> grpc.ServerCredentials:
@@ -41,26 +43,37 @@ def server_credentials(watched: WatchedCredentials) -> grpc.ServerCredentials:
     )
 
 
-def open_channel(address: str, watched: WatchedCredentials | None, options: Options = ()) -> Any:
-    """A grpc.Channel; plain text without certificates."""
+def open_channel(
+    address: str, watched: WatchedCredentials | None, options: Options = (), token: TokenSource | None = None
+) -> Any:
+    """A grpc.Channel; plain text without certificates, and then without the token."""
     if watched is None:
         return grpc.insecure_channel(address, options=options)
-    return RenewedChannel(watched, lambda found: grpc.secure_channel(address, _client_side(found), options=options))
+    return RenewedChannel(
+        watched, lambda found: grpc.secure_channel(address, _client_side(found), options=options), token
+    )
 
 
-def open_aio_channel(address: str, watched: WatchedCredentials | None, options: Options = ()) -> Any:
-    """A grpc.aio.Channel; plain text without certificates."""
+def open_aio_channel(
+    address: str, watched: WatchedCredentials | None, options: Options = (), token: TokenSource | None = None
+) -> Any:
+    """A grpc.aio.Channel; plain text without certificates, and then without the token."""
     if watched is None:
         return grpc.aio.insecure_channel(address, options=options)
-    return RenewedChannel(watched, lambda found: grpc.aio.secure_channel(address, _client_side(found), options=options))
+    return RenewedChannel(
+        watched, lambda found: grpc.aio.secure_channel(address, _client_side(found), options=options), token
+    )
 
 
 class RenewedChannel:
     """What a stub needs of a grpc.Channel or grpc.aio.Channel: its methods, and an end."""
 
-    def __init__(self, watched: WatchedCredentials, connect: Callable[[Credentials], Any]) -> None:
+    def __init__(
+        self, watched: WatchedCredentials, connect: Callable[[Credentials], Any], token: TokenSource | None = None
+    ) -> None:
         self._watched = watched
         self._connect = connect
+        self._token = token
         self._lock = threading.Lock()
         self._made_with = watched.current()
         self._newest = connect(self._made_with)
@@ -89,6 +102,8 @@ class RenewedChannel:
                 found = self._methods.get((kind, method))
                 if found is None:
                     found = self._methods[kind, method] = getattr(self._newest, kind)(method, *coding, **options)
+            if self._token is not None:
+                more["metadata"] = (*(more.get("metadata") or ()), ("authorization", f"Bearer {self._token()}"))
             return found(*arguments, **more)
 
         return call

@@ -27,7 +27,10 @@ OPTIONS = {
     "tls-certificate": "PEM file; with --tls-key and --tls-ca calls go over mutual TLS",
     "tls-key": "PEM file, the certificate's private key",
     "tls-ca": "PEM file, authorities whose certificates are accepted",
+    "access": "off or tokens: every call needs a bearer token (default off)",
 }
+
+ADMIN_TOKEN_DAYS = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,14 +40,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from planner.settings import Settings
 
     given = vars(_parser().parse_args(arguments))
-    scrub = given.pop("scrub")
+    scrub, administrator = given.pop("scrub"), given.pop("create_admin_token")
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         for problem in error.errors():
             print(f"planner-server: {'.'.join(map(str, problem['loc']))}: {problem['msg']}", file=sys.stderr)
         return 2
+    if administrator is not None:
+        return _create_admin_token(settings, administrator)
     return _scrub(settings) if scrub else _run(settings)
+
+
+def _create_admin_token(settings: Settings, holder: str) -> int:
+    """The first token, with which others are made. Whoever can write to the database may make one."""
+    import asyncio
+    from datetime import timedelta
+
+    from sqlalchemy.exc import DBAPIError
+
+    from planner.api.access_service import create_token
+    from planner.errors import PlannerError
+    from planner.redaction import without_secrets
+    from planner.store.database import Database
+
+    async def create() -> str:
+        database = Database(settings.database)
+        try:
+            await database.migrate()
+            return (await create_token(database, holder, ("admin",), timedelta(days=ADMIN_TOKEN_DAYS)))[0]
+        finally:
+            await database.close()
+
+    try:
+        print(asyncio.run(create()))
+    except (PlannerError, OSError, DBAPIError) as error:
+        print(f"planner-server: {without_secrets(str(error))}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _scrub(settings: Settings) -> int:
@@ -113,6 +146,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", help=text)
+    parser.add_argument(
+        "--create-admin-token", metavar="HOLDER", help="write a token for an administrator to standard output, and end"
+    )
     parser.add_argument("--scrub", action="store_true", help="read every blob, put the damaged away, and end")
     parser.add_argument(
         "--insecure-plaintext-beyond-loopback",

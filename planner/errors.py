@@ -7,6 +7,8 @@ PlannerError
 │   ├── InventoryError
 │   └── OptionsError         planning options that do not fit the graph
 ├── Infeasible               a sound question whose answer is that no plan exists
+├── Unauthenticated          a caller who is not known: no certificate or token, or one that is no longer valid
+├── Forbidden                a caller who is known and may not
 ├── NotFound
 ├── Conflict                 the state of things forbids it now
 │   ├── RequestIdReused
@@ -67,6 +69,14 @@ class Infeasible(PlannerError):
     """No plan exists. `metadata` names the stage or node, the device and the bytes that lack."""
 
     reason = "INFEASIBLE"
+
+
+class Unauthenticated(PlannerError):
+    reason = "UNAUTHENTICATED"
+
+
+class Forbidden(PlannerError):
+    reason = "PERMISSION_DENIED"
 
 
 class NotFound(PlannerError):

@@ -8,6 +8,8 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from access.peers import DAEMON_ROLE
+
 MEBIBYTE = 1 << 20
 GIBIBYTE = 1 << 30
 
@@ -40,6 +42,10 @@ class Settings(BaseSettings):
     tls_certificate: Path | None = Field(None, description="PEM file; with tls_key and tls_ca: mutual TLS")
     tls_key: Path | None = Field(None, description="PEM file, the certificate's private key")
     tls_ca: Path | None = Field(None, description="PEM file, authorities whose certificates are accepted")
+    access: Literal["off", "tokens"] = Field(
+        "off", description="tokens: every call needs a bearer token, or a daemon's certificate; over TLS only"
+    )
+    daemon_identity: str = Field(DAEMON_ROLE, description="name in the certificates of daemons")
     insecure_plaintext_beyond_loopback: bool = Field(
         False, description="listen without TLS where others than this host can connect"
     )

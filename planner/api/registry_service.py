@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from access.peers import peer_of
 from planner.dispatch.dispatcher import Dispatcher, HeldDeployment
 from planner.dispatch.messages import failure_from_proto
-from planner.errors import InvalidArgument
+from planner.errors import Forbidden, InvalidArgument
 from planner.store.deployment_records import Failure
 from planner.wire.inventory import inventory_from_proto
 from protos.v1 import inventory_pb2, planner_pb2, planner_pb2_grpc
@@ -17,11 +18,12 @@ class DaemonRegistryService(planner_pb2_grpc.DaemonRegistryServiceServicer):
         self._dispatcher = dispatcher
 
     async def RegisterDaemon(
-        self, request: planner_pb2.RegisterDaemonRequest, _: Any
+        self, request: planner_pb2.RegisterDaemonRequest, context: Any
     ) -> planner_pb2.RegisterDaemonResponse:
         host, separator, port = request.address.rpartition(":")
         if not (host and separator and port.isdecimal() and 0 < int(port) < 65536):
             raise InvalidArgument(f"address {request.address[:80]!r}: needs host:port, where the daemon is reached")
+        _check_is_at(host, context)
         if not request.incarnation_id:
             raise InvalidArgument("incarnation_id is empty; make a new one at each start of the daemon")
         lease_seconds = await self._dispatcher.register(
@@ -37,6 +39,16 @@ class DaemonRegistryService(planner_pb2_grpc.DaemonRegistryServiceServicer):
             request.device_id, request.incarnation_id, [_held(message) for message in request.deployments]
         )
         return planner_pb2.HeartbeatResponse(lease_seconds=lease_seconds, release_deployment_ids=ended)
+
+
+def _check_is_at(host: str, context: Any) -> None:
+    """A daemon whose certificate is not for its address could not be called, or is not the one that answers there."""
+    peer = peer_of(context.auth_context())
+    if peer is not None and host.strip("[]") not in peer.names:
+        raise Forbidden(
+            f"the daemon says that it is reached at {host[:80]}, and its certificate is for {peer}: "
+            "give it a certificate for that host, or --advertise one of its names"
+        )
 
 
 def _held(message: planner_pb2.DeploymentOnDaemon) -> HeldDeployment:

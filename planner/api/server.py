@@ -16,9 +16,13 @@ from access.channels import SERVER_OPTIONS, server_credentials
 from access.errors import AccessError
 from access.files import WatchedCredentials, tls_files
 from access.listening import check_listening
+from planner.api.access_service import AccessService
+from planner.api.audit_trail import AuditTrail
 from planner.api.computing import Computing
+from planner.api.gate import GateInterceptor
 from planner.api.metrics import CallMetrics
 from planner.api.plan_runner import PlanRunner
+from planner.api.principals import Principals
 from planner.api.registry_service import DaemonRegistryService
 from planner.api.service import PlannerService
 from planner.api.status import StatusInterceptor
@@ -27,12 +31,13 @@ from planner.errors import Conflict, InvalidArgument, Unavailable
 from planner.settings import Settings
 from planner.store.blobs import BlobStore
 from planner.store.database import Database
-from protos.v1 import planner_pb2, planner_pb2_grpc
+from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
 
 NUM_CHECKS = 2
 SERVICES = (
     planner_pb2.DESCRIPTOR.services_by_name["PlannerService"].full_name,
     planner_pb2.DESCRIPTOR.services_by_name["DaemonRegistryService"].full_name,
+    access_pb2.DESCRIPTOR.services_by_name["AccessService"].full_name,
 )
 
 log = structlog.get_logger(__name__)
@@ -52,12 +57,17 @@ class PlannerServer:
         async with AsyncExitStack() as resources:
             credentials = _credentials(settings)
             metrics = CallMetrics()
-            server = grpc.aio.server(interceptors=[StatusInterceptor(metrics)], options=_options(settings))
+            database = Database(settings.database)
+            interceptors: list[grpc.aio.ServerInterceptor] = [StatusInterceptor(metrics)]
+            trail = AuditTrail(database) if credentials is not None else None
+            if trail is not None:
+                interceptors.append(_gate(settings, database, trail))
+            server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
             if settings.metrics_listen:
                 metrics_address, stop = metrics.serve(settings.metrics_listen, credentials)
                 resources.callback(stop)
                 log.info("serving metrics", address=metrics_address)
-            await _add_services(server, settings, credentials, resources)
+            await _add_services(server, settings, credentials, database, trail, resources)
             address = _listen(server, settings.listen, credentials)
             await server.start()
             return cls(server, address, resources.pop_all())
@@ -79,24 +89,41 @@ def _credentials(settings: Settings) -> WatchedCredentials | None:
                 has_tls=files is not None,
                 plaintext_allowed=settings.insecure_plaintext_beyond_loopback,
             )
+        if settings.access == "tokens" and files is None:
+            raise AccessError(
+                "access by tokens needs --tls-certificate, --tls-key and --tls-ca: tokens travel over TLS alone"
+            )
         return WatchedCredentials(files) if files else None
     except AccessError as error:
         raise InvalidArgument(error.message) from None
 
 
+def _gate(settings: Settings, database: Database, trail: AuditTrail) -> GateInterceptor:
+    principals = Principals(
+        database, asks_for_tokens=settings.access == "tokens", daemon_identity=settings.daemon_identity
+    )
+    return GateInterceptor(database, principals, trail)
+
+
 async def _add_services(
-    server: grpc.aio.Server, settings: Settings, credentials: WatchedCredentials | None, resources: AsyncExitStack
+    server: grpc.aio.Server,
+    settings: Settings,
+    credentials: WatchedCredentials | None,
+    database: Database,
+    trail: AuditTrail | None,
+    resources: AsyncExitStack,
 ) -> None:
     # Two servers on one folder would write each other's uploads.
     refusal = f"another planner-server uses {settings.staging_dir}; give this one a --data-dir of its own"
     resources.enter_context(_own(settings.staging_dir / "lock", refusal))
     blobs = BlobStore(settings.blobs, settings.staging_dir, settings.max_blob_bytes)
-    database = Database(settings.database)
     if database.file is not None:
         # Two planners on one database would each end what the other rolls out.
         refusal = f"another planner-server uses the database {database.file}; on SQLite there is one, stop the other"
         resources.enter_context(_own(database.file.with_name(f"{database.file.name}.lock"), refusal))
     resources.push_async_callback(database.close)
+    if trail is not None:
+        resources.push_async_callback(trail.close)
     await database.migrate()
     runner = PlanRunner(database, Computing(settings.plan_workers), settings.plan_timeout_seconds)
     await runner.recover()
@@ -107,6 +134,7 @@ async def _add_services(
     service = PlannerService(settings, database, blobs, Computing(NUM_CHECKS), runner, dispatcher, credentials)
     planner_pb2_grpc.add_PlannerServiceServicer_to_server(service, server)
     planner_pb2_grpc.add_DaemonRegistryServiceServicer_to_server(DaemonRegistryService(dispatcher), server)
+    access_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(database), server)
     await _add_health(server)
     reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 

@@ -30,6 +30,8 @@ MAX_MESSAGE_CHARACTERS = 1200
 CODES: Mapping[type[errors.PlannerError], int] = {
     errors.InvalidArgument: code_pb2.INVALID_ARGUMENT,
     errors.Infeasible: code_pb2.FAILED_PRECONDITION,
+    errors.Unauthenticated: code_pb2.UNAUTHENTICATED,
+    errors.Forbidden: code_pb2.PERMISSION_DENIED,
     errors.NotFound: code_pb2.NOT_FOUND,
     errors.RequestIdReused: code_pb2.ALREADY_EXISTS,
     errors.WrongOffset: code_pb2.OUT_OF_RANGE,

@@ -32,6 +32,8 @@ COMMANDS = {
     ),
     "solve": ("solve:solve", "Place a profiled cost graph on its devices. Needs no server and no torch."),
     "certs": ("certs:app", "Certificates for mutual TLS, from an authority of your own."),
+    "tokens": ("tokens:app", "Bearer tokens: who may submit, deploy, operate or administer."),
+    "audit": ("audit:app", "Who did what, when, from where, and what came of it."),
     "completion": (
         "completion:completion",
         "Print a completion script: `source <(planner-cli completion bash)`.",

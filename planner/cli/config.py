@@ -14,7 +14,7 @@ from planner.errors import InvalidArgument
 
 DEFAULT_SERVER = "127.0.0.1:50051"
 _TLS_KEYS = ("tls_certificate", "tls_key", "tls_ca")
-_KEYS = frozenset({"server", *_TLS_KEYS})
+_KEYS = frozenset({"server", "token_file", *_TLS_KEYS})
 
 
 def config_path() -> Path:
@@ -37,12 +37,24 @@ def find_server(named: str | None) -> str:
 
 def find_tls() -> TlsFiles | None:
     """By PLANNER_TLS_CERTIFICATE, PLANNER_TLS_KEY and PLANNER_TLS_CA, or the keys of the config file called so."""
-    document = _document()
-    named = [os.environ.get(f"PLANNER_{key.upper()}") or document.get(key) for key in _TLS_KEYS]
     try:
-        return tls_files(*(config_path().parent / Path(str(name)).expanduser() if name else None for name in named))
+        return tls_files(*map(_file, _TLS_KEYS))
     except AccessError as error:
         raise InvalidArgument(error.message) from None
+
+
+def find_token_file() -> Path | None:
+    """By PLANNER_TOKEN_FILE, or token_file in the config file."""
+    return _file("token_file")
+
+
+def _file(key: str) -> Path | None:
+    """By the environment, relative to here; or by the config file, relative to that."""
+    named = os.environ.get(f"PLANNER_{key.upper()}")
+    if named:
+        return Path(named).expanduser()
+    configured = _document().get(key)
+    return config_path().parent / Path(str(configured)).expanduser() if configured else None
 
 
 @contextmanager

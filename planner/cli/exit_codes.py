@@ -15,6 +15,7 @@ INFEASIBLE = 5
 CONFLICT = 6
 UNAVAILABLE = 7
 DEPLOYMENT_FAILED = 8
+FORBIDDEN = 9
 INTERRUPTED = 130
 
 MEANINGS: Mapping[int, str] = {
@@ -27,6 +28,7 @@ MEANINGS: Mapping[int, str] = {
     CONFLICT: "the state of things forbids it now, or a limit of the server is reached",
     UNAVAILABLE: "the server or a daemon does not answer",
     DEPLOYMENT_FAILED: "a rollout, a deployment or a batch in it failed",
+    FORBIDDEN: "the server does not know the caller, or does not let it do this",
     INTERRUPTED: "interrupted",
 }
 
@@ -35,6 +37,8 @@ _BY_ERROR: Mapping[type[errors.PlannerError], int] = {
     errors.InvalidArgument: INVALID_INPUT,
     errors.Corrupt: INVALID_INPUT,
     errors.Infeasible: INFEASIBLE,
+    errors.Unauthenticated: FORBIDDEN,
+    errors.Forbidden: FORBIDDEN,
     errors.NotFound: NOT_FOUND,
     errors.Conflict: CONFLICT,
     errors.ResourceExhausted: CONFLICT,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.config import find_server, find_tls
+from planner.cli.config import find_server, find_tls, find_token_file
 from planner.cli.output import OutputFormat
 from planner.client import PlannerClient
 
@@ -23,4 +23,4 @@ OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How 
 
 
 def connect(server: str | None) -> PlannerClient:
-    return PlannerClient(find_server(server), tls=find_tls())
+    return PlannerClient(find_server(server), tls=find_tls(), token_file=find_token_file())

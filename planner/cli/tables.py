@@ -12,12 +12,14 @@ from rich.text import Text
 
 from planner.cli.quantities import format_bytes, format_gap, format_seconds
 from planner.client.records import (
+    AuditEntry,
     Deployment,
     GraphRecord,
     InventoryRecord,
     PlanSummary,
     RegisteredDevice,
     StoredPlan,
+    TokenRecord,
 )
 from planner.cost.inventory import Device, Inventory
 from planner.plan.options import OptimalMode
@@ -53,6 +55,22 @@ def memory_bar(used_bytes: int, total_bytes: int) -> Text:
     color = "red" if share >= 0.95 else "yellow" if share >= 0.75 else "green"
     bar = Text("█" * filled, style=color).append("░" * (BAR_CELLS - filled), style="dim")
     return bar.append(f" {share:4.0%}", style="default")
+
+
+def tokens_table(tokens: Iterable[TokenRecord]) -> Table:
+    table = plain_table("id", "holder", "scopes", "created", "expires", "revoked")
+    for token in tokens:
+        revoked = _time(token.revoked_at) if token.revoked_at else ""
+        cells = (token.id, token.holder, ", ".join(token.scopes), _time(token.created_at))
+        table.add_row(*cells, _time(token.expires_at), revoked)
+    return table
+
+
+def audit_table(entries: Iterable[AuditEntry]) -> Table:
+    table = plain_table("when", "who", "what", "about", "from", "outcome")
+    for entry in entries:
+        table.add_row(_time(entry.occurred_at), entry.principal, entry.method, entry.subject, entry.peer, entry.outcome)
+    return table
 
 
 def graphs_table(graphs: Iterable[GraphRecord]) -> Table:

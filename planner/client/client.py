@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 
 from access.files import TlsFiles
+from planner.client.access import AccessCalls
 from planner.client.connection import Connection
 from planner.client.deployments import DeploymentCalls
 from planner.client.inventories import InventoryCalls
@@ -14,19 +16,24 @@ from planner.client.profiles import ProfileCalls
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
 
-class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls):
+class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, AccessCalls):
     """Talks to the planner-server at `address` ("host:port"); connects on the first call.
 
     Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`.
     Planning and rollouts are waited for without that bound. Threads may share a client. `tls` is for servers
-    that ask for a certificate; its files may be replaced while the client lives.
+    that ask for a certificate; its files, and the token's, may be replaced while the client lives.
     """
 
     def __init__(
-        self, address: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS, tls: TlsFiles | None = None
+        self,
+        address: str,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        tls: TlsFiles | None = None,
+        token_file: Path | None = None,
     ) -> None:
         self.address = address
-        self._connection = Connection(address, timeout_seconds=timeout_seconds, tls=tls)
+        self._connection = Connection(address, timeout_seconds=timeout_seconds, tls=tls, token_file=token_file)
 
     def close(self) -> None:
         self._connection.close()

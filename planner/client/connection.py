@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -13,7 +14,7 @@ from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials
 from planner.client.status import error_from_rpc
 from planner.errors import InvalidArgument
-from protos.v1 import planner_pb2_grpc
+from protos.v1 import access_pb2_grpc, planner_pb2_grpc
 
 _Response = TypeVar("_Response")
 
@@ -30,7 +31,13 @@ def watch(tls: TlsFiles | None) -> WatchedCredentials | None:
         raise InvalidArgument(error.message) from None
 
 
-def open_channel(address: str, *, message_bytes: int, credentials: WatchedCredentials | None = None) -> grpc.Channel:
+def open_channel(
+    address: str,
+    *,
+    message_bytes: int,
+    credentials: WatchedCredentials | None = None,
+    token: access.channels.TokenSource | None = None,
+) -> grpc.Channel:
     """Connects on the first call. A lost connection is tried again after 0.1 s at first, 2 s at most.
 
     One that comes up slowly, since the server is busy, is given CONNECT_SECONDS.
@@ -49,18 +56,41 @@ def open_channel(address: str, *, message_bytes: int, credentials: WatchedCreden
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
         ),
+        token,
     )
     return channel
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"cannot read the token file {path}: {error}") from None
+    if not token.isascii() or len(token.split()) != 1:
+        raise InvalidArgument(
+            f"the token file {path} holds no token: write what `planner-cli tokens create` gave, alone"
+        )
+    return token
 
 
 class Connection:
     """To a planner-server. Threads may share it."""
 
-    def __init__(self, address: str, *, timeout_seconds: float, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self, address: str, *, timeout_seconds: float, tls: TlsFiles | None = None, token_file: Path | None = None
+    ) -> None:
+        if token_file is not None and tls is None:
+            raise InvalidArgument(f"the token in {token_file} travels over TLS alone: give TLS files too")
         self.address = address
         self.timeout_seconds = timeout_seconds
         self.credentials = watch(tls)
-        self._channel = open_channel(address, message_bytes=PLANNER_MESSAGE_BYTES, credentials=self.credentials)
+        self._channel = open_channel(
+            address,
+            message_bytes=PLANNER_MESSAGE_BYTES,
+            credentials=self.credentials,
+            token=None if token_file is None else lambda: _read_token(token_file),
+        )
+        self.access_stub: access_pb2_grpc.AccessServiceStub = access_pb2_grpc.AccessServiceStub(self._channel)
         self.stub: planner_pb2_grpc.PlannerServiceStub = planner_pb2_grpc.PlannerServiceStub(self._channel)
 
     def call(

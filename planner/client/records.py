@@ -33,6 +33,31 @@ class GraphRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """A bearer token, without the token itself."""
+
+    id: str
+    holder: str
+    scopes: tuple[str, ...]
+    created_at: datetime
+    expires_at: datetime
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """`outcome` is "OK" or the reason of the error."""
+
+    id: str
+    occurred_at: datetime
+    principal: str
+    method: str
+    subject: str
+    peer: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredDevice:
     device: Device
     daemon_address: str

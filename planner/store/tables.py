@@ -382,3 +382,39 @@ class RequestIdRow(Row):
     fingerprint: Mapped[str] = mapped_column(String(64))
     result_id: Mapped[str]
     created_at: Mapped[datetime]
+
+
+class TokenRow(Row):
+    """What a holder's secret is known by; the secret itself is nowhere."""
+
+    __tablename__ = "tokens"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    holder: Mapped[str]
+    scopes: Mapped[list[Any]]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    expires_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
+class OwnerRow(Row):
+    """Who made an object; of a graph, whoever created the same one."""
+
+    __tablename__ = "owners"
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    object_id: Mapped[str] = mapped_column(primary_key=True)
+    principal: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime]
+
+
+class AuditRow(Row):
+    """Who did what; triggers of the database refuse every change."""
+
+    __tablename__ = "audit"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    occurred_at: Mapped[datetime] = mapped_column(index=True)
+    principal: Mapped[str]
+    method: Mapped[str]
+    subject: Mapped[str]
+    peer: Mapped[str]
+    outcome: Mapped[str]

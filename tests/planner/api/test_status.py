@@ -27,6 +27,8 @@ CODES = {
     errors.Infeasible: code_pb2.FAILED_PRECONDITION,
     errors.NotFound: code_pb2.NOT_FOUND,
     errors.Conflict: code_pb2.FAILED_PRECONDITION,
+    errors.Unauthenticated: code_pb2.UNAUTHENTICATED,
+    errors.Forbidden: code_pb2.PERMISSION_DENIED,
     errors.RequestIdReused: code_pb2.ALREADY_EXISTS,
     errors.NotDeployable: code_pb2.FAILED_PRECONDITION,
     errors.DeviceGone: code_pb2.FAILED_PRECONDITION,

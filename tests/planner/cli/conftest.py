@@ -45,8 +45,8 @@ def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def bare_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCli:
     """The command line in a folder of its own, without a config file."""
     monkeypatch.setenv("PLANNER_CONFIG", str(tmp_path / "config.yaml"))
-    tls = ("PLANNER_TLS_CERTIFICATE", "PLANNER_TLS_KEY", "PLANNER_TLS_CA")
-    for name in ("PLANNER_SERVER", "PLANNER_DEBUG", *tls, *_DRAWN_BY):
+    access = ("PLANNER_TLS_CERTIFICATE", "PLANNER_TLS_KEY", "PLANNER_TLS_CA", "PLANNER_TOKEN_FILE")
+    for name in ("PLANNER_SERVER", "PLANNER_DEBUG", *access, *_DRAWN_BY):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "dumb")

@@ -18,6 +18,8 @@ STATUSES = {
     errors.InventoryError: 4,
     errors.OptionsError: 4,
     errors.Infeasible: 5,
+    errors.Unauthenticated: 9,
+    errors.Forbidden: 9,
     errors.NotFound: 3,
     errors.Conflict: 6,
     errors.RequestIdReused: 6,

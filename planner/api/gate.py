@@ -1,0 +1,173 @@
+"""Lets callers in by the rules, remembers who made what, and writes down who did what. Installed where there is TLS."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import grpc
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.api.audit_trail import AuditTrail
+from planner.api.principals import Context, Principal, Principals
+from planner.api.rules import RULES, Caller, Rule, Scope
+from planner.errors import Forbidden, PlannerError, Unauthenticated
+from planner.store.database import Database
+from planner.store.owners import add_owner, owners_of
+
+_CALLER_DIGITS = 16
+
+
+class GateInterceptor(grpc.aio.ServerInterceptor):
+    """Inside the one that turns errors into statuses."""
+
+    def __init__(self, database: Database, principals: Principals, trail: AuditTrail) -> None:
+        self._database = database
+        self._principals = principals
+        self._trail = trail
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        rule = RULES.get(method)
+        if handler is None or (rule is not None and rule.needs is Caller.ANYONE):
+            return handler
+        if handler.unary_unary:
+            return handler._replace(unary_unary=self._one_answer(handler.unary_unary, method, rule))
+        if handler.stream_unary:
+            return handler._replace(stream_unary=self._one_answer(handler.stream_unary, method, rule))
+        if handler.unary_stream:
+            return handler._replace(unary_stream=self._many_answers(handler.unary_stream, method, rule))
+        return handler._replace(stream_stream=self._many_answers(handler.stream_stream, method, rule))
+
+    def _one_answer(self, call: Callable[..., Any], method: str, rule: Rule | None) -> Callable[..., Any]:
+        async def answer(request: Any, context: Context) -> Any:
+            visit = _Visit(method, rule, request, context)
+            try:
+                await self._admit(visit)
+                _make_own(request, visit.principal)
+                found = await call(request, context)
+                await self._keep_owner(visit, found)
+            except BaseException as error:
+                self._write_down(visit, error)
+                raise
+            self._write_down(visit, None)
+            return found
+
+        return answer
+
+    def _many_answers(self, call: Callable[..., Any], method: str, rule: Rule | None) -> Callable[..., Any]:
+        """Who loses the right while a stream goes on gets nothing more of it."""
+        if not inspect.isasyncgenfunction(call):
+            return self._one_answer(call, method, rule)
+
+        async def answers(request: Any, context: Context) -> AsyncIterator[Any]:
+            visit = _Visit(method, rule, request, context)
+            try:
+                await self._admit(visit)
+                async for item in call(request, context):
+                    await self._admit(visit)
+                    await self._keep_owner(visit, getattr(item, "profile", None))
+                    yield item
+            except BaseException as error:
+                self._write_down(visit, error)
+                raise
+            self._write_down(visit, None)
+
+        return answers
+
+    async def _admit(self, visit: _Visit) -> None:
+        """Raises Unauthenticated or Forbidden."""
+        principal = visit.principal = await self._principals.identify(visit.context)
+        structlog.contextvars.bind_contextvars(principal=principal.name)
+        rule = visit.rule
+        if rule is None:
+            raise Forbidden(f"{visit.name} has no rule that says who may call it")
+        if Scope.ADMIN in principal.rights and isinstance(rule.needs, Scope):
+            return
+        if rule.owned and Scope.OPERATE in principal.rights:
+            return
+        if not _allows(rule.needs, principal):
+            raise _refusal(visit, principal)
+        if rule.owned:
+            async with self._database.reading() as session:
+                owners = await owners_of(session, rule.owned, visit.subject)
+            if principal.name not in owners:
+                raise Forbidden(
+                    f"{rule.owned} {visit.subject[:80]!r} is not {principal.name}'s; ask its owner, or whoever holds a "
+                    f"token with the scope {Scope.OPERATE.value}"
+                )
+
+    async def _keep_owner(self, visit: _Visit, made: Any) -> None:
+        rule, object_id = visit.rule, str(getattr(made, "id", ""))
+        if rule is None or not rule.creates or not object_id:
+            return
+        assert visit.principal is not None
+        visit.subject, owner, kind = object_id, visit.principal.name, rule.creates
+
+        async def keep(session: AsyncSession) -> None:
+            await add_owner(session, kind, object_id, owner, datetime.now(UTC))
+
+        await self._database.persist(keep)
+
+    def _write_down(self, visit: _Visit, error: BaseException | None) -> None:
+        """Calls that change something, and whatever a known caller was refused; who is unknown is only logged."""
+        refused = isinstance(error, Forbidden)
+        if visit.principal is None or not (refused or (visit.rule is not None and visit.rule.audited)):
+            return
+        outcome = "OK" if error is None else error.reason if isinstance(error, PlannerError) else "CANCELLED"
+        if isinstance(error, Exception) and not isinstance(error, PlannerError):
+            outcome = PlannerError.reason
+        self._trail.record(
+            principal=visit.principal.name,
+            method=visit.name,
+            subject=visit.subject,
+            peer=visit.context.peer(),
+            outcome=outcome,
+        )
+
+
+class _Visit:
+    """One call: who, what, about what."""
+
+    def __init__(self, method: str, rule: Rule | None, request: Any, context: Context) -> None:
+        self.name = method.rpartition("/")[2]
+        self.rule = rule
+        self.context = context
+        self.principal: Principal | None = None
+        self.subject = str(getattr(request, rule.subject)) if rule is not None and rule.subject else ""
+
+
+def _make_own(request: Any, principal: Principal | None) -> None:
+    """Whoever learns another's request id neither gets what that one made nor takes the id from it."""
+    request_id = str(getattr(request, "request_id", ""))
+    if principal is not None and request_id:
+        caller = hashlib.sha256(principal.name.encode()).hexdigest()[:_CALLER_DIGITS]
+        request.request_id = f"{caller}/{request_id}"
+
+
+def _allows(needs: Scope | Caller, principal: Principal) -> bool:
+    if needs is Caller.READER_OR_DAEMON:
+        return bool({Caller.READER, Caller.DAEMON} & principal.rights)
+    return needs in principal.rights
+
+
+def _refusal(visit: _Visit, principal: Principal) -> PlannerError:
+    assert visit.rule is not None
+    needs = visit.rule.needs
+    if needs is Caller.DAEMON:
+        return Forbidden(f"{visit.name} is for daemons: {principal.name} has no daemon's certificate")
+    if not principal.rights:
+        return Unauthenticated(
+            "this planner asks for a token: name its file by PLANNER_TOKEN_FILE, or by token_file in the config file; "
+            "`planner-cli tokens create` makes one"
+        )
+    return Forbidden(f"{visit.name} needs a token with the scope {needs.value}, which {principal.name} does not have")

@@ -1,0 +1,98 @@
+"""What a call takes: one row per method. A method without a row is refused to everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Scope(Enum):
+    """What a token may allow. Any token that is valid may read."""
+
+    SUBMIT = "submit"
+    DEPLOY = "deploy"
+    # Change what others own.
+    OPERATE = "operate"
+    # Everything.
+    ADMIN = "admin"
+
+
+class Caller(Enum):
+    """Whom no token makes, or any token does."""
+
+    ANYONE = "anyone"
+    READER = "reader"
+    DAEMON = "daemon"
+    READER_OR_DAEMON = "reader or daemon"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """`creates` and `owned` are kinds of objects; the request's field `subject` holds the id of what it is about."""
+
+    needs: Scope | Caller
+    creates: str = ""
+    owned: str = ""
+    subject: str = ""
+    audited: bool = False
+
+
+def _reads() -> Rule:
+    return Rule(needs=Caller.READER)
+
+
+def _creates(needs: Scope, kind: str) -> Rule:
+    return Rule(needs=needs, creates=kind, audited=True)
+
+
+def _changes(needs: Scope, kind: str, field: str) -> Rule:
+    return Rule(needs=needs, owned=kind, subject=field, audited=True)
+
+
+PLANNER = "partition_planner.v1.PlannerService"
+REGISTRY = "partition_planner.v1.DaemonRegistryService"
+ACCESS = "partition_planner.v1.AccessService"
+HEALTH = "grpc.health.v1.Health"
+REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
+
+RULES: Mapping[str, Rule] = {
+    f"/{PLANNER}/GetUpload": _reads(),
+    f"/{PLANNER}/UploadBlob": Rule(needs=Scope.SUBMIT, audited=True),
+    f"/{PLANNER}/ReadBlob": Rule(needs=Caller.READER_OR_DAEMON),
+    f"/{PLANNER}/CreateGraph": _creates(Scope.SUBMIT, "graph"),
+    f"/{PLANNER}/AttachWeights": _changes(Scope.SUBMIT, "graph", "graph_id"),
+    f"/{PLANNER}/GetGraph": _reads(),
+    f"/{PLANNER}/ListGraphs": _reads(),
+    f"/{PLANNER}/ListDevices": _reads(),
+    f"/{PLANNER}/CreateInventory": _creates(Scope.SUBMIT, "inventory"),
+    f"/{PLANNER}/GetInventory": _reads(),
+    f"/{PLANNER}/ListInventories": _reads(),
+    f"/{PLANNER}/CreatePlan": _creates(Scope.SUBMIT, "plan"),
+    f"/{PLANNER}/GetPlanOperation": _reads(),
+    f"/{PLANNER}/WaitPlanOperation": _reads(),
+    f"/{PLANNER}/CancelPlanOperation": _changes(Scope.SUBMIT, "plan", "operation_id"),
+    f"/{PLANNER}/GetPlan": _reads(),
+    f"/{PLANNER}/ListPlans": _reads(),
+    f"/{PLANNER}/DeletePlan": _changes(Scope.SUBMIT, "plan", "plan_id"),
+    f"/{PLANNER}/ProfileGraph": _creates(Scope.DEPLOY, "profile"),
+    f"/{PLANNER}/ImportTimes": _creates(Scope.SUBMIT, "profile"),
+    f"/{PLANNER}/GetProfile": _reads(),
+    f"/{PLANNER}/ListProfiles": _reads(),
+    f"/{PLANNER}/DeleteProfile": _changes(Scope.SUBMIT, "profile", "profile_id"),
+    f"/{PLANNER}/Deploy": _creates(Scope.DEPLOY, "deployment"),
+    f"/{PLANNER}/GetDeployment": _reads(),
+    f"/{PLANNER}/ListDeployments": _reads(),
+    f"/{PLANNER}/WatchDeployment": _reads(),
+    f"/{PLANNER}/StopDeployment": _changes(Scope.DEPLOY, "deployment", "deployment_id"),
+    f"/{REGISTRY}/RegisterDaemon": Rule(needs=Caller.DAEMON, subject="address", audited=True),
+    f"/{REGISTRY}/Heartbeat": Rule(needs=Caller.DAEMON),
+    f"/{ACCESS}/CreateToken": Rule(needs=Scope.ADMIN, audited=True),
+    f"/{ACCESS}/ListTokens": Rule(needs=Scope.ADMIN),
+    f"/{ACCESS}/RevokeToken": Rule(needs=Scope.ADMIN, subject="token_id", audited=True),
+    f"/{ACCESS}/ListAudit": Rule(needs=Scope.ADMIN),
+    f"/{HEALTH}/Check": Rule(needs=Caller.ANYONE),
+    f"/{HEALTH}/Watch": Rule(needs=Caller.ANYONE),
+    f"/{HEALTH}/List": Rule(needs=Caller.ANYONE),
+    f"/{REFLECTION}/ServerReflectionInfo": Rule(needs=Caller.ANYONE),
+}

@@ -1,0 +1,64 @@
+"""Tokens and the audit trail: what administrators ask the planner for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from planner.client.connection import Connection
+from planner.client.records import AuditEntry, TokenRecord
+from protos.v1 import access_pb2
+
+
+class AccessCalls:
+    _connection: Connection
+
+    def create_token(self, holder: str, scopes: Sequence[str], valid_seconds: float) -> tuple[str, TokenRecord]:
+        """The token is in this answer alone."""
+        request = access_pb2.CreateTokenRequest(holder=holder, scopes=scopes, valid_seconds=valid_seconds)
+        answer = self._connection.call(self._connection.access_stub.CreateToken, request)
+        return answer.token, _token_from_proto(answer.record)
+
+    def list_tokens(self) -> Iterator[TokenRecord]:
+        for page in self._connection.pages(self._connection.access_stub.ListTokens, access_pb2.ListTokensRequest()):
+            yield from map(_token_from_proto, page.tokens)
+
+    def revoke_token(self, token_id: str) -> TokenRecord:
+        """Within a second no planner takes it any more. Idempotent."""
+        request = access_pb2.RevokeTokenRequest(token_id=token_id)
+        return _token_from_proto(self._connection.call(self._connection.access_stub.RevokeToken, request))
+
+    def list_audit(self, *, principal: str = "", subject: str = "") -> Iterator[AuditEntry]:
+        """Newest first."""
+        request = access_pb2.ListAuditRequest(principal=principal, subject=subject)
+        for page in self._connection.pages(self._connection.access_stub.ListAudit, request):
+            yield from map(_entry_from_proto, page.entries)
+
+
+def _token_from_proto(message: access_pb2.TokenRecord) -> TokenRecord:
+    return TokenRecord(
+        id=message.id,
+        holder=message.holder,
+        scopes=tuple(message.scopes),
+        created_at=_moment(message.created_at),
+        expires_at=_moment(message.expires_at),
+        revoked_at=_moment(message.revoked_at) if message.HasField("revoked_at") else None,
+    )
+
+
+def _entry_from_proto(message: access_pb2.AuditEntry) -> AuditEntry:
+    return AuditEntry(
+        id=message.id,
+        occurred_at=_moment(message.occurred_at),
+        principal=message.principal,
+        method=message.method,
+        subject=message.subject,
+        peer=message.peer,
+        outcome=message.outcome,
+    )
+
+
+def _moment(message: Timestamp) -> datetime:
+    return message.ToDatetime(tzinfo=UTC)

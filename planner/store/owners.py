@@ -1,0 +1,23 @@
+"""Who made what: the objects that only their owners, or an operator, may change."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from planner.store.tables import OwnerRow
+
+
+async def add_owner(session: AsyncSession, kind: str, object_id: str, principal: str, now: datetime) -> None:
+    """Idempotent."""
+    await session.merge(OwnerRow(kind=kind, object_id=object_id, principal=principal, created_at=now))
+
+
+async def owners_of(session: AsyncSession, kind: str, object_id: str) -> frozenset[str]:
+    """`object_id` may be the beginning of a graph's: see graphs.get_graph."""
+    query = select(OwnerRow.principal).where(
+        OwnerRow.kind == kind, OwnerRow.object_id.startswith(object_id, autoescape=True)
+    )
+    return frozenset(await session.scalars(query)) if object_id else frozenset()
