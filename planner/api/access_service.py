@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from access.peers import peer_of
+from access.tickets import deployment_secret, issue_ticket
 from planner.api.identity import new_id
 from planner.api.principals import new_token
 from planner.api.rules import Scope
@@ -12,12 +14,15 @@ from planner.dispatch.messages import timestamp
 from planner.errors import InvalidArgument
 from planner.store.audit import list_audit
 from planner.store.database import Database
+from planner.store.deployments import get_deployment
 from planner.store.paging import parse_page
 from planner.store.tokens import Token, add_token, list_tokens, revoke_token
 from protos.v1 import access_pb2, access_pb2_grpc
 
 MAX_VALID = timedelta(days=366)
 MAX_HOLDER_CHARACTERS = 64
+# Clients renew theirs in time; for as long new sessions can be opened while no planner answers.
+TICKET_VALID = timedelta(minutes=15)
 _SCOPES = tuple(scope.value for scope in Scope)
 
 
@@ -43,8 +48,11 @@ async def create_token(database: Database, holder: str, scopes: tuple[str, ...],
 
 
 class AccessService(access_pb2_grpc.AccessServiceServicer):
-    def __init__(self, database: Database) -> None:
+    """`planner_secret` is what the secrets of deployments are derived from."""
+
+    def __init__(self, database: Database, planner_secret: bytes) -> None:
         self._database = database
+        self._planner_secret = planner_secret
 
     async def CreateToken(self, request: access_pb2.CreateTokenRequest, _: Any) -> access_pb2.CreateTokenResponse:
         if not 0 < request.valid_seconds <= MAX_VALID.total_seconds():
@@ -62,6 +70,19 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
     async def RevokeToken(self, request: access_pb2.RevokeTokenRequest, _: Any) -> access_pb2.TokenRecord:
         async with self._database.session() as session:
             return _token_to_proto(await revoke_token(session, request.token_id, datetime.now(UTC)))
+
+    async def CreateTicket(self, request: access_pb2.CreateTicketRequest, context: Any) -> access_pb2.Ticket:
+        async with self._database.reading() as session:
+            deployment = await get_deployment(session, request.deployment_id)
+        peer = peer_of(context.auth_context())
+        expires_at = datetime.now(UTC) + TICKET_VALID
+        ticket = issue_ticket(
+            deployment_secret(self._planner_secret, deployment.id),
+            deployment_id=deployment.id,
+            holder=str(peer) if peer else "",
+            expires_at=expires_at,
+        )
+        return access_pb2.Ticket(ticket=ticket, expires_at=timestamp(expires_at))
 
     async def ListAudit(self, request: access_pb2.ListAuditRequest, _: Any) -> access_pb2.ListAuditResponse:
         scope = f"audit principal={request.principal} subject={request.subject}"

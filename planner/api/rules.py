@@ -90,6 +90,7 @@ RULES: Mapping[str, Rule] = {
     f"/{ACCESS}/CreateToken": Rule(needs=Scope.ADMIN, audited=True),
     f"/{ACCESS}/ListTokens": Rule(needs=Scope.ADMIN),
     f"/{ACCESS}/RevokeToken": Rule(needs=Scope.ADMIN, subject="token_id", audited=True),
+    f"/{ACCESS}/CreateTicket": _changes(Scope.DEPLOY, "deployment", "deployment_id"),
     f"/{ACCESS}/ListAudit": Rule(needs=Scope.ADMIN),
     f"/{HEALTH}/Check": Rule(needs=Caller.ANYONE),
     f"/{HEALTH}/Watch": Rule(needs=Caller.ANYONE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -31,6 +32,7 @@ from planner.errors import Conflict, InvalidArgument, Unavailable
 from planner.settings import Settings
 from planner.store.blobs import BlobStore
 from planner.store.database import Database
+from planner.store.secrets import planner_secret
 from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
 
 NUM_CHECKS = 2
@@ -125,16 +127,17 @@ async def _add_services(
     if trail is not None:
         resources.push_async_callback(trail.close)
     await database.migrate()
+    secret = await planner_secret(database, datetime.now(UTC))
     runner = PlanRunner(database, Computing(settings.plan_workers), settings.plan_timeout_seconds)
     await runner.recover()
     resources.push_async_callback(runner.close)
-    dispatcher = Dispatcher(database, blobs, settings, credentials=credentials)
+    dispatcher = Dispatcher(database, blobs, settings, credentials=credentials, planner_secret=secret)
     resources.push_async_callback(dispatcher.close)
     dispatcher.start()
     service = PlannerService(settings, database, blobs, Computing(NUM_CHECKS), runner, dispatcher, credentials)
     planner_pb2_grpc.add_PlannerServiceServicer_to_server(service, server)
     planner_pb2_grpc.add_DaemonRegistryServiceServicer_to_server(DaemonRegistryService(dispatcher), server)
-    access_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(database), server)
+    access_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(database, secret), server)
     await _add_health(server)
     reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 

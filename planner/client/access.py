@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from planner.client.connection import Connection
 from planner.client.records import AuditEntry, TokenRecord
+from planner.errors import Unavailable
 from protos.v1 import access_pb2
+
+# A ticket is renewed when so much of its time is left, where the planner answers.
+RENEW_BEFORE = timedelta(minutes=10)
 
 
 class AccessCalls:
@@ -35,6 +40,31 @@ class AccessCalls:
         request = access_pb2.ListAuditRequest(principal=principal, subject=subject)
         for page in self._connection.pages(self._connection.access_stub.ListAudit, request):
             yield from map(_entry_from_proto, page.entries)
+
+
+class TicketHolder:
+    """A deployment's ticket, renewed in time. Threads may share it."""
+
+    def __init__(self, connection: Connection, deployment_id: str) -> None:
+        self._connection = connection
+        self._request = access_pb2.CreateTicketRequest(deployment_id=deployment_id)
+        self._lock = threading.Lock()
+        self._ticket = ""
+        self._expires_at = datetime.min.replace(tzinfo=UTC)
+
+    def ticket(self) -> str:
+        """While no planner answers, the one that is still valid."""
+        with self._lock:
+            now = datetime.now(UTC)
+            if now + RENEW_BEFORE > self._expires_at:
+                try:
+                    answer = self._connection.call(self._connection.access_stub.CreateTicket, self._request)
+                except Unavailable:
+                    if now > self._expires_at:
+                        raise
+                else:
+                    self._ticket, self._expires_at = answer.ticket, _moment(answer.expires_at)
+            return self._ticket
 
 
 def _token_from_proto(message: access_pb2.TokenRecord) -> TokenRecord:

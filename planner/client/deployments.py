@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from planner.client.access import TicketHolder
 from planner.client.connection import Connection
 from planner.client.graphs import GraphCalls
 from planner.client.messages import deployment_event_from_proto, deployment_from_proto
@@ -85,6 +86,7 @@ class DeploymentCalls(GraphCalls):
             output_address=deployment.output_address,
             deadline_seconds=deadline_seconds,
             credentials=self._connection.credentials,
+            ticket=TicketHolder(self._connection, deployment.id).ticket,
             why_failed=lambda: self._why_failed(deployment.id),
         )
 

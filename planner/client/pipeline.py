@@ -53,6 +53,7 @@ class Pipeline:
         deadline_seconds: float,
         why_failed: Callable[[], DeploymentFailed | None],
         credentials: WatchedCredentials | None = None,
+        ticket: Callable[[], str] = str,
     ) -> None:
         self.graph = graph
         self.deployment_id = deployment_id
@@ -64,6 +65,7 @@ class Pipeline:
         self._unreachable = f"a daemon of {deployment_id} does not answer ({input_address} in, {output_address} out)"
         self._deadline_seconds = deadline_seconds
         self._why_failed = why_failed
+        self._ticket = ticket
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One batch."""
@@ -132,6 +134,7 @@ class Pipeline:
             outputs=self._outputs,
             unreachable=self._unreachable,
             deadline_seconds=self._deadline_seconds,
+            ticket=self._ticket(),
         )
 
     def _flatten(self, batch: Any) -> list[Any]:

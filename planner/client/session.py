@@ -21,6 +21,7 @@ from typing import Any
 
 import grpc
 
+from access.tickets import TICKET_KEY
 from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
 from planner.client.microbatches import Item, fill
 from planner.client.status import error_from_rpc
@@ -53,7 +54,9 @@ class Session:
         outputs: grpc.Channel,
         unreachable: str,
         deadline_seconds: float,
+        ticket: str = "",
     ) -> None:
+        self._metadata = ((TICKET_KEY, ticket),) if ticket else ()
         self._inputs = stage_daemon_pb2_grpc.StageDaemonServiceStub(inputs)
         self._outputs = stage_daemon_pb2_grpc.StageDaemonServiceStub(outputs)
         self._unreachable = unreachable
@@ -82,12 +85,22 @@ class Session:
     def __enter__(self) -> Session:
         try:
             request = stage_daemon_pb2.ReceiveOutputsRequest(open=self._open)
-            self._read(self._outputs.ReceiveOutputs(request), self._arrive, opens=True, ends_early=True)
+            self._read(
+                self._outputs.ReceiveOutputs(request, metadata=self._metadata),
+                self._arrive,
+                opens=True,
+                ends_early=True,
+            )
             self._output = self._passage(self._opening(), OUTPUTS)
             self._requests.put(stage_daemon_pb2.SendInputsRequest(open=self._open))
             requests: Iterator[stage_daemon_pb2.SendInputsRequest] = iter(self._requests.get, None)
             opens = bool(self._open.host)
-            self._read(self._inputs.SendInputs(requests), lambda taken: None, opens=opens, ends_early=False)
+            self._read(
+                self._inputs.SendInputs(requests, metadata=self._metadata),
+                lambda taken: None,
+                opens=opens,
+                ends_early=False,
+            )
             if opens:
                 self._input = self._passage(self._opening(), INPUTS)
         except BaseException:

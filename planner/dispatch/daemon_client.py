@@ -14,6 +14,7 @@ from grpc_status import rpc_status
 from access.channels import open_aio_channel
 from access.diagnosis import why_refused
 from access.files import WatchedCredentials
+from access.tickets import deployment_secret
 from planner.store.deployment_records import Failure
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 
@@ -50,15 +51,21 @@ class DaemonCallFailed(Exception):
 
 
 class DaemonClient:
-    """One channel to one device's daemon."""
+    """One channel to one device's daemon. Without a secret of the planner's, deployments have none."""
 
     def __init__(
-        self, device_id: str, address: str, deadlines: CallDeadlines, credentials: WatchedCredentials | None = None
+        self,
+        device_id: str,
+        address: str,
+        deadlines: CallDeadlines,
+        credentials: WatchedCredentials | None = None,
+        planner_secret: bytes = b"",
     ) -> None:
         self.device_id = device_id
         self.address = address
         self._deadlines = deadlines
         self._credentials = credentials
+        self._planner_secret = planner_secret
         self._channel = open_aio_channel(address, credentials, CHANNEL_OPTIONS)
         self._stub: stage_daemon_pb2_grpc.StageDaemonServiceAsyncStub = stage_daemon_pb2_grpc.StageDaemonServiceStub(
             self._channel
@@ -68,7 +75,7 @@ class DaemonClient:
         self, request: stage_daemon_pb2.LoadStagesRequest
     ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
         """Progress; ends once all of the daemon's stages are loaded."""
-        call = self._stub.LoadStages(request)
+        call = self._stub.LoadStages(self._with_secret(request))
         responses = aiter(call)
         try:
             while True:
@@ -119,6 +126,14 @@ class DaemonClient:
 
     async def close(self) -> None:
         await self._channel.close(None)
+
+    def _with_secret(self, request: stage_daemon_pb2.LoadStagesRequest) -> stage_daemon_pb2.LoadStagesRequest:
+        if not self._planner_secret:
+            return request
+        wanted = stage_daemon_pb2.LoadStagesRequest()
+        wanted.CopyFrom(request)
+        wanted.secret = deployment_secret(self._planner_secret, request.deployment_id)
+        return wanted
 
     async def _checked(self, call: Awaitable[Answer], doing: str, seconds: float) -> Answer:
         try:

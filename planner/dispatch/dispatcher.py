@@ -74,11 +74,13 @@ class Dispatcher:
         settings: DispatchSettings,
         deadlines: CallDeadlines = CallDeadlines(),  # noqa: B008  frozen
         credentials: WatchedCredentials | None = None,
+        planner_secret: bytes = b"",
     ) -> None:
         self._database = database
         self._blobs = blobs
         self._deadlines = deadlines
         self._credentials = credentials
+        self._planner_secret = planner_secret
         self._leases = Leases(settings.lease_seconds, _seconds())
         self._ledger = Ledger(database)
         self._drivers: dict[str, Driver] = {}
@@ -268,7 +270,7 @@ class Dispatcher:
     def _client(self, device_id: str, address: str) -> DaemonClient:
         client = self._clients.get((device_id, address))
         if client is None:
-            client = DaemonClient(device_id, address, self._deadlines, self._credentials)
+            client = DaemonClient(device_id, address, self._deadlines, self._credentials, self._planner_secret)
             self._clients[device_id, address] = client
         return client
 

@@ -418,3 +418,12 @@ class AuditRow(Row):
     subject: Mapped[str]
     peer: Mapped[str]
     outcome: Mapped[str]
+
+
+class SecretRow(Row):
+    """What the planners of this database keep to themselves, in hexadecimal."""
+
+    __tablename__ = "secrets"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+    created_at: Mapped[datetime]

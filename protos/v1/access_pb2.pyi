@@ -157,6 +157,41 @@ class RevokeTokenRequest(google.protobuf.message.Message):
 Global___RevokeTokenRequest: typing_extensions.TypeAlias = RevokeTokenRequest
 
 @typing.final
+class CreateTicketRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEPLOYMENT_ID_FIELD_NUMBER: builtins.int
+    deployment_id: builtins.str
+    def __init__(
+        self,
+        *,
+        deployment_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id"]) -> None: ...
+
+Global___CreateTicketRequest: typing_extensions.TypeAlias = CreateTicketRequest
+
+@typing.final
+class Ticket(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: builtins.int
+    EXPIRES_AT_FIELD_NUMBER: builtins.int
+    ticket: builtins.str
+    @property
+    def expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        ticket: builtins.str = ...,
+        expires_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["expires_at", b"expires_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["expires_at", b"expires_at", "ticket", b"ticket"]) -> None: ...
+
+Global___Ticket: typing_extensions.TypeAlias = Ticket
+
+@typing.final
 class ListAuditRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -49,6 +49,11 @@ class AccessServiceStub(object):
                 request_serializer=protos_dot_v1_dot_access__pb2.RevokeTokenRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_access__pb2.TokenRecord.FromString,
                 _registered_method=True)
+        self.CreateTicket = channel.unary_unary(
+                '/partition_planner.v1.AccessService/CreateTicket',
+                request_serializer=protos_dot_v1_dot_access__pb2.CreateTicketRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_access__pb2.Ticket.FromString,
+                _registered_method=True)
         self.ListAudit = channel.unary_unary(
                 '/partition_planner.v1.AccessService/ListAudit',
                 request_serializer=protos_dot_v1_dot_access__pb2.ListAuditRequest.SerializeToString,
@@ -80,6 +85,14 @@ class AccessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateTicket(self, request, context):
+        """Leave to open sessions of a deployment, for some minutes: sent to its daemons as the metadata `deployment-ticket`.
+        Over TLS it is good for the caller's certificate alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAudit(self, request, context):
         """Newest first.
         """
@@ -104,6 +117,11 @@ def add_AccessServiceServicer_to_server(servicer, server):
                     servicer.RevokeToken,
                     request_deserializer=protos_dot_v1_dot_access__pb2.RevokeTokenRequest.FromString,
                     response_serializer=protos_dot_v1_dot_access__pb2.TokenRecord.SerializeToString,
+            ),
+            'CreateTicket': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateTicket,
+                    request_deserializer=protos_dot_v1_dot_access__pb2.CreateTicketRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_access__pb2.Ticket.SerializeToString,
             ),
             'ListAudit': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAudit,
@@ -192,6 +210,33 @@ class AccessService(object):
             '/partition_planner.v1.AccessService/RevokeToken',
             protos_dot_v1_dot_access__pb2.RevokeTokenRequest.SerializeToString,
             protos_dot_v1_dot_access__pb2.TokenRecord.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateTicket(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.AccessService/CreateTicket',
+            protos_dot_v1_dot_access__pb2.CreateTicketRequest.SerializeToString,
+            protos_dot_v1_dot_access__pb2.Ticket.FromString,
             options,
             channel_credentials,
             insecure,

@@ -76,6 +76,22 @@ _AccessServiceRevokeTokenType = typing_extensions.TypeVar(
     ],
 )
 
+_AccessServiceCreateTicketType = typing_extensions.TypeVar(
+    '_AccessServiceCreateTicketType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.access_pb2.CreateTicketRequest,
+        protos.v1.access_pb2.Ticket,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.access_pb2.CreateTicketRequest,
+        protos.v1.access_pb2.Ticket,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.access_pb2.CreateTicketRequest,
+        protos.v1.access_pb2.Ticket,
+    ],
+)
+
 _AccessServiceListAuditType = typing_extensions.TypeVar(
     '_AccessServiceListAuditType',
     grpc.UnaryUnaryMultiCallable[
@@ -92,7 +108,7 @@ _AccessServiceListAuditType = typing_extensions.TypeVar(
     ],
 )
 
-class AccessServiceStub(typing.Generic[_AccessServiceCreateTokenType, _AccessServiceListTokensType, _AccessServiceRevokeTokenType, _AccessServiceListAuditType]):
+class AccessServiceStub(typing.Generic[_AccessServiceCreateTokenType, _AccessServiceListTokensType, _AccessServiceRevokeTokenType, _AccessServiceCreateTicketType, _AccessServiceListAuditType]):
     @typing.overload
     def __init__(self: AccessServiceStub[
         grpc.UnaryUnaryMultiCallable[
@@ -106,6 +122,10 @@ class AccessServiceStub(typing.Generic[_AccessServiceCreateTokenType, _AccessSer
         grpc.UnaryUnaryMultiCallable[
             protos.v1.access_pb2.RevokeTokenRequest,
             protos.v1.access_pb2.TokenRecord,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.access_pb2.CreateTicketRequest,
+            protos.v1.access_pb2.Ticket,
         ],
         grpc.UnaryUnaryMultiCallable[
             protos.v1.access_pb2.ListAuditRequest,
@@ -128,6 +148,10 @@ class AccessServiceStub(typing.Generic[_AccessServiceCreateTokenType, _AccessSer
             protos.v1.access_pb2.TokenRecord,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.access_pb2.CreateTicketRequest,
+            protos.v1.access_pb2.Ticket,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             protos.v1.access_pb2.ListAuditRequest,
             protos.v1.access_pb2.ListAuditResponse,
         ],
@@ -141,6 +165,11 @@ class AccessServiceStub(typing.Generic[_AccessServiceCreateTokenType, _AccessSer
 
     RevokeToken: _AccessServiceRevokeTokenType
     """Counts within a second, on every planner of the database. Idempotent."""
+
+    CreateTicket: _AccessServiceCreateTicketType
+    """Leave to open sessions of a deployment, for some minutes: sent to its daemons as the metadata `deployment-ticket`.
+    Over TLS it is good for the caller's certificate alone.
+    """
 
     ListAudit: _AccessServiceListAuditType
     """Newest first."""
@@ -157,6 +186,10 @@ AccessServiceAsyncStub: typing_extensions.TypeAlias = AccessServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.access_pb2.RevokeTokenRequest,
         protos.v1.access_pb2.TokenRecord,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.access_pb2.CreateTicketRequest,
+        protos.v1.access_pb2.Ticket,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.access_pb2.ListAuditRequest,
@@ -188,6 +221,16 @@ class AccessServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[protos.v1.access_pb2.TokenRecord, collections.abc.Awaitable[protos.v1.access_pb2.TokenRecord]]:
         """Counts within a second, on every planner of the database. Idempotent."""
+
+    @abc.abstractmethod
+    def CreateTicket(
+        self,
+        request: protos.v1.access_pb2.CreateTicketRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.access_pb2.Ticket, collections.abc.Awaitable[protos.v1.access_pb2.Ticket]]:
+        """Leave to open sessions of a deployment, for some minutes: sent to its daemons as the metadata `deployment-ticket`.
+        Over TLS it is good for the caller's certificate alone.
+        """
 
     @abc.abstractmethod
     def ListAudit(

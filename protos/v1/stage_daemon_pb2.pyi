@@ -31,10 +31,15 @@ class LoadStagesRequest(google.protobuf.message.Message):
     GENERATION_FIELD_NUMBER: builtins.int
     STAGES_FIELD_NUMBER: builtins.int
     BLOB_ADDRESS_FIELD_NUMBER: builtins.int
+    SECRET_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     generation: builtins.int
     blob_address: builtins.str
     """Planner to read blobs from; empty means the one that the daemon is registered with."""
+    secret: builtins.bytes
+    """The deployment's own: tickets are checked with it, and workers prove by it that they belong. Empty: nothing is
+    asked of clients.
+    """
     @property
     def stages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StageModule]: ...
     def __init__(
@@ -44,8 +49,9 @@ class LoadStagesRequest(google.protobuf.message.Message):
         generation: builtins.int = ...,
         stages: collections.abc.Iterable[Global___StageModule] | None = ...,
         blob_address: builtins.str = ...,
+        secret: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "deployment_id", b"deployment_id", "generation", b"generation", "stages", b"stages"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "deployment_id", b"deployment_id", "generation", b"generation", "secret", b"secret", "stages", b"stages"]) -> None: ...
 
 Global___LoadStagesRequest: typing_extensions.TypeAlias = LoadStagesRequest
 

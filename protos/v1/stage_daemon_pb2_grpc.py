@@ -123,7 +123,8 @@ class StageDaemonServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SendInputs(self, request_iterator, context):
-        """Microbatches in, on the first stage's daemon. Answers each once the stage has taken it.
+        """Microbatches in, on the first stage's daemon. Answers each once the stage has taken it. Like ReceiveOutputs it asks for
+        a ticket: see AccessService.CreateTicket.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

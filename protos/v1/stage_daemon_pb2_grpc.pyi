@@ -251,7 +251,9 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
     """
 
     SendInputs: _StageDaemonServiceSendInputsType
-    """Microbatches in, on the first stage's daemon. Answers each once the stage has taken it."""
+    """Microbatches in, on the first stage's daemon. Answers each once the stage has taken it. Like ReceiveOutputs it asks for
+    a ticket: see AccessService.CreateTicket.
+    """
 
     ReceiveOutputs: _StageDaemonServiceReceiveOutputsType
     """Results out, on the last stage's daemon, in the order that the session sent them. Its first message, with sequence
@@ -355,7 +357,9 @@ class StageDaemonServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[protos.v1.stage_daemon_pb2.SendInputsRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[protos.v1.stage_daemon_pb2.SendInputsResponse], collections.abc.AsyncIterator[protos.v1.stage_daemon_pb2.SendInputsResponse]]:
-        """Microbatches in, on the first stage's daemon. Answers each once the stage has taken it."""
+        """Microbatches in, on the first stage's daemon. Answers each once the stage has taken it. Like ReceiveOutputs it asks for
+        a ticket: see AccessService.CreateTicket.
+        """
 
     @abc.abstractmethod
     def ReceiveOutputs(

@@ -19,7 +19,7 @@ _SERVICE = stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].fu
 
 class Caller(Enum):
     PLANNER = "planner"
-    # Whoever has a certificate of the authorities.
+    # Whoever has a certificate of the authorities, and a ticket of the deployment.
     CLIENT = "client"
 
 
@@ -50,21 +50,21 @@ class CallerInterceptor(grpc.aio.ServerInterceptor):
         service, _, method = handler_call_details.method.lstrip("/").partition("/")
         if handler is None or service != _SERVICE:
             return handler
-        caller = CALLERS[method]
+        caller = CALLERS.get(method)
         if handler.unary_unary:
             return handler._replace(unary_unary=self._one_answer(handler.unary_unary, method, caller))
         if handler.unary_stream:
             return handler._replace(unary_stream=self._many_answers(handler.unary_stream, method, caller))
         return handler._replace(stream_stream=self._many_answers(handler.stream_stream, method, caller))
 
-    def _one_answer(self, call: Callable[..., Any], method: str, caller: Caller) -> Callable[..., Any]:
+    def _one_answer(self, call: Callable[..., Any], method: str, caller: Caller | None) -> Callable[..., Any]:
         async def answer(request: Any, context: Context) -> Any:
             self._check(method, caller, context)
             return await call(request, context)
 
         return answer
 
-    def _many_answers(self, call: Callable[..., Any], method: str, caller: Caller) -> Callable[..., Any]:
+    def _many_answers(self, call: Callable[..., Any], method: str, caller: Caller | None) -> Callable[..., Any]:
         async def answers(request: Any, context: Context) -> AsyncIterator[Any]:
             self._check(method, caller, context)
             async for item in call(request, context):
@@ -72,7 +72,7 @@ class CallerInterceptor(grpc.aio.ServerInterceptor):
 
         return answers
 
-    def _check(self, method: str, caller: Caller, context: Context) -> None:
+    def _check(self, method: str, caller: Caller | None, context: Context) -> None:
         """Raises Forbidden."""
         try:
             peer = peer_of(context.auth_context())
@@ -80,6 +80,8 @@ class CallerInterceptor(grpc.aio.ServerInterceptor):
             raise Forbidden(error.message) from None
         if peer is None:
             raise Forbidden(f"{method} needs a certificate, and the caller shows none")
+        if caller is None:
+            raise Forbidden(f"{method} has no row that says who may call it")
         if caller is Caller.PLANNER and self._planner_identity not in peer.names:
             raise Forbidden(
                 f"{method} is the planner's alone: the caller's certificate is for {peer}, not for "

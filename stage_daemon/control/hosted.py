@@ -38,10 +38,13 @@ class HostedDeployment:
         worker_silence_seconds: float,
         on_change: Callable[[], None],
         tls: TlsFiles | None = None,
+        secret: bytes = b"",
     ) -> None:
         self.life = life
         self.sessions = Sessions(life.deployment_id)
         self.connection = stage_daemon_pb2.ConnectStagesRequest()
+        # Whoever knows it belongs to the deployment; empty where the planner gave none.
+        self.secret = secret
         self._device_id = device_id
         self._torch_device = torch_device
         self._worker_silence_seconds = worker_silence_seconds

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 
+from access.errors import AccessError
+from access.peers import peer_of
+from access.tickets import TICKET_KEY, check_ticket
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.microbatches import check_microbatch
 from stage_daemon.control.supervisor import Supervisor
-from stage_daemon.errors import Conflict, InvalidRequest
+from stage_daemon.errors import Conflict, Forbidden, InvalidRequest
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -71,6 +75,7 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         if first is None or first.WhichOneof("content") != "open":
             raise InvalidRequest("SendInputs: the first message has to be `open`")
         hosted = self._input_end(first.open)
+        _check_ticket(hosted, context)
         session_id = first.open.session_id
         sequence = 0
         with hosted.sending(session_id):
@@ -88,6 +93,7 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self, request: stage_daemon_pb2.ReceiveOutputsRequest, context: Context
     ) -> AsyncIterator[stage_daemon_pb2.ReceiveOutputsResponse]:
         hosted = self._output_end(request.open)
+        _check_ticket(hosted, context)
         session = hosted.open_session(request.open.session_id)
         try:
             yield stage_daemon_pb2.ReceiveOutputsResponse(door=hosted.door_for(request.open))
@@ -113,3 +119,21 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
                 f"the last stage of {opened.deployment_id} is not here; read from the deployment's output_address"
             )
         return hosted
+
+
+def _check_ticket(hosted: HostedDeployment, context: Context) -> None:
+    """Raises Forbidden. No planner is asked: sessions open while none answers."""
+    if not hosted.secret:
+        return
+    found = [value for name, value in context.invocation_metadata() or () if name == TICKET_KEY]
+    try:
+        peer = peer_of(context.auth_context())
+        check_ticket(
+            hosted.secret,
+            str(found[0]) if found else "",
+            deployment_id=hosted.life.deployment_id,
+            holder=str(peer) if peer else "",
+            now=datetime.now(UTC),
+        )
+    except AccessError as error:
+        raise Forbidden(error.message) from None

@@ -178,6 +178,7 @@ class Supervisor:
             worker_silence_seconds=self._worker_silence_seconds,
             on_change=self.changed.set,
             tls=self._tls,
+            secret=request.secret,
         )
         self._hosted[request.deployment_id] = hosted
         self._empty.clear()

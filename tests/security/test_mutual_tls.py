@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 import torch
 
-from access.files import TlsFiles
+from access.channels import open_channel
+from access.files import TlsFiles, WatchedCredentials
+from access.tickets import TICKET_KEY
 from planner.__main__ import main as planner_server
 from planner.client import PlannerClient
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment
 from planner.errors import Unavailable
-from protos.v1 import stage_daemon_pb2
+from protos.v1 import access_pb2, access_pb2_grpc, stage_daemon_pb2
 from stage_daemon.__main__ import find_credentials, read_settings
 from stage_daemon.control.callers import CALLERS
 from stage_daemon.errors import InvalidRequest
@@ -159,3 +163,44 @@ def test_a_daemon_serves_others_than_this_host_only_over_tls(tmp_path: Path) -> 
     assert found.files == files
     with pytest.raises(InvalidRequest, match="all three files"):
         find_credentials(secured.model_copy(update={"tls_key": None}))
+
+
+def open_results(stub: Any, deployment: Deployment, ticket: str | None) -> stage_daemon_pb2.ReceiveOutputsResponse:
+    """The first message of the results, which says that the session is open."""
+    opened = stage_daemon_pb2.OpenSession(deployment_id=deployment.id, session_id=secrets.randbits(63))
+    metadata = () if ticket is None else ((TICKET_KEY, ticket),)
+    request = stage_daemon_pb2.ReceiveOutputsRequest(open=opened)
+    results = stub.ReceiveOutputs(request, metadata=metadata, timeout=WAIT_SECONDS)
+    try:
+        first: stage_daemon_pb2.ReceiveOutputsResponse = next(results)
+        return first
+    finally:
+        results.cancel()
+
+
+def test_a_deployment_opens_by_its_ticket_and_for_its_holder_alone(
+    certificates: Certificates, cluster: LocalCluster, user: TlsFiles, deployment: Deployment, daemon_stub: Stub
+) -> None:
+    channel = open_channel(cluster.planner_address, WatchedCredentials(user))
+    planner = access_pb2_grpc.AccessServiceStub(channel)
+    ticket = planner.CreateTicket(access_pb2.CreateTicketRequest(deployment_id=deployment.id)).ticket
+    channel.close()
+    own = daemon_stub(deployment.output_address, user)
+    assert open_results(own, deployment, ticket).sequence == 0
+    thief = daemon_stub(deployment.output_address, certificates.issue("client", name="thief", hosts=("mallory",)))
+    for stub, shown, message in (
+        (own, None, "asks for a ticket"),
+        (own, "x" + ticket, "is none of deployment"),
+        (thief, ticket, "another certificate"),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            open_results(stub, deployment, shown)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert message in refused.value.details()
+    sending = daemon_stub(deployment.input_address, user).SendInputs(
+        iter([stage_daemon_pb2.SendInputsRequest(open=stage_daemon_pb2.OpenSession(deployment_id=deployment.id))]),
+        timeout=WAIT_SECONDS,
+    )
+    with pytest.raises(grpc.RpcError) as refused:
+        next(sending)
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -15,7 +15,7 @@ from grpc_status import rpc_status
 
 from planner.api.status import status_of
 from planner.errors import PlannerError
-from protos.v1 import planner_pb2, planner_pb2_grpc
+from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,13 @@ def _until_broken(requests: Iterator[Any]) -> Iterator[Any]:
         return
 
 
+class Tickets(access_pb2_grpc.AccessServiceServicer):
+    """Gives everyone one."""
+
+    def CreateTicket(self, request: access_pb2.CreateTicketRequest, context: grpc.ServicerContext) -> access_pb2.Ticket:
+        return access_pb2.Ticket(ticket="ticket")
+
+
 @contextmanager
 def scripted_planner() -> Iterator[tuple[ScriptedPlanner, str]]:
     """The script, and the address of the server that keeps to it."""
@@ -98,6 +105,7 @@ def scripted_planner() -> Iterator[tuple[ScriptedPlanner, str]]:
         options=[("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)],
     )
     planner_pb2_grpc.add_PlannerServiceServicer_to_server(script.servicer(), server)
+    access_pb2_grpc.add_AccessServiceServicer_to_server(Tickets(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
