@@ -9,7 +9,6 @@ import importlib.metadata
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -22,7 +21,6 @@ from protos.v1 import inventory_pb2, planner_pb2
 from stage_daemon.control.device import LocalDevice, find_device
 from stage_daemon.control.logs import configure_logs
 from stage_daemon.control.registration import Registration
-from stage_daemon.control.rendezvous import import_store
 from stage_daemon.control.server import DaemonServer, parse_endpoint
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.control.worker_process import preload_forkserver
@@ -106,8 +104,6 @@ async def serve(settings: Settings) -> None:
     introduction = _introduction(device, str(server.endpoint), supervisor.incarnation_id)
     registration = Registration(settings.planner, introduction, supervisor, credentials)
     await server.start()
-    # A daemon thread: one that is asked to end at once need not wait for the import.
-    threading.Thread(target=import_store, name="import-torch", daemon=True).start()
     try:
         await _run_until_signal(registration, supervisor, settings.drain_seconds, str(server.endpoint))
     finally:

@@ -84,7 +84,7 @@ class HostedDeployment:
         if self.life.phase.ended:
             raise self._end()
         if self._rendezvous is None:
-            self._rendezvous = await Rendezvous.open(host)
+            self._rendezvous = await Rendezvous.open(host, self.secret)
         return self._rendezvous.port
 
     async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:

@@ -13,10 +13,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
-from torch.distributed import DistError
+from torch._C._distributed_c10d import PrefixStore, Store
 
-from stage_daemon.errors import DaemonError, Unavailable
+from access.tickets import purpose_key
+from stage_daemon.errors import Unavailable
 from stage_daemon.transport.channel import FailureCallback, ReceiveChannel, SendChannel
 from stage_daemon.transport.edge import Edge, End
 from stage_daemon.transport.header import HeaderFormat
@@ -26,6 +26,7 @@ from stage_daemon.transport.nccl import NcclPipe
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 from stage_daemon.transport.pulse import Pulse
 from stage_daemon.transport.sockets import Listener, Sockets, connect, host_identity, local_address_towards
+from stage_daemon.transport.store import MeetingStore
 from stage_daemon.transport.stream import Link, StreamReceiver, StreamSender
 
 _SOURCE_RANK = 0
@@ -36,7 +37,7 @@ _TARGET_RANK = 1
 class Meeting:
     """Where and how the workers of one generation meet. `deadline_seconds` is for each wait, connecting included.
 
-    Two ends of equal `host` share memory.
+    Two ends of equal `host` share memory. `secret` is the deployment's.
     """
 
     address: str
@@ -46,15 +47,17 @@ class Meeting:
     on_failure: FailureCallback
     max_tensor_bytes: int
     host: str = field(default_factory=host_identity)
+    secret: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channels:
-    """By edge id. `pulse` already beats."""
+    """By edge id. `pulse` already beats. `store` is kept for what torch still asks of it."""
 
     senders: dict[int, SendChannel]
     receivers: dict[int, ReceiveChannel]
     pulse: Pulse
+    store: Store | None
 
 
 def host_memory_bytes() -> int:
@@ -88,7 +91,7 @@ def open_channels(edges: Sequence[Edge], stages: Collection[int], meeting: Meeti
             receivers[edge.id] = StreamReceiver(format, link, lifeline, meeting.device)
     pulse = Pulse(lifelines, meeting.deadline_seconds)
     pulse.start()
-    return Channels(senders=senders, receivers=receivers, pulse=pulse)
+    return Channels(senders=senders, receivers=receivers, pulse=pulse, store=store)
 
 
 def _is_local(edge: Edge, stages: Collection[int]) -> bool:
@@ -98,10 +101,10 @@ def _is_local(edge: Edge, stages: Collection[int]) -> bool:
 def _meet(meeting: Meeting) -> Store:
     host, port = _split(meeting.address)
     try:
-        return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=meeting.deadline_seconds))
-    except DistError as error:
+        return MeetingStore(host, port, purpose_key(meeting.secret, "rendezvous"), meeting.deadline_seconds)
+    except (WaitTimedOut, PeerGone) as error:
         raise Unavailable(
-            f"no rendezvous at {meeting.address} within {meeting.deadline_seconds:g} s: {_first_line(error)}",
+            f"no rendezvous at {meeting.address} within {meeting.deadline_seconds:g} s: {error}",
             address=meeting.address,
         ) from None
 
@@ -175,11 +178,8 @@ def _connect(end: End, store: Store, meeting: Meeting, limit: float, same_host: 
 
 
 def _read(store: Store, key: str, limit: float) -> dict[str, Any]:
-    try:
-        store.wait([key], timedelta(seconds=_remaining(limit)))
-        found: dict[str, Any] = json.loads(store.get(key))
-    except DistError as error:
-        raise WaitTimedOut(_first_line(error)) from None
+    store.wait([key], timedelta(seconds=_remaining(limit)))
+    found: dict[str, Any] = json.loads(store.get(key))
     return found
 
 
@@ -195,7 +195,3 @@ def _remaining(limit: float) -> float:
     if remaining <= 0:
         raise WaitTimedOut("no time is left to connect")
     return remaining
-
-
-def _first_line(error: DaemonError | RuntimeError) -> str:
-    return str(error).splitlines()[0]

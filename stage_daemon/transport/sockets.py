@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ _NETWORK = Path("/proc/self/ns/net")
 _TOKEN_BYTES = 16
 _DATA, _LIFE = b"d", b"l"
 _WELCOME = b"w"
-# What a stranger may take of the time to connect.
-_HELLO_SECONDS = 10.0
+# Who has connected and said nothing yet: past so many, the oldest is let go. A peer says who it is at once.
+_MAX_NEWCOMERS = 64
 
 Remaining = Callable[[], float]
 
@@ -87,30 +88,44 @@ class Listener:
         self._socket.close()
 
     def accept(self, remaining: Remaining) -> Sockets:
-        """Raises WaitTimedOut."""
+        """Raises WaitTimedOut. Whoever says nothing, or something else, is waited for by nobody."""
         found: dict[bytes, socket.socket] = {}
-        while len(found) < 2:
-            self._socket.settimeout(remaining())
-            try:
-                connection, _ = self._socket.accept()
-            except TimeoutError:
-                raise WaitTimedOut("nobody connected") from None
-            purpose = self._welcome(connection, min(remaining(), _HELLO_SECONDS))
-            if purpose is None or purpose in found:
+        newcomers: dict[int, socket.socket] = {}
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        try:
+            while len(found) < 2:
+                ready = poller.poll(1e3 * remaining())
+                if not ready:
+                    raise WaitTimedOut("nobody connected")
+                for number, _ in ready:
+                    if number == self._socket.fileno():
+                        connection, _ = self._socket.accept()
+                        newcomers[connection.fileno()] = connection
+                        poller.register(connection, select.POLLIN)
+                    elif number in newcomers:
+                        poller.unregister(number)
+                        self._welcome(newcomers.pop(number), found)
+                while len(newcomers) > _MAX_NEWCOMERS:
+                    oldest = next(iter(newcomers))
+                    poller.unregister(oldest)
+                    newcomers.pop(oldest).close()
+        finally:
+            for connection in newcomers.values():
                 connection.close()
-            else:
-                found[purpose] = connection
         return _ready(found)
 
-    def _welcome(self, connection: socket.socket, timeout_seconds: float) -> bytes | None:
-        connection.settimeout(timeout_seconds)
+    def _welcome(self, connection: socket.socket, found: dict[bytes, socket.socket]) -> None:
+        """Into `found` if it may come in. What it says, it has said in one piece."""
         with contextlib.suppress(OSError):
-            hello = connection.recv(len(self.token) + 1, socket.MSG_WAITALL)
+            hello = connection.recv(len(self.token) + 1, socket.MSG_DONTWAIT)
             token, purpose = hello[:-1], hello[-1:]
-            if secrets.compare_digest(token, self.token.encode()) and purpose in (_DATA, _LIFE):
+            knows_token = secrets.compare_digest(token, self.token.encode())
+            if knows_token and purpose in (_DATA, _LIFE) and purpose not in found:
                 connection.sendall(_WELCOME)
-                return purpose
-        return None
+                found[purpose] = connection
+                return
+        connection.close()
 
 
 def connect(address: list[str | int], token: str, remaining: Remaining) -> Sockets:

@@ -52,6 +52,7 @@ class Pipeline:
         metrics: Mapping[int, StageMetrics],
         device: torch.device,
         callbacks: Callbacks,
+        secret: bytes = b"",
     ) -> None:
         _check_request(request, stages)
         self._callbacks = callbacks
@@ -80,6 +81,7 @@ class Pipeline:
                 device=device,
                 on_failure=callbacks.on_failure,
                 max_tensor_bytes=host_memory_bytes(),
+                secret=secret,
             ),
         )
         self._around = Surroundings(

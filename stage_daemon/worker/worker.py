@@ -46,6 +46,7 @@ class Worker:
         self._device = torch.device(device)
         self._blob_address = blob_address
         self._tls = tls
+        self._secret = b""
         self._write_lock = threading.Lock()
         self._failing = threading.Lock()
         self._stages: Mapping[int, Stage] = {}
@@ -88,6 +89,7 @@ class Worker:
     def _load(self, body: bytes) -> None:
         request = stage_daemon_pb2.LoadStagesRequest.FromString(body)
         reader = BlobReader(request.blob_address or self._blob_address, self._tls)
+        self._secret = request.secret
         self._stages = load_stages(request, reader, self._device, self._tell_progress)
         reader.close()
         self._metrics = {stage: StageMetrics() for stage in self._stages}
@@ -109,7 +111,7 @@ class Worker:
             on_result=self._give_result,
             on_unread=self._tell_unread,
         )
-        self._pipeline = Pipeline(request, self._stages, self._metrics, self._device, callbacks)
+        self._pipeline = Pipeline(request, self._stages, self._metrics, self._device, callbacks, self._secret)
         self._pipeline.start()
         self._write(Frame(kind=FrameKind.CONNECTED, body=self._pipeline.door.address().SerializeToString()))
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import grpc
 import torch
-from torch.distributed import TCPStore
 
+from access.tickets import purpose_key
 from planner.client.export import export
 from planner.dispatch.stage_modules import StageRequests, prepare_requests
 from planner.graph.ir import Graph, WeightFile
@@ -25,6 +25,7 @@ from planner.store.deployment_records import Deployment, DeploymentState, StageP
 from planner.wire.graph import graph_to_bytes
 from protos.v1 import graph_pb2, planner_pb2, planner_pb2_grpc, stage_daemon_pb2
 from stage_daemon.control.worker_process import WorkerProcess
+from stage_daemon.transport.store_server import StoreServer
 from tests.builders.plans import plan_of
 from tests.stage_daemon.waiting import WAIT_SECONDS
 
@@ -178,7 +179,7 @@ async def loaded(prepared: Prepared) -> AsyncIterator[dict[str, WorkerProcess]]:
 @asynccontextmanager
 async def running(prepared: Prepared) -> AsyncIterator[Running]:
     """Loaded and connected."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = StoreServer("127.0.0.1", purpose_key(b"", "rendezvous"))
     async with loaded(prepared) as workers:
         connecting = []
         for device_id, request in prepared.requests.connect.items():
@@ -186,6 +187,7 @@ async def running(prepared: Prepared) -> AsyncIterator[Running]:
             connecting.append(workers[device_id].connect(request))
         await asyncio.wait_for(asyncio.gather(*connecting), WAIT_SECONDS)
         yield Running(workers=workers, first=workers[prepared.device_ids[0]], last=workers[prepared.device_ids[-1]])
+    store.close()
 
 
 _DTYPES = {

@@ -12,14 +12,15 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 import torch
-from torch.distributed import TCPStore
 
+from access.tickets import purpose_key
 from stage_daemon.errors import DaemonError
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.connect import Meeting, open_channels
 from stage_daemon.transport.declared import DeclaredValue, SymbolReference, ValueKind
 from stage_daemon.transport.declared import Symbol as Symbol
 from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.store_server import StoreServer
 from tests.stage_daemon.waiting import WAIT_SECONDS
 
 IN_FLIGHT = 2
@@ -66,7 +67,7 @@ class Failures:
         self.arrived.set()
 
 
-def meeting(port: int, deadline_seconds: float, failures: Failures, host: str = "here") -> Meeting:
+def meeting(port: int, deadline_seconds: float, failures: Failures, host: str = "here", secret: bytes = b"") -> Meeting:
     """Without a host the two ends share no memory."""
     return Meeting(
         address=f"127.0.0.1:{port}",
@@ -76,6 +77,7 @@ def meeting(port: int, deadline_seconds: float, failures: Failures, host: str = 
         on_failure=failures,
         max_tensor_bytes=1 << 34,
         host=host,
+        secret=secret,
     )
 
 
@@ -84,7 +86,7 @@ def other_process(
     edge: Edge, script: Script, *, script_sends: bool, deadline_seconds: float, failures: Failures, host: str = "here"
 ) -> Iterator[tuple[SendChannel | ReceiveChannel, BaseProcess]]:
     """This process has one end of the edge, and a child runs `script` on the other."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = StoreServer("127.0.0.1", purpose_key(b"", "rendezvous"))
     ours, theirs = CONTEXT.Pipe()
     child = CONTEXT.Process(
         target=_run_script, args=(script, edge, store.port, script_sends, deadline_seconds, host, theirs), daemon=True
@@ -101,6 +103,7 @@ def other_process(
     finally:
         child.kill()
         child.join()
+        store.close()
 
 
 def _run_script(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
-from torch.distributed import TCPStore
 
+from access.tickets import purpose_key
 from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, Unavailable
 from stage_daemon.transport.connect import open_channels
 from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.store_server import StoreServer
 from tests.stage_daemon.transport.edges import Failures, edge_of, meeting, tensor
 from tests.stage_daemon.waiting import WAIT_SECONDS, with_short_deadline
 
@@ -22,11 +24,15 @@ MATRIX = tensor(1, "hidden", torch.float32, "b", "s")
 
 
 @pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def store() -> Iterator[StoreServer]:
+    server = StoreServer("127.0.0.1", purpose_key(b"", "rendezvous"))
+    yield server
+    server.close()
 
 
-def both_ends(store: TCPStore, source: Edge, target: Edge, deadline_seconds: float = WAIT_SECONDS) -> list[DaemonError]:
+def both_ends(
+    store: StoreServer, source: Edge, target: Edge, deadline_seconds: float = WAIT_SECONDS
+) -> list[DaemonError]:
     """What each end raises, where it raises."""
     raised: list[DaemonError] = []
 
@@ -46,11 +52,11 @@ def both_ends(store: TCPStore, source: Edge, target: Edge, deadline_seconds: flo
     return raised
 
 
-def test_ends_that_were_told_the_same_meet(store: TCPStore) -> None:
+def test_ends_that_were_told_the_same_meet(store: StoreServer) -> None:
     assert both_ends(store, edge_of(MATRIX), edge_of(MATRIX)) == []
 
 
-def test_ends_of_different_plans_refuse_each_other(store: TCPStore) -> None:
+def test_ends_of_different_plans_refuse_each_other(store: StoreServer) -> None:
     other = replace(MATRIX, dtype=torch.float64)
     raised = both_ends(store, edge_of(MATRIX), edge_of(other))
     assert [type(error) for error in raised] == [EdgeMismatch, EdgeMismatch]
@@ -58,7 +64,7 @@ def test_ends_of_different_plans_refuse_each_other(store: TCPStore) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_peer_that_never_comes_has_a_deadline(store: TCPStore, stage: int) -> None:
+def test_a_peer_that_never_comes_has_a_deadline(store: StoreServer, stage: int) -> None:
     def scenario(deadline_seconds: float) -> None:
         with pytest.raises(EdgeTimeout, match=r"edge 3 \(stage 0 to stage 1\): connecting") as raised:
             open_channels([edge_of(MATRIX)], {stage}, meeting(store.port, deadline_seconds, Failures()))
@@ -68,7 +74,7 @@ def test_a_peer_that_never_comes_has_a_deadline(store: TCPStore, stage: int) -> 
     with_short_deadline(scenario)
 
 
-def test_a_peer_of_another_generation_never_comes(store: TCPStore) -> None:
+def test_a_peer_of_another_generation_never_comes(store: StoreServer) -> None:
     def scenario(deadline_seconds: float) -> None:
         raised = both_ends(
             store, edge_of(MATRIX, generation=1), edge_of(MATRIX, generation=2), deadline_seconds=deadline_seconds
@@ -87,3 +93,8 @@ def test_no_rendezvous() -> None:
         port = nobody_listens.getsockname()[1]
         with pytest.raises(Unavailable, match=f"no rendezvous at 127.0.0.1:{port}"):
             open_channels([edge_of(MATRIX)], {0}, meeting(port, 0.5, Failures()))
+
+
+def test_a_worker_of_another_deployment_is_turned_away(store: StoreServer) -> None:
+    with pytest.raises(Unavailable, match="does not know this worker's deployment"):
+        open_channels([edge_of(MATRIX)], {0}, meeting(store.port, WAIT_SECONDS, Failures(), secret=b"another"))

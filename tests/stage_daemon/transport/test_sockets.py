@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 
@@ -58,6 +59,18 @@ def test_strangers_are_turned_away(tcp_host: str | None, hello: bytes) -> None:
     assert len(accepted) == 1
 
 
+@pytest.mark.parametrize("num_silent", [1, 70])
+def test_one_that_says_nothing_delays_nobody(num_silent: int) -> None:
+    with Listener("127.0.0.1") as listener, contextlib.ExitStack() as strangers:
+        silent = [strangers.enter_context(open_socket(listener.address)) for _ in range(num_silent)]
+        thread, accepted = accept(listener)
+        connect(listener.address, listener.token, patient)
+        thread.join(WAIT_SECONDS)
+        assert len(accepted) == 1
+        for connection in silent:
+            assert connection.recv(1) == b""
+
+
 def test_one_connection_for_each_purpose() -> None:
     with Listener(None) as listener:
         thread, accepted = accept(listener)
@@ -65,7 +78,7 @@ def test_one_connection_for_each_purpose() -> None:
             for connection in (first, second):
                 connection.sendall(listener.token.encode() + b"d")
             assert first.recv(1) == b"w"
-            assert second.recv(2) in (b"", b"w")
+            assert second.recv(2) == b""
             with open_socket(listener.address) as third:
                 third.sendall(listener.token.encode() + b"l")
                 thread.join(WAIT_SECONDS)
