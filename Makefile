@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/access.proto protos/v1/planner.proto protos/v1/stage_daemon.proto
 
-.PHONY: demo test test-fast test-shuffled test-floor test-without-torch coverage fuzz mutants bench
+.PHONY: demo test test-fast test-shuffled test-floor test-without-torch coverage fuzz mutants bench survey
 .PHONY: check lint types imports protos protos-check deploy-check lock upgrade clean
 
 demo: $(VENV)/installed.stamp
@@ -58,6 +58,10 @@ fuzz: $(VENV)/installed.stamp
 # Puts each bug of tests/mutants into a copy of the source; the tests it names have to fail.
 mutants: $(VENV)/installed.stamp
 	$(BIN)/python -m tests.mutants.run --jobs $(JOBS)
+
+# Every architecture of tests/models, one after the other: which come through, and why not; half an hour on two cores.
+survey: $(VENV)/installed.stamp
+	$(BIN)/python -m tests.models.survey
 
 # Every figure of docs/benchmarks.md, one table after the other; half an hour on two cores.
 bench: $(VENV)/installed.stamp

@@ -65,6 +65,13 @@ def _broadcast(first: Sequence[int], second: Sequence[int]) -> list[int]:
     return [max(one, other) if min(one, other) else 0 for one, other in longest]
 
 
+def _grouped_product(node: Node, shapes: Shapes) -> int:
+    """Each row or column of a side that is cut in groups meets one group of the other; two batches have no groups."""
+    first, second = _dims(node, 0, shapes), _dims(node, 1, shapes)
+    batch = first[0] if len(first) == len(second) == 3 else 1
+    return 2 * batch * first[-2] * first[-1] * second[-1]
+
+
 def _linear(node: Node, shapes: Shapes) -> int:
     weight = _dims(node, 1, shapes)
     return 2 * math.prod(_dims(node, 0, shapes)[:-1]) * math.prod(weight)
@@ -167,6 +174,7 @@ _FORMULAS: Mapping[str, Formula] = {
     "dot": _product_at(0, 1),
     "vdot": _product_at(0, 1),
     "_scaled_mm": _product_at(0, 1),
+    "_grouped_mm": _grouped_product,
     "addmm": _product_at(1, 2),
     "addmv": _product_at(1, 2),
     "baddbmm": _product_at(1, 2),

@@ -10,6 +10,7 @@ from planner.graph.ir import Node, OperatorKind, values_read
 # They read the rows that their indices name, not the table.
 _LOOKUPS = frozenset({"aten::embedding", "aten::index_select", "aten::gather", "aten::index", "aten::take"})
 _BAGS = frozenset({"aten::embedding_bag", "aten::_embedding_bag", "aten::_embedding_bag_forward_only"})
+_GROUPED_PRODUCT = "aten::_grouped_mm"
 
 
 def is_free(node: Node, storage_roots: Mapping[int, int]) -> bool:
@@ -28,6 +29,11 @@ def bytes_moved(node: Node, shapes: Mapping[int, Shape]) -> int:
     read = [shapes[value_id] for value_id in values_read(node)]
     if node.operator.name in _LOOKUPS and read:
         return 2 * written + sum(shape.size_bytes for shape in read[1:])
+    if node.operator.name == _GROUPED_PRODUCT and len(read) > 1 and len(read[1].dims) == 3:
+        # Rows that are fewer than the experts choose at most one each: the others' weights stay unread.
+        rows, experts = read[0].dims[0], max(1, read[1].dims[0])
+        weight_bytes = read[1].size_bytes * min(rows, experts) // experts
+        return written + weight_bytes + sum(shape.size_bytes for shape in (read[0], *read[2:]))
     if node.operator.name in _BAGS and len(read) > 1:
         row_bytes = read[0].size_bytes // max(1, read[0].dims[0] if read[0].dims else 1)
         return written + read[1].num_elements * row_bytes + sum(shape.size_bytes for shape in read[1:])

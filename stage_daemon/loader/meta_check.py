@@ -79,6 +79,8 @@ class _Trial(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is run_cond:
             return self._run_both(*args)
+        if target is torch.ops.aten._grouped_mm.default and args[0].dtype is not torch.bfloat16:
+            return _grouped_product(*args, **kwargs)
         return super().call_function(target, args, kwargs)
 
     def _run_both(self, condition: Any, if_true: StageModule, if_false: StageModule, operands: tuple[Any, ...]) -> Any:
@@ -137,3 +139,12 @@ class _Trial(fx.Interpreter):
 
     def _name(self, value: pb.Value) -> str:
         return f"{self._where}value {value.id} ({shown(value.name)})"
+
+
+def _grouped_product(rows: torch.Tensor, experts: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """[rows, in] with [experts, in, out]: torch tries bfloat16 only, though its kernels take float32 and float16."""
+    fits = rows.dim() == 2 and experts.dim() == 3 and rows.shape[1] == experts.shape[1] and rows.dtype == experts.dtype
+    if not fits or list(offsets.shape) != [experts.shape[0]] or offsets.dtype is not torch.int32:
+        given = ", ".join(f"{tensor.dtype} {list(tensor.shape)}" for tensor in (rows, experts, offsets))
+        raise ValueError(f"needs [rows, in], [experts, in, out] and an int32 offset for each expert, not {given}")
+    return rows.new_empty(rows.shape[0], experts.shape[2])

@@ -17,6 +17,7 @@ from planner.client.records import StoredPlan
 from planner.errors import InvalidArgument, MicrobatchFailed
 from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
 from tests.builders.registry import FAMILIES
+from tests.models.architectures import find_architecture
 
 pytestmark = pytest.mark.services
 
@@ -110,6 +111,17 @@ def test_every_family_runs_in_stages(client: PlannerClient, family: str) -> None
         if family == "gpt2":
             [group] = plan.tie_groups
             assert {stage for _, stage in group.members} == {0, 2}
+
+
+def test_a_mixture_of_experts_as_transformers_configures_it(client: PlannerClient) -> None:
+    """Experts are chosen per token: how many rows each gets depends on the data, no tensor's size does."""
+    architecture = find_architecture("causal/mixtral")
+    module, mode = architecture.module(), BalancedMode(num_stages=2)
+    batches = [Batch(kwargs=dict(architecture.kind.batch(scale))) for scale in (1, 2, 1)]
+    shapes = {"input_ids": {0: BATCH, 1: SEQUENCE}}
+    with deployed(client, module, batches[0], mode, dynamic_shapes=shapes) as (plan, pipeline):
+        assert len(plan.stages) == 2
+        assert_same(module, pipeline, batches)
 
 
 class WritesInPlace(torch.nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,15 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from planner.client.export import ExportedModel, export
-from planner.client.pytree import flatten_inputs, unflatten_outputs
-from planner.graph.ir import Graph, Input, Output, ValueReference
-from planner.plan.split import stage_graph
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
-from stage_daemon.loader.load import StageProgram, load_stage
-from tests.builders.case import Batch, Case
+from stage_daemon.loader.load import StageProgram
+from tests.builders.case import Case
 from tests.builders.corners import CORNERS
 from tests.builders.cuts import even_cuts
 from tests.builders.plans import plan_of
 from tests.builders.registry import FAMILIES
+from tests.builders.staged import load_stages, load_whole, run_stages
 from tests.builders.weight_files import WeightFiles
-
-CPU = torch.device("cpu")
-
 
 # As deep as it takes for layers to differ; the others are as their builders make them.
 SIZES: Mapping[str, Mapping[str, int]] = {
@@ -63,7 +58,7 @@ def _assert_comes_through(case: Case, folder: Path) -> None:
             expected = case.module(*copy.deepcopy(batch.args), **copy.deepcopy(dict(batch.kwargs)))
             for programs in splits:
                 torch.manual_seed(number)
-                _assert_same(_run(exported.graph, programs, batch), expected)
+                _assert_same(run_stages(exported.graph, programs, batch), expected)
     for programs in splits:
         _assert_same_states(programs, case.module)
     whole = splits[0][0].module.states()
@@ -75,36 +70,7 @@ def _load_splits(exported: ExportedModel, folder: Path) -> list[list[StageProgra
     graph = exported.graph
     assert graph_from_bytes(graph_to_bytes(graph)) == graph
     files = WeightFiles.of(exported.save_weights(folder))
-    plan = plan_of(graph, even_cuts(graph))
-    stages = [stage_graph(graph, plan, index) for index in range(len(plan.stages))]
-    return [_load([graph], graph, files), _load(stages, graph, files)]
-
-
-def _load(stages: Sequence[Graph], whole: Graph, files: WeightFiles) -> list[StageProgram]:
-    places = {location.name: location for location in files.locations(whole)}
-    return [
-        load_stage(
-            graph_to_bytes(stage),
-            [places[state.name] for state in stage.states],
-            files.read_range,
-            CPU,
-            lambda loaded, total: None,
-        )
-        for stage in stages
-    ]
-
-
-def _run(graph: Graph, programs: Sequence[StageProgram], batch: Batch) -> Any:
-    leaves = flatten_inputs(graph, batch.args, batch.kwargs)
-    environment = dict(zip(_value_ids(graph.inputs), leaves, strict=True))
-    for program in programs:
-        results = program.module(*(environment[value_id] for value_id in program.input_ids))
-        environment.update(zip(program.output_ids, results, strict=True))
-    return unflatten_outputs(graph, [environment[value_id] for value_id in _value_ids(graph.outputs)])
-
-
-def _value_ids(entries: Sequence[Input | Output]) -> Iterator[int]:
-    return (entry.content.value_id for entry in entries if isinstance(entry.content, ValueReference))
+    return [load_whole(graph, files), load_stages(graph, plan_of(graph, even_cuts(graph)), files)]
 
 
 def _assert_same(found: Any, expected: Any) -> None:

@@ -18,6 +18,7 @@ from planner.client.export.passes.drop_assertions import drop_assertions
 from planner.client.export.passes.drop_dead import drop_dead
 from planner.client.export.passes.flatten_regions import flatten_regions
 from planner.client.export.passes.functionalise import functionalise
+from planner.client.export.passes.grouped_products import grouped_products
 from planner.client.export.passes.view_to_reshape import view_to_reshape
 from planner.client.export.states import captured_states, check_tensor
 from planner.client.export.symbol_names import symbol_names
@@ -73,6 +74,7 @@ def canonicalise(module: fx.GraphModule) -> None:
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
             drop_assertions(part.graph)
+            grouped_products(part.graph)
             view_to_reshape(part.graph)
             functionalise(part.graph)
             drop_dead(part.graph)

@@ -62,6 +62,13 @@ def indices(*dims: int) -> torch.Tensor:
     return torch.zeros(dims, dtype=torch.int64)
 
 
+def half(*dims: int) -> torch.Tensor:
+    return torch.ones(dims, dtype=torch.bfloat16)
+
+
+# Where each of three groups ends.
+ENDS = torch.tensor([2, 2, 6], dtype=torch.int32)
+
 OPERATORS = {
     "mm": (torch.mm, (tensor(3, 4), tensor(4, 5))),
     "bmm": (torch.bmm, (tensor(2, 3, 4), tensor(2, 4, 5))),
@@ -162,6 +169,17 @@ OPERATORS_TORCH_LEAVES_OUT = {
     "dot": (torch.dot, (tensor(4), tensor(4)), 2 * 4),
     "addmv": (torch.addmv, (tensor(3), tensor(3, 4), tensor(4)), 2 * 3 * 4),
     "addbmm": (torch.addbmm, (tensor(3, 5), tensor(2, 3, 4), tensor(2, 4, 5)), 2 * 2 * 3 * 4 * 5),
+    "grouped_rows": (
+        lambda rows, experts, ends: torch._grouped_mm(rows, experts, offs=ends),
+        (half(6, 8), half(3, 8, 16), ENDS),
+        2 * 6 * 8 * 16,
+    ),
+    "grouped_columns": (
+        lambda rows, columns, ends: torch._grouped_mm(rows, columns, offs=ends),
+        (half(4, 16), half(16, 8), ENDS),
+        2 * 4 * 16 * 8,
+    ),
+    "grouped_batch": (torch._grouped_mm, (half(3, 4, 8), half(3, 8, 16)), 2 * 3 * 4 * 8 * 16),
 }
 
 

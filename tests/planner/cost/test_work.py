@@ -116,6 +116,10 @@ def test_views_and_arithmetic_on_scalars_are_free(node: Node, free: bool) -> Non
         (aten("embedding_bag", value(2)), 4 * (30 + 6)),
         (aten("embedding_bag", value(5), value(3)), 4 * 6 + 3 * 4 + 3 * 8),
         (aten("embedding_bag", value(6), value(3)), 4 * 6 + 3 * 8),
+        # Two rows meet two of the four experts at most, five rows all of them; without experts all is read.
+        (aten("_grouped_mm", value(7), value(10), value(3)), 4 * (6 + 2 * 3 + 2 * 3 * 7) + 3 * 8),
+        (aten("_grouped_mm", value(8), value(10), value(3)), 4 * (6 + 5 * 3 + 4 * 3 * 7) + 3 * 8),
+        (aten("_grouped_mm", value(8), value(2), value(3)), 4 * (6 + 5 * 3 + 5 * 6) + 3 * 8),
     ],
 )
 def test_bytes_are_what_is_read_and_what_is_written(node: Node, expected: int) -> None:
@@ -126,7 +130,10 @@ def test_bytes_are_what_is_read_and_what_is_written(node: Node, expected: int) -
         4: Shape((2,), Dtype.INT64, 16),
         5: floats(),
         6: floats(0, 6),
+        7: floats(2, 3),
+        8: floats(5, 3),
         9: floats(6),
+        10: floats(4, 3, 7),
     }
     assert bytes_moved(node, shapes) == expected
 

@@ -165,6 +165,40 @@ def test_a_call_that_torch_refuses_names_its_node() -> None:
         check(graph)
 
 
+def _grouped(rows: tuple[int, ...], experts: tuple[int, ...], offsets: int, dtype: int = pb.DTYPE_INT32) -> pb.Graph:
+    graph = graph_of(*rows)
+    tensor(graph, 2, *experts)
+    tensor(graph, 3, offsets, dtype=dtype)
+    for value_id in (2, 3):
+        graph.inputs.add(name=f"x{value_id}", value=value_id)
+    tensor(graph, 4, rows[0], experts[-1])
+    node(graph, aten("_grouped_mm"), 1, 2, 3, gives=4)
+    return graph
+
+
+def test_a_grouped_product_of_float32_is_tried_though_torch_tries_bfloat16_only() -> None:
+    graph = _grouped((6, 8), (3, 8, 5), 3)
+    check(graph)
+    graph.values[3].dims[1].constant = 8
+    with pytest.raises(ShapeMismatch, match=r"gives torch.float32 \[6, 5\], the graph declares torch.float32 \[6, 8\]"):
+        check(graph)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        _grouped((6, 7), (3, 8, 5), 3),
+        _grouped((6, 8), (3, 8, 5), 4),
+        _grouped((6, 8), (3, 8, 5), 3, pb.DTYPE_INT64),
+        _grouped((2, 6, 8), (3, 8, 5), 3),
+    ],
+    ids=["widths", "experts", "offsets", "batched"],
+)
+def test_a_grouped_product_that_does_not_fit_is_refused(graph: pb.Graph) -> None:
+    with pytest.raises(InvalidGraph, match=r"torch refuses the call .*needs \[rows, in\], \[experts, in, out\]"):
+        check(graph)
+
+
 def test_inputs_are_tried_in_their_strides() -> None:
     """view() of a transposed tensor is refused, of a contiguous one it is not."""
     graph = graph_of(2, 3)

@@ -1,0 +1,361 @@
+"""Architectures of transformers, one line each, small, with the inputs that their kind takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.models.small_config import small_config
+
+Inputs = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """`auto_class` of transformers builds the architectures; `batch` has `scale` times the example's sizes."""
+
+    title: str
+    auto_class: str
+    batch: Callable[[int], Inputs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """`sizes` are set besides the usual small ones."""
+
+    model_type: str
+    kind: Kind
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.title}/{self.model_type}"
+
+    def module(self) -> nn.Module:
+        # Imported here, since it takes seconds that only a test which builds one should wait for.
+        import transformers
+
+        torch.manual_seed(0)
+        auto_class = getattr(transformers, self.kind.auto_class)
+        module: nn.Module = auto_class.from_config(small_config(self.model_type, **self.sizes)).eval()
+        return module
+
+
+def _tokens(*shape: int) -> torch.Tensor:
+    return torch.randint(3, 64, shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _reals(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _text(scale: int) -> Inputs:
+    return {"input_ids": _tokens(2 * scale, 7 * scale)}
+
+
+def _masked_text(scale: int) -> Inputs:
+    return _text(scale) | {"attention_mask": torch.ones(2 * scale, 7 * scale, dtype=torch.int64)}
+
+
+def _translation(scale: int) -> Inputs:
+    return _text(scale) | {"decoder_input_ids": _tokens(2 * scale, 5 * scale)}
+
+
+def _images(scale: int) -> Inputs:
+    return {"pixel_values": _reals(2 * scale, 3, 32, 32)}
+
+
+def _larger_images(scale: int) -> Inputs:
+    return {"pixel_values": _reals(2 * scale, 3, 64, 64)}
+
+
+def _waves(scale: int) -> Inputs:
+    return {"input_values": _reals(2 * scale, 1600)}
+
+
+CAUSAL = Kind(title="causal", auto_class="AutoModelForCausalLM", batch=_text)
+ENCODER = Kind(title="encoder", auto_class="AutoModelForMaskedLM", batch=_masked_text)
+SEQ2SEQ = Kind(title="seq2seq", auto_class="AutoModelForSeq2SeqLM", batch=_translation)
+VISION = Kind(title="vision", auto_class="AutoModelForImageClassification", batch=_images)
+LARGER_VISION = Kind(title="vision", auto_class=VISION.auto_class, batch=_larger_images)
+SPEECH = Kind(title="speech", auto_class="AutoModel", batch=_waves)
+
+# Widths of the parts of a head where keys and values are projected from one latent vector.
+_LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+    "head_dim": 8,
+}
+
+ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture(model_type="afmoe", kind=CAUSAL),
+    Architecture(model_type="apertus", kind=CAUSAL),
+    Architecture(model_type="arcee", kind=CAUSAL),
+    Architecture(model_type="aria_text", kind=CAUSAL),
+    Architecture(model_type="bailing_hybrid", kind=CAUSAL),
+    Architecture(model_type="bart", kind=CAUSAL),
+    Architecture(model_type="beam", kind=CAUSAL),
+    Architecture(model_type="bert", kind=CAUSAL),
+    Architecture(model_type="bert-generation", kind=CAUSAL),
+    Architecture(model_type="big_bird", kind=CAUSAL),
+    Architecture(model_type="bigbird_pegasus", kind=CAUSAL),
+    Architecture(model_type="biogpt", kind=CAUSAL),
+    Architecture(model_type="bitnet", kind=CAUSAL),
+    Architecture(model_type="blenderbot", kind=CAUSAL),
+    Architecture(model_type="blenderbot-small", kind=CAUSAL),
+    Architecture(model_type="bloom", kind=CAUSAL),
+    Architecture(model_type="camembert", kind=CAUSAL),
+    Architecture(model_type="cohere", kind=CAUSAL),
+    Architecture(model_type="cohere2", kind=CAUSAL),
+    Architecture(model_type="cohere2_moe", kind=CAUSAL),
+    Architecture(model_type="cpmant", kind=CAUSAL),
+    Architecture(model_type="ctrl", kind=CAUSAL),
+    Architecture(model_type="cwm", kind=CAUSAL),
+    Architecture(model_type="data2vec-text", kind=CAUSAL),
+    Architecture(model_type="diffllama", kind=CAUSAL),
+    Architecture(model_type="doge", kind=CAUSAL),
+    Architecture(model_type="electra", kind=CAUSAL),
+    Architecture(model_type="emu3", kind=CAUSAL),
+    Architecture(model_type="ernie", kind=CAUSAL),
+    Architecture(model_type="ernie4_5", kind=CAUSAL),
+    Architecture(model_type="ernie4_5_moe", kind=CAUSAL),
+    Architecture(model_type="exaone4", kind=CAUSAL),
+    Architecture(model_type="exaone_moe", kind=CAUSAL),
+    Architecture(model_type="falcon", kind=CAUSAL),
+    Architecture(model_type="falcon_h1", kind=CAUSAL),
+    Architecture(model_type="falcon_mamba", kind=CAUSAL),
+    Architecture(model_type="flex_olmo", kind=CAUSAL),
+    Architecture(model_type="flint", kind=CAUSAL),
+    Architecture(model_type="fuyu", kind=CAUSAL),
+    Architecture(model_type="gemma", kind=CAUSAL),
+    Architecture(model_type="gemma2", kind=CAUSAL),
+    Architecture(model_type="gemma3", kind=CAUSAL),
+    Architecture(model_type="gemma3_text", kind=CAUSAL),
+    Architecture(model_type="gemma4_unified", kind=CAUSAL),
+    Architecture(model_type="gemma4_unified_text", kind=CAUSAL),
+    Architecture(model_type="git", kind=CAUSAL),
+    Architecture(model_type="glm", kind=CAUSAL),
+    Architecture(model_type="glm4", kind=CAUSAL),
+    Architecture(model_type="glm4_moe", kind=CAUSAL),
+    Architecture(model_type="glm4_moe_lite", kind=CAUSAL),
+    Architecture(model_type="got_ocr2", kind=CAUSAL),
+    Architecture(model_type="gpt-sw3", kind=CAUSAL),
+    Architecture(model_type="gpt2", kind=CAUSAL),
+    Architecture(model_type="gpt_bigcode", kind=CAUSAL),
+    Architecture(model_type="gpt_neox", kind=CAUSAL),
+    Architecture(model_type="gpt_neox_japanese", kind=CAUSAL),
+    Architecture(model_type="gpt_oss", kind=CAUSAL),
+    Architecture(model_type="granite", kind=CAUSAL),
+    Architecture(model_type="granite_swa", kind=CAUSAL),
+    Architecture(model_type="granitemoe", kind=CAUSAL),
+    Architecture(model_type="granitemoe_swa", kind=CAUSAL),
+    Architecture(model_type="granitemoeshared", kind=CAUSAL),
+    Architecture(model_type="hrm_text", kind=CAUSAL),
+    Architecture(model_type="hy_v3", kind=CAUSAL),
+    Architecture(model_type="hyperclovax", kind=CAUSAL),
+    Architecture(model_type="inkling2_text", kind=CAUSAL),
+    Architecture(model_type="inkling_text", kind=CAUSAL),
+    Architecture(model_type="internlm3", kind=CAUSAL),
+    Architecture(model_type="iquestcoder", kind=CAUSAL),
+    Architecture(model_type="jais2", kind=CAUSAL),
+    Architecture(model_type="jamba", kind=CAUSAL),
+    Architecture(model_type="jetmoe", kind=CAUSAL),
+    Architecture(model_type="kimi_linear", kind=CAUSAL),
+    Architecture(model_type="kolibri1", kind=CAUSAL),
+    Architecture(model_type="laguna", kind=CAUSAL),
+    Architecture(model_type="lfm2", kind=CAUSAL),
+    Architecture(model_type="lfm3", kind=CAUSAL),
+    Architecture(model_type="llama", kind=CAUSAL),
+    Architecture(model_type="llama4", kind=CAUSAL),
+    Architecture(model_type="llama4_text", kind=CAUSAL),
+    Architecture(model_type="mamba", kind=CAUSAL),
+    Architecture(model_type="marian", kind=CAUSAL),
+    Architecture(model_type="mbart", kind=CAUSAL),
+    Architecture(model_type="megatron-bert", kind=CAUSAL),
+    Architecture(model_type="mellum", kind=CAUSAL),
+    Architecture(model_type="mimo_v2_flash", kind=CAUSAL),
+    Architecture(model_type="minimax", kind=CAUSAL),
+    Architecture(model_type="minimax_m2", kind=CAUSAL),
+    Architecture(model_type="minimax_m3_vl_text", kind=CAUSAL),
+    Architecture(model_type="ministral3", kind=CAUSAL),
+    Architecture(model_type="mistral", kind=CAUSAL),
+    Architecture(model_type="mixtral", kind=CAUSAL),
+    Architecture(model_type="mllama", kind=CAUSAL),
+    Architecture(model_type="modernbert-decoder", kind=CAUSAL),
+    Architecture(model_type="moshi", kind=CAUSAL),
+    Architecture(model_type="moss_transcribe_diarize", kind=CAUSAL),
+    Architecture(model_type="mpt", kind=CAUSAL),
+    Architecture(model_type="mvp", kind=CAUSAL),
+    Architecture(model_type="nanochat", kind=CAUSAL),
+    Architecture(model_type="nemotron_h", kind=CAUSAL),
+    Architecture(model_type="olmo", kind=CAUSAL),
+    Architecture(model_type="olmo2", kind=CAUSAL),
+    Architecture(model_type="olmo3", kind=CAUSAL),
+    Architecture(model_type="olmo_hybrid", kind=CAUSAL),
+    Architecture(model_type="olmoe", kind=CAUSAL),
+    Architecture(model_type="openai-gpt", kind=CAUSAL),
+    Architecture(model_type="opt", kind=CAUSAL),
+    Architecture(model_type="pegasus", kind=CAUSAL),
+    Architecture(model_type="persimmon", kind=CAUSAL),
+    Architecture(model_type="phi", kind=CAUSAL),
+    Architecture(model_type="phi3", kind=CAUSAL),
+    Architecture(model_type="phimoe", kind=CAUSAL),
+    Architecture(model_type="plbart", kind=CAUSAL),
+    Architecture(model_type="qwen2", kind=CAUSAL),
+    Architecture(model_type="qwen2_moe", kind=CAUSAL),
+    Architecture(model_type="qwen3", kind=CAUSAL),
+    Architecture(model_type="qwen3_5", kind=CAUSAL),
+    Architecture(model_type="qwen3_5_moe", kind=CAUSAL),
+    Architecture(model_type="qwen3_5_moe_text", kind=CAUSAL),
+    Architecture(model_type="qwen3_5_text", kind=CAUSAL),
+    Architecture(model_type="qwen3_moe", kind=CAUSAL),
+    Architecture(model_type="qwen3_next", kind=CAUSAL),
+    Architecture(model_type="qwen4_exp", kind=CAUSAL),
+    Architecture(model_type="qwen4_exp_text", kind=CAUSAL),
+    Architecture(model_type="recurrent_gemma", kind=CAUSAL),
+    Architecture(model_type="rembert", kind=CAUSAL),
+    Architecture(model_type="roberta", kind=CAUSAL),
+    Architecture(model_type="roberta-prelayernorm", kind=CAUSAL),
+    Architecture(model_type="roformer", kind=CAUSAL),
+    Architecture(model_type="rwkv", kind=CAUSAL),
+    Architecture(model_type="seed_oss", kind=CAUSAL),
+    Architecture(model_type="smollm3", kind=CAUSAL),
+    Architecture(model_type="solar_open", kind=CAUSAL),
+    Architecture(model_type="stablelm", kind=CAUSAL),
+    Architecture(model_type="starcoder2", kind=CAUSAL),
+    Architecture(model_type="trocr", kind=CAUSAL),
+    Architecture(model_type="vaultgemma", kind=CAUSAL),
+    Architecture(model_type="whisper", kind=CAUSAL),
+    Architecture(model_type="xglm", kind=CAUSAL),
+    Architecture(model_type="xlm", kind=CAUSAL),
+    Architecture(model_type="xlm-roberta", kind=CAUSAL),
+    Architecture(model_type="xlm-roberta-xl", kind=CAUSAL),
+    Architecture(model_type="xlstm", kind=CAUSAL),
+    # Keys and values come out of one narrow projection: one key head for each query head, of two parts.
+    Architecture(model_type="deepseek_v2", kind=CAUSAL, sizes=_LATENT | {"topk_method": "greedy"}),
+    Architecture(model_type="deepseek_v3", kind=CAUSAL, sizes=_LATENT | {"n_group": 2, "topk_group": 1}),
+    Architecture(model_type="youtu", kind=CAUSAL, sizes=_LATENT),
+    Architecture(model_type="minicpm3", kind=CAUSAL, sizes=_LATENT),
+    Architecture(model_type="longcat_flash", kind=CAUSAL, sizes=_LATENT),
+    # Recurrent layers: heads times their width has to be the inner width.
+    Architecture(model_type="mamba2", kind=CAUSAL, sizes={"num_heads": 8, "head_dim": 8, "n_groups": 1}),
+    Architecture(model_type="bamba", kind=CAUSAL, sizes={"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1}),
+    Architecture(
+        model_type="granitemoehybrid",
+        kind=CAUSAL,
+        sizes={"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "layer_types": ["mamba", "attention"]},
+    ),
+    Architecture(model_type="gptj", kind=CAUSAL, sizes={"rotary_dim": 4}),
+    Architecture(model_type="codegen", kind=CAUSAL, sizes={"rotary_dim": 4}),
+    Architecture(model_type="helium", kind=CAUSAL, sizes={"head_dim": 8}),
+    Architecture(model_type="hunyuan_v1_dense", kind=CAUSAL, sizes={"head_dim": 8}),
+    Architecture(model_type="hunyuan_v1_moe", kind=CAUSAL, sizes={"head_dim": 8}),
+    Architecture(model_type="ministral", kind=CAUSAL, sizes={"head_dim": 8}),
+    Architecture(model_type="nemotron", kind=CAUSAL, sizes={"head_dim": 8}),
+    Architecture(model_type="gpt_neo", kind=CAUSAL, sizes={"attention_types": [[["global", "local"], 1]]}),
+    Architecture(model_type="zaya", kind=CAUSAL, sizes={"num_experts_per_tok": 1}),
+    Architecture(model_type="albert", kind=ENCODER),
+    Architecture(model_type="bart", kind=ENCODER),
+    Architecture(model_type="bert", kind=ENCODER),
+    Architecture(model_type="big_bird", kind=ENCODER),
+    Architecture(model_type="camembert", kind=ENCODER),
+    Architecture(model_type="convbert", kind=ENCODER),
+    Architecture(model_type="data2vec-text", kind=ENCODER),
+    Architecture(model_type="deberta", kind=ENCODER),
+    Architecture(model_type="deberta-v2", kind=ENCODER),
+    Architecture(model_type="distilbert", kind=ENCODER),
+    Architecture(model_type="electra", kind=ENCODER),
+    Architecture(model_type="ernie", kind=ENCODER),
+    Architecture(model_type="eurobert", kind=ENCODER),
+    Architecture(model_type="flaubert", kind=ENCODER),
+    Architecture(model_type="fnet", kind=ENCODER),
+    Architecture(model_type="gte", kind=ENCODER),
+    Architecture(model_type="ibert", kind=ENCODER),
+    Architecture(model_type="jina_embeddings_v3", kind=ENCODER),
+    Architecture(model_type="layoutlm", kind=ENCODER),
+    Architecture(model_type="longformer", kind=ENCODER),
+    Architecture(model_type="mbart", kind=ENCODER),
+    Architecture(model_type="megatron-bert", kind=ENCODER),
+    Architecture(model_type="modernbert", kind=ENCODER),
+    Architecture(model_type="modernvbert", kind=ENCODER),
+    Architecture(model_type="mpnet", kind=ENCODER),
+    Architecture(model_type="mra", kind=ENCODER),
+    Architecture(model_type="mvp", kind=ENCODER),
+    Architecture(model_type="neomme", kind=ENCODER),
+    Architecture(model_type="nomic_bert", kind=ENCODER),
+    Architecture(model_type="nystromformer", kind=ENCODER),
+    Architecture(model_type="rembert", kind=ENCODER),
+    Architecture(model_type="roberta", kind=ENCODER),
+    Architecture(model_type="roberta-prelayernorm", kind=ENCODER),
+    Architecture(model_type="roformer", kind=ENCODER),
+    Architecture(model_type="tapas", kind=ENCODER),
+    Architecture(model_type="ultrabert", kind=ENCODER),
+    Architecture(model_type="ultravbert", kind=ENCODER),
+    Architecture(model_type="xlm", kind=ENCODER),
+    Architecture(model_type="xlm-roberta", kind=ENCODER),
+    Architecture(model_type="xlm-roberta-xl", kind=ENCODER),
+    Architecture(model_type="yoso", kind=ENCODER),
+    Architecture(model_type="audioflamingo3", kind=SEQ2SEQ),
+    Architecture(model_type="bart", kind=SEQ2SEQ),
+    Architecture(model_type="bigbird_pegasus", kind=SEQ2SEQ),
+    Architecture(model_type="blenderbot", kind=SEQ2SEQ),
+    Architecture(model_type="blenderbot-small", kind=SEQ2SEQ),
+    Architecture(model_type="encoder-decoder", kind=SEQ2SEQ),
+    Architecture(model_type="fsmt", kind=SEQ2SEQ),
+    Architecture(model_type="glmasr", kind=SEQ2SEQ),
+    Architecture(model_type="granite_speech", kind=SEQ2SEQ),
+    Architecture(model_type="granite_speech_plus", kind=SEQ2SEQ),
+    Architecture(model_type="led", kind=SEQ2SEQ),
+    Architecture(model_type="longt5", kind=SEQ2SEQ),
+    Architecture(model_type="m2m_100", kind=SEQ2SEQ),
+    Architecture(model_type="marian", kind=SEQ2SEQ),
+    Architecture(model_type="mbart", kind=SEQ2SEQ),
+    Architecture(model_type="moss_transcribe_diarize", kind=SEQ2SEQ),
+    Architecture(model_type="mt5", kind=SEQ2SEQ),
+    Architecture(model_type="musicflamingo", kind=SEQ2SEQ),
+    Architecture(model_type="mvp", kind=SEQ2SEQ),
+    Architecture(model_type="nllb-moe", kind=SEQ2SEQ),
+    Architecture(model_type="pegasus", kind=SEQ2SEQ),
+    Architecture(model_type="pegasus_x", kind=SEQ2SEQ),
+    Architecture(model_type="plbart", kind=SEQ2SEQ),
+    Architecture(model_type="qwen2_audio", kind=SEQ2SEQ),
+    Architecture(model_type="qwen3_asr", kind=SEQ2SEQ),
+    Architecture(model_type="seamless_m4t", kind=SEQ2SEQ),
+    Architecture(model_type="seamless_m4t_v2", kind=SEQ2SEQ),
+    Architecture(model_type="switch_transformers", kind=SEQ2SEQ),
+    Architecture(model_type="t5", kind=SEQ2SEQ),
+    Architecture(model_type="t5gemma", kind=SEQ2SEQ),
+    Architecture(model_type="t5gemma2", kind=SEQ2SEQ),
+    Architecture(model_type="umt5", kind=SEQ2SEQ),
+    Architecture(model_type="voxtral", kind=SEQ2SEQ),
+    Architecture(model_type="beit", kind=VISION),
+    Architecture(model_type="clip", kind=VISION),
+    Architecture(model_type="data2vec-vision", kind=VISION),
+    Architecture(model_type="dinov2", kind=VISION),
+    Architecture(model_type="dinov2_with_registers", kind=VISION),
+    Architecture(model_type="ijepa", kind=VISION),
+    Architecture(model_type="metaclip_2", kind=VISION),
+    Architecture(model_type="mobilenet_v1", kind=VISION),
+    Architecture(model_type="mobilenet_v2", kind=VISION),
+    Architecture(model_type="mobilevit", kind=VISION),
+    Architecture(model_type="pp_lcnet", kind=VISION),
+    Architecture(model_type="pvt_v2", kind=VISION),
+    Architecture(model_type="segformer", kind=VISION),
+    Architecture(model_type="siglip", kind=VISION),
+    Architecture(model_type="swiftformer", kind=VISION),
+    Architecture(model_type="vit", kind=VISION),
+    Architecture(model_type="vit_msn", kind=VISION),
+)
+
+
+def find_architecture(name: str) -> Architecture:
+    """By kind and model type: "causal/llama"."""
+    return next(one for one in ARCHITECTURES if one.name == name)

@@ -1,0 +1,141 @@
+"""Takes architectures through export, a plan, the daemon's loader and a run in stages, and says how far each came.
+
+    python -m tests.models.survey [NAME ...] [--write docs/models.md]
+
+Without names all of them, one after the other; what is written is the whole table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.export import Dim
+from transformers import logging
+
+from planner.client.export import export
+from planner.errors import UnsupportedModule
+from planner.graph.ir import Graph, ValueReference
+from planner.plan.options import BalancedMode, PlanOptions
+from planner.planning import make_plan
+from tests.builders.case import Batch
+from tests.builders.plans import inventory_of
+from tests.builders.reload import assert_bitwise_equal
+from tests.builders.staged import load_stages, run_stages
+from tests.builders.weight_files import WeightFiles
+from tests.models.architectures import ARCHITECTURES, Architecture, Inputs
+
+STAGES = 4
+MARKER = "<!-- python -m tests.models.survey --write docs/models.md -->"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`why_not` is empty for an architecture that comes through; `is_ours` says that torch.export itself carries it."""
+
+    architecture: Architecture
+    nodes: int = 0
+    stages: int = 0
+    gap: float | None = None
+    dynamic: tuple[str, ...] = ()
+    why_not: str = ""
+    is_ours: bool = False
+
+
+def survey(architecture: Architecture) -> Finding:
+    """Every dimension may change that torch.export lets change; then the run is tried at two sizes."""
+    module, example, larger = architecture.module(), architecture.kind.batch(1), architecture.kind.batch(2)
+    try:
+        exported = export(module, (), dict(example), dynamic_shapes=_all_dynamic(example))
+    except UnsupportedModule as error:
+        is_torchs = "torch.export cannot capture" in str(error) or "depends on what a tensor holds" in str(error)
+        return Finding(architecture=architecture, why_not=_reason(error), is_ours=not is_torchs)
+    graph = exported.graph
+    dynamic = _dynamic_dimensions(graph)
+    try:
+        plan = make_plan(graph, "graph", inventory_of(STAGES), PlanOptions(mode=BalancedMode(num_stages=STAGES)))
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            stages = load_stages(graph, plan, WeightFiles.of(exported.save_weights(Path(folder))))
+            for batch in (example, _of_dynamic_sizes(example, larger, dynamic)):
+                found = run_stages(graph, stages, Batch(kwargs=batch))
+                assert_bitwise_equal(found, module(**batch))
+    except Exception as error:
+        return Finding(architecture=architecture, why_not=_reason(error), is_ours=True)
+    return Finding(
+        architecture=architecture,
+        nodes=len(graph.nodes),
+        stages=len(plan.stages),
+        gap=plan.gap,
+        dynamic=tuple(f"{name}[{dimension}]" for name, dimension in sorted(dynamic)),
+    )
+
+
+def _all_dynamic(example: Inputs) -> dict[str, dict[int, object]]:
+    return {name: dict.fromkeys(range(tensor.dim()), Dim.AUTO) for name, tensor in example.items()}
+
+
+def _dynamic_dimensions(graph: Graph) -> set[tuple[str, int]]:
+    values = graph.values_by_id()
+    return {
+        (input_.name, dimension)
+        for input_ in graph.inputs
+        if isinstance(input_.content, ValueReference)
+        for dimension, size in enumerate(values[input_.content.value_id].dims)
+        if not isinstance(size, int)
+    }
+
+
+def _of_dynamic_sizes(example: Inputs, larger: Inputs, dynamic: set[tuple[str, int]]) -> Inputs:
+    """The larger batch, cut to the example's size where a dimension is fixed."""
+    cut = {}
+    for name, tensor in larger.items():
+        for dimension, size in enumerate(example[name].shape):
+            tensor = tensor if (name, dimension) in dynamic else tensor.narrow(dimension, 0, size)
+        cut[name] = tensor.contiguous()
+    return cut
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return text.replace("|", "/")[:300]
+
+
+def table(findings: Iterable[Finding]) -> str:
+    rows = ["| architecture | stages | gap | equal to eager | dynamic sizes |", "|---|---|---|---|---|"]
+    for finding in findings:
+        name = f"{finding.architecture.kind.title} `{finding.architecture.model_type}`"
+        if finding.why_not:
+            rows.append(f"| {name} | | | {finding.why_not} | |")
+        else:
+            gap = "" if finding.gap is None else f"{100 * finding.gap:.0f} %"
+            rows.append(f"| {name} | {finding.stages} | {gap} | bitwise | {', '.join(finding.dynamic)} |")
+    return "\n".join(rows)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="kind/model_type; all where none is named")
+    parser.add_argument("--write", type=Path, help="puts the table behind the marker of this file")
+    options = parser.parse_args(arguments)
+    logging.set_verbosity_error()
+    chosen = [one for one in ARCHITECTURES if not options.names or one.name in options.names]
+    findings = []
+    for architecture in chosen:
+        finding = survey(architecture)
+        findings.append(finding)
+        outcome = finding.why_not or f"{finding.stages} stages, {', '.join(finding.dynamic)}"
+        print(f"{architecture.name}: {'OURS ' if finding.is_ours else ''}{outcome}", flush=True)
+    if options.write is not None:
+        head, _, _ = options.write.read_text(encoding="utf-8").partition(MARKER)
+        options.write.write_text(f"{head}{MARKER}\n\n{table(findings)}\n", encoding="utf-8")
+    return int(any(finding.is_ours for finding in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,29 @@
+"""A few of the surveyed architectures, one of each kind; `make survey` runs them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.models.architectures import ARCHITECTURES, find_architecture
+from tests.models.survey import survey
+
+# Each exports a model.
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("name", "dynamic"),
+    [
+        ("causal/gpt_oss", ("input_ids[0]", "input_ids[1]")),
+        ("causal/deepseek_v3", ("input_ids[0]", "input_ids[1]")),
+        ("vision/vit", ("pixel_values[0]",)),
+    ],
+)
+def test_comes_through_in_stages_at_two_sizes(name: str, dynamic: tuple[str, ...]) -> None:
+    finding = survey(find_architecture(name))
+
+    assert (finding.why_not, finding.stages, finding.dynamic) == ("", 4, dynamic)
+
+
+def test_no_architecture_is_listed_twice() -> None:
+    assert len({one.name for one in ARCHITECTURES}) == len(ARCHITECTURES)
