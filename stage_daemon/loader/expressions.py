@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from protos.v1 import graph_pb2 as pb
 from stage_daemon.errors import InvalidGraph
@@ -38,6 +38,14 @@ def evaluate(
     operation = expression.operation
     operands = [evaluate(where, operand, symbol_values, depth_left - 1) for operand in operation.operands]
     return _apply(where, operation.operator, operands)
+
+
+def symbols_in(expression: pb.Expression) -> Iterator[int]:
+    """Of an expression that `evaluate` takes; nothing for an empty one."""
+    if expression.WhichOneof("kind") == "symbol":
+        yield expression.symbol
+    for operand in expression.operation.operands:
+        yield from symbols_in(operand)
 
 
 def _apply(where: str, operator: int, operands: Sequence[int]) -> int:

@@ -1,6 +1,7 @@
 """Tries a rebuilt stage out without data: every value must have the dtype and dims that the graph declares.
 
 Runs on fake tensors of the stage's own device, at the graph's symbol hints: no memory is taken, nothing is computed.
+A call whose sizes depend on data is taken to be as declared where the hints of those sizes do not fit together.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.branch import run_cond
 from stage_daemon.loader.contexts import leave_as_found
 from stage_daemon.loader.declared import Declared, declared_tensor, symbol_hints
-from stage_daemon.loader.expressions import evaluate
+from stage_daemon.loader.expressions import evaluate, symbols_in
 from stage_daemon.loader.rebuild import LABEL, VALUE_ID
 from stage_daemon.loader.stage_module import StageModule
 
@@ -43,14 +44,21 @@ class _Trial(fx.Interpreter):
     """Interprets one program node by node, comparing as it goes."""
 
     def __init__(
-        self, program: fx.GraphModule, graph: pb.Graph, device: torch.device, where: str, outer: Mapping[int, int]
+        self,
+        program: fx.GraphModule,
+        graph: pb.Graph,
+        device: torch.device,
+        where: str,
+        outer_hints: Mapping[int, int],
+        outer_unbacked: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(program)
         self._program = program
         self.extra_traceback = False
         self._where = where
         self._device = device
-        self._hints = dict(outer) | symbol_hints(where, graph)
+        self._hints = dict(outer_hints) | symbol_hints(where, graph)
+        self._unbacked = outer_unbacked | {symbol.id for symbol in graph.symbols if symbol.unbacked}
         self._values = {value.id: value for value in graph.values}
         self._subgraphs = graph.subgraphs
 
@@ -70,10 +78,17 @@ class _Trial(fx.Interpreter):
         except DaemonError:
             raise
         except Exception as error:
+            if self._depends_on_data(n):
+                return self._stand_in(n)
             reason = f"{type(error).__name__}: {str(error)[:500]}"
             raise InvalidGraph(f"{n.meta.get(LABEL, n.name)}: torch refuses the call ({reason})") from error
         if value_id is not None and n.op == "call_function":
-            self._compare(value_id, result)
+            try:
+                self._compare(value_id, result)
+            except ShapeMismatch:
+                if self._depends_on_data(n):
+                    return self._example(value_id)
+                raise
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,9 +105,22 @@ class _Trial(fx.Interpreter):
                 index for index in range(len(self._subgraphs)) if getattr(self._program, f"g{index}") is branch
             )
             where = f"{self._where}subgraph {index}, "
-            trial = _Trial(branch.program, self._subgraphs[index], self._device, where, self._hints)
+            subgraph = self._subgraphs[index]
+            trial = _Trial(branch.program, subgraph, self._device, where, self._hints, self._unbacked)
             outputs = trial.run(*operands)
         return outputs
+
+    def _depends_on_data(self, node: fx.Node) -> bool:
+        """Whether a call reads or gives a size that only a run tells: such hints fit together by chance."""
+        if not self._unbacked:
+            return False
+        results = (node,) if VALUE_ID in node.meta else node.users
+        ids = {other.meta.get(VALUE_ID) for other in (*results, *node.all_input_nodes)}
+        return any(self._is_unbacked(self._values[value_id]) for value_id in ids if value_id is not None)
+
+    def _is_unbacked(self, value: pb.Value) -> bool:
+        sizes = (*value.dims, *value.strides, value.expression)
+        return any(symbol in self._unbacked for size in sizes for symbol in symbols_in(size))
 
     def _stand_in(self, node: fx.Node) -> Any:
         """What depends on data cannot be tried out; it is taken to be as declared."""

@@ -2,7 +2,7 @@
 
     python -m tests.models.survey [NAME ...] [--write docs/models.md]
 
-Without names all of them, one after the other; what is written is the whole table.
+Without names all of them, one after the other.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 from torch.export import Dim
 from transformers import logging
 
@@ -31,17 +33,22 @@ from tests.builders.weight_files import WeightFiles
 from tests.models.architectures import ARCHITECTURES, Architecture, Inputs
 
 STAGES = 4
-MARKER = "<!-- python -m tests.models.survey --write docs/models.md -->"
+MARKER = "<!-- rows by python -m tests.models.survey --write docs/models.md -->"
+HEADINGS = ("| architecture | stages | gap | bitwise equal to | dynamic sizes |", "|---|---|---|---|---|")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`why_not` is empty for an architecture that comes through; `is_ours` says that torch.export itself carries it."""
+    """`why_not` is empty for an architecture that comes through; `is_ours` says that torch.export itself carries it.
+
+    `equal_to` is "eager", or "torch.export" where its own program rounds otherwise than the module.
+    """
 
     architecture: Architecture
     nodes: int = 0
     stages: int = 0
     gap: float | None = None
+    equal_to: str = ""
     dynamic: tuple[str, ...] = ()
     why_not: str = ""
     is_ours: bool = False
@@ -61,9 +68,9 @@ def survey(architecture: Architecture) -> Finding:
         plan = make_plan(graph, "graph", inventory_of(STAGES), PlanOptions(mode=BalancedMode(num_stages=STAGES)))
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             stages = load_stages(graph, plan, WeightFiles.of(exported.save_weights(Path(folder))))
-            for batch in (example, _of_dynamic_sizes(example, larger, dynamic)):
-                found = run_stages(graph, stages, Batch(kwargs=batch))
-                assert_bitwise_equal(found, module(**batch))
+            batches = (example, _of_dynamic_sizes(example, larger, dynamic))
+            results = [run_stages(graph, stages, Batch(kwargs=batch)) for batch in batches]
+            equal_to = _equal_to(module, batches, results)
     except Exception as error:
         return Finding(architecture=architecture, why_not=_reason(error), is_ours=True)
     return Finding(
@@ -71,8 +78,23 @@ def survey(architecture: Architecture) -> Finding:
         nodes=len(graph.nodes),
         stages=len(plan.stages),
         gap=plan.gap,
+        equal_to=equal_to,
         dynamic=tuple(f"{name}[{dimension}]" for name, dimension in sorted(dynamic)),
     )
+
+
+def _equal_to(module: nn.Module, batches: Sequence[Inputs], results: Sequence[Any]) -> str:
+    """Raises AssertionError where the results are neither what the module gives nor what torch.export makes of it."""
+    try:
+        for batch, found in zip(batches, results, strict=True):
+            assert_bitwise_equal(found, module(**batch))
+    except AssertionError:
+        with torch.enable_grad():
+            program = torch.export.export(module, (), dict(batches[0]), dynamic_shapes=_all_dynamic(batches[0]))
+        for batch, found in zip(batches, results, strict=True):
+            assert_bitwise_equal(found, program.module()(**batch))
+        return "torch.export"
+    return "eager"
 
 
 def _all_dynamic(example: Inputs) -> dict[str, dict[int, object]]:
@@ -106,16 +128,25 @@ def _reason(error: Exception) -> str:
     return text.replace("|", "/")[:300]
 
 
-def table(findings: Iterable[Finding]) -> str:
-    rows = ["| architecture | stages | gap | equal to eager | dynamic sizes |", "|---|---|---|---|---|"]
-    for finding in findings:
-        name = f"{finding.architecture.kind.title} `{finding.architecture.model_type}`"
-        if finding.why_not:
-            rows.append(f"| {name} | | | {finding.why_not} | |")
-        else:
-            gap = "" if finding.gap is None else f"{100 * finding.gap:.0f} %"
-            rows.append(f"| {name} | {finding.stages} | {gap} | bitwise | {', '.join(finding.dynamic)} |")
-    return "\n".join(rows)
+def row(finding: Finding) -> str:
+    if finding.why_not:
+        return f"| {_title(finding.architecture)} | | | {finding.why_not} | |"
+    gap = "" if finding.gap is None else f"{100 * finding.gap:.0f} %"
+    cells = (_title(finding.architecture), str(finding.stages), gap, finding.equal_to, ", ".join(finding.dynamic))
+    return f"| {' | '.join(cells)} |"
+
+
+def write_rows(path: Path, findings: Iterable[Finding]) -> None:
+    """Behind the file's marker; rows of architectures that were not surveyed stay as they are."""
+    head, _, old = path.read_text(encoding="utf-8").partition(MARKER)
+    rows = {line.split(" | ")[0]: line for line in old.splitlines() if line.startswith("| ")}
+    rows |= {f"| {_title(finding.architecture)}": row(finding) for finding in findings}
+    listed = [rows[title] for one in ARCHITECTURES if (title := f"| {_title(one)}") in rows]
+    path.write_text("\n".join([head + MARKER, "", *HEADINGS, *listed, ""]), encoding="utf-8")
+
+
+def _title(architecture: Architecture) -> str:
+    return f"{architecture.kind.title} `{architecture.model_type}`"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -132,8 +163,7 @@ def main(arguments: Sequence[str]) -> int:
         outcome = finding.why_not or f"{finding.stages} stages, {', '.join(finding.dynamic)}"
         print(f"{architecture.name}: {'OURS ' if finding.is_ours else ''}{outcome}", flush=True)
     if options.write is not None:
-        head, _, _ = options.write.read_text(encoding="utf-8").partition(MARKER)
-        options.write.write_text(f"{head}{MARKER}\n\n{table(findings)}\n", encoding="utf-8")
+        write_rows(options.write, findings)
     return int(any(finding.is_ours for finding in findings))
 
 

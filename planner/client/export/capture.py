@@ -13,6 +13,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from planner.client.export.remedies import remedy, remedy_for_data
 from planner.errors import UnsupportedModule
 
 # How torch's messages go on, about tools that are not ours.
@@ -26,19 +27,18 @@ def capture(
     what = type(module).__name__
     _refuse_ambient_autocast(what)
     try:
-        with torch.inference_mode(False), torch.enable_grad(), _refuse_custom_functions(what):
+        with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module):
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
     except UnsupportedModule:
         raise
     except GuardOnDataDependentSymNode as error:
         raise UnsupportedModule(
             f"{what}: a branch or shape depends on what a tensor holds ({_first_line(error)}); "
-            "write it with torch.where or torch.cond, or state the range with torch._check"
+            f"{remedy_for_data(module)}"
         ) from error
     except Exception as error:
         raise UnsupportedModule(
-            f"{what}: torch.export cannot capture it: {_first_lines(error)}\n"
-            "change the module's forward, or its dynamic_shapes, as the message says"
+            f"{what}: torch.export cannot capture it: {_first_lines(error)}\n{remedy(error)}"
         ) from error
 
 
@@ -48,6 +48,12 @@ def _refuse_ambient_autocast(what: str) -> None:
             raise UnsupportedModule(
                 f"{what}: autocast is on around export and would be lost; open it inside the module's forward"
             )
+
+
+def _custom_functions(module: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """In evaluation the forward of a torch.autograd.Function is all that matters, and torch.export inlines it."""
+    training = any(part.training for part in module.modules())
+    return _refuse_custom_functions(type(module).__name__) if training else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -61,7 +67,8 @@ def _refuse_custom_functions(what: str) -> Iterator[None]:
             return super(_SingleLevelFunction, cls).apply(*args, **kwargs)  # type: ignore[misc]
         raise UnsupportedModule(
             f"{what}: calls {cls.__module__}.{cls.__qualname__}, a custom torch.autograd.Function, whose backward is "
-            "Python code that a graph cannot hold; write its forward with torch's own operators"
+            "Python code that a graph cannot hold; call eval() on the module to export what it computes, or write its "
+            "forward with torch's own operators"
         )
 
     # Below Function.apply, which a module may have taken hold of before: `double = Doubling.apply`.

@@ -199,6 +199,41 @@ def test_a_grouped_product_that_does_not_fit_is_refused(graph: pb.Graph) -> None
         check(graph)
 
 
+def _cut_where_the_data_says(graph: pb.Graph, *, unbacked: bool) -> pb.Graph:
+    """Six rows are cut in two by a number that a run tells, and joined again."""
+    graph.symbols.add(id=2, name="u0", lower=0, upper=6, hint=1, unbacked=unbacked)
+    graph.inputs.add(name="n", value=2)
+    scalar(graph, 2).expression.symbol = 2
+    split = node(graph, aten("split_with_sizes"), 1, gives=3)
+    sizes = split.arguments.add().list
+    for _ in range(2):
+        sizes.items.add(value=2)
+    split.returns_tuple = True
+    split.outputs.append(4)
+    for value_id in (3, 4):
+        part = tensor(graph, value_id, 0, 3)
+        part.dims[0].symbol = 2
+    items = node(graph, aten("cat"), gives=5).arguments.add().list
+    for value_id in (3, 4):
+        items.items.add(value=value_id)
+    tensor(graph, 5, 6, 3)
+    return graph
+
+
+def test_sizes_that_a_run_tells_are_taken_to_be_as_declared() -> None:
+    check(_cut_where_the_data_says(graph_of(6, 3), unbacked=True))
+    with pytest.raises(InvalidGraph, match="torch refuses the call"):
+        check(_cut_where_the_data_says(graph_of(6, 3), unbacked=False))
+
+
+def test_what_does_not_depend_on_such_a_size_is_compared() -> None:
+    graph = _cut_where_the_data_says(graph_of(6, 3), unbacked=True)
+    tensor(graph, 6, 5, 3)
+    node(graph, aten("relu"), 5, gives=6)
+    with pytest.raises(ShapeMismatch, match=r"gives torch.float32 \[6, 3\], the graph declares torch.float32 \[5, 3\]"):
+        check(graph)
+
+
 def test_inputs_are_tried_in_their_strides() -> None:
     """view() of a transposed tensor is refused, of a contiguous one it is not."""
     graph = graph_of(2, 3)

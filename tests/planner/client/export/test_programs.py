@@ -113,6 +113,24 @@ def ordered_dict(module: Program, features: torch.Tensor) -> Any:
     return OrderedDict(second=features + 1, first=module.linear(features))
 
 
+class RoundedWithAGradient(torch.autograd.Function):
+    """Its backward, which a graph does not hold, is no part of what evaluation computes."""
+
+    @staticmethod
+    def forward(ctx: Any, features: torch.Tensor, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+        scaled = features * steps
+        ctx.save_for_backward(scaled)
+        return scaled.round_().div_(steps), features - 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0], None
+
+
+def custom_function(module: Program, features: torch.Tensor) -> Any:
+    return RoundedWithAGradient.apply(module.linear(features), 8)
+
+
 def results_in_several_pieces(module: Program, features: torch.Tensor) -> Any:
     left, right = features.chunk(2, 1)
     return torch.stack(features.unbind(1)), left, right, features.topk(2), features.max(1)
@@ -182,6 +200,15 @@ PROGRAMS = (
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("body", PROGRAMS, ids=lambda body: body.__name__)
 def test_comes_back_bitwise(body: Callable[..., Any], train: bool, tmp_path: Path) -> None:
+    _assert_comes_back(body, train, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_custom_function_comes_back_from_evaluation(tmp_path: Path) -> None:
+    _assert_comes_back(custom_function, False, tmp_path)
+
+
+def _assert_comes_back(body: Callable[..., Any], train: bool, tmp_path: Path) -> None:
     torch.manual_seed(1)
     batches = [Batch(args=(torch.randn(rows, 4),)) for rows in (3, 7)]
     module = Program(body).train(train)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 from planner.client.export import export
 from planner.errors import GraphError, UnsupportedModule
@@ -61,7 +63,7 @@ def scans(features: torch.Tensor) -> Any:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (Doubling.apply, "Doubling, a custom torch.autograd.Function.*write its forward with"),
+        (Doubling.apply, r"Doubling, a custom torch.autograd.Function.*call eval\(\).*or write its forward with"),
         (branches_on_data, "depends on what a tensor holds.*torch.cond"),
         (writes_a_constant, "forward writes this tensor, which is no buffer; register it with register_buffer"),
         (scans, "operator scan in module 'inner'"),
@@ -136,3 +138,34 @@ def test_custom_functions_work_again_after_an_export() -> None:
         export(Outer(Doubling.apply), (torch.ones(3, 4),))
 
     assert torch.equal(Doubling.apply(torch.ones(2)), torch.full((2,), 2.0))
+
+
+class GrowingCache:
+    """As transformers' caches: no container that torch knows."""
+
+
+@pytest.mark.slow
+def test_a_cache_among_the_results_names_the_setting() -> None:
+    with pytest.raises(UnsupportedModule, match=r"returns a GrowingCache, .* set use_cache=False, in its config or"):
+        export(Outer(lambda features: (features + 1, GrowingCache())), (torch.ones(3, 4),))
+
+
+@pytest.mark.slow
+def test_experts_that_run_one_by_one_name_the_setting() -> None:
+    module = Outer(lambda features: torch.stack([features[int(row)] for row in features[:, 0].nonzero()]))
+    module.config = SimpleNamespace(_experts_implementation="eager")
+    with pytest.raises(UnsupportedModule, match=r"experts_implementation='eager'\): build the model with experts_impl"):
+        export(module, (torch.ones(3, 4),))
+
+
+def for_each_row(features: torch.Tensor) -> torch.Tensor:
+    total = features[0]
+    for index in range(1, features.shape[0]):
+        total = total * features[index]
+    return total
+
+
+@pytest.mark.slow
+def test_a_size_that_the_forward_fixes_names_the_line() -> None:
+    with pytest.raises(UnsupportedModule, match=r"to 3 because of .*test_refusals\.py:\d+ in for_each_row; leave that"):
+        export(Outer(for_each_row), (torch.ones(3, 4),), dynamic_shapes={"features": {0: Dim("rows", max=64)}})

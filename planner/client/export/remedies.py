@@ -1,0 +1,63 @@
+"""What to change where torch.export refuses a module: torch says what it met, seldom what in the model caused it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+_CACHE = re.compile(r"Found <class '[\w.]*?(\w*Cache)'> in output")
+
+
+def remedy(error: Exception) -> str:
+    """A sentence to put below torch's message."""
+    cache = _CACHE.search(str(error))
+    if cache is not None:
+        return (
+            f"the model returns a {cache[1]}, which grows from call to call; set use_cache=False, "
+            "in its config or among the inputs"
+        )
+    fixing = list(_lines_that_fix_a_size(error))
+    if fixing:
+        return f"{'; '.join(fixing)}; leave that dimension out of dynamic_shapes, or change that line"
+    return "change the module's forward, or its dynamic_shapes, as the message says"
+
+
+def remedy_for_data(module: nn.Module) -> str:
+    """Where a branch or a size depends on what a tensor holds."""
+    implementation = getattr(getattr(module, "config", None), "_experts_implementation", None)
+    if implementation not in (None, "grouped_mm", "batched_mm"):
+        return (
+            f"its experts run one by one, as many as the data chooses (experts_implementation={implementation!r}): "
+            'build the model with experts_implementation="grouped_mm"'
+        )
+    return "write it with torch.where or torch.cond, or state the range with torch._check"
+
+
+def _lines_that_fix_a_size(error: Exception) -> Iterator[str]:
+    """ "torch fixes s70 to 7 because of modeling_mamba.py:260 in mamba_selective_scan", for each dimension so fixed."""
+    if "specialized" not in str(error):
+        return
+    for shape_env in _shape_envs(error):
+        for symbol, line in shape_env.replacements_slocs.items():
+            size = shape_env.replacements.get(symbol)
+            if size is not None and size.is_number:
+                yield f"torch fixes a size ({symbol}) to {size} because of {str(line).strip('()')}"
+
+
+def _shape_envs(error: BaseException) -> Iterator[ShapeEnv]:
+    """Those in the frames that the error came through, each once."""
+    seen: dict[int, ShapeEnv] = {}
+    raised: BaseException | None = error
+    while raised is not None:
+        traceback: Any = raised.__traceback__
+        while traceback is not None:
+            for value in list(dict(traceback.tb_frame.f_locals).values()):
+                if isinstance(value, ShapeEnv):
+                    seen.setdefault(id(value), value)
+            traceback = traceback.tb_next
+        raised = raised.__context__
+    yield from seen.values()
