@@ -152,11 +152,11 @@ def _arithmetic(found: Portfolio, bundles: Bundles, *, recomputes: bool = False)
 
 def _program_order(found: Portfolio, bundles: Bundles) -> None:
     problem, request = found.problem, found.request
-    layout = least_bottleneck(problem, request.num_stages)
+    only_one = _is_chain(bundles) and allowed_positions(problem).size == bundles.count + 1
+    layout = least_bottleneck(problem, request.num_stages, prove=only_one)
     if layout is None:
         return
     found.offer(contiguous(problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
-    only_one = _is_chain(bundles) and allowed_positions(problem).size == bundles.count + 1
     if only_one and request.objective is Objective.THROUGHPUT and not found.has_copies:
         found.prove(layout.lower_bound_seconds)
 

@@ -11,17 +11,20 @@ them with memory in tiers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.partition.ordered.binding_memory import everything_bytes, without_idle_memory
 from planner.partition.ordered.exact_search import NEGLIGIBLE, branch_and_bound
-from planner.partition.ordered.many_devices import ManyDevices, affordable, over_many_devices
+from planner.partition.ordered.host_windows import over_windows
+from planner.partition.ordered.many_devices import affordable, over_many_devices
 from planner.partition.ordered.memory_tiers import in_memory_tiers
 from planner.partition.ordered.positions import allowed_positions, few_positions
 from planner.partition.ordered.program_pass import Layout, OrderedPass, evaluate_layout, ordered_pass
 from planner.partition.ordered.search import Solution, reach
+from planner.partition.ordered.segment_loads import only_neighbours_exchange
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.training.memory import depends_on_num_stages
 
@@ -51,14 +54,15 @@ class OrderedPlan:
     lower_bound_seconds: float
 
 
-def least_bottleneck(problem: PartitionProblem, num_stages: int = 0) -> OrderedPlan | None:
-    """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory.
+def least_bottleneck(problem: PartitionProblem, num_stages: int = 0, *, prove: bool = True) -> OrderedPlan | None:
+    """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory. Without
+    `prove`, the bound is one that needs no search of its own.
 
     In training, what a stage keeps may depend on the number of stages behind it: see `_least_in_training`.
     """
     few = problem.training is None or not depends_on_num_stages(problem.training)
     if num_stages or few or problem.device_memory_bytes.min() >= everything_bytes(problem):
-        return _least_bottleneck(problem, num_stages)[0]
+        return _least_bottleneck(problem, num_stages, prove=prove)[0]
     return _least_in_training(problem)
 
 
@@ -105,14 +109,17 @@ def _ordered_plan(layout: Layout) -> OrderedPlan:
     )
 
 
-def _least_bottleneck(problem: PartitionProblem, num_stages: int) -> tuple[OrderedPlan | None, float]:
+def _least_bottleneck(
+    problem: PartitionProblem, num_stages: int, *, prove: bool = True
+) -> tuple[OrderedPlan | None, float]:
     """With a bound for every layout of so many stages, infinite where there is provably none."""
     problem = without_idle_memory(problem)
     in_hand = _coarse_layout(problem, num_stages)
     problem = without_idle_memory(problem, _limit(in_hand))
     shared = ordered_pass(problem, num_stages)
     proven = 0.0
-    if not (shared.complete and shared.exact_loads):
+    exact = shared.exact_loads or only_neighbours_exchange(problem)
+    if not (shared.complete and shared.exact_loads) and (exact or prove or in_hand is None):
         in_hand, proven = _over_walks(problem, num_stages, in_hand)
     if shared.complete and (in_hand is None or in_hand.bottleneck_seconds > proven * (1 + NEGLIGIBLE)):
         fine, searched = _search(shared, _limit(in_hand))
@@ -142,7 +149,7 @@ def _over_walks(problem: PartitionProblem, num_stages: int, in_hand: Layout | No
     in_tiers = not affordable(problem, positions.size)
     lower = _in_tiers(problem, positions, round_up=False) if in_tiers else problem
     found = over_many_devices(lower, positions, num_stages=num_stages, limit=_limit(in_hand)) if lower else None
-    in_hand = _best_of(problem, found, in_hand)
+    in_hand = _best_of(problem, found.layouts if found else (), in_hand)
     if not every:
         return in_hand and _best_cuts(problem, num_stages, in_hand), 0.0
     if in_tiers:
@@ -158,8 +165,10 @@ def _best_cuts(problem: PartitionProblem, num_stages: int, layout: Layout) -> La
     return _better(layout, shared.layout(found.boundaries, found.classes)) or layout
 
 
-def _best_of(problem: PartitionProblem, found: ManyDevices | None, in_hand: Layout | None) -> Layout | None:
-    for boundaries, devices in found.layouts if found is not None else ():
+def _best_of(
+    problem: PartitionProblem, layouts: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], in_hand: Layout | None
+) -> Layout | None:
+    for boundaries, devices in layouts:
         seconds = evaluate_layout(problem, boundaries, devices).bottleneck_seconds
         in_hand = _better(in_hand, Layout(boundaries=boundaries, devices=devices, bottleneck_seconds=seconds))
     return in_hand
@@ -186,11 +195,16 @@ def _search(shared: OrderedPass, limit: float) -> tuple[Solution, float]:
 
 def _coarse_layout(problem: PartitionProblem, num_stages: int) -> Layout | None:
     shared = ordered_pass(problem, num_stages)
+    in_hand = None
     if shared.complete:
         found = shared.search(few_positions(problem, COARSE_POSITIONS))
-        return shared.layout(found.boundaries, found.classes)
-    walks = over_many_devices(problem, few_positions(problem, COARSE_WALK_POSITIONS), num_stages=num_stages)
-    return _best_of(problem, walks, None)
+        in_hand = shared.layout(found.boundaries, found.classes)
+    if not (num_stages or shared.exact_loads or only_neighbours_exchange(problem)):
+        in_hand = _best_of(problem, over_windows(problem, _limit(in_hand)), in_hand)
+    if in_hand is None and not shared.complete:
+        walks = over_many_devices(problem, few_positions(problem, COARSE_WALK_POSITIONS), num_stages=num_stages)
+        in_hand = _best_of(problem, walks.layouts if walks else (), None)
+    return in_hand
 
 
 def _refined(shared: OrderedPass, fine: Solution, in_hand: Layout, proven: float) -> tuple[Layout, float]:

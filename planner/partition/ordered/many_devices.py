@@ -12,7 +12,7 @@ from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_ki
 from planner.partition.ordered.hosts import Hosts, hosts_of
 from planner.partition.ordered.least_over_walks import MAX_WORDS, Walk, WalkLoads, least_over_walks, num_words
 from planner.partition.ordered.program_pass import kept_by_stage
-from planner.partition.ordered.segment_loads import SegmentLoads
+from planner.partition.ordered.segment_loads import SegmentLoads, only_neighbours_exchange
 from planner.partition.ordered.segments import Segments
 from planner.partition.problem import Integers, PartitionProblem
 
@@ -44,20 +44,18 @@ def over_many_devices(
     """None where devices are of too many kinds, or positions too many.
 
     Exact, with a layout of that value, over equal links; and where only neighbours exchange or tensors are relayed, for
-    few devices, or where the devices of the bound's walk exist. Where others exchange too, there are also plans made as
-    if that took as long as it may.
+    few devices, or where the devices of the bound's walk exist.
     """
     hosts, kept_microbatches = hosts_of(problem), kept_by_stage(problem, num_stages)
     places = bool(num_stages) or len({kept_microbatches(stage) for stage in range(problem.num_devices)}) > 1
     chosen = _walks(problem, hosts, positions.size, places=places)
+    if np.isfinite(limit) and not (problem.relay or only_neighbours_exchange(problem)):
+        # Plans that pay what skips stages are of windows on hosts.
+        chosen = chosen[:1]
     table = _walk_loads(problem, hosts, chosen, positions, kept_microbatches, limit) if chosen else None
     if table is None:
         return None
     found = _found(chosen, table, limit, num_stages)
-    if hosts.count > 1 and found[0].boundaries and not problem.relay:
-        cautious = _walk_loads(problem, hosts, chosen, positions, kept_microbatches, limit, cautious=True)
-        if cautious is not None and not np.array_equal(cautious.loads, table.loads):
-            found += _found(chosen, cautious, limit, num_stages)
     return ManyDevices(
         layouts=tuple(
             (tuple(positions[list(walk.boundaries)].tolist()), walk.devices) for walk in found if walk.devices
@@ -109,15 +107,13 @@ def _walk_loads(
     positions: Integers,
     kept_microbatches: Callable[[int], int],
     limit: float,
-    *,
-    cautious: bool = False,
 ) -> WalkLoads | None:
     kept = [kept_microbatches(stage) for stage in range(problem.num_devices)]
     labels = list(dict.fromkeys(edge.label for one in walks for edge in one.edges))
     variants = [label._replace(kept_microbatches=count) for count in dict.fromkeys(kept) for label in labels]
     if len(variants) * positions.size**2 > MAX_LOADS:
         return None
-    segments, stage_loads = Segments(problem), SegmentLoads(problem, variants, cautious=cautious)
+    segments, stage_loads = Segments(problem), SegmentLoads(problem, variants)
     loads = np.full((len(variants), positions.size, positions.size), np.inf)
     furthest = np.searchsorted(positions, furthest_end(problem, limit)[positions], side="right")
     for index, start in enumerate(positions[:-1].tolist()):

@@ -9,6 +9,7 @@ import numpy as np
 
 from planner.partition.communication import UNKNOWN
 from planner.partition.ordered.device_classes import DeviceClasses
+from planner.partition.ordered.positions import allowed_positions, crossing_bytes
 from planner.partition.ordered.segments import SegmentRow
 from planner.partition.ordered.state_space import NOBODY, Label
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
@@ -45,19 +46,18 @@ class SegmentLoads:
     """[labels, ends] seconds, inf where the device's memory does not hold the segment or it cannot run it.
 
     Exact where links are equal or tensors are relayed. Otherwise a lower bound: every crossing value is paid once at
-    each end, over the neighbour's link where it provably goes there, else over the best link that the device has;
-    `cautious` over its slowest, which is no bound. In training, gradients likewise on their way back; memory counts the
-    microbatches that the label says are kept.
+    each end, over the neighbour's link where it provably goes there, else over the best link that the device has. In
+    training, gradients likewise on their way back; memory counts the microbatches that the label says are kept.
     """
 
-    def __init__(self, problem: PartitionProblem, labels: Sequence[StageLinks], *, cautious: bool = False) -> None:
+    def __init__(self, problem: PartitionProblem, labels: Sequence[StageLinks]) -> None:
         self._problem = problem
         self._own = np.array([label.own for label in labels], dtype=np.int64)
         self._memory = problem.device_memory_bytes[self._own].astype(np.float64)[:, None]
         self._kept = np.array([label.kept_microbatches for label in labels], dtype=np.float64)[:, None]
-        self._forward = _Transfers(problem, labels, problem.value_bytes, back=False, cautious=cautious)
+        self._forward = _Transfers(problem, labels, problem.value_bytes, back=False)
         if problem.training is not None:
-            self._back = _Transfers(problem, labels, problem.value_gradient_bytes, back=True, cautious=cautious)
+            self._back = _Transfers(problem, labels, problem.value_gradient_bytes, back=True)
 
     def seconds(self, row: SegmentRow, ends: Integers) -> Floats:
         at = ends - row.start - 1
@@ -101,9 +101,7 @@ class SegmentLoads:
 class _Transfers:
     """Seconds of what a segment exchanges with others in one direction: `back` is what gradients take."""
 
-    def __init__(
-        self, problem: PartitionProblem, labels: Sequence[StageLinks], sizes: Integers, *, back: bool, cautious: bool
-    ) -> None:
+    def __init__(self, problem: PartitionProblem, labels: Sequence[StageLinks], sizes: Integers, *, back: bool) -> None:
         self._relay = problem.relay
         own = np.array([label.own for label in labels], dtype=np.int64)
         into, out = ((own, UNKNOWN), (UNKNOWN, own)) if back else ((UNKNOWN, own), (own, UNKNOWN))
@@ -111,10 +109,6 @@ class _Transfers:
         self._far_out_latency = problem.best_latency_seconds[out][:, None]
         self._far_in = problem.best_seconds_per_byte[into][:, None]
         self._far_out = problem.best_seconds_per_byte[out][:, None]
-        if cautious:
-            into_slowest, out_slowest = (problem.link_seconds_per_byte.max(axis=axis)[own] for axis in (0, 1))
-            self._far_in = (out_slowest if back else into_slowest)[:, None]
-            self._far_out = (into_slowest if back else out_slowest)[:, None]
         before = [label.into[:: -1 if back else 1] if label.into else None for label in labels]
         after = [label.out[:: -1 if back else 1] if label.out else None for label in labels]
         self._near_in_latency, self._near_in = _near(problem, before, self._far_in_latency, self._far_in)
@@ -165,3 +159,10 @@ def _bytes_between_neighbours(problem: PartitionProblem, sizes: Integers) -> Flo
     between = np.zeros(problem.num_nodes + 1)
     np.add.at(between, positions[piece[problem.value_producer[values]]], sizes[values].astype(np.float64))
     return between
+
+
+def only_neighbours_exchange(problem: PartitionProblem) -> bool:
+    """Whether all that crosses a cut goes from the stage before it to the stage behind it."""
+    between = _bytes_between_neighbours(problem, problem.value_bytes)
+    inner = allowed_positions(problem)[1:-1]
+    return bool((crossing_bytes(problem)[inner] <= between[inner]).all())

@@ -6,6 +6,8 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
+from planner.partition.ordered.host_windows import over_windows
+from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import over_many_devices
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import ordered_pass
@@ -26,7 +28,8 @@ def offer_other_orders(found: Portfolio, bundles: Bundles) -> None:
         moved = reordered(problem, order, bundles)
         shared = ordered_pass(moved, request.num_stages)
         if not shared.complete:
-            _offer_walks(found, moved, order)
+            _offer_many_devices(found, moved, order)
+            continue
         allowed = allowed_positions(shared.problem)
         coarse = shared.search(few_positions(shared.problem, OTHER_ORDERS_POSITIONS))
         solutions = [coarse]
@@ -39,12 +42,17 @@ def offer_other_orders(found: Portfolio, bundles: Bundles) -> None:
                 found.offer(_in_order(layout.boundaries, layout.devices, order))
 
 
-def _offer_walks(found: Portfolio, moved: PartitionProblem, order: Integers) -> None:
-    positions, limit = few_positions(moved, OTHER_ORDERS_POSITIONS), np.inf
+def _offer_many_devices(found: Portfolio, moved: PartitionProblem, order: Integers) -> None:
+    limit, num_stages = np.inf, found.request.num_stages
     if found.request.objective is Objective.THROUGHPUT:
         limit = found.limit
-    walks = over_many_devices(moved, positions, limit=limit, num_stages=found.request.num_stages)
-    for boundaries, devices in walks.layouts if walks is not None else ():
+    if hosts_of(moved).count > 1 and not (num_stages or moved.relay):
+        layouts = over_windows(moved, limit)
+    else:
+        positions = few_positions(moved, OTHER_ORDERS_POSITIONS)
+        walks = over_many_devices(moved, positions, limit=limit, num_stages=num_stages)
+        layouts = list(walks.layouts) if walks is not None else []
+    for boundaries, devices in layouts:
         found.offer(_in_order(boundaries, devices, order))
 
 

@@ -1,0 +1,128 @@
+"""The loops of `host_windows`, compiled. Positions are indexes 0 to P - 1, the last being the program's end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.placement.compiled import compiled
+from planner.partition.problem import Floats, Integers
+
+NOT_REACHED, NOT_TRIED = -1, -2
+
+
+@compiled
+def cover(
+    loads: Floats,
+    given: Floats,
+    sent: Floats,
+    links: Floats,
+    counts: Integers,
+    furthest: Integers,
+    limit: float,
+    start: int,
+    end: int,
+    stage_into: Integers,
+) -> int:
+    """The first state (how many of each kind are used) in which a host's devices have run all from `start` to `end`.
+
+    `loads` [kind, first, last]: a stage's seconds with all over the host's own link, inf where it does not fit; none
+    within the limit ends behind `furthest` [kind, first]. `given` [first, last, start] and `sent` [first, last, end]:
+    its bytes that come from before `start`, or go behind `end`; `links`: what a message and a byte of these take more,
+    each way. Fills `stage_into` [state, position]: kind times P plus first position, NOT_REACHED where none ends.
+    """
+    size = loads.shape[1]
+    for state in range(stage_into.shape[0]):
+        for position in range(start, end + 1):
+            stage_into[state, position] = NOT_REACHED
+    stage_into[0, start] = 0
+    for state in range(stage_into.shape[0]):
+        if stage_into[state, end] != NOT_REACHED:
+            return state
+        stride = 1
+        for kind in range(counts.size):
+            if state // stride % (counts[kind] + 1) < counts[kind]:
+                for first in range(start, end):
+                    if stage_into[state, first] == NOT_REACHED:
+                        continue
+                    for last in range(first + 1, min(end, furthest[kind, first]) + 1):
+                        load = loads[kind, first, last]
+                        if given[first, last, start] > 0:
+                            load += links[0] + links[1] * given[first, last, start]
+                        if sent[first, last, end] > 0:
+                            load += links[2] + links[3] * sent[first, last, end]
+                        if load <= limit and stage_into[state + stride, last] == NOT_REACHED:
+                            stage_into[state + stride, last] = kind * size + first
+            stride *= counts[kind] + 1
+    return NOT_REACHED
+
+
+@compiled
+def host_into(
+    loads: Floats,
+    given: Floats,
+    sent: Floats,
+    links: Floats,
+    counts: Integers,
+    hosts: Integers,
+    furthest: Integers,
+    limit: float,
+    stage_into: Integers,
+    covered: Integers,
+    into: Integers,
+) -> int:
+    """The first state (how many hosts of each group are used) that has run all; NOT_REACHED if none has.
+
+    Arrays as of `cover`, by group; `hosts` [groups] to use. Fills `into` [state, position]: group times P plus the
+    position at which the last host begins. `covered` [group, start, end] is NOT_TRIED.
+    """
+    size = loads.shape[2]
+    into[:] = NOT_REACHED
+    into[0, 0] = 0
+    for state in range(into.shape[0]):
+        if into[state, size - 1] != NOT_REACHED:
+            return state
+        stride = 1
+        for group in range(hosts.size):
+            if state // stride % (hosts[group] + 1) < hosts[group]:
+                for start in range(size - 1):
+                    if into[state, start] == NOT_REACHED:
+                        continue
+                    reach = start
+                    for _ in range(counts[group].sum()):
+                        if reach < size - 1:
+                            reach = max(reach, furthest[group, :, reach].max())
+                    for end in range(start + 1, reach + 1):
+                        if into[state + stride, end] != NOT_REACHED:
+                            continue
+                        if covered[group, start, end] == NOT_TRIED:
+                            covered[group, start, end] = cover(
+                                loads[group],
+                                given,
+                                sent,
+                                links[group],
+                                counts[group],
+                                furthest[group],
+                                limit,
+                                start,
+                                end,
+                                stage_into,
+                            )
+                        if covered[group, start, end] != NOT_REACHED:
+                            into[state + stride, end] = group * size + start
+            stride *= hosts[group] + 1
+    return NOT_REACHED
+
+
+@compiled
+def furthest_ends(loads: Floats, limit: float) -> Integers:
+    """[groups, kinds, first]: the last end within the limit, or `first`."""
+    groups, kinds, size, _ = loads.shape
+    found = np.zeros((groups, kinds, size), dtype=np.int64)
+    for group in range(groups):
+        for kind in range(kinds):
+            for first in range(size):
+                found[group, kind, first] = first
+                for last in range(first + 1, size):
+                    if loads[group, kind, first, last] <= limit:
+                        found[group, kind, first] = last
+    return found
