@@ -14,7 +14,7 @@ from planner.errors import GraphError, InventoryError, OptionsError
 from planner.graph.check import check_graph
 from planner.graph.ir import Graph
 from planner.partition.describe import describe_node
-from planner.partition.evaluate import evaluate, objective_value
+from planner.partition.evaluate import evaluate, objective_value, with_best_order
 from planner.partition.from_graph import problem_from_graph
 from planner.partition.next_best import NextBestCut, next_best_cuts
 from planner.partition.problem import PartitionProblem
@@ -61,7 +61,7 @@ def make_plan(
     check_graph(graph)
     costs = plan_costs(graph, inventory, options, measured, calibrations)
     problem = _problem(graph, costs, inventory, options)
-    assignment = partition(problem, _request(options, inventory))
+    assignment = with_best_order(problem, partition(problem, _request(options, inventory)))
     evaluation = evaluate(problem, assignment)
     plan = build_plan(graph, graph_id, inventory, options, assignment, evaluation, costs.sources)
     verify_plan(plan, graph)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from planner.partition.problem import PartitionProblem
+from planner.partition.training.pipeline_order import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,7 @@ class Assignment:
     `lower_bound_seconds` bounds the objective of every assignment that the mode allows; None if nothing is proven.
     `replicas` [stages]: further devices that run copies of the stage, each taking its share of the microbatches; empty
     where no stage has any. `recomputed` [stages]: nodes of earlier stages that it runs again, ascending; likewise.
+    `orders`: of each device that runs a stage, its passes in a training step; empty where the schedule has a rule.
     """
 
     stage_of_node: tuple[int, ...]
@@ -24,6 +26,7 @@ class Assignment:
     lower_bound_seconds: float | None = None
     replicas: tuple[tuple[int, ...], ...] = ()
     recomputed: tuple[tuple[int, ...], ...] = ()
+    orders: tuple[tuple[int, tuple[Step, ...]], ...] = ()
 
     @property
     def num_stages(self) -> int:

@@ -19,20 +19,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.communication import Exchange, exchange_seconds, gradient_exchange_seconds
-from planner.partition.objective import Objective
+from planner.partition.objective import Objective, PipelineSchedule
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.recomputation.expansion import expanded
 from planner.partition.traffic import Traffic, traffic
 from planner.partition.training.memory import counted_microbatches, ring_seconds, tied_gradients
-from planner.partition.training.pipeline_order import device_orders
-from planner.partition.training.step_time import Reduction, StageSeconds, step_seconds
+from planner.partition.training.orders.best_order import best_order, quick_order
+from planner.partition.training.orders.room import Room
+from planner.partition.training.pipeline_order import Step, device_orders
+from planner.partition.training.step_graph import Reduction, StageSeconds, TrainingStep
+from planner.partition.training.step_time import step_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +97,91 @@ def objective_value(evaluation: Evaluation, objective: Objective) -> float:
 def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
     """Linear in reads + stages x values, in training + stages x microbatches. Whether memory suffices is not asked."""
     problem, assignment = expanded(problem, assignment)
-    stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
-    flow = traffic(problem, stage_of_node, assignment.num_stages)
+    flow = traffic(problem, np.asarray(assignment.stage_of_node, dtype=np.int64), assignment.num_stages)
+    stages, costs = _stages(problem, assignment, flow)
+    seconds = None
+    if problem.training is not None:
+        step = _training_step(problem, assignment, flow, costs)
+        orders = _orders(problem, assignment, step, stages)
+        kept = counted_microbatches(orders, assignment.num_stages)
+        stages = tuple(
+            replace(stage, saved_bytes=count * stage.saved_bytes) for stage, count in zip(stages, kept, strict=True)
+        )
+        seconds = step_seconds(step, orders)
+    loads = [0.0] * problem.num_devices
+    peaks = [0] * problem.num_devices
+    for stage, devices in zip(stages, assignment.devices_of_stage, strict=True):
+        for device in devices:
+            loads[device] += stage.load_seconds / len(devices)
+            peaks[device] += stage.peak_bytes
+    return Evaluation(
+        stages=stages,
+        device_load_seconds=tuple(loads),
+        device_peak_bytes=tuple(peaks),
+        bottleneck_seconds=max(loads),
+        latency_seconds=_latency(assignment, costs, flow.edges),
+        memory_share=_memory_share(problem, peaks),
+        step_seconds=seconds,
+    )
+
+
+def with_best_order(problem: PartitionProblem, assignment: Assignment) -> Assignment:
+    """With the best order of a training step's passes that is found, if that is the schedule asked for."""
+    if problem.training is None or problem.training.schedule is not PipelineSchedule.BEST:
+        return assignment
+    inner, whole = expanded(problem, assignment)
+    flow = traffic(inner, np.asarray(whole.stage_of_node, dtype=np.int64), whole.num_stages)
+    stages, costs = _stages(inner, whole, flow)
+    step = _training_step(inner, whole, flow, costs)
+    return replace(assignment, orders=tuple(best_order(step, _room(inner, whole, stages)).orders.items()))
+
+
+def _orders(
+    problem: PartitionProblem, assignment: Assignment, step: TrainingStep, stages: Sequence[StageEvaluation]
+) -> Mapping[int, Sequence[Step]]:
+    """The best order is searched once, for the assignment that was chosen: others are judged by a quick one."""
+    assert problem.training is not None
+    if assignment.orders:
+        return dict(assignment.orders)
+    if problem.training.schedule is PipelineSchedule.BEST:
+        if math.isfinite(sum(stage.load_seconds for stage in stages)):
+            return quick_order(step, _room(problem, assignment, stages))
+        return device_orders(PipelineSchedule.ONE_F_ONE_B, step.microbatches, step.copies)
+    return device_orders(problem.training.schedule, step.microbatches, step.copies)
+
+
+def _room(problem: PartitionProblem, assignment: Assignment, stages: Sequence[StageEvaluation]) -> Room:
+    """`stages` with what they save of one microbatch: what their devices have besides all else that they hold."""
+    room = {device: float(problem.device_memory_bytes[device]) for own in assignment.devices_of_stage for device in own}
+    for stage, devices in zip(stages, assignment.devices_of_stage, strict=True):
+        for device in devices:
+            room[device] -= stage.peak_bytes - stage.saved_bytes
+    return Room(saved_bytes=tuple(stage.saved_bytes for stage in stages), device_bytes=room)
+
+
+def _training_step(
+    problem: PartitionProblem, assignment: Assignment, flow: Traffic, costs: Sequence[StageSeconds]
+) -> TrainingStep:
+    assert problem.training is not None
+    edges, gradient_edges = _edges(problem, flow)
+    return TrainingStep(
+        copies=assignment.devices_of_stage,
+        stages=tuple(costs),
+        edges=tuple(edges),
+        gradient_edges=tuple(gradient_edges),
+        reductions=tuple(_reductions(problem, assignment, np.asarray(assignment.stage_of_node, dtype=np.int64))),
+        microbatches=problem.training.microbatches,
+    )
+
+
+def _stages(
+    problem: PartitionProblem, assignment: Assignment, flow: Traffic
+) -> tuple[tuple[StageEvaluation, ...], tuple[StageSeconds, ...]]:
+    """Each stage with what it saves of one microbatch, and its parts of a microbatch's seconds."""
     copies = assignment.devices_of_stage
+    stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
     forward = exchange_seconds(problem, flow.crossings, copies)
     gradients = gradient_exchange_seconds(problem, flow.crossings, copies)
-    orders = {}
-    kept = [0] * assignment.num_stages
-    if problem.training is not None:
-        orders = device_orders(problem.training.schedule, problem.training.microbatches, copies)
-        kept = counted_microbatches(orders, assignment.num_stages)
     communication = forward.received + forward.sent + gradients.received + gradients.sent
     held = _held_bytes(problem, stage_of_node, assignment.num_stages)
     stages = tuple(
@@ -114,29 +193,10 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
             devices=copies[stage],
             held=held,
             communication_seconds=float(communication[stage]),
-            kept_microbatches=kept[stage],
         )
         for stage in range(assignment.num_stages)
     )
-    loads = [0.0] * problem.num_devices
-    peaks = [0] * problem.num_devices
-    for stage, devices in zip(stages, copies, strict=True):
-        for device in devices:
-            loads[device] += stage.load_seconds / len(devices)
-            peaks[device] += stage.peak_bytes
-    costs, step = _stage_seconds(stages, forward, gradients), None
-    if problem.training is not None:
-        reductions = _reductions(problem, assignment, stage_of_node)
-        step = step_seconds(orders, costs, *_edges(problem, flow), reductions, problem.training.microbatches)
-    return Evaluation(
-        stages=stages,
-        device_load_seconds=tuple(loads),
-        device_peak_bytes=tuple(peaks),
-        bottleneck_seconds=max(loads),
-        latency_seconds=_latency(assignment, costs, flow.edges),
-        memory_share=_memory_share(problem, peaks),
-        step_seconds=step,
-    )
+    return stages, _stage_seconds(stages, forward, gradients)
 
 
 def _memory_share(problem: PartitionProblem, peaks: Sequence[int]) -> float:
@@ -261,13 +321,12 @@ def _stage(
     devices: Sequence[int],
     held: _HeldBytes,
     communication_seconds: float,
-    kept_microbatches: int,
 ) -> StageEvaluation:
+    """With what it saves of one microbatch."""
     nodes = np.flatnonzero(stage_of_node == stage)
     entering = (flow.made_in < stage) & (flow.last_needed_in >= stage)
     leaving = (flow.made_in == stage) & ((flow.last_needed_in > stage) | problem.value_returned)
     moved = int(problem.value_bytes[entering].sum() + problem.value_bytes[leaving].sum())
-    saved = _saved_bytes(problem, stage_of_node, entering, stage) if kept_microbatches else 0
     return StageEvaluation(
         compute_seconds=_slowest(problem.compute_seconds, devices, nodes),
         communication_seconds=communication_seconds,
@@ -278,7 +337,7 @@ def _stage(
         backward_seconds=_slowest(problem.backward_seconds, devices, nodes) if problem.training else 0.0,
         gradient_bytes=int(held.gradients[stage]),
         optimizer_bytes=int(held.optimizer[stage]),
-        saved_bytes=kept_microbatches * saved,
+        saved_bytes=_saved_bytes(problem, stage_of_node, entering, stage) if problem.training else 0,
     )
 
 

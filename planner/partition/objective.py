@@ -31,6 +31,10 @@ class PipelineSchedule(Enum):
     ONE_F_ONE_B = "1f1b"
     INTERLEAVED = "interleaved_1f1b"
     ZERO_BUBBLE = "zero_bubble"
+    BEST = "best"
+
+
+NAMED_SCHEDULES = tuple(schedule for schedule in PipelineSchedule if schedule is not PipelineSchedule.BEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,4 +23,5 @@ def assignment_of(plan: Plan) -> Assignment:
         lower_bound_seconds=plan.lower_bound_seconds,
         replicas=replicas if any(replicas) else (),
         recomputed=recomputed if any(recomputed) else (),
+        orders=tuple((index[order.device_id], order.steps) for order in plan.pass_orders),
     )

@@ -17,7 +17,7 @@ from planner.plan.edges import stage_edges
 from planner.plan.liveness import liveness_tables
 from planner.plan.node_ranges import node_ranges, ranges_of
 from planner.plan.options import PlanOptions
-from planner.plan.plan import Plan, Stage, StageMemory
+from planner.plan.plan import PassOrder, Plan, Stage, StageMemory
 from planner.plan.ties import tie_groups
 
 
@@ -83,6 +83,9 @@ def build_plan(
         symbol_values=tuple(sorted((symbol.name, symbol_values[symbol.id]) for symbol in graph.symbols)),
         cost_sources=cost_sources,
         step_seconds=evaluation.step_seconds,
+        pass_orders=tuple(
+            PassOrder(device_id=inventory.devices[device].id, steps=steps) for device, steps in assignment.orders
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from planner.cost.sources import CostSource
 from planner.graph.expression import Expression
 from planner.graph.ir import Dtype, ValueKind
 from planner.partition.objective import Objective
+from planner.partition.training.pipeline_order import Step
 from planner.plan.options import PlanOptions
 
 # LiveTensor.producer_stage of an input of the graph.
@@ -106,6 +107,14 @@ class StageEdge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassOrder:
+    """The passes of one device in a training step, in order."""
+
+    device_id: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TieGroup:
     """States that share storage and that more than one stage holds: (state name, stage index) of each.
 
@@ -123,7 +132,8 @@ class Plan:
     """`bottleneck_seconds` is the time between results in a steady stream; `latency_seconds` a lone batch's.
 
     `step_seconds` is a training step's, None in inference. `lower_bound_seconds` is of the objective asked for.
-    `cost_sources` says where the seconds of each kind of device come from.
+    `cost_sources` says where the seconds of each kind of device come from. `pass_orders`: of a training step under the
+    best order that was found; empty where the schedule has a rule.
     """
 
     graph_id: str
@@ -140,6 +150,7 @@ class Plan:
     symbol_values: tuple[tuple[str, int], ...]
     step_seconds: float | None = None
     cost_sources: tuple[CostSource, ...] = ()
+    pass_orders: tuple[PassOrder, ...] = ()
 
     @property
     def device_peak_bytes(self) -> dict[str, int]:

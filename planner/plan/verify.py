@@ -11,6 +11,7 @@
 | liveness, outputs, states, tie_groups | the tables say what the graph says |
 | edges, edge_bytes | edges carry exactly what the routing asks for |
 | edge_gradients, backward_seconds | gradients come back where a backward pass goes, and nowhere else |
+| pass_orders | the order of a training step's passes is there where its schedule has no rule, and complete |
 | stage_memory, device_memory | bytes are right, and each device can hold its stages |
 | communication_seconds, bottleneck_seconds, latency_seconds, step_seconds, lower_bound | the sums are right |
 """
@@ -24,6 +25,7 @@ from planner.plan.invariants.edges import check_edges
 from planner.plan.invariants.gradients import check_gradients, find_gradients
 from planner.plan.invariants.history import program_history
 from planner.plan.invariants.memory import check_memory
+from planner.plan.invariants.pass_orders import check_pass_orders
 from planner.plan.invariants.recomputed import check_recomputed, check_same_program
 from planner.plan.invariants.replay import check_writes_stay_together, replay
 from planner.plan.invariants.seconds import check_seconds
@@ -56,6 +58,7 @@ def _verify_expanded(plan: Plan, graph: Graph) -> None:
     replay(plan, graph, history)
     gradients = find_gradients(plan, graph, history)
     check_gradients(plan, gradients)
+    check_pass_orders(plan)
     check_memory(plan, graph, history, gradients, needs, sizes)
     check_seconds(plan)
 

@@ -1,6 +1,6 @@
 """The schedule of a training step: what each device does, in order, with the microbatch that it does it for.
 
-The order of the passes is that of `planner.partition.training.pipeline_order`; around each stand the messages that it
+The order of the passes is that of `planner.plan.pass_orders`; around each stand the messages that it
 needs and makes. Data only: nothing runs it yet.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from planner.errors import OptionsError
-from planner.partition.training.pipeline_order import Pass, Step, device_orders
+from planner.partition.training.pipeline_order import Pass, Step
+from planner.plan.pass_orders import pass_orders
 from planner.plan.plan import Plan
 
 
@@ -66,24 +66,20 @@ class TrainingSchedule:
 
 def training_schedule(plan: Plan) -> TrainingSchedule:
     """Linear in the actions. Raises OptionsError for a plan without training."""
-    training = plan.options.training
-    if training is None:
-        raise OptionsError("the plan is for inference; plan with a training schedule to have a training step")
-    index = {device.id: position for position, device in enumerate(plan.inventory.devices)}
-    copies = [[index[device_id] for device_id in stage.device_ids] for stage in plan.stages]
-    orders = device_orders(training.schedule, training.microbatches, copies)
+    orders = pass_orders(plan)
+    assert plan.options.training is not None
     writer = _Writer(plan)
     return TrainingSchedule(
-        microbatches=training.microbatches,
+        microbatches=plan.options.training.microbatches,
         devices=tuple(
             DeviceActions(
-                device_id=plan.inventory.devices[device].id,
+                device_id=device_id,
                 actions=(
                     *(action for step in order for action in writer.actions(step)),
-                    *writer.last_actions(plan.inventory.devices[device].id),
+                    *writer.last_actions(device_id),
                 ),
             )
-            for device, order in orders.items()
+            for device_id, order in orders.items()
         ),
     )
 

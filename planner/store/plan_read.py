@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.cost.inventory import Inventory
 from planner.cost.sources import CostSource, RateSource
 from planner.graph.ir import Dtype, ValueKind
+from planner.partition.training.pipeline_order import Pass, Step
 from planner.plan.options_document import options_from_document
-from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
+from planner.plan.plan import LiveTensor, PassOrder, Plan, Stage, StageEdge, StageMemory, TieGroup
 from planner.store.expressions import expression_from_json
 from planner.store.tables import (
     PlanEdgeRow,
@@ -49,11 +50,18 @@ async def read_plan(session: AsyncSession, row: PlanRow, inventory: Inventory) -
         symbol_values=_pairs(row.symbol_values),
         step_seconds=row.step_seconds,
         cost_sources=tuple(_cost_source(content) for content in row.cost_sources),
+        pass_orders=tuple(_pass_order(*content) for content in row.pass_orders),
     )
 
 
 def _pairs(content: list[Any]) -> tuple[tuple[str, int], ...]:
     return tuple((name, value) for name, value in content)
+
+
+def _pass_order(device_id: str, steps: list[Any]) -> PassOrder:
+    return PassOrder(
+        device_id=device_id, steps=tuple(Step(Pass(kind), stage, microbatch) for kind, stage, microbatch in steps)
+    )
 
 
 def _cost_source(content: Mapping[str, Any]) -> CostSource:

@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.cost.sources import CostSource
 from planner.plan.options_document import options_document
-from planner.plan.plan import Plan, Stage
+from planner.plan.plan import PassOrder, Plan, Stage
 from planner.store.expressions import expression_to_json
 from planner.store.tables import (
     PlanEdgeRow,
@@ -44,6 +44,7 @@ def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Ite
         latency_seconds=plan.latency_seconds,
         step_seconds=plan.step_seconds,
         cost_sources=[_cost_source(source) for source in plan.cost_sources],
+        pass_orders=[_pass_order(order) for order in plan.pass_orders],
         lower_bound_seconds=plan.lower_bound_seconds,
         peak_bytes=_peak_bytes(plan),
         created_at=now,
@@ -56,6 +57,10 @@ def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Ite
 
 def _cost_source(source: CostSource) -> dict[str, Any]:
     return {**asdict(source), "rates": source.rates.value}
+
+
+def _pass_order(order: PassOrder) -> list[Any]:
+    return [order.device_id, [[step.kind.value, step.stage, step.microbatch] for step in order.steps]]
 
 
 def _peak_bytes(plan: Plan) -> int:

@@ -159,6 +159,7 @@ class PlanRow(Row):
     step_seconds: Mapped[float | None]
     lower_bound_seconds: Mapped[float | None]
     cost_sources: Mapped[list[Any]]
+    pass_orders: Mapped[list[Any]]
     peak_bytes: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(index=True)
 

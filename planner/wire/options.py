@@ -53,6 +53,7 @@ _SCHEDULES: Mapping[int, PipelineSchedule] = {
     plan_pb2.PIPELINE_SCHEDULE_ONE_F_ONE_B: PipelineSchedule.ONE_F_ONE_B,
     plan_pb2.PIPELINE_SCHEDULE_INTERLEAVED: PipelineSchedule.INTERLEAVED,
     plan_pb2.PIPELINE_SCHEDULE_ZERO_BUBBLE: PipelineSchedule.ZERO_BUBBLE,
+    plan_pb2.PIPELINE_SCHEDULE_BEST: PipelineSchedule.BEST,
 }
 _RATES_FROM: Mapping[int, RatesFrom | None] = {
     plan_pb2.RATES_FROM_UNSPECIFIED: None,

@@ -9,7 +9,8 @@ from typing import TypeVar
 from planner.cost.sources import CostSource, RateSource
 from planner.errors import InvalidArgument
 from planner.graph.ir import Dtype
-from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
+from planner.partition.training.pipeline_order import Pass, Step
+from planner.plan.plan import LiveTensor, PassOrder, Plan, Stage, StageEdge, StageMemory, TieGroup
 from planner.wire.graph.enumerations import DTYPES, VALUE_KINDS
 from planner.wire.graph.expressions import expression_from_proto, expression_to_proto
 from planner.wire.inventory import inventory_from_proto, inventory_to_proto
@@ -41,6 +42,7 @@ def plan_to_proto(plan: Plan, *, plan_id: str, created_at: datetime) -> plan_pb2
         symbol_values=dict(plan.symbol_values),
         step_seconds=plan.step_seconds,
         cost_sources=[_cost_source_to_proto(source) for source in plan.cost_sources],
+        pass_orders=[_pass_order_to_proto(order) for order in plan.pass_orders],
     )
     message.created_at.FromDatetime(created_at)
     return message
@@ -63,6 +65,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
         symbol_values=tuple(sorted(message.symbol_values.items())),
         step_seconds=message.step_seconds if message.HasField("step_seconds") else None,
         cost_sources=_each("plan.cost_sources", message.cost_sources, _cost_source_from_proto),
+        pass_orders=_each("plan.pass_orders", message.pass_orders, _pass_order_from_proto),
     )
 
 
@@ -231,3 +234,33 @@ def _cost_source_from_proto(message: plan_pb2.CostSource) -> CostSource:
         measured_profile_ids=tuple(message.measured_profile_ids),
         calibration_profile_ids=tuple(message.calibration_profile_ids),
     )
+
+
+_PASSES = {
+    plan_pb2.PASS_KIND_FORWARD: Pass.FORWARD,
+    plan_pb2.PASS_KIND_BACKWARD: Pass.BACKWARD,
+    plan_pb2.PASS_KIND_BACKWARD_INPUT: Pass.BACKWARD_INPUT,
+    plan_pb2.PASS_KIND_BACKWARD_WEIGHT: Pass.BACKWARD_WEIGHT,
+}
+_PASS_NUMBERS = {kind: number for number, kind in _PASSES.items()}
+
+
+def _pass_order_to_proto(order: PassOrder) -> plan_pb2.PassOrder:
+    return plan_pb2.PassOrder(
+        device_id=order.device_id,
+        kinds=[_PASS_NUMBERS[step.kind] for step in order.steps],
+        stages=[step.stage for step in order.steps],
+        microbatches=[step.microbatch for step in order.steps],
+    )
+
+
+def _pass_order_from_proto(message: plan_pb2.PassOrder) -> PassOrder:
+    lengths = len(message.kinds), len(message.stages), len(message.microbatches)
+    if len(set(lengths)) > 1:
+        counts = ", ".join(map(str, lengths))
+        raise InvalidArgument(f"kinds, stages and microbatches have {counts} entries; they need as many of each")
+    unknown = next((kind for kind in message.kinds if kind not in _PASSES), None)
+    if unknown is not None:
+        raise InvalidArgument(f"kinds names pass {unknown}, which this planner does not know")
+    rows = zip(message.kinds, message.stages, message.microbatches, strict=True)
+    return PassOrder(device_id=message.device_id, steps=tuple(Step(_PASSES[kind], *rest) for kind, *rest in rows))

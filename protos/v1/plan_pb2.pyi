@@ -84,6 +84,8 @@ class _PipelineScheduleEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     PIPELINE_SCHEDULE_ONE_F_ONE_B: _PipelineSchedule.ValueType  # 2
     PIPELINE_SCHEDULE_INTERLEAVED: _PipelineSchedule.ValueType  # 3
     PIPELINE_SCHEDULE_ZERO_BUBBLE: _PipelineSchedule.ValueType  # 4
+    PIPELINE_SCHEDULE_BEST: _PipelineSchedule.ValueType  # 5
+    """The best order that is found for the plan's own seconds and memory; the plan holds it."""
 
 class PipelineSchedule(_PipelineSchedule, metaclass=_PipelineScheduleEnumTypeWrapper): ...
 
@@ -92,6 +94,8 @@ PIPELINE_SCHEDULE_GPIPE: PipelineSchedule.ValueType  # 1
 PIPELINE_SCHEDULE_ONE_F_ONE_B: PipelineSchedule.ValueType  # 2
 PIPELINE_SCHEDULE_INTERLEAVED: PipelineSchedule.ValueType  # 3
 PIPELINE_SCHEDULE_ZERO_BUBBLE: PipelineSchedule.ValueType  # 4
+PIPELINE_SCHEDULE_BEST: PipelineSchedule.ValueType  # 5
+"""The best order that is found for the plan's own seconds and memory; the plan holds it."""
 Global___PipelineSchedule: typing_extensions.TypeAlias = PipelineSchedule
 
 class _Routing:
@@ -114,6 +118,29 @@ ROUTING_DIRECT: Routing.ValueType  # 1
 ROUTING_RELAY: Routing.ValueType  # 2
 """Hop by hop through the stages between."""
 Global___Routing: typing_extensions.TypeAlias = Routing
+
+class _PassKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PassKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PassKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    PASS_KIND_UNSPECIFIED: _PassKind.ValueType  # 0
+    PASS_KIND_FORWARD: _PassKind.ValueType  # 1
+    PASS_KIND_BACKWARD: _PassKind.ValueType  # 2
+    """For inputs and weights at once."""
+    PASS_KIND_BACKWARD_INPUT: _PassKind.ValueType  # 3
+    PASS_KIND_BACKWARD_WEIGHT: _PassKind.ValueType  # 4
+
+class PassKind(_PassKind, metaclass=_PassKindEnumTypeWrapper): ...
+
+PASS_KIND_UNSPECIFIED: PassKind.ValueType  # 0
+PASS_KIND_FORWARD: PassKind.ValueType  # 1
+PASS_KIND_BACKWARD: PassKind.ValueType  # 2
+"""For inputs and weights at once."""
+PASS_KIND_BACKWARD_INPUT: PassKind.ValueType  # 3
+PASS_KIND_BACKWARD_WEIGHT: PassKind.ValueType  # 4
+Global___PassKind: typing_extensions.TypeAlias = PassKind
 
 class _RateSource:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -561,6 +588,7 @@ class Plan(google.protobuf.message.Message):
     NUM_NODES_FIELD_NUMBER: builtins.int
     STEP_SECONDS_FIELD_NUMBER: builtins.int
     COST_SOURCES_FIELD_NUMBER: builtins.int
+    PASS_ORDERS_FIELD_NUMBER: builtins.int
     id: builtins.str
     graph_id: builtins.str
     mode: builtins.str
@@ -596,6 +624,10 @@ class Plan(google.protobuf.message.Message):
     def cost_sources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CostSource]:
         """Where the seconds of each kind of device come from."""
 
+    @property
+    def pass_orders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PassOrder]:
+        """By device, the order of a training step's passes, where the schedule has no rule for it."""
+
     def __init__(
         self,
         *,
@@ -616,15 +648,45 @@ class Plan(google.protobuf.message.Message):
         num_nodes: builtins.int = ...,
         step_seconds: builtins.float | None = ...,
         cost_sources: collections.abc.Iterable[Global___CostSource] | None = ...,
+        pass_orders: collections.abc.Iterable[Global___PassOrder] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "_step_seconds", b"_step_seconds", "created_at", b"created_at", "inventory", b"inventory", "lower_bound_seconds", b"lower_bound_seconds", "options", b"options", "step_seconds", b"step_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "_step_seconds", b"_step_seconds", "bottleneck_seconds", b"bottleneck_seconds", "cost_sources", b"cost_sources", "created_at", b"created_at", "edges", b"edges", "graph_id", b"graph_id", "graph_name", b"graph_name", "id", b"id", "inventory", b"inventory", "latency_seconds", b"latency_seconds", "lower_bound_seconds", b"lower_bound_seconds", "mode", b"mode", "num_nodes", b"num_nodes", "options", b"options", "stages", b"stages", "step_seconds", b"step_seconds", "symbol_values", b"symbol_values", "tie_groups", b"tie_groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds", "_step_seconds", b"_step_seconds", "bottleneck_seconds", b"bottleneck_seconds", "cost_sources", b"cost_sources", "created_at", b"created_at", "edges", b"edges", "graph_id", b"graph_id", "graph_name", b"graph_name", "id", b"id", "inventory", b"inventory", "latency_seconds", b"latency_seconds", "lower_bound_seconds", b"lower_bound_seconds", "mode", b"mode", "num_nodes", b"num_nodes", "options", b"options", "pass_orders", b"pass_orders", "stages", b"stages", "step_seconds", b"step_seconds", "symbol_values", b"symbol_values", "tie_groups", b"tie_groups"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_lower_bound_seconds", b"_lower_bound_seconds"]) -> typing.Literal["lower_bound_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_step_seconds", b"_step_seconds"]) -> typing.Literal["step_seconds"] | None: ...
 
 Global___Plan: typing_extensions.TypeAlias = Plan
+
+@typing.final
+class PassOrder(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEVICE_ID_FIELD_NUMBER: builtins.int
+    KINDS_FIELD_NUMBER: builtins.int
+    STAGES_FIELD_NUMBER: builtins.int
+    MICROBATCHES_FIELD_NUMBER: builtins.int
+    device_id: builtins.str
+    @property
+    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___PassKind.ValueType]:
+        """One entry of each for every pass, in the order in which the device runs them."""
+
+    @property
+    def stages(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def microbatches(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        device_id: builtins.str = ...,
+        kinds: collections.abc.Iterable[Global___PassKind.ValueType] | None = ...,
+        stages: collections.abc.Iterable[builtins.int] | None = ...,
+        microbatches: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_id", b"device_id", "kinds", b"kinds", "microbatches", b"microbatches", "stages", b"stages"]) -> None: ...
+
+Global___PassOrder: typing_extensions.TypeAlias = PassOrder
 
 @typing.final
 class CostSource(google.protobuf.message.Message):

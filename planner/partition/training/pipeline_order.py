@@ -41,7 +41,11 @@ class Step:
 def device_orders(
     schedule: PipelineSchedule, microbatches: int, devices_of_stage: Sequence[Sequence[int]]
 ) -> dict[int, tuple[Step, ...]]:
-    """By device, in the order of their first stages. Linear in the steps, but for irregular interleavings."""
+    """By device, in the order of their first stages. Linear in the steps, but for irregular interleavings.
+
+    For schedules that have a rule; `planner.partition.training.orders` searches the best order.
+    """
+    assert schedule is not PipelineSchedule.BEST, "the best order has no rule"
     stages_of: dict[int, list[int]] = {}
     for stage, devices in enumerate(devices_of_stage):
         for device in devices:

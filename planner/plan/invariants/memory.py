@@ -15,11 +15,12 @@ from itertools import accumulate
 
 from planner.graph.alias import storage_roots
 from planner.graph.ir import Graph, values_in
-from planner.partition.training.pipeline_order import Pass, device_orders
+from planner.partition.training.pipeline_order import Pass
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.gradients import Gradients
 from planner.plan.invariants.history import ProgramHistory
 from planner.plan.invariants.tables import Needs
+from planner.plan.pass_orders import pass_orders
 from planner.plan.plan import Plan, Stage, StageMemory
 
 DEFAULT_MICROBATCHES_IN_FLIGHT = 2
@@ -133,13 +134,10 @@ class _Recount:
 
 def kept_microbatches(plan: Plan) -> list[int]:
     """By stage, how many one copy has run forward and not yet backward at most, in its schedule's own order."""
-    training = plan.options.training
-    if training is None:
+    if plan.options.training is None:
         return [0] * len(plan.stages)
-    index = {device.id: position for position, device in enumerate(plan.inventory.devices)}
-    copies = [[index[device_id] for device_id in stage.device_ids] for stage in plan.stages]
     most = [0] * len(plan.stages)
-    for order in device_orders(training.schedule, training.microbatches, copies).values():
+    for order in pass_orders(plan).values():
         for stage in {step.stage for step in order}:
             changes = (
                 1 if step.kind is Pass.FORWARD else 0 if step.kind is Pass.BACKWARD_INPUT else -1

@@ -13,7 +13,7 @@ import pytest
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import OptionsError
-from planner.partition.objective import PipelineSchedule, Training
+from planner.partition.objective import NAMED_SCHEDULES, PipelineSchedule, Training
 from planner.plan.invariants.seconds import check_seconds
 from planner.plan.options import BalancedMode, PlanOptions, Routing
 from planner.plan.plan import Plan
@@ -159,7 +159,7 @@ def test_interleaving_divides_the_bubble(devices: int, chunks: int, microbatches
     assert found.makespan_seconds == pytest.approx(work + 3.0 * (devices - 1))
 
 
-@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("schedule", NAMED_SCHEDULES)
 @pytest.mark.parametrize("microbatches", [1, 2, 5])
 @pytest.mark.parametrize("where", [[0, 1, 0], [0, 0, 1, 1], [1, 0, 0, 2, 1], [0, 1, 2, 0, 1, 2, 0]], ids=str)
 def test_any_placement_of_stages_ends(schedule: PipelineSchedule, microbatches: int, where: list[int]) -> None:
@@ -204,7 +204,7 @@ def inventory() -> Inventory:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("routing", Routing)
-@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("schedule", NAMED_SCHEDULES)
 @pytest.mark.fuzz
 def test_the_step_takes_what_the_plan_says(schedule: PipelineSchedule, routing: Routing) -> None:
     compared = 0

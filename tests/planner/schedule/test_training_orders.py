@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planner.errors import PlanInvariantError
-from planner.partition.objective import PipelineSchedule
+from planner.partition.objective import NAMED_SCHEDULES, PipelineSchedule
 from planner.plan.plan import Plan
 from planner.schedule.check_training import check_training_schedule
 from planner.schedule.training import NO_MICROBATCH, Kind, TrainingAction, TrainingSchedule, training_schedule
@@ -63,7 +63,7 @@ PLANS: Mapping[str, dict[str, Any]] = {
         "ties": [[0, 2]],
     },
 }
-CASES = [(name, schedule) for name in PLANS for schedule in PipelineSchedule]
+CASES = [(name, schedule) for name in PLANS for schedule in NAMED_SCHEDULES]
 
 
 def planned(name: str, schedule: PipelineSchedule) -> tuple[Plan, TrainingSchedule]:

@@ -11,8 +11,9 @@ from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.cost.sources import CostSource, RateSource
 from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
 from planner.graph.ir import Dtype, ValueKind
+from planner.partition.training.pipeline_order import Pass, Step
 from planner.plan.options import Mode, SizeBasedMode
-from planner.plan.plan import LiveTensor, Plan, Stage, StageEdge, StageMemory, TieGroup
+from planner.plan.plan import LiveTensor, PassOrder, Plan, Stage, StageEdge, StageMemory, TieGroup
 from planner.store.database import Database
 from planner.store.graphs import add_graph
 from planner.store.inventories import InventoryRecord, add_inventory
@@ -96,6 +97,7 @@ def plan(mode: Mode) -> Plan:
         lower_bound_seconds=None if isinstance(mode, SizeBasedMode) else 0.69,
         symbol_values=(("batch", 4),),
         step_seconds=1 / 9,
+        pass_orders=(PassOrder(device_id="a", steps=tuple(Step(kind, 1, 2**40) for kind in Pass)),),
         cost_sources=(
             CostSource(
                 device_kind="cpu",

@@ -15,8 +15,9 @@ from planner.errors import GraphError, InvalidArgument, OptionsError
 from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
 from planner.graph.ir import Dtype, ValueKind
 from planner.partition.objective import Training
+from planner.partition.training.pipeline_order import Pass, Step
 from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions, RatesFrom, Routing, ShapeBucket
-from planner.plan.plan import LiveTensor, Plan, StageEdge, StageMemory, TieGroup
+from planner.plan.plan import LiveTensor, PassOrder, Plan, StageEdge, StageMemory, TieGroup
 from planner.plan.verify import verify_plan
 from planner.wire.plan import options_from_proto, options_to_proto, plan_from_proto, plan_to_proto
 from protos.v1 import plan_pb2
@@ -105,6 +106,10 @@ def full_plan() -> Plan:
         lower_bound_seconds=next(seconds),
         symbol_values=(("batch", 2**53 + 1), ("sequence", 3)),
         step_seconds=next(seconds),
+        pass_orders=(
+            PassOrder(device_id="b", steps=tuple(Step(kind, stage, 2) for stage, kind in enumerate(Pass))),
+            PassOrder(device_id="a", steps=()),
+        ),
     )
 
 
@@ -143,6 +148,16 @@ def test_sources_of_seconds_come_back() -> None:
     assert plan_from_proto(message) == plan
     message.cost_sources[2].rates = 0  # type: ignore[assignment]
     with pytest.raises(InvalidArgument, match=r"plan\.cost_sources\[2\]: rates is 0"):
+        plan_from_proto(message)
+
+
+def test_an_order_of_passes_has_as_many_of_everything() -> None:
+    message = plan_to_proto(full_plan(), plan_id="plan-1", created_at=MOMENT)
+    message.pass_orders[0].kinds[1] = 9  # type: ignore[call-overload]
+    with pytest.raises(InvalidArgument, match=r"plan\.pass_orders\[0\]: kinds names pass 9"):
+        plan_from_proto(message)
+    del message.pass_orders[0].kinds[1]
+    with pytest.raises(InvalidArgument, match=r"plan\.pass_orders\[0\]: .* 3, 4, 4 entries"):
         plan_from_proto(message)
 
 

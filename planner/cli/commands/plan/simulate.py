@@ -50,6 +50,7 @@ def simulate_plan(
 
 def _simulate(plan: Plan, microbatches: int, schedule: PipelineSchedule | None) -> Simulation:
     from planner.schedule.inference import inference_schedule
+    from planner.schedule.reschedule import with_training
     from planner.schedule.simulate import simulate
     from planner.schedule.training import training_schedule
 
@@ -63,7 +64,7 @@ def _simulate(plan: Plan, microbatches: int, schedule: PipelineSchedule | None) 
     training = replace(
         training, schedule=schedule or training.schedule, microbatches=microbatches or training.microbatches
     )
-    asked = replace(plan, options=replace(plan.options, training=training))
+    asked = with_training(plan, training)
     return simulate(asked, training_schedule(asked), microbatches=training.microbatches)
 
 

@@ -160,6 +160,7 @@ def upgrade() -> None:
         sa.Column("step_seconds", sa.Double(), nullable=True),
         sa.Column("lower_bound_seconds", sa.Double(), nullable=True),
         sa.Column("cost_sources", sa.JSON(), nullable=False),
+        sa.Column("pass_orders", sa.JSON(), nullable=False),
         sa.Column("peak_bytes", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["graph_id"], ["graphs.id"], name=op.f("fk_plans_graph_id")),

@@ -9,7 +9,7 @@ import pytest
 
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.evaluate import Evaluation, evaluate, objective_value
-from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
 from planner.partition.problem import PartitionProblem
 from planner.partition.training.memory import counted_microbatches, kept_microbatches
 from planner.partition.training.pipeline_order import Pass, device_orders
@@ -28,7 +28,7 @@ def halves(problem: PartitionProblem, replicas: tuple[tuple[int, ...], ...] = ()
     return evaluate(problem, replace(contiguous(problem, (0, 1, 2), (0, 1), ["", ""]), replicas=replicas))
 
 
-@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("schedule", NAMED_SCHEDULES)
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 8])
 @pytest.mark.parametrize("stages", [1, 2, 5])
 def test_what_is_kept_is_what_the_order_keeps(schedule: PipelineSchedule, microbatches: int, stages: int) -> None:
@@ -38,7 +38,7 @@ def test_what_is_kept_is_what_the_order_keeps(schedule: PipelineSchedule, microb
     assert counted == [kept_microbatches(training, stages, stage) for stage in range(stages)]
 
 
-@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("schedule", NAMED_SCHEDULES)
 @pytest.mark.parametrize("where", [[[0], [1], [2]], [[0], [1], [0], [1]], [[0, 1], [2]], [[0], [0], [1, 2]]], ids=str)
 def test_every_microbatch_passes_every_stage_once(schedule: PipelineSchedule, where: list[list[int]]) -> None:
     orders = device_orders(schedule, 5, where)

@@ -1,0 +1,248 @@
+"""Improves the orders of devices: moves passes within critical blocks, remembering which pairs changed places lately.
+
+Tabu search on the disjunctive graph of a job shop: neighbourhood and estimate of Balas and Vazacopoulos (1998), memory
+of Nowicki and Smutnicki (1996). A critical block is a run of passes of one device on a longest path; nothing shortens
+the step that leaves the order of every block as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planner.partition.placement.compiled import compiled
+from planner.partition.training.longest_path import places, starts, tails
+
+Array = np.ndarray[Any, Any]
+
+# Pairs of passes that changed places lately are looked up in a table of this size; a clash forbids a move too many.
+_TABLE = 1 << 16
+# For how many moves a pair may not change places again, and how much of that is drawn at random: of the usual tabu
+# tenures of job shops (8 to 14), and longer ones did no better on 40 random steps.
+_TENURE, _SPREAD = 8, 12
+
+
+@compiled
+def _random(state: Array, below: int) -> int:
+    """A linear congruential generator's next number: the same on every machine."""
+    state[0] = (state[0] * 1103515245 + 12345) % 2147483648
+    drawn: int = (state[0] >> 8) % below
+    return drawn
+
+
+@compiled
+def _longest_path(
+    value: float, offset: int, after: Array, start: Array, tail: Array, seconds: Array, arcs_from: Array,
+    out_target: Array, out_delay: Array, path: Array,
+) -> int:  # fmt: skip
+    """Fills in a path of length `value`, along devices where it can be; how many passes it has."""
+    length, number = 0, -1
+    for at in range(seconds.size):
+        candidate = (at + offset) % seconds.size
+        if start[candidate] == 0.0 and tail[candidate] == value:
+            number = candidate
+            break
+    while number >= 0:
+        path[length] = number
+        length += 1
+        following = -1
+        other = after[number]
+        if other >= 0 and start[other] == start[number] + seconds[number] and start[other] + tail[other] == value:
+            following = other
+        if following < 0:
+            for arc in range(arcs_from[number], arcs_from[number + 1]):
+                other = out_target[arc]
+                if start[other] == start[number] + out_delay[arc] and start[other] + tail[other] == value:
+                    following = other
+                    break
+        number = following
+    return length
+
+
+@compiled
+def _last_place(
+    number: int, wanted: int, sequence: Array, place: Array, device: Array, start: Array, lag: Array,
+    arcs_from: Array, out_target: Array,
+) -> int:  # fmt: skip
+    """How far back in its block, at most to place `wanted`, a pass may go without a circle.
+
+    It may not pass what waits for it. Whatever waits for one of these begins no sooner than that makes something.
+    """
+    reach = np.inf
+    for arc in range(arcs_from[number], arcs_from[number + 1]):
+        other = out_target[arc]
+        reach = min(reach, start[other] + lag[other])
+        if device[other] == device[number]:
+            wanted = min(wanted, place[other] - 1)
+    while wanted > place[number] and start[sequence[wanted]] >= reach:
+        wanted -= 1
+    return wanted
+
+
+@compiled
+def _first_place(
+    number: int, wanted: int, sequence: Array, place: Array, device: Array, start: Array, lag: Array,
+    arcs_into: Array, into_source: Array,
+) -> int:  # fmt: skip
+    """How far to the front of its block it may go, likewise."""
+    limit = -1.0
+    for arc in range(arcs_into[number], arcs_into[number + 1]):
+        other = into_source[arc]
+        limit = max(limit, start[other])
+        if device[other] == device[number]:
+            wanted = max(wanted, place[other] + 1)
+    while wanted < place[number] and start[sequence[wanted]] + lag[sequence[wanted]] <= limit:
+        wanted += 1
+    return wanted
+
+
+@compiled
+def _estimate(
+    moved: int, low: int, high: int, is_later: bool, sequence: Array, first: int, end: int, start: Array, tail: Array,
+    seconds: Array, closing: float, arcs_into: Array, into_source: Array, into_delay: Array, arcs_from: Array,
+    out_target: Array, out_delay: Array, heads: Array,
+) -> float:  # fmt: skip
+    """The longest path through places `low` to `high` of a device that has places `first` to `end`, once the pass at
+    one of the two has moved to the other, as if nothing else changed."""
+    last = sequence[low - 1] if low > first else -1
+    free = start[last] + seconds[last] if last >= 0 else 0.0
+    for position in range(low, high + 1):
+        number = _pass_at(position, moved, low, high, is_later, sequence)
+        begins = free
+        for arc in range(arcs_into[number], arcs_into[number + 1]):
+            begins = max(begins, start[into_source[arc]] + into_delay[arc])
+        heads[position] = begins
+        free = begins + seconds[number]
+    behind = tail[sequence[high + 1]] if high + 1 < end else closing
+    longest = 0.0
+    for position in range(high, low - 1, -1):
+        number = _pass_at(position, moved, low, high, is_later, sequence)
+        behind += seconds[number]
+        for arc in range(arcs_from[number], arcs_from[number + 1]):
+            behind = max(behind, out_delay[arc] + tail[out_target[arc]])
+        longest = max(longest, heads[position] + behind)
+    return longest
+
+
+@compiled
+def _pass_at(position: int, moved: int, low: int, high: int, is_later: bool, sequence: Array) -> int:
+    """The pass at a place once `moved` has gone from `low` to `high`, or, not later, from `high` to `low`."""
+    if is_later:
+        return moved if position == high else sequence[position + 1]
+    return moved if position == low else sequence[position - 1]
+
+
+@compiled
+def _is_forbidden(
+    moved: int, low: int, high: int, is_later: bool, sequence: Array, forbidden: Array, step: int
+) -> bool:
+    """Whether the move undoes a change of places that is too young."""
+    for position in range(low, high + 1):
+        other = sequence[position]
+        if other != moved:
+            pair = other * sequence.size + moved if is_later else moved * sequence.size + other
+            if forbidden[pair % _TABLE] >= step:
+                return True
+    return False
+
+
+@compiled
+def _move(moved: int, low: int, high: int, is_later: bool, sequence: Array, forbidden: Array, until: int) -> None:
+    if is_later:
+        for position in range(low, high):
+            sequence[position] = sequence[position + 1]
+            forbidden[(moved * sequence.size + sequence[position]) % _TABLE] = until
+        sequence[high] = moved
+    else:
+        for position in range(high, low, -1):
+            sequence[position] = sequence[position - 1]
+            forbidden[(sequence[position] * sequence.size + moved) % _TABLE] = until
+        sequence[low] = moved
+
+
+@compiled
+def improve(
+    sequence: Array, begin: Array, device: Array, seconds: Array, lag: Array, closing: Array, arcs_into: Array,
+    into_source: Array, into_delay: Array, arcs_from: Array, out_target: Array, out_delay: Array, target: float,
+    work: int, seed: int,
+) -> tuple[float, Array]:  # fmt: skip
+    """(least seconds, the sequence that has them). Ends at `target`, or once it has looked at `work` passes.
+
+    Seconds are whole numbers, so that paths compare exactly. Infinite where the first sequence is a deadlock.
+    """
+    num_passes = seconds.size
+    before, after = np.empty(num_passes, dtype=np.int64), np.empty(num_passes, dtype=np.int64)
+    turn, place = np.empty(num_passes, dtype=np.int64), np.empty(num_passes, dtype=np.int64)
+    start, tail, heads = np.empty(num_passes), np.empty(num_passes), np.empty(num_passes)
+    path, forbidden = np.empty(num_passes, dtype=np.int64), np.zeros(_TABLE, dtype=np.int64)
+    sequence, best_sequence, best = sequence.copy(), sequence.copy(), np.inf
+    state = np.array([seed])
+    step, spent = 0, 0
+    while True:
+        step += 1
+        spent += num_passes
+        places(sequence, begin, before, after)
+        count = starts(before, after, seconds, arcs_into, into_source, into_delay, arcs_from, out_target, start, turn)
+        if count < num_passes:
+            break
+        tails(after, device, closing, seconds, arcs_from, out_target, out_delay, turn, tail)
+        value = (start + tail).max()
+        if value < best:
+            best = value
+            best_sequence[:] = sequence
+        if best <= target or spent > work:
+            break
+        for position in range(num_passes):
+            place[sequence[position]] = position
+        offset = _random(state, num_passes)
+        length = _longest_path(value, offset, after, start, tail, seconds, arcs_from, out_target, out_delay, path)
+        least, chosen, chosen_to, seen = np.inf, -1, -1, 0
+        drawn, drawn_to = -1, -1
+        at = 0
+        while at < length:
+            end = at
+            while end + 1 < length and after[path[end]] == path[end + 1]:
+                end += 1
+            first, last = place[path[at]], place[path[end]]
+            at = end + 1
+            for position in range(first, last + 1):
+                number = sequence[position]
+                # To the block's end, one place later, to its start, one place earlier.
+                for way in range(4):
+                    is_later = way < 2
+                    if (way == 1 and position + 1 >= last) or (way == 3 and position - 1 <= first):
+                        continue
+                    if is_later:
+                        to = _last_place(
+                            number, last if way == 0 else position + 1, sequence, place, device, start, lag, arcs_from,
+                            out_target,
+                        )  # fmt: skip
+                    else:
+                        to = _first_place(
+                            number, first if way == 2 else position - 1, sequence, place, device, start, lag,
+                            arcs_into, into_source,
+                        )  # fmt: skip
+                    if to == position or (to > position) != is_later:
+                        continue
+                    low, high, owner = min(position, to), max(position, to), device[number]
+                    estimate = _estimate(
+                        number, low, high, is_later, sequence, begin[owner], begin[owner + 1], start, tail, seconds,
+                        closing[owner], arcs_into, into_source, into_delay, arcs_from, out_target, out_delay, heads,
+                    )  # fmt: skip
+                    seen += 1
+                    spent += high - low + 1
+                    if _random(state, seen) == 0:
+                        drawn, drawn_to = position, to
+                    if estimate < least and (
+                        estimate < best or not _is_forbidden(number, low, high, is_later, sequence, forbidden, step)
+                    ):
+                        least, chosen, chosen_to = estimate, position, to
+        if seen == 0:
+            break
+        if chosen < 0:
+            chosen, chosen_to = drawn, drawn_to
+        until = step + _TENURE + _random(state, _SPREAD)
+        low, high = min(chosen, chosen_to), max(chosen, chosen_to)
+        _move(sequence[chosen], low, high, chosen_to > chosen, sequence, forbidden, until)
+    return best, best_sequence

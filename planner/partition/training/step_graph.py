@@ -1,0 +1,205 @@
+"""The passes of a training step as numbered jobs of devices, and what each of them has to wait for, as arrays.
+
+Pass (kind, stage, microbatch) has the number (kind x stages + stage) x microbatches + microbatch: forward, backward (or
+backward for inputs, where it is split), backward for weights. It keeps its device from its first receive to its last
+send. An arc says how long after one pass began another may begin: what a pass makes is there when it has computed,
+before it is sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partition.problem import Floats, Integers
+from planner.partition.training.pipeline_order import Pass, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSeconds:
+    """Of one microbatch. What is received and sent backward are gradients."""
+
+    forward: float
+    backward: float
+    received: float
+    sent: float
+    gradients_received: float
+    gradients_sent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """Gradients that devices sum once all of them are done with their passes."""
+
+    devices: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStep:
+    """`copies` [stages]: devices, of which copy j of r takes the microbatches k with k mod r = j. `edges` lead from an
+    earlier stage to a later one, `gradient_edges` are those whose gradients come back."""
+
+    copies: tuple[tuple[int, ...], ...]
+    stages: tuple[StageSeconds, ...]
+    edges: tuple[tuple[int, int], ...]
+    gradient_edges: tuple[tuple[int, int], ...]
+    reductions: tuple[Reduction, ...] = ()
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arcs:
+    """Arc a leads from `source[a]` to `target[a]`, which begins `delay[a]` after it at the earliest; by target."""
+
+    source: Integers
+    target: Integers
+    delay: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepGraph:
+    """Arrays by pass [p]: the rank of its `device` in `device_ids`, the `seconds` that it takes there, and those until
+    what it makes is there (`lag`). `arcs_into` [p + 1] and `arcs_from` [p + 1] are where a pass's arcs begin, in `into`
+    and in `out`, which holds the same arcs by their source. `closing` [d]: seconds of the sums behind a device's last
+    pass."""
+
+    num_stages: int
+    microbatches: int
+    is_split: bool
+    device_ids: tuple[int, ...]
+    device: Integers
+    seconds: Floats
+    lag: Floats
+    into: Arcs
+    out: Arcs
+    arcs_into: Integers
+    arcs_from: Integers
+    closing: Floats
+
+    @property
+    def num_passes(self) -> int:
+        return int(self.seconds.size)
+
+    def sequence(self, orders: Mapping[int, Sequence[Step]]) -> tuple[Integers, Integers]:
+        """The passes of all devices, one device after another, and where each device's begin."""
+        lengths = [len(orders[device]) for device in self.device_ids]
+        numbers = [self._number(step) for device in self.device_ids for step in orders[device]]
+        return np.array(numbers, dtype=np.int64), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+    def orders(self, sequence: Integers) -> dict[int, tuple[Step, ...]]:
+        """The inverse of `sequence`."""
+        steps: dict[int, list[Step]] = {device: [] for device in self.device_ids}
+        names = _KINDS[self.is_split]
+        for number in sequence.tolist():
+            row, microbatch = divmod(number, self.microbatches)
+            kind, stage = divmod(row, self.num_stages)
+            steps[self.device_ids[self.device[number]]].append(Step(names[kind], stage, microbatch))
+        return {device: tuple(order) for device, order in steps.items()}
+
+    def _number(self, step: Step) -> int:
+        return (_NUMBERS[step.kind] * self.num_stages + step.stage) * self.microbatches + step.microbatch
+
+
+_KINDS = {
+    False: (Pass.FORWARD, Pass.BACKWARD),
+    True: (Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT),
+}
+_NUMBERS = {Pass.FORWARD: 0, Pass.BACKWARD: 1, Pass.BACKWARD_INPUT: 1, Pass.BACKWARD_WEIGHT: 2}
+FORWARD, BACKWARD, WEIGHT = range(3)
+
+
+def step_graph(step: TrainingStep, *, split: bool, most_kept: Sequence[int] = (), buffers: int = 0) -> StepGraph:
+    """With `most_kept` [stages], each copy takes its microbatches in order and keeps at most so many of them.
+
+    With `buffers`, a pass begins only when all but so many of the messages before its own were taken.
+    """
+    device_ids = tuple(dict.fromkeys(device for devices in step.copies for device in devices))
+    rank = {device: index for index, device in enumerate(device_ids)}
+    kinds = len(_KINDS[split])
+    seconds, lag = np.array([_durations(stage, split=split) for stage in step.stages]).transpose(1, 2, 0)
+    turns = range(step.microbatches)
+    device = np.array([[rank[own[k % len(own)]] for k in turns] for own in step.copies], dtype=np.int64)
+    arcs = _ArcList(len(step.stages), step.microbatches)
+    messages = [(FORWARD, source, target) for source, target in step.edges]
+    messages += [(BACKWARD, target, source) for source, target in step.gradient_edges]
+    for kind, source, target in messages:
+        arcs.add((kind, source), (kind, target), lag[kind, source])
+        if buffers and not set(step.copies[source]) & set(step.copies[target]):
+            between = math.lcm(len(step.copies[source]), len(step.copies[target]))
+            arcs.add((kind, target), (kind, source), 0.0, later=buffers * between)
+    for stage, own in enumerate(step.copies):
+        for kind in range(1, kinds):
+            arcs.add((kind - 1, stage), (kind, stage), seconds[kind - 1, stage])
+        if most_kept:
+            for kind in range(kinds):
+                arcs.add((kind, stage), (kind, stage), seconds[kind, stage], later=len(own))
+            room = most_kept[stage] * len(own)
+            arcs.add((kinds - 1, stage), (FORWARD, stage), seconds[kinds - 1, stage], later=room)
+    num_passes = kinds * len(step.stages) * step.microbatches
+    into, out = arcs.sorted()
+    return StepGraph(
+        num_stages=len(step.stages),
+        microbatches=step.microbatches,
+        is_split=split,
+        device_ids=device_ids,
+        device=np.tile(device.ravel(), kinds),
+        seconds=np.repeat(seconds.ravel(), step.microbatches),
+        lag=np.repeat(lag.ravel(), step.microbatches),
+        into=into,
+        out=out,
+        arcs_into=_begins(into.target, num_passes),
+        arcs_from=_begins(out.source, num_passes),
+        closing=_closing(step.reductions, rank),
+    )
+
+
+def _durations(stage: StageSeconds, *, split: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """By kind of pass: seconds on the device, and seconds until what it makes is there."""
+    forward = stage.received + stage.forward
+    backward = stage.gradients_received + stage.backward / (2 if split else 1)
+    weights = (stage.backward / 2,) if split else ()
+    return (forward + stage.sent, backward + stage.gradients_sent, *weights), (forward, backward, *weights)
+
+
+class _ArcList:
+    """Rows of arcs: from a kind of pass of a stage to another, each microbatch to the one `later` after it."""
+
+    def __init__(self, num_stages: int, microbatches: int) -> None:
+        self._num_stages, self._microbatches = num_stages, microbatches
+        self._ends: list[tuple[int, int, int]] = []
+        self._delays: list[float] = []
+
+    def add(self, source: tuple[int, int], target: tuple[int, int], delay: float, later: int = 0) -> None:
+        self._ends.append((self._number(*source), self._number(*target), later))
+        self._delays.append(delay)
+
+    def _number(self, kind: int, stage: int) -> int:
+        return (kind * self._num_stages + stage) * self._microbatches
+
+    def sorted(self) -> tuple[Arcs, Arcs]:
+        """By target, and by source."""
+        first, last, later = np.array(self._ends, dtype=np.int64).reshape(-1, 3).T[:, :, None]
+        turns = np.arange(self._microbatches)
+        there = turns < self._microbatches - later
+        source, target = (first + turns)[there], (last + later + turns)[there]
+        delay = np.broadcast_to(np.array(self._delays, dtype=np.float64)[:, None], there.shape)[there]
+        ways = np.lexsort((source, target)), np.lexsort((target, source))
+        into, out = (Arcs(source=source[way], target=target[way], delay=delay[way]) for way in ways)
+        return into, out
+
+
+def _begins(sorted_ends: Integers, num_passes: int) -> Integers:
+    return np.searchsorted(sorted_ends, np.arange(num_passes + 1)).astype(np.int64)
+
+
+def _closing(reductions: Sequence[Reduction], rank: Mapping[int, int]) -> Floats:
+    """Sums are in turn: each waits for the longest of its devices."""
+    closing = np.zeros(len(rank))
+    for reduction in reversed(reductions):
+        own = [rank[device] for device in reduction.devices]
+        closing[own] = closing[own].max() + reduction.seconds
+    return closing
