@@ -17,10 +17,10 @@ import numpy as np
 
 from planner.partition.objective import NAMED_SCHEDULES, PipelineSchedule
 from planner.partition.training.memory import counted_microbatches
+from planner.partition.training.named_orders import device_orders
 from planner.partition.training.orders import buffers
 from planner.partition.training.orders.best_order import best_order
 from planner.partition.training.orders.room import Room
-from planner.partition.training.pipeline_order import device_orders
 from planner.partition.training.step_graph import TrainingStep
 from planner.partition.training.step_time import step_seconds
 from tests.planner.partition.training.orders.random_steps import random_step

@@ -32,9 +32,10 @@ from planner.partition.problem import Booleans, Floats, Integers, PartitionProbl
 from planner.partition.recomputation.expansion import expanded
 from planner.partition.traffic import Traffic, traffic
 from planner.partition.training.memory import counted_microbatches, ring_seconds, tied_gradients
+from planner.partition.training.named_orders import device_orders
 from planner.partition.training.orders.best_order import best_order, quick_order
 from planner.partition.training.orders.room import Room
-from planner.partition.training.pipeline_order import Step, device_orders
+from planner.partition.training.pipeline_order import Step
 from planner.partition.training.step_graph import Reduction, StageSeconds, TrainingStep
 from planner.partition.training.step_time import step_seconds
 

@@ -24,17 +24,25 @@ class Objective(Enum):
 class PipelineSchedule(Enum):
     """The order of a training step's forward and backward passes.
 
-    GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019; interleaved: 2021. Zero bubble: ZB-H1 of Qi et al. 2023.
+    GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019; interleaved: 2021. Zero bubble, H1, H2 and V: Qi et al. 2023;
+    V-Half: 2024. Best: searched for the stages at hand.
     """
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
     INTERLEAVED = "interleaved_1f1b"
     ZERO_BUBBLE = "zero_bubble"
+    ZERO_BUBBLE_H2 = "zero_bubble_h2"
+    ZERO_BUBBLE_V = "zero_bubble_v"
+    V_HALF = "v_half"
     BEST = "best"
 
 
-NAMED_SCHEDULES = tuple(schedule for schedule in PipelineSchedule if schedule is not PipelineSchedule.BEST)
+# Those with a rule for devices of two stages in a V, and those with one for any stages on any devices.
+V_SCHEDULES = (PipelineSchedule.ZERO_BUBBLE_V, PipelineSchedule.V_HALF)
+NAMED_SCHEDULES = tuple(
+    schedule for schedule in PipelineSchedule if schedule not in (*V_SCHEDULES, PipelineSchedule.BEST)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from planner.partition.modes.saturate_host import saturate_host
 from planner.partition.modes.single import single
 from planner.partition.modes.size_based import size_based
 from planner.partition.modes.sparse_nn import sparse_nn
-from planner.partition.objective import Objective
+from planner.partition.modes.v_shaped import v_shaped
+from planner.partition.objective import V_SCHEDULES, Objective
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 
@@ -37,11 +38,17 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 }
 
 
+# Modes that may choose how many stages there are and where they stand.
+_FREE_TO_PLACE = ("optimal", "balanced")
+
+
 def partition(problem: PartitionProblem, request: Request) -> Assignment:
     """Deterministic. Raises OptionsError for what does not fit the problem, Infeasible if no assignment exists."""
     algorithm = ALGORITHMS.get(request.mode)
     if algorithm is None:
         raise OptionsError(f"mode {request.mode!r} is unknown; known are {', '.join(sorted(ALGORITHMS))}")
+    if problem.training and problem.training.schedule in V_SCHEDULES and request.mode in _FREE_TO_PLACE:
+        algorithm = v_shaped
     try:
         found = algorithm(problem, request)
     except (Infeasible, OptionsError) as error:

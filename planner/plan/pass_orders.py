@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from planner.errors import OptionsError
 from planner.partition.objective import PipelineSchedule
-from planner.partition.training.pipeline_order import Step, device_orders
+from planner.partition.training.named_orders import device_orders
+from planner.partition.training.pipeline_order import Step
 from planner.plan.plan import Plan
 
 

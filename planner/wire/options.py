@@ -54,6 +54,9 @@ _SCHEDULES: Mapping[int, PipelineSchedule] = {
     plan_pb2.PIPELINE_SCHEDULE_INTERLEAVED: PipelineSchedule.INTERLEAVED,
     plan_pb2.PIPELINE_SCHEDULE_ZERO_BUBBLE: PipelineSchedule.ZERO_BUBBLE,
     plan_pb2.PIPELINE_SCHEDULE_BEST: PipelineSchedule.BEST,
+    plan_pb2.PIPELINE_SCHEDULE_ZERO_BUBBLE_H2: PipelineSchedule.ZERO_BUBBLE_H2,
+    plan_pb2.PIPELINE_SCHEDULE_ZERO_BUBBLE_V: PipelineSchedule.ZERO_BUBBLE_V,
+    plan_pb2.PIPELINE_SCHEDULE_V_HALF: PipelineSchedule.V_HALF,
 }
 _RATES_FROM: Mapping[int, RatesFrom | None] = {
     plan_pb2.RATES_FROM_UNSPECIFIED: None,

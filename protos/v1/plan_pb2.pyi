@@ -86,6 +86,10 @@ class _PipelineScheduleEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     PIPELINE_SCHEDULE_ZERO_BUBBLE: _PipelineSchedule.ValueType  # 4
     PIPELINE_SCHEDULE_BEST: _PipelineSchedule.ValueType  # 5
     """The best order that is found for the plan's own seconds and memory; the plan holds it."""
+    PIPELINE_SCHEDULE_ZERO_BUBBLE_H2: _PipelineSchedule.ValueType  # 6
+    PIPELINE_SCHEDULE_ZERO_BUBBLE_V: _PipelineSchedule.ValueType  # 7
+    """These two need two stages on each device, in a V."""
+    PIPELINE_SCHEDULE_V_HALF: _PipelineSchedule.ValueType  # 8
 
 class PipelineSchedule(_PipelineSchedule, metaclass=_PipelineScheduleEnumTypeWrapper): ...
 
@@ -96,6 +100,10 @@ PIPELINE_SCHEDULE_INTERLEAVED: PipelineSchedule.ValueType  # 3
 PIPELINE_SCHEDULE_ZERO_BUBBLE: PipelineSchedule.ValueType  # 4
 PIPELINE_SCHEDULE_BEST: PipelineSchedule.ValueType  # 5
 """The best order that is found for the plan's own seconds and memory; the plan holds it."""
+PIPELINE_SCHEDULE_ZERO_BUBBLE_H2: PipelineSchedule.ValueType  # 6
+PIPELINE_SCHEDULE_ZERO_BUBBLE_V: PipelineSchedule.ValueType  # 7
+"""These two need two stages on each device, in a V."""
+PIPELINE_SCHEDULE_V_HALF: PipelineSchedule.ValueType  # 8
 Global___PipelineSchedule: typing_extensions.TypeAlias = PipelineSchedule
 
 class _Routing:

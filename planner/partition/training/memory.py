@@ -11,14 +11,16 @@ from planner.partition.training.pipeline_order import Pass, Step
 def kept_microbatches(training: Training, num_stages: int, stage: int) -> int:
     """Of stage `stage`, with one stage per device and no copies. Never grows with `stage`, nor shrinks with S.
 
-    GPipe: every one. 1F1B: S - stage. ZB-H1: S, since the weights' passes come late. The best order makes do with what
-    memory there is; plans for it are sought that have room for 1F1B.
+    GPipe: every one. 1F1B: S - stage. ZB-H1: S, since the weights' passes come late; ZB-H2: 2 S - 1. The best order
+    makes do with what memory there is; plans for it are sought that have room for 1F1B.
     """
     m = training.microbatches
     if training.schedule is PipelineSchedule.GPIPE:
         return m
     if training.schedule is PipelineSchedule.ZERO_BUBBLE:
         return min(m, num_stages)
+    if training.schedule is PipelineSchedule.ZERO_BUBBLE_H2:
+        return min(m, 2 * num_stages - 1)
     return min(m, num_stages - stage)
 
 

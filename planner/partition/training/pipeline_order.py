@@ -7,6 +7,10 @@
 - ZB-H1 (Qi et al. 2023): 1F1B whose backward passes are split, for inputs and for weights; stage s puts the weights'
   off by s microbatches, so that they fill the bubble while every stage keeps S microbatches. Several stages on a device
   run interleaved, their weights' passes at once.
+- ZB-H2 (Qi et al. 2023): twice as many passes ahead, weights put off by twice as many microbatches. No device waits
+  between its first pass and its last where all passes take as long; every stage keeps 2 S - 1.
+
+`v_orders.py` has the schedules for stages in a V, `named_orders.py` chooses.
 
 A copy j of r of a stage takes the microbatches k with k mod r = j.
 """
@@ -38,14 +42,13 @@ class Step:
     microbatch: int
 
 
-def device_orders(
+def pipeline_orders(
     schedule: PipelineSchedule, microbatches: int, devices_of_stage: Sequence[Sequence[int]]
-) -> dict[int, tuple[Step, ...]]:
-    """By device, in the order of their first stages. Linear in the steps, but for irregular interleavings.
+) -> dict[int, list[Step]]:
+    """By device, in the order of their first stages, as if no stage had copies.
 
-    For schedules that have a rule; `planner.partition.training.orders` searches the best order.
+    Linear in the steps, but for irregular interleavings.
     """
-    assert schedule is not PipelineSchedule.BEST, "the best order has no rule"
     stages_of: dict[int, list[int]] = {}
     for stage, devices in enumerate(devices_of_stage):
         for device in devices:
@@ -53,23 +56,10 @@ def device_orders(
     num_stages = len(devices_of_stage)
     if all(len(stages) == 1 for stages in stages_of.values()):
         whole = [_one_stage(schedule, num_stages, stage, microbatches) for stage in range(num_stages)]
-        orders = {device: whole[stages[0]] for device, stages in stages_of.items()}
-    elif schedule is PipelineSchedule.GPIPE:
-        orders = {device: _wave(stages, num_stages, microbatches) for device, stages in stages_of.items()}
-    else:
-        orders = _interleaved(stages_of, num_stages, microbatches, split=schedule is PipelineSchedule.ZERO_BUBBLE)
-    return {device: _share(order, device, devices_of_stage) for device, order in orders.items()}
-
-
-def is_split(schedule: PipelineSchedule) -> bool:
-    """Whether backward passes are split in two."""
-    return schedule is PipelineSchedule.ZERO_BUBBLE
-
-
-def _share(order: Sequence[Step], device: int, devices_of_stage: Sequence[Sequence[int]]) -> tuple[Step, ...]:
-    """The steps that fall to this copy."""
-    copy = {stage: list(devices).index(device) for stage, devices in enumerate(devices_of_stage) if device in devices}
-    return tuple(step for step in order if step.microbatch % len(devices_of_stage[step.stage]) == copy[step.stage])
+        return {device: whole[stages[0]] for device, stages in stages_of.items()}
+    if schedule is PipelineSchedule.GPIPE:
+        return {device: _wave(stages, num_stages, microbatches) for device, stages in stages_of.items()}
+    return _interleaved(stages_of, num_stages, microbatches, schedule)
 
 
 def _one_stage(schedule: PipelineSchedule, num_stages: int, stage: int, microbatches: int) -> list[Step]:
@@ -77,7 +67,9 @@ def _one_stage(schedule: PipelineSchedule, num_stages: int, stage: int, microbat
         return _wave([stage], num_stages, microbatches)
     ahead = min(num_stages - stage - 1, microbatches)
     if schedule is PipelineSchedule.ZERO_BUBBLE:
-        return _zero_bubble(stage, ahead, microbatches)
+        return _zero_bubble(stage, ahead, microbatches, put_off=stage)
+    if schedule is PipelineSchedule.ZERO_BUBBLE_H2:
+        return _zero_bubble(stage, min(2 * (num_stages - stage - 1), microbatches), microbatches, put_off=2 * stage)
     steps = [Step(Pass.FORWARD, stage, index) for index in range(ahead)]
     for index in range(microbatches):
         if index + ahead < microbatches:
@@ -86,7 +78,7 @@ def _one_stage(schedule: PipelineSchedule, num_stages: int, stage: int, microbat
     return steps
 
 
-def _zero_bubble(stage: int, ahead: int, microbatches: int) -> list[Step]:
+def _zero_bubble(stage: int, ahead: int, microbatches: int, *, put_off: int) -> list[Step]:
     steps = [Step(Pass.FORWARD, stage, index) for index in range(ahead)]
     weights = 0
     for index in range(microbatches):
@@ -94,7 +86,7 @@ def _zero_bubble(stage: int, ahead: int, microbatches: int) -> list[Step]:
         if not cooling:
             steps.append(Step(Pass.FORWARD, stage, index + ahead))
         steps.append(Step(Pass.BACKWARD_INPUT, stage, index))
-        if cooling or index >= stage:
+        if cooling or index >= put_off:
             steps.append(Step(Pass.BACKWARD_WEIGHT, stage, weights))
             weights += 1
     steps += [Step(Pass.BACKWARD_WEIGHT, stage, index) for index in range(weights, microbatches)]
@@ -112,13 +104,17 @@ def _wave(stages: Sequence[int], num_stages: int, microbatches: int) -> list[Ste
 
 
 def _interleaved(
-    stages_of: Mapping[int, Sequence[int]], num_stages: int, microbatches: int, *, split: bool
+    stages_of: Mapping[int, Sequence[int]], num_stages: int, microbatches: int, schedule: PipelineSchedule
 ) -> dict[int, list[Step]]:
     """As many passes ahead as Narayanan et al. give for regular shapes, more where others would deadlock."""
     num_devices, extra = len(stages_of), 0
+    split = schedule in (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2)
+    each = 4 if schedule is PipelineSchedule.ZERO_BUBBLE_H2 else 2
     while True:
         orders = {
-            device: _alternating(stages, num_devices, 2 * (num_devices - rank - 1) + extra, microbatches, split=split)
+            device: _alternating(
+                stages, num_devices, each * (num_devices - rank - 1) + extra, microbatches, split=split
+            )
             for rank, (device, stages) in enumerate(stages_of.items())
         }
         if extra >= num_stages * microbatches or _can_end(orders, num_stages, microbatches):

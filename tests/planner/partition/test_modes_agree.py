@@ -23,7 +23,7 @@ from planner.graph.ir import Graph
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import evaluate
 from planner.partition.modes.saturate_host import saturate_host
-from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
 from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.registry import ALGORITHMS, partition
 from planner.partition.request import Request
@@ -228,7 +228,7 @@ def test_the_verifier_takes_every_plan_of_every_mode(mode: str) -> None:
 def combinations_for(mode: str, seed: int) -> list[PlanOptions]:
     """Some of what may be asked of a mode; all of it over so many seeds."""
     modes = [one for one in modes_for(program(seed)) if one.name == mode]
-    schedules = [None, *PipelineSchedule]
+    schedules = [None, *NAMED_SCHEDULES, PipelineSchedule.BEST]
     return [
         PlanOptions(
             mode=one,

@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.partition.objective import NAMED_SCHEDULES
+from planner.partition.objective import NAMED_SCHEDULES, V_SCHEDULES
 from planner.partition.problem import Floats, Integers
 from planner.partition.training.memory import counted_microbatches
+from planner.partition.training.named_orders import device_orders
 from planner.partition.training.orders import buffers
 from planner.partition.training.orders.dispatch import dispatch
 from planner.partition.training.orders.exchange import improve
 from planner.partition.training.orders.lower_bound import arc_bounds, lower_bound
 from planner.partition.training.orders.room import Room, most_alone, most_of_copies, neighbours, shared, splits
-from planner.partition.training.pipeline_order import Pass, Step, device_orders
+from planner.partition.training.pipeline_order import Pass, Step
 from planner.partition.training.step_graph import BACKWARD, WEIGHT, Arcs, StepGraph, TrainingStep, step_graph
 from planner.partition.training.step_time import step_seconds
+from planner.partition.training.v_orders import stands_in_v
 
 Orders = Mapping[int, tuple[Step, ...]]
 
@@ -83,7 +85,7 @@ def quick_order(step: TrainingStep, room: Room) -> Orders:
 
 def _named(step: TrainingStep) -> Iterator[Orders]:
     """Backward passes split in two."""
-    for schedule in NAMED_SCHEDULES:
+    for schedule in (*NAMED_SCHEDULES, *(V_SCHEDULES if stands_in_v(step.copies) else ())):
         orders = device_orders(schedule, step.microbatches, step.copies)
         yield {device: tuple(_split(order)) for device, order in orders.items()}
 

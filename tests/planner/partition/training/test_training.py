@@ -12,7 +12,8 @@ from planner.partition.evaluate import Evaluation, evaluate, objective_value
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
 from planner.partition.problem import PartitionProblem
 from planner.partition.training.memory import counted_microbatches, kept_microbatches
-from planner.partition.training.pipeline_order import Pass, device_orders
+from planner.partition.training.named_orders import device_orders
+from planner.partition.training.pipeline_order import Pass
 from tests.planner.partition.problems import chain
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from planner.partition.objective import NAMED_SCHEDULES
 from planner.partition.training.memory import counted_microbatches
+from planner.partition.training.named_orders import device_orders
 from planner.partition.training.orders import buffers
 from planner.partition.training.orders.best_order import BestOrder, best_order, quick_order
 from planner.partition.training.orders.lower_bound import lower_bound
 from planner.partition.training.orders.room import Room, most_alone
-from planner.partition.training.pipeline_order import Pass, Step, device_orders
+from planner.partition.training.pipeline_order import Pass, Step
 from planner.partition.training.step_graph import Reduction, StageSeconds, TrainingStep, step_graph
 from planner.partition.training.step_time import step_seconds
 from tests.planner.partition.training.orders.exact_step import exact_seconds

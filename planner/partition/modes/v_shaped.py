@@ -1,0 +1,121 @@
+"""Two stages on each device, in a V, for the schedules that need them so; whatever mode is asked for that may choose.
+
+Segments of the program order: each device gets a share of the work that goes with its speed, half of it on the way
+there and half on the way back, for every number of devices; then cuts move while the objective falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from planner.errors import OptionsError
+from planner.partition.assignment import Assignment, contiguous
+from planner.partition.bounds.work import work_bound
+from planner.partition.infeasible import memory_shortage
+from planner.partition.objective import Objective
+from planner.partition.ordered.positions import allowed_positions
+from planner.partition.portfolio.score import Scored, score
+from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.request import Request
+
+# Evaluations for each number of devices: cuts of up to eight devices have settled by then.
+_EVALUATIONS = 200
+
+
+def v_shaped(problem: PartitionProblem, request: Request) -> Assignment:
+    """Raises OptionsError where so many stages cannot stand in a V, Infeasible where none fit. Deterministic."""
+    best: Scored | None = None
+    for num_devices in _numbers_of_devices(problem, request):
+        scored = _moved(problem, request, _spread(problem, num_devices))
+        if scored.is_better_than(best):
+            best = scored
+    if best is None:
+        raise memory_shortage(problem, request.mode, request.num_stages)
+    return replace(best.assignment, lower_bound_seconds=_bound(problem, request.objective, best.value))
+
+
+def _numbers_of_devices(problem: PartitionProblem, request: Request) -> Iterator[int]:
+    assert problem.training is not None
+    most = min(problem.num_devices, (allowed_positions(problem).size - 1) // 2)
+    asked = request.num_stages
+    if asked % 2 or asked > 2 * most or most < 1:
+        raise OptionsError(
+            f"mode {request.mode}: schedule {problem.training.schedule.value} needs two stages on each device; "
+            f"{asked or 2} stages asked for, and an even number up to {2 * most} can be had of {problem.num_devices} "
+            f"devices and {allowed_positions(problem).size} places to cut",
+            num_stages=asked,
+        )
+    return iter([asked // 2] if asked else range(1, most + 1))
+
+
+def _spread(problem: PartitionProblem, num_devices: int) -> Assignment:
+    """On the fastest devices, in the order of the inventory."""
+    seconds = np.where(np.isfinite(problem.work_seconds), problem.work_seconds, 0.0).sum(axis=1)
+    chosen = np.sort(np.argsort(seconds, kind="stable")[:num_devices])
+    speeds = 1.0 / np.maximum(seconds[chosen], np.finfo(np.float64).tiny ** 0.5)
+    shares = np.concatenate([speeds, speeds[::-1]]) / (2 * speeds.sum())
+    allowed = allowed_positions(problem)
+    ends = _distinct(np.searchsorted(_progress(problem)[allowed], np.cumsum(shares)[:-1]), allowed.size)
+    boundaries = (0, *allowed[ends].tolist(), problem.num_nodes)
+    devices = [*chosen.tolist(), *chosen[::-1].tolist()]
+    return contiguous(problem, boundaries, devices, [""] * len(devices))
+
+
+def _progress(problem: PartitionProblem) -> Floats:
+    """By position, from 0 to 1: how much of the work lies before it, over all devices; nodes count a little each."""
+    work = np.where(np.isfinite(problem.work_seconds), problem.work_seconds, 0.0).mean(axis=0)
+    work = work + (work.sum() or 1.0) * 1e-6 / problem.num_nodes
+    before: Floats = np.concatenate([[0.0], np.cumsum(work)]) / work.sum()
+    return before
+
+
+def _distinct(places: Integers, count: int) -> Integers:
+    """Ascending without repetition, between both ends."""
+    steps = np.arange(places.size)
+    ascending = np.maximum.accumulate(np.maximum(places, 1) - steps) + steps
+    limit = count - 1 - places.size + steps
+    return np.asarray(np.minimum(ascending, limit), dtype=np.int64)
+
+
+def _moved(problem: PartitionProblem, request: Request, start: Assignment) -> Scored:
+    """Each cut in turn as far as that is better, in strides that halve."""
+    allowed = allowed_positions(problem)
+    best, left = score(problem, start, request.objective), int(_EVALUATIONS * request.effort)
+    stride = max(1, allowed.size // (2 * start.num_stages))
+    while stride and left > 0:
+        improved = False
+        for cut in range(1, start.num_stages):
+            for way in (-stride, stride):
+                moved = _with_cut(problem, best.assignment, allowed, cut, way)
+                if moved is None:
+                    continue
+                left -= 1
+                scored = score(problem, moved, request.objective)
+                if scored.is_better_than(best) or (not best.fits and scored.fits):
+                    best, improved = scored, True
+        if not improved:
+            stride //= 2
+    return best
+
+
+def _with_cut(
+    problem: PartitionProblem, assignment: Assignment, allowed: Integers, cut: int, way: int
+) -> Assignment | None:
+    """With one cut so many places further; None where another one stands in between."""
+    starts = np.searchsorted(assignment.stage_of_node, np.arange(assignment.num_stages))
+    boundaries = [*starts.tolist(), problem.num_nodes]
+    place = int(np.searchsorted(allowed, boundaries[cut])) + way
+    if not 0 < place < allowed.size - 1 or not boundaries[cut - 1] < allowed[place] < boundaries[cut + 1]:
+        return None
+    boundaries[cut] = int(allowed[place])
+    return contiguous(problem, boundaries, assignment.device_of_stage, assignment.reasons)
+
+
+def _bound(problem: PartitionProblem, objective: Objective, value: float) -> float | None:
+    """Work divided at will."""
+    assert problem.training is not None
+    turns = {Objective.THROUGHPUT: 1, Objective.STEP_TIME: problem.training.microbatches}.get(objective)
+    return min(value, turns * work_bound(problem)) if turns else None
