@@ -24,6 +24,9 @@ class Settings(BaseSettings):
     database_url: str = Field("", description="sqlite:///... or postgresql://...; empty: planner.db in data_dir")
     blob_url: str = Field("", description="file:///... or s3://...; empty: the folder blobs in data_dir")
     lease_seconds: float = Field(10.0, gt=0, description="a daemon that is silent for longer is gone")
+    claim_seconds: float = Field(
+        5.0, gt=0, description="a planner that is silent for longer loses its work to others on its database"
+    )
     plan_workers: int = Field(2, ge=1, le=64, description="plans computed at the same time, one process each")
     plan_timeout_seconds: float = Field(3600.0, gt=0, description="a plan that takes longer has failed")
     max_pending_plans: int = Field(1000, ge=1, description="plans that may wait for a worker; more are refused")

@@ -50,6 +50,7 @@ class Computing:
         self._context.set_forkserver_preload(PRELOADED)
         # Now, so that it loads while the server starts: the first call then finds it ready.
         forkserver.ensure_running()
+        self.num_workers = num_workers
         self._turns = asyncio.Semaphore(num_workers)
 
     def turn(self) -> asyncio.Semaphore:

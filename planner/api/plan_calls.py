@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner.api.graph_calls import graph_source
 from planner.api.identity import fingerprint, new_id
-from planner.api.plan_runner import PlanJob, PlanRunner
+from planner.api.plan_runner import PlanRunner
 from planner.api.records import operation_to_proto, plan_summary_to_proto
 from planner.cost.inventory import Inventory
 from planner.errors import InvalidArgument, NotFound, ResourceExhausted
@@ -19,7 +17,7 @@ from planner.plan.options import PlanOptions, RatesFrom
 from planner.settings import Settings
 from planner.store.daemons import list_live_daemons
 from planner.store.database import Database
-from planner.store.graphs import GraphRecord, get_graph
+from planner.store.graphs import get_graph
 from planner.store.inventories import InventoryRecord, add_inventory, get_inventory
 from planner.store.operations import OperationState, PlanOperation, add_operation, count_open, get_operation
 from planner.store.paging import parse_page
@@ -38,17 +36,21 @@ class PlanCalls:
     _settings: Settings
     _database: Database
     _runner: PlanRunner
-    _creations: set[asyncio.Task[str]]
 
     async def CreatePlan(self, request: planner_pb2.CreatePlanRequest, _: Any) -> planner_pb2.PlanOperation:
         options = options_from_proto(request.options)
         if request.WhichOneof("devices") is None:
             raise InvalidArgument("name the devices: inventory, inventory_id or registered")
-        # A client that hangs up must not leave an operation behind that nobody runs.
-        creation = asyncio.ensure_future(self._create_plan(request, options))
-        self._creations.add(creation)
-        creation.add_done_callback(self._creations.discard)
-        return await self._operation(await asyncio.shield(creation))
+        now = datetime.now(UTC)
+
+        async def create(session: AsyncSession) -> str:
+            return await self._add(session, request, options, now)
+
+        operation_id, _ = await create_once(
+            self._database, "CreatePlan", request.request_id, fingerprint(request), now, create
+        )
+        self._runner.wake()
+        return await self._operation(operation_id)
 
     async def GetPlanOperation(self, request: planner_pb2.GetPlanOperationRequest, _: Any) -> planner_pb2.PlanOperation:
         return await self._operation(request.operation_id)
@@ -93,24 +95,9 @@ class PlanCalls:
         async with self._database.reading() as session:
             return operation_to_proto(await get_operation(session, operation_id))
 
-    async def _create_plan(self, request: planner_pb2.CreatePlanRequest, options: PlanOptions) -> str:
-        now = datetime.now(UTC)
-        jobs: list[PlanJob] = []
-
-        async def create(session: AsyncSession) -> str:
-            jobs[:] = [await self._add(session, request, options, now)]
-            return jobs[0].operation_id
-
-        operation_id, made = await create_once(
-            self._database, "CreatePlan", request.request_id, fingerprint(request), now, create
-        )
-        if made:
-            self._runner.submit(jobs[0])
-        return operation_id
-
     async def _add(
         self, session: AsyncSession, request: planner_pb2.CreatePlanRequest, options: PlanOptions, now: datetime
-    ) -> PlanJob:
+    ) -> str:
         if await count_open(session) >= self._settings.max_pending_plans:
             raise ResourceExhausted(f"{self._settings.max_pending_plans} plans are waiting already; try again later")
         graph = await get_graph(session, request.graph_id)
@@ -122,22 +109,11 @@ class PlanCalls:
             id=new_id("plan"),
             graph_id=graph.id,
             inventory_id=inventory_id,
-            mode=options.mode.name,
+            options=options,
             created_at=now,
         )
         await add_operation(session, operation)
-        return self._job(operation, graph, inventory, options)
-
-    def _job(self, operation: PlanOperation, graph: GraphRecord, inventory: Inventory, options: PlanOptions) -> PlanJob:
-        return PlanJob(
-            operation_id=operation.id,
-            inventory_id=operation.inventory_id,
-            source=graph_source(self._settings, graph.sha256),
-            graph_id=graph.id,
-            inventory=inventory,
-            options=options,
-            rates_from=options.rates_from or RatesFrom(self._settings.rates_from),
-        )
+        return operation.id
 
 
 async def _inventory(

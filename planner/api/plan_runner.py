@@ -1,9 +1,10 @@
-"""Runs plan operations: each waits for its turn, is computed in a process of its own, and ends in the database."""
+"""Plan operations, computed by whichever planner is free: claimed in the database, each in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -11,88 +12,120 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.computing import ComputationFailed, Computing
+from planner.api.graph_calls import graph_source
 from planner.api.identity import new_id
 from planner.api.tasks import GraphSource, compute_plan
 from planner.cost.calibration import Calibration
 from planner.cost.inventory import Inventory
 from planner.cost.measured import MeasuredTimes
-from planner.errors import PlannerError, ResourceExhausted, Unavailable
-from planner.plan.options import PlanOptions, RatesFrom
+from planner.errors import PlannerError
+from planner.plan.options import RatesFrom
+from planner.settings import Settings
 from planner.store.database import Database
 from planner.store.deployment_records import Failure
 from planner.store.failures import failure_of
+from planner.store.graphs import get_graph
+from planner.store.inventories import get_inventory
 from planner.store.operations import (
+    Claim,
     OperationState,
     PlanOperation,
+    claim_operation,
     end_operation,
-    fail_open_operations,
     get_operation,
-    start_operation,
+    give_back_operations,
+    list_ended,
+    renew_operations,
 )
 from planner.store.plans import add_plan
 from planner.store.profiles import calibrations_for, times_for
 
-Facts = tuple[tuple[MeasuredTimes, ...], tuple[Calibration, ...]]
-# How often an operation that no task here computes is looked at while somebody waits for it.
-POLL_SECONDS = 0.5
+# From one look at the database to the next, for what other planners leave, end or ask for.
+PERIOD_SECONDS = 0.5
+# A plan whose planners died this often is most likely what kills them.
+MOST_CLAIMS = 20
 
 log = structlog.get_logger(__name__)
-
-RESTARTED = Failure(
-    reason="SERVER_RESTARTED",
-    message="the planner stopped before the plan was computed; ask for it again with a new request_id",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanJob:
-    """All that a worker needs, and where the result belongs. `rates_from` is the request's, else the server's."""
+    """All that a worker needs besides the operation."""
 
-    operation_id: str
-    inventory_id: str
     source: GraphSource
-    graph_id: str
     inventory: Inventory
-    options: PlanOptions
-    rates_from: RatesFrom
+    measured: tuple[MeasuredTimes, ...]
+    calibrations: tuple[Calibration, ...]
+
+
+class PlannersDied(PlannerError):
+    reason = "PLANNERS_DIED"
 
 
 class PlanRunner:
-    def __init__(self, database: Database, computing: Computing, timeout_seconds: float) -> None:
+    """`start`, or `run` in a task, claims and computes; the other calls work without it, for another planner may."""
+
+    def __init__(self, database: Database, computing: Computing, settings: Settings) -> None:
+        self.planner_id = new_id("planner")
         self._database = database
         self._computing = computing
-        self._timeout_seconds = timeout_seconds
+        self._settings = settings
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._wake = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
 
-    async def recover(self) -> None:
-        """Ends what a server that died left open."""
-        async with self._database.session() as session:
-            num_failed = await fail_open_operations(session, RESTARTED, _now())
-        if num_failed:
-            log.warning("operations failed by a restart", num_operations=num_failed)
+    async def start(self) -> None:
+        """Takes up what was left on a database that no other planner can be on, and runs until `close`."""
+        if not self._database.is_shared:
+            async with self._database.session() as session:
+                await give_back_operations(session, None)
+        self._running = asyncio.create_task(self.run())
 
-    def submit(self, job: PlanJob) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(job), name=job.operation_id)
-        self._tasks[job.operation_id] = task
-        task.add_done_callback(self._forget(job.operation_id))
+    async def run(self) -> None:
+        """Until cancelled. A database that is away is waited for; what is being computed goes on meanwhile."""
+        while True:
+            self._wake.clear()
+            try:
+                # One that hangs for longer is given up: the next may find another connection.
+                async with asyncio.timeout(self._settings.claim_seconds):
+                    await self._attend()
+            except (PlannerError, TimeoutError) as error:
+                log.warning("no plans are claimed", message=str(error) or "the database does not answer")
+            except Exception:
+                log.exception("claiming plans")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD_SECONDS):
+                    await self._wake.wait()
+
+    def wake(self) -> None:
+        """There is an operation to claim."""
+        self._wake.set()
 
     async def wait(self, operation_id: str, timeout_seconds: float) -> PlanOperation:
         """The operation once it has ended, or as it stands after `timeout_seconds`: never before."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + timeout_seconds
-        while True:
-            task = self._tasks.get(operation_id)
-            if task is not None:
-                await asyncio.wait({task}, timeout=max(0.0, ends_at - loop.time()))
-            async with self._database.reading() as session:
-                operation = await get_operation(session, operation_id)
-            remaining_seconds = ends_at - loop.time()
-            if operation.state.ended or remaining_seconds <= 0:
-                return operation
-            await asyncio.sleep(min(POLL_SECONDS, remaining_seconds))
+        ended = asyncio.Event()
+        self._waiters[operation_id].add(ended)
+        try:
+            while True:
+                ended.clear()
+                async with self._database.reading() as session:
+                    operation = await get_operation(session, operation_id)
+                remaining_seconds = ends_at - loop.time()
+                if operation.state.ended or remaining_seconds <= 0:
+                    return operation
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(remaining_seconds):
+                        await ended.wait()
+        finally:
+            self._waiters[operation_id].discard(ended)
+            if not self._waiters[operation_id]:
+                del self._waiters[operation_id]
 
     async def cancel(self, operation_id: str) -> PlanOperation:
-        """Kills the computation. An operation that has ended stays as it is."""
+        """Kills the computation, also that of another planner. An operation that has ended stays as it is."""
         async with self._database.session() as session:
             await get_operation(session, operation_id)
             await end_operation(session, operation_id, OperationState.CANCELLED, _now())
@@ -101,13 +134,50 @@ class PlanRunner:
             return await get_operation(session, operation_id)
 
     async def close(self) -> None:
-        """What cannot be written now is ended by the next server's `recover`."""
+        """What is not computed yet is given back: another planner has it at once, or the next that starts here."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})
         await self._kill(list(self._tasks))
         try:
             async with self._database.session() as session:
-                await fail_open_operations(session, RESTARTED, _now())
-        except (Unavailable, ResourceExhausted) as error:
-            log.warning("operations stay open", message=error.message)
+                await give_back_operations(session, self.planner_id)
+        except PlannerError as error:
+            log.warning("operations stay claimed", message=error.message)
+
+    async def _attend(self) -> None:
+        async with self._database.session() as session:
+            held = await renew_operations(session, self.planner_id, self._settings.claim_seconds)
+            # Where a commit was not confirmed, the claim stands and nobody works on it.
+            if unknown := held - self._tasks.keys():
+                await give_back_operations(session, self.planner_id, unknown)
+        # Cancelled by a call, or another planner's now.
+        await self._kill([operation_id for operation_id in self._tasks if operation_id not in held])
+        await self._tell_ended()
+        while len(self._tasks) < self._computing.num_workers and (claim := await self._claim()) is not None:
+            self._start(claim)
+
+    async def _claim(self) -> Claim | None:
+        async with self._database.session() as session:
+            return await claim_operation(session, self.planner_id, self._settings.claim_seconds, _now())
+
+    def _start(self, claim: Claim) -> None:
+        operation_id = claim.operation.id
+        task = asyncio.create_task(self._run(claim), name=operation_id)
+        self._tasks[operation_id] = task
+        task.add_done_callback(lambda done: self._forget(operation_id, done))
+
+    async def _tell_ended(self) -> None:
+        if not self._waiters:
+            return
+        async with self._database.reading() as session:
+            ended = await list_ended(session, self._waiters)
+        for operation_id in ended:
+            self._tell(operation_id)
+
+    def _tell(self, operation_id: str) -> None:
+        for waiter in self._waiters.get(operation_id, ()):
+            waiter.set()
 
     async def _kill(self, operation_ids: list[str]) -> None:
         tasks = [task for operation_id in operation_ids if (task := self._tasks.get(operation_id))]
@@ -116,65 +186,67 @@ class PlanRunner:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _run(self, job: PlanJob) -> None:
+    async def _run(self, claim: Claim) -> None:
         try:
-            async with self._computing.turn():
-                await self._compute(job)
+            await self._compute(claim)
         except PlannerError as error:
-            await self._fail(job.operation_id, _failure(error, job.operation_id))
+            await self._fail(claim, _failure(error, claim.operation.id))
         except Exception as error:
-            incident = _incident(job.operation_id, exc_info=error)
-            await self._fail(job.operation_id, incident)
+            await self._fail(claim, _incident(claim.operation.id, exc_info=error))
 
-    async def _compute(self, job: PlanJob) -> None:
-        facts = await self._database.persist(lambda session: _begin(session, job))
-        if facts is None:
-            return
-        measured, calibrations = facts
+    async def _compute(self, claim: Claim) -> None:
+        operation = claim.operation
+        if claim.fence > MOST_CLAIMS:
+            raise PlannersDied(
+                f"{MOST_CLAIMS} planners ended while they computed this plan; ask for it with fewer devices or nodes"
+            )
+        job = await self._database.persist(lambda session: self._prepare(session, operation))
         plan = await self._computing.run(
-            self._timeout_seconds,
+            self._settings.plan_timeout_seconds,
             compute_plan,
             job.source,
-            job.graph_id,
+            operation.graph_id,
             job.inventory,
-            job.options,
-            measured,
-            calibrations,
+            operation.options,
+            job.measured,
+            job.calibrations,
         )
         ended_at = _now()
 
         async def succeed(session: AsyncSession) -> None:
-            if await end_operation(session, job.operation_id, OperationState.SUCCEEDED, ended_at):
-                await add_plan(session, job.operation_id, plan, job.inventory_id, ended_at)
+            if await end_operation(session, operation.id, OperationState.SUCCEEDED, ended_at, fence=claim.fence):
+                await add_plan(session, operation.id, plan, operation.inventory_id, ended_at)
 
         await self._database.persist(succeed)
 
-    async def _fail(self, operation_id: str, failure: Failure) -> None:
-        log.info("plan failed", operation_id=operation_id, reason=failure.reason, message=failure.message)
-        ended_at = _now()
-        await self._database.persist(
-            lambda session: end_operation(session, operation_id, OperationState.FAILED, ended_at, failure)
+    async def _prepare(self, session: AsyncSession, operation: PlanOperation) -> PlanJob:
+        graph = await get_graph(session, operation.graph_id)
+        inventory = (await get_inventory(session, operation.inventory_id)).inventory
+        kinds = [device.kind for device in inventory.devices]
+        options = operation.options
+        rates_from = options.rates_from or RatesFrom(self._settings.rates_from)
+        return PlanJob(
+            source=graph_source(self._settings, graph.sha256),
+            inventory=inventory,
+            measured=await times_for(session, graph.id, kinds),
+            calibrations=await calibrations_for(session, kinds, rates_from, options.rates_from_profiles),
         )
 
-    def _forget(self, operation_id: str) -> Callable[[asyncio.Task[None]], None]:
-        def forget(task: asyncio.Task[None]) -> None:
-            self._tasks.pop(operation_id, None)
-            if not task.cancelled() and task.exception() is not None:
-                log.error("operation could not be ended", operation_id=operation_id, exc_info=task.exception())
+    async def _fail(self, claim: Claim, failure: Failure) -> None:
+        operation_id, ended_at = claim.operation.id, _now()
+        log.info("plan failed", operation_id=operation_id, reason=failure.reason, message=failure.message)
+        await self._database.persist(
+            lambda session: end_operation(
+                session, operation_id, OperationState.FAILED, ended_at, failure, fence=claim.fence
+            )
+        )
 
-        return forget
-
-
-async def _begin(session: AsyncSession, job: PlanJob) -> Facts | None:
-    """What was measured so far; None where the operation has ended already."""
-    if not await start_operation(session, job.operation_id, _now()):
-        operation = await get_operation(session, job.operation_id)
-        if operation.state is not OperationState.RUNNING:
-            return None
-    kinds = [device.kind for device in job.inventory.devices]
-    measured = await times_for(session, job.graph_id, kinds)
-    calibrations = await calibrations_for(session, kinds, job.rates_from, job.options.rates_from_profiles)
-    return measured, calibrations
+    def _forget(self, operation_id: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(operation_id, None)
+        self._tell(operation_id)
+        self.wake()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("operation could not be ended", operation_id=operation_id, exc_info=task.exception())
 
 
 def _failure(error: PlannerError, operation_id: str) -> Failure:

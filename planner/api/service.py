@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from access.files import WatchedCredentials
 from planner.api.blob_calls import BlobCalls
 from planner.api.computing import Computing
@@ -50,4 +48,3 @@ class PlannerService(
         self._dispatcher = dispatcher
         self._credentials = credentials
         self._upload_locks = UploadLocks()
-        self._creations: set[asyncio.Task[str]] = set()

@@ -67,6 +67,11 @@ class Database:
         on_disk = self.url.get_backend_name() == "sqlite" and name and name != ":memory:"
         return Path(name).absolute() if name and on_disk else None
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other planners may be on it. On SQLite there is one."""
+        return self.url.get_backend_name() != "sqlite"
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
         async with self._transaction(self._sessions) as session:

@@ -1,16 +1,23 @@
-"""Plan operations: asked for, computed, ended. Each move is one guarded UPDATE, so that an ended one never changes."""
+"""Plan operations: asked for, claimed by a planner, computed, ended. An ended one never changes.
+
+The rows are the queue: whichever planner is free claims the oldest that waits, or that a planner left behind which fell
+silent.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
-from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy import CursorResult, and_, func, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import NotFound
+from planner.plan.options import PlanOptions
+from planner.plan.options_document import options_document, options_from_document
+from planner.store.claims import claim_next, give_back, renew_claims
 from planner.store.deployment_records import Failure
 from planner.store.failures import failure_columns, failure_from_row
 from planner.store.tables import PlanOperationRow
@@ -29,6 +36,7 @@ class OperationState(Enum):
 
 
 _OPEN = (OperationState.PENDING, OperationState.RUNNING)
+_IS_OPEN = PlanOperationRow.state.in_([state.value for state in _OPEN])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +46,19 @@ class PlanOperation:
     id: str
     graph_id: str
     inventory_id: str
-    mode: str
+    options: PlanOptions
     created_at: datetime
     state: OperationState = OperationState.PENDING
     failure: Failure | None = None
     ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A planner's right to end the operation; whoever claims it later has a higher fence."""
+
+    operation: PlanOperation
+    fence: int
 
 
 async def add_operation(session: AsyncSession, operation: PlanOperation) -> None:
@@ -51,7 +67,8 @@ async def add_operation(session: AsyncSession, operation: PlanOperation) -> None
             id=operation.id,
             graph_id=operation.graph_id,
             inventory_id=operation.inventory_id,
-            mode=operation.mode,
+            mode=operation.options.mode.name,
+            options=options_document(operation.options),
             state=operation.state.value,
             created_at=operation.created_at,
         )
@@ -63,48 +80,80 @@ async def get_operation(session: AsyncSession, operation_id: str) -> PlanOperati
     row = await session.get(PlanOperationRow, operation_id)
     if row is None:
         raise NotFound(f"no plan operation has the id {operation_id[:80]!r}; CreatePlan gives one")
+    return _record(row)
+
+
+async def count_open(session: AsyncSession) -> int:
+    query = select(func.count()).where(_IS_OPEN)
+    return (await session.execute(query)).scalar_one()
+
+
+async def claim_operation(session: AsyncSession, planner_id: str, claim_seconds: float, now: datetime) -> Claim | None:
+    """The oldest that nobody works on, RUNNING from now on; None where there is none."""
+    row = await claim_next(
+        session,
+        PlanOperationRow,
+        planner_id,
+        claim_seconds,
+        _IS_OPEN,
+        PlanOperationRow.created_at.asc(),
+        PlanOperationRow.id.asc(),
+    )
+    if row is None:
+        return None
+    row.state = OperationState.RUNNING.value
+    row.started_at = row.started_at or now
+    return Claim(operation=_record(row), fence=row.fence)
+
+
+async def renew_operations(session: AsyncSession, planner_id: str, claim_seconds: float) -> frozenset[str]:
+    """The ids of those that are still this planner's and have not ended."""
+    return await renew_claims(session, PlanOperationRow, planner_id, claim_seconds, _IS_OPEN)
+
+
+async def give_back_operations(
+    session: AsyncSession, planner_id: str | None, operation_ids: Iterable[str] | None = None
+) -> None:
+    """They wait again: all of the planner's, or those named, or, where it is None, everybody's."""
+    of_whom = _IS_OPEN if planner_id is None else and_(_IS_OPEN, PlanOperationRow.claimed_by == planner_id)
+    if operation_ids is not None:
+        of_whom = and_(of_whom, PlanOperationRow.id.in_(tuple(operation_ids)))
+    await give_back(session, PlanOperationRow, of_whom, state=OperationState.PENDING.value)
+
+
+async def list_ended(session: AsyncSession, operation_ids: Iterable[str]) -> frozenset[str]:
+    query = select(PlanOperationRow.id).where(PlanOperationRow.id.in_(tuple(operation_ids)), not_(_IS_OPEN))
+    return frozenset(await session.scalars(query))
+
+
+async def end_operation(
+    session: AsyncSession,
+    operation_id: str,
+    state: OperationState,
+    now: datetime,
+    failure: Failure | None = None,
+    *,
+    fence: int | None = None,
+) -> bool:
+    """False where it has ended already, or, with `fence`, where another planner has claimed it since."""
+    columns = failure_columns(failure) if failure else {}
+    statement = update(PlanOperationRow).where(PlanOperationRow.id == operation_id, _IS_OPEN)
+    if fence is not None:
+        statement = statement.where(PlanOperationRow.fence == fence)
+    statement = statement.values(state=state.value, ended_at=now, claimed_by=None, claimed_until=None, **columns)
+    result = await session.execute(statement.execution_options(synchronize_session=False))
+    assert isinstance(result, CursorResult)
+    return result.rowcount == 1
+
+
+def _record(row: PlanOperationRow) -> PlanOperation:
     return PlanOperation(
         id=row.id,
         graph_id=row.graph_id,
         inventory_id=row.inventory_id,
-        mode=row.mode,
+        options=options_from_document(row.options),
         created_at=row.created_at,
         state=OperationState(row.state),
         failure=failure_from_row(row),
         ended_at=row.ended_at,
     )
-
-
-async def count_open(session: AsyncSession) -> int:
-    query = select(func.count()).where(PlanOperationRow.state.in_([state.value for state in _OPEN]))
-    return (await session.execute(query)).scalar_one()
-
-
-async def start_operation(session: AsyncSession, operation_id: str, now: datetime) -> bool:
-    """False where it is not waiting any more."""
-    return await _move(session, operation_id, (OperationState.PENDING,), state="running", started_at=now) == 1
-
-
-async def end_operation(
-    session: AsyncSession, operation_id: str, state: OperationState, now: datetime, failure: Failure | None = None
-) -> bool:
-    """False where it has ended already."""
-    columns = failure_columns(failure) if failure else {}
-    return await _move(session, operation_id, _OPEN, state=state.value, ended_at=now, **columns) == 1
-
-
-async def fail_open_operations(session: AsyncSession, failure: Failure, now: datetime) -> int:
-    """Ends all that a server which died left open; returns how many."""
-    return await _move(session, None, _OPEN, state="failed", ended_at=now, **failure_columns(failure))
-
-
-async def _move(
-    session: AsyncSession, operation_id: str | None, before: tuple[OperationState, ...], **columns: Any
-) -> int:
-    statement = update(PlanOperationRow).where(PlanOperationRow.state.in_([state.value for state in before]))
-    if operation_id is not None:
-        statement = statement.where(PlanOperationRow.id == operation_id)
-    statement = statement.values(**columns).execution_options(synchronize_session=False)
-    result = await session.execute(statement)
-    assert isinstance(result, CursorResult)
-    return result.rowcount

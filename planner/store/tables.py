@@ -62,6 +62,15 @@ class FailureColumns:
     failure_metadata: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
+class ClaimColumns:
+    """The planner that works on the row, until when unless it renews that, and how often the row was claimed."""
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    claimed_by: Mapped[str | None]
+    claimed_until: Mapped[datetime | None]
+    fence: Mapped[int] = mapped_column(default=0)
+
+
 class DeviceColumns:
     """The numbers of a device, as in planner.cost.inventory.Device."""
 
@@ -126,14 +135,17 @@ class InventoryLinkRow(Row):
     latency_seconds: Mapped[float]
 
 
-class PlanOperationRow(FailureColumns, Row):
-    """`state` is pending, running, succeeded, failed or cancelled; `id` is the plan's too."""
+class PlanOperationRow(ClaimColumns, FailureColumns, Row):
+    """`state` is pending, running, succeeded, failed or cancelled; `id` is the plan's too.
+
+    `options` holds all that was asked for, as planner.plan.options_document gives it.
+    """
 
     __tablename__ = "plan_operations"
-    id: Mapped[str] = mapped_column(primary_key=True)
     graph_id: Mapped[str] = mapped_column(ForeignKey("graphs.id"))
     inventory_id: Mapped[str] = mapped_column(ForeignKey("inventories.id"))
     mode: Mapped[str]
+    options: Mapped[dict[str, Any]]
     state: Mapped[str] = mapped_column(index=True)
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]

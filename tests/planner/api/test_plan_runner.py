@@ -13,16 +13,26 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
 from planner.api.identity import new_id
-from planner.api.plan_runner import PlanRunner
+from planner.api.plan_runner import MOST_CLAIMS, PlanRunner
 from planner.api.service import PlannerService
 from planner.errors import Infeasible, InvalidArgument, NotFound, ResourceExhausted
+from planner.plan.options import BalancedMode, PlanOptions
 from planner.settings import Settings
 from planner.store.graphs import GraphRecord, add_graph
-from planner.store.operations import OperationState, PlanOperation, end_operation, get_operation
+from planner.store.inventories import InventoryRecord, add_inventory
+from planner.store.operations import (
+    OperationState,
+    PlanOperation,
+    add_operation,
+    claim_operation,
+    end_operation,
+)
 from planner.store.tables import PlanOperationRow
+from planner.wire.inventory import inventory_from_proto
 from protos.v1 import planner_pb2
 from tests.contract.calls import balanced, inventory_message
 from tests.contract.graphs import chain_bytes
@@ -69,8 +79,11 @@ class World:
         self.planner = planner
         self.graph_id = graph_id
         self.computing = ScriptedComputing()
-        self.runner = PlanRunner(planner.database, self.computing, WAIT_SECONDS)
+        self.runner = self.another_runner()
         self.service: PlannerService = planner.service(self.runner)
+
+    def another_runner(self) -> PlanRunner:
+        return PlanRunner(self.planner.database, self.computing, self.planner.settings)
 
     async def ask(self, **fields: Any) -> planner_pb2.PlanOperation:
         fields = {"graph_id": self.graph_id, "inventory": inventory_message(), "options": balanced(), **fields}
@@ -98,6 +111,29 @@ class World:
         return operation
 
 
+async def add_waiting(world: World, session: AsyncSession) -> PlanOperation:
+    """An operation that no runner was woken for."""
+    inventory = InventoryRecord(
+        id=new_id("inv"), name="", inventory=inventory_from_proto(inventory_message()), created_at=datetime.now(UTC)
+    )
+    await add_inventory(session, inventory)
+    operation = PlanOperation(
+        id=new_id("plan"),
+        graph_id=world.graph_id,
+        inventory_id=inventory.id,
+        options=PlanOptions(mode=BalancedMode(num_stages=2)),
+        created_at=datetime.now(UTC),
+    )
+    await add_operation(session, operation)
+    return operation
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():  # noqa: ASYNC110  what is waited for tells nobody
+            await asyncio.sleep(0.01)
+
+
 @pytest_asyncio.fixture
 async def world(planner: Planner) -> AsyncIterator[World]:
     async with open_world(planner) as world:
@@ -123,6 +159,7 @@ async def open_world(planner: Planner) -> AsyncIterator[World]:
     async with planner.database.session() as session:
         await add_graph(session, record)
     world = World(planner, record.id)
+    await world.runner.start()
     yield world
     await world.runner.close()
 
@@ -163,14 +200,16 @@ async def test_what_only_reads_is_answered_while_somebody_writes(world: World) -
 
 async def test_waiting_for_what_nobody_here_computes_takes_its_time_and_sees_the_end(world: World) -> None:
     operation = await world.running()
-    task = world.runner._tasks.pop(operation.id)
+    other = world.another_runner()
+    running = asyncio.create_task(other.run())
     asked_at = time.monotonic()
-    assert (await world.wait(operation.id, 0.2)).state == RUNNING
+    assert (await other.wait(operation.id, 0.2)).state is OperationState.RUNNING
     assert time.monotonic() - asked_at >= 0.2
-    waiting = asyncio.create_task(world.wait(operation.id))
+    waiting = asyncio.create_task(other.wait(operation.id, WAIT_SECONDS))
     world.computing.go_on.set()
-    assert (await waiting).state == SUCCEEDED
-    await task
+    assert (await waiting).state is OperationState.SUCCEEDED
+    running.cancel()
+    await asyncio.wait({running})
 
 
 async def test_waiting_ends_with_its_seconds_and_leaves_the_computation_alone(world: World) -> None:
@@ -248,9 +287,48 @@ async def test_what_was_ended_while_it_ran_leaves_no_plan(world: World) -> None:
     async with world.planner.database.session() as session:
         assert await end_operation(session, operation.id, OperationState.CANCELLED, datetime.now(UTC))
     world.computing.go_on.set()
-    assert (await world.wait(operation.id)).state == CANCELLED
+    await eventually(lambda: not world.runner._tasks)
+    assert await world.state(operation.id) == CANCELLED
     with pytest.raises(NotFound):
         await world.plan(operation.id)
+
+
+async def test_what_is_cancelled_at_another_planner_is_killed_here(world: World) -> None:
+    operation = await world.running()
+    assert (await world.another_runner().cancel(operation.id)).state is OperationState.CANCELLED
+    await eventually(lambda: world.computing.num_running == 0)
+    assert world.runner._tasks == {}
+
+
+async def test_what_another_planner_claimed_is_killed_here_and_leaves_no_plan(world: World) -> None:
+    operation = await world.running()
+    async with world.planner.database.session() as session:
+        row = await session.get_one(PlanOperationRow, operation.id)
+        row.claimed_by, row.fence = "another", row.fence + 1
+    await eventually(lambda: world.computing.num_running == 0)
+    assert await world.state(operation.id) == RUNNING
+
+
+async def test_a_claim_that_nobody_knows_of_is_given_back(world: World) -> None:
+    """As where a connection breaks while the claim is committed."""
+    world.computing.go_on.set()
+    async with world.planner.database.session() as session:
+        await world.runner.close()
+        operation_id = (await add_waiting(world, session)).id
+        assert await claim_operation(session, world.runner.planner_id, 600.0, datetime.now(UTC)) is not None
+    running = asyncio.create_task(world.runner.run())
+    assert (await world.wait(operation_id)).state == SUCCEEDED
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_a_plan_at_which_planner_after_planner_ends_is_given_up(world: World) -> None:
+    async with world.planner.database.session() as session:
+        operation_id = (await add_waiting(world, session)).id
+        (await session.get_one(PlanOperationRow, operation_id)).fence = MOST_CLAIMS
+    ended = await world.wait(operation_id)
+    assert (ended.state, ended.failure.reason) == (FAILED, "PLANNERS_DIED")
+    assert world.computing.num_begun == 0
 
 
 async def test_only_so_many_may_wait(world: World) -> None:
@@ -261,7 +339,7 @@ async def test_only_so_many_may_wait(world: World) -> None:
     await world.ask()
 
 
-async def test_closing_fails_what_is_open_and_leaves_what_has_ended(world: World) -> None:
+async def test_what_is_not_computed_when_a_planner_closes_is_computed_by_the_next(world: World) -> None:
     world.computing.go_on.set()
     done = await world.wait((await world.ask()).id)
     world.computing.go_on.clear()
@@ -269,21 +347,29 @@ async def test_closing_fails_what_is_open_and_leaves_what_has_ended(world: World
     open_ones = [await world.running(), await world.ask()]
     await world.runner.close()
     assert world.computing.num_running == 0
+    assert [await world.state(operation.id) for operation in open_ones] == [PENDING, PENDING]
+    world.computing.go_on.set()
+    await start_another(world)
     for operation in open_ones:
-        ended = await world.wait(operation.id)
-        assert (ended.state, ended.failure.reason) == (FAILED, "SERVER_RESTARTED")
+        assert (await world.wait(operation.id)).state == SUCCEEDED
     assert await world.wait(done.id) == done
 
 
-async def test_what_another_server_left_open_is_failed_at_the_start(world: World) -> None:
+async def test_what_a_planner_left_that_died_is_computed_at_the_next_start(world: World) -> None:
     operation = await world.running()
-    await PlanRunner(world.planner.database, world.computing, WAIT_SECONDS).recover()
-    assert await world.state(operation.id) == FAILED
-    async with world.planner.database.session() as session:
-        recovered: PlanOperation = await get_operation(session, operation.id)
-    assert recovered.failure is not None
-    assert recovered.failure.reason == "SERVER_RESTARTED"
-    await PlanRunner(world.planner.database, world.computing, WAIT_SECONDS).recover()
+    for task in (world.runner._running, *world.runner._tasks.values()):
+        assert task is not None
+        task.cancel()
+    assert await world.state(operation.id) == RUNNING
+    world.computing.go_on.set()
+    await start_another(world)
+    assert (await world.wait(operation.id)).state == SUCCEEDED
+
+
+async def start_another(world: World) -> None:
+    world.runner = world.another_runner()
+    world.service = world.planner.service(world.runner)
+    await world.runner.start()
 
 
 async def test_the_same_request_is_computed_once(world: World) -> None:
@@ -293,17 +379,3 @@ async def test_the_same_request_is_computed_once(world: World) -> None:
     world.computing.go_on.set()
     assert (await world.wait(operations[0].id)).state == SUCCEEDED
     assert world.computing.num_begun == 1
-
-
-async def test_a_caller_that_leaves_while_it_asks_leaves_an_operation_that_runs(world: World) -> None:
-    caller = asyncio.create_task(world.ask())
-    for _ in range(3):
-        await asyncio.sleep(0)
-    caller.cancel()
-    await asyncio.wait({caller})
-    await asyncio.wait_for(world.computing.begun.wait(), WAIT_SECONDS)
-    world.computing.go_on.set()
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not (plans := (await world.service.ListPlans(planner_pb2.ListPlansRequest(), None)).plans):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    assert await world.state(plans[0].id) == SUCCEEDED

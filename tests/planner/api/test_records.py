@@ -22,6 +22,7 @@ from planner.cost.inventory import Device, Inventory
 from planner.cost.measured import MeasuredTimes
 from planner.errors import InvalidArgument
 from planner.graph.ir import WeightFile
+from planner.plan.options import BalancedMode, PlanOptions
 from planner.store.deployment_records import Failure
 from planner.store.graphs import GraphRecord
 from planner.store.inventories import InventoryRecord
@@ -40,7 +41,7 @@ def operation(**changes: object) -> PlanOperation:
         id="plan-1",
         graph_id="ab",
         inventory_id="inv-1",
-        mode="cut",
+        options=PlanOptions(mode=BalancedMode(num_stages=2)),
         created_at=NOW,
         **changes,  # type: ignore[arg-type]
     )
