@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/access.proto protos/v1/planner.proto protos/v1/stage_daemon.proto
 
-.PHONY: demo test test-fast test-shuffled test-floor test-without-torch coverage fuzz mutants bench survey
+.PHONY: demo test test-fast test-shuffled test-floor test-without-torch coverage fuzz soak mutants bench survey
 .PHONY: check lint types imports protos protos-check deploy-check lock upgrade clean
 
 demo: $(VENV)/installed.stamp
@@ -54,6 +54,11 @@ coverage: $(VENV)/installed.stamp
 MINUTES ?= 10
 fuzz: $(VENV)/installed.stamp
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --jobs $(JOBS)
+
+# The fault tests in full: kills at other moments each time; SEED=n repeats one.
+soak: $(VENV)/installed.stamp
+	@echo "make soak SEED=$(SEED)"
+	PLANNER_SOAK=$(SEED) $(BIN)/python -m pytest -p no:randomly -q --durations 0 tests/faults
 
 # Puts each bug of tests/mutants into a copy of the source; the tests it names have to fail.
 mutants: $(VENV)/installed.stamp

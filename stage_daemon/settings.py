@@ -34,7 +34,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="STAGE_DAEMON_", frozen=True, extra="ignore")
 
-    planner: str = Field("127.0.0.1:50051", description="host:port of the planner-server")
+    planner: str = Field(
+        "127.0.0.1:50051", description="host:port of the planner-server, or of several on one database: a:1,b:2"
+    )
     listen: str = Field("127.0.0.1:0", description="host:port to serve on; port 0 takes a free one")
     advertise: str = Field("", description="host or host:port that others reach this daemon at; empty: as it listens")
     device: Literal["", "cpu", "gpu"] = Field("", description="cpu, or gpu (gpu 0 where no number is given)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -17,7 +18,8 @@ DEFAULT_TIMEOUT_SECONDS = 30.0
 
 
 class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, AccessCalls):
-    """Talks to the planner-server at `address` ("host:port"); connects on the first call.
+    """Talks to the planner-server at `address` ("host:port"), or to any of several of one database; connects on the
+    first call.
 
     Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`.
     Planning and rollouts are waited for without that bound. Threads may share a client. `tls` is for servers
@@ -26,14 +28,14 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         tls: TlsFiles | None = None,
         token_file: Path | None = None,
     ) -> None:
-        self.address = address
-        self._connection = Connection(address, timeout_seconds=timeout_seconds, tls=tls, token_file=token_file)
+        self.address = address if isinstance(address, str) else ",".join(address)
+        self._connection = Connection(self.address, timeout_seconds=timeout_seconds, tls=tls, token_file=token_file)
 
     def close(self) -> None:
         self._connection.close()

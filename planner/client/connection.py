@@ -12,9 +12,10 @@ import access.channels
 from access.diagnosis import why_refused
 from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials
+from planner.client.failover import stub_of_any
 from planner.client.status import error_from_rpc
 from planner.errors import InvalidArgument
-from protos.v1 import access_pb2_grpc, planner_pb2_grpc
+from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
 
 _Response = TypeVar("_Response")
 
@@ -74,7 +75,7 @@ def _read_token(path: Path) -> str:
 
 
 class Connection:
-    """To a planner-server. Threads may share it."""
+    """To a planner-server, or to whichever of several answers: "a:1,b:2". Threads may share it."""
 
     def __init__(
         self, address: str, *, timeout_seconds: float, tls: TlsFiles | None = None, token_file: Path | None = None
@@ -84,14 +85,25 @@ class Connection:
         self.address = address
         self.timeout_seconds = timeout_seconds
         self.credentials = watch(tls)
-        self._channel = open_channel(
-            address,
-            message_bytes=PLANNER_MESSAGE_BYTES,
-            credentials=self.credentials,
-            token=None if token_file is None else lambda: _read_token(token_file),
+        self._channels = [
+            open_channel(
+                one,
+                message_bytes=PLANNER_MESSAGE_BYTES,
+                credentials=self.credentials,
+                token=None if token_file is None else lambda: _read_token(token_file),
+            )
+            for one in address.split(",")
+        ]
+        self.access_stub: access_pb2_grpc.AccessServiceStub = stub_of_any(
+            self._channels,
+            access_pb2_grpc.AccessServiceStub,
+            access_pb2.DESCRIPTOR.services_by_name["AccessService"],
         )
-        self.access_stub: access_pb2_grpc.AccessServiceStub = access_pb2_grpc.AccessServiceStub(self._channel)
-        self.stub: planner_pb2_grpc.PlannerServiceStub = planner_pb2_grpc.PlannerServiceStub(self._channel)
+        self.stub: planner_pb2_grpc.PlannerServiceStub = stub_of_any(
+            self._channels,
+            planner_pb2_grpc.PlannerServiceStub,
+            planner_pb2.DESCRIPTOR.services_by_name["PlannerService"],
+        )
 
     def call(
         self, method: Callable[..., _Response], request: object, *, timeout_seconds: float | None = None
@@ -124,7 +136,8 @@ class Connection:
             request.page_token = page.next_page_token
 
     def close(self) -> None:
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
 
     def _translate(self, error: grpc.RpcError) -> Exception:
         unreachable = (
@@ -132,5 +145,6 @@ class Connection:
             f"(or `planner-cli up` to try things out), or name the right address"
         )
         if self.credentials is not None and error.code() is grpc.StatusCode.UNAVAILABLE:
-            unreachable = why_refused(self.address, self.credentials.files) or unreachable
+            reasons = (why_refused(one, self.credentials.files) for one in self.address.split(","))
+            unreachable = next(filter(None, reasons), unreachable)
         return error_from_rpc(error, unreachable=unreachable)

@@ -31,6 +31,8 @@ FIRST_PAUSE_SECONDS = 0.1
 MOST_PAUSE_SECONDS = 2.0
 # Of transactions that only read; PostgreSQL refuses writes in them by itself.
 READ_ONLY: Mapping[str, bool] = {"postgresql_readonly": True}
+# Any number that nothing else in the database locks by.
+MIGRATION_LOCK = 0x706C616E
 # PostgreSQL's SQLSTATE.
 DISK_FULL = "53100"
 # A PostgreSQL host that vanished is noticed within half a minute, rather than after the hours that TCP would wait.
@@ -206,6 +208,9 @@ def _begin(connection: Connection) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        # Planners that start together migrate one after the other; the lock goes with the transaction.
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
     config.attributes["connection"] = connection

@@ -1,4 +1,7 @@
-"""Keeps the planner told: registers, then heartbeats; a planner that is gone is waited for, and the daemon goes on."""
+"""Keeps the planner told: registers, then heartbeats; a planner that is gone is waited for, and the daemon goes on.
+
+Where several planners share a database the daemon tells one of them, and the next where that one does not answer.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,9 @@ BEATS_PER_LEASE = 3
 FIRST_BACK_OFF_SECONDS = 0.1
 MOST_BACK_OFF_SECONDS = 3.0
 CALL_SECONDS = 10.0
+LEAST_CALL_SECONDS = 1.0
+# Another planner may answer at once.
+SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 # Asking again cannot help: the planner refuses what this daemon says of itself.
 FATAL_REASONS = frozenset({"INVALID_ARGUMENT", "INVALID_INVENTORY"})
 # Another daemon holds the lease of this one's device.
@@ -40,7 +46,7 @@ class Registration:
 
     def __init__(
         self,
-        planner_address: str,
+        planner_addresses: str,
         request: planner_pb2.RegisterDaemonRequest,
         supervisor: Supervisor,
         credentials: WatchedCredentials | None = None,
@@ -52,13 +58,13 @@ class Registration:
         self._releases: set[asyncio.Task[None]] = set()
         self._most_back_off_seconds = MOST_BACK_OFF_SECONDS
         self._taken_since: float | None = None
-        self._planner_address = planner_address
+        self._lease_seconds = DEFAULT_LEASE_SECONDS
         self._credentials = credentials
+        self._addresses = planner_addresses.split(",")
         options = (("grpc.max_reconnect_backoff_ms", 300), ("grpc.initial_reconnect_backoff_ms", 100))
-        self._channel = open_aio_channel(planner_address, credentials, options)
-        self._stub: planner_pb2_grpc.DaemonRegistryServiceAsyncStub = planner_pb2_grpc.DaemonRegistryServiceStub(
-            self._channel
-        )
+        self._channels = [open_aio_channel(address, credentials, options) for address in self._addresses]
+        self._current = 0
+        self._stub = self._stub_of_current()
 
     async def run(self) -> None:
         """Until cancelled. Raises Conflict where the planner will never take this daemon.
@@ -82,6 +88,9 @@ class Registration:
                     if failures == 0:
                         message = await self._why_refused() or error.details()
                         log.warning("planner is not answering", code=error.code().name, message=message)
+                    if error.code() in SILENT and self._try_next():
+                        failures += 1
+                        continue
                     # News cuts the wait short: a daemon that is asked to end has one more try to say so.
                     self._supervisor.changed.clear()
                     await self._pause(_back_off_seconds(failures, self._most_back_off_seconds))
@@ -95,16 +104,36 @@ class Registration:
         return self._connected.is_set()
 
     async def close(self) -> None:
-        await self._channel.close(None)
+        for channel in self._channels:
+            await channel.close(None)
+
+    def _stub_of_current(self) -> planner_pb2_grpc.DaemonRegistryServiceAsyncStub:
+        stub: planner_pb2_grpc.DaemonRegistryServiceAsyncStub = planner_pb2_grpc.DaemonRegistryServiceStub(
+            self._channels[self._current]
+        )
+        return stub
+
+    def _try_next(self) -> bool:
+        """Whether there is one to ask before the pause, which comes once all were asked."""
+        self._current = (self._current + 1) % len(self._channels)
+        self._stub = self._stub_of_current()
+        return self._current != 0
+
+    def _patience_seconds(self, most_seconds: float) -> float:
+        """How long a call may take: where there is another planner, no longer than from one heartbeat to the next."""
+        if len(self._channels) == 1:
+            return most_seconds
+        return max(LEAST_CALL_SECONDS, self._lease_seconds / BEATS_PER_LEASE)
 
     async def _why_refused(self) -> str:
         """Nothing where TLS is not the reason."""
         if self._credentials is None:
             return ""
-        return await asyncio.to_thread(why_refused, self._planner_address, self._credentials.files)
+        return await asyncio.to_thread(why_refused, self._addresses[self._current], self._credentials.files)
 
     async def _register(self) -> float:
-        answer = await self._stub.RegisterDaemon(self._request, timeout=CALL_SECONDS)
+        answer = await self._stub.RegisterDaemon(self._request, timeout=self._patience_seconds(CALL_SECONDS))
+        self._lease_seconds = answer.lease_seconds
         self._connected.set()
         self._taken_since = None
         self._supervisor.changed.set()
@@ -126,7 +155,9 @@ class Registration:
             incarnation_id=self._request.incarnation_id,
             deployments=self._supervisor.report(),
         )
-        answer = await self._stub.Heartbeat(request, timeout=max(1.0, lease_seconds))
+        answer = await self._stub.Heartbeat(
+            request, timeout=self._patience_seconds(max(LEAST_CALL_SECONDS, lease_seconds))
+        )
         self._let_go(answer.release_deployment_ids)
         return answer.lease_seconds
 

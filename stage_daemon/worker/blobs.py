@@ -17,16 +17,18 @@ _MAX_MESSAGE_BYTES = 64 << 20
 
 
 class BlobReader:
-    """Made in the worker itself: a channel does not survive a fork."""
+    """Made in the worker itself: a channel does not survive a fork. `address` may name several planners: "a:1,b:2"."""
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
         self._address = address
         options = (("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),)
-        self._channel = open_channel(address, WatchedCredentials(tls) if tls else None, options)
-        self._planner = planner_pb2_grpc.PlannerServiceStub(self._channel)
+        credentials = WatchedCredentials(tls) if tls else None
+        self._channels = [open_channel(one, credentials, options) for one in address.split(",")]
+        self._planners = [planner_pb2_grpc.PlannerServiceStub(channel) for channel in self._channels]
 
     def close(self) -> None:
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
 
     def read_whole(self, sha256: bytes) -> bytes:
         """Raises StateMismatch if the bytes are not what their name says."""
@@ -40,10 +42,21 @@ class BlobReader:
 
     def read_range(self, sha256: bytes, offset_bytes: int, length_bytes: int) -> Iterator[bytes]:
         """Chunks in order; a length of 0 means to the end. Raises NotFound or Unavailable."""
-        request = planner_pb2.ReadBlobRequest(sha256=sha256, offset_bytes=offset_bytes, length_bytes=length_bytes)
-        try:
-            for response in self._planner.ReadBlob(request):
-                yield response.chunk
-        except grpc.RpcError as error:
-            message = f"blob {sha256.hex()} from {self._address}: {error.details()}"
-            raise (NotFound if error.code() is grpc.StatusCode.NOT_FOUND else Unavailable)(message) from None
+        end_bytes = offset_bytes + length_bytes if length_bytes else 0
+        for planner in self._planners:
+            request = planner_pb2.ReadBlobRequest(
+                sha256=sha256, offset_bytes=offset_bytes, length_bytes=end_bytes - offset_bytes if end_bytes else 0
+            )
+            try:
+                for response in planner.ReadBlob(request):
+                    yield response.chunk
+                    offset_bytes += len(response.chunk)
+                    if offset_bytes == end_bytes:
+                        return
+                return
+            except grpc.RpcError as error:
+                message = f"blob {sha256.hex()} from {self._address}: {error.details()}"
+                if error.code() is grpc.StatusCode.NOT_FOUND:
+                    raise NotFound(message) from None
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or planner is self._planners[-1]:
+                    raise Unavailable(message) from None

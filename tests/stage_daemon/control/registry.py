@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,13 +13,13 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from protos.v1 import inventory_pb2, planner_pb2, planner_pb2_grpc
-from tests.stage_daemon.waiting import wait_for_async
+from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for_async
 
 
 class Registry(planner_pb2_grpc.DaemonRegistryServiceServicer):
     """`refusals` are the reasons of the next calls' refusals, of either kind, and `facts` what they say besides.
 
-    `release` goes into each answer.
+    `release` goes into each answer. One that `hangs` answers nothing.
     """
 
     def __init__(self, lease_seconds: float = 3600.0) -> None:
@@ -30,6 +31,7 @@ class Registry(planner_pb2_grpc.DaemonRegistryServiceServicer):
         self.registrations: list[planner_pb2.RegisterDaemonRequest] = []
         self.beats: list[planner_pb2.HeartbeatRequest] = []
         self.num_refused = 0
+        self.hangs = False
 
     async def RegisterDaemon(
         self, request: planner_pb2.RegisterDaemonRequest, context: Any
@@ -56,6 +58,8 @@ class Registry(planner_pb2_grpc.DaemonRegistryServiceServicer):
         await wait_for_async(refused, f"{count} refusals")
 
     async def _refuse(self, context: Any) -> None:
+        if self.hangs:
+            await asyncio.sleep(WAIT_SECONDS)
         if not self.refusals:
             return
         code, reason = self.refusals.pop(0)

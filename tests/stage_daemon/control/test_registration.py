@@ -64,6 +64,38 @@ async def test_registers_and_reports_at_once_and_then_when_there_is_news(
         assert not supervisor.changed.is_set()
 
 
+async def test_tells_the_next_planner_where_one_does_not_answer(supervisor: Supervisor) -> None:
+    async with registry_at() as first, registry_at() as second:
+        both = f"127.0.0.1:1,{first.address},{second.address}"
+        registration = Registration(both, introduction(), supervisor)
+        running = asyncio.create_task(registration.run())
+        await first.until_beats(1)
+        first.refusals = [UNAVAILABLE] * 1000
+        supervisor.changed.set()
+        await second.until_beats(1)
+        assert (second.registrations, len(first.registrations)) == ([introduction()], 1)
+        second.refusals = [UNAVAILABLE]
+        first.refusals = []
+        supervisor.changed.set()
+        await first.until_beats(2)
+        running.cancel()
+        await asyncio.wait([running])
+        await registration.close()
+
+
+async def test_a_planner_that_hangs_is_left_for_the_next_before_the_lease_ends(supervisor: Supervisor) -> None:
+    async with registry_at() as first, registry_at() as second:
+        first.lease_seconds = 0.6
+        registration = Registration(f"{first.address},{second.address}", introduction(), supervisor)
+        running = asyncio.create_task(registration.run())
+        await first.until_beats(1)
+        first.hangs = True
+        await second.until_beats(1)
+        running.cancel()
+        await asyncio.wait([running])
+        await registration.close()
+
+
 async def test_speaks_three_times_within_a_lease(
     registry: Registry, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,101 @@
+"""Several planners of one database, of which some do not answer: each call is answered by one that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from planner.client import PlannerClient
+from planner.errors import NotFound, Unavailable
+from protos.v1 import planner_pb2
+from tests.planner.client.conftest import PATIENCE_SECONDS
+from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner, scripted_planner
+
+pytestmark = pytest.mark.services
+NOBODY = "127.0.0.1:1"
+AWAY = Refusal(code=grpc.StatusCode.UNAVAILABLE)
+OPERATION = planner_pb2.PlanOperation(id="plan-1", state=planner_pb2.OPERATION_STATE_PENDING)
+Two = tuple[ScriptedPlanner, ScriptedPlanner, PlannerClient]
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    """Two planners, and a client that knows both and one that is not there."""
+    with (
+        scripted_planner() as (first, first_address),
+        scripted_planner() as (second, second_address),
+        PlannerClient([NOBODY, first_address, second_address], timeout_seconds=PATIENCE_SECONDS) as client,
+    ):
+        yield first, second, client
+
+
+def asked(*planners: ScriptedPlanner) -> list[int]:
+    return [len(planner.calls) for planner in planners]
+
+
+def test_the_one_that_answered_is_asked_again(two: Two) -> None:
+    first, second, client = two
+    first.on("GetPlanOperation", OPERATION, OPERATION, AWAY)
+    second.on("GetPlanOperation", OPERATION)
+    for calls in ([1, 0], [2, 0], [3, 1], [3, 2]):
+        assert client.get_plan_operation("plan-1").id == "plan-1"
+        assert asked(first, second) == calls
+
+
+def test_what_one_refuses_is_refused(two: Two) -> None:
+    first, second, client = two
+    first.on("GetPlanOperation", NotFound("no such plan"))
+    with pytest.raises(NotFound):
+        client.get_plan_operation("plan-1")
+    assert asked(first, second) == [1, 0]
+
+
+def test_what_is_created_twice_has_one_request_id(two: Two) -> None:
+    first, second, client = two
+    first.on("StopDeployment", AWAY)
+    second.on("StopDeployment", planner_pb2.Deployment(id="dep-1", state=planner_pb2.DEPLOYMENT_STATE_STOPPED))
+    assert client.stop("dep-1").id == "dep-1"
+    first.on("Deploy", AWAY)
+    second.on("Deploy", AWAY, planner_pb2.Deployment(id="dep-2", state=planner_pb2.DEPLOYMENT_STATE_PENDING))
+    assert client.deploy("plan-1", wait=False).id == "dep-2"
+    ids = {request.request_id for planner in (first, second) for request in planner.requests("Deploy")}
+    assert len(ids) == 1
+
+
+def test_what_may_have_been_deleted_is_not_deleted_again(two: Two) -> None:
+    first, second, client = two
+    first.on("DeletePlan", AWAY)
+    second.on("DeletePlan", planner_pb2.DeletePlanResponse())
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            client.delete_plan("plan-1")
+    client.delete_plan("plan-1")
+    assert asked(first, second) == [1, 1]
+
+
+def test_a_planner_that_is_starting_again_is_waited_for(two: Two) -> None:
+    first, second, client = two
+    first.on("GetPlanOperation", AWAY)
+    second.on("GetPlanOperation", AWAY, AWAY, OPERATION)
+    assert client.get_plan_operation("plan-1").id == "plan-1"
+    second.on("GetPlanOperation", AWAY)
+    with pytest.raises(Unavailable):
+        client.get_plan_operation("plan-1")
+
+
+def test_events_go_on_at_another_planner(two: Two) -> None:
+    first, second, client = two
+    loading, ready, stopped = (
+        planner_pb2.DeploymentEvent(sequence=sequence, state=state)
+        for sequence, state in (
+            (1, planner_pb2.DEPLOYMENT_STATE_LOADING),
+            (2, planner_pb2.DEPLOYMENT_STATE_READY),
+            (3, planner_pb2.DEPLOYMENT_STATE_STOPPED),
+        )
+    )
+    first.on("WatchDeployment", [loading, AWAY], AWAY)
+    second.on("WatchDeployment", AWAY, [ready, stopped])
+    assert [event.sequence for event in client.watch("dep-1")] == [1, 2, 3]
+    assert [request.after_sequence for request in second.requests("WatchDeployment")] == [1, 1]
