@@ -27,6 +27,9 @@ class Settings(BaseSettings):
     claim_seconds: float = Field(
         5.0, gt=0, description="a planner that is silent for longer loses its work to others on its database"
     )
+    recovery_seconds: float = Field(
+        300.0, ge=0, description="how long a deployment that recovers waits for its devices before it has failed"
+    )
     plan_workers: int = Field(2, ge=1, le=64, description="plans computed at the same time, one process each")
     plan_timeout_seconds: float = Field(3600.0, gt=0, description="a plan that takes longer has failed")
     max_pending_plans: int = Field(1000, ge=1, description="plans that may wait for a worker; more are refused")

@@ -9,7 +9,7 @@ from typing import Any
 from planner.api.identity import fingerprint
 from planner.cost.inventory import Inventory
 from planner.dispatch.dispatcher import Dispatcher
-from planner.dispatch.messages import deployment_to_proto, event_to_proto, timestamp
+from planner.dispatch.messages import deployment_to_proto, event_to_proto, recovery_from_proto, timestamp
 from planner.errors import InvalidArgument
 from planner.store.daemons import list_live_daemons
 from planner.store.database import Database
@@ -26,7 +26,9 @@ class DeploymentCalls:
     async def Deploy(self, request: planner_pb2.DeployRequest, _: Any) -> planner_pb2.Deployment:
         if not request.plan_id:
             raise InvalidArgument("plan_id is empty; name the plan to deploy")
-        deployment_id = await self._dispatcher.deploy(request.plan_id, request.request_id, fingerprint(request))
+        deployment_id = await self._dispatcher.deploy(
+            request.plan_id, request.request_id, fingerprint(request), recovery_from_proto(request.recovery)
+        )
         return await self._deployment(deployment_id)
 
     async def GetDeployment(self, request: planner_pb2.GetDeploymentRequest, _: Any) -> planner_pb2.Deployment:

@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from planner.client.client import PlannerClient
 from planner.client.export import ExportedModel, export, load_exported
+from planner.client.records import RecoveryPolicy
 
 if TYPE_CHECKING:
     from planner.client.pipeline import Batch, Pipeline
     from planner.client.tensors import RawTensor
 
-__all__ = ["Batch", "ExportedModel", "Pipeline", "PlannerClient", "RawTensor", "export", "load_exported"]
+__all__ = [
+    "Batch",
+    "ExportedModel",
+    "Pipeline",
+    "PlannerClient",
+    "RawTensor",
+    "RecoveryPolicy",
+    "export",
+    "load_exported",
+]
 
 _IMPORTED_WHEN_NAMED = {"Batch": "pipeline", "Pipeline": "pipeline", "RawTensor": "tensors"}
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from planner.client.access import TicketHolder
 from planner.client.connection import Connection
 from planner.client.graphs import GraphCalls
-from planner.client.messages import deployment_event_from_proto, deployment_from_proto
-from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure
+from planner.client.messages import deployment_event_from_proto, deployment_from_proto, recovery_to_proto
+from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
 from planner.client.request_ids import new_request_id
 from planner.client.status import error_from_failure, place_of
 from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
@@ -25,6 +25,9 @@ MAX_BROKEN_WATCHES = 3
 STOP_SECONDS = 120.0
 FAILURE_REPORT_SECONDS = 5.0
 FAILURE_POLL_SECONDS = 0.2
+# A daemon that died without a word is noticed when its lease ends.
+RECOVERY_REPORT_SECONDS = 30.0
+RECOVERY_POLL_SECONDS = 0.1
 
 OnEvent = Callable[[DeploymentEvent], None]
 
@@ -33,10 +36,18 @@ class DeploymentCalls(GraphCalls):
     _connection: Connection
 
     def deploy(
-        self, plan_id: str, *, wait: bool = True, on_event: OnEvent | None = None, request_id: str | None = None
+        self,
+        plan_id: str,
+        *,
+        wait: bool = True,
+        on_event: OnEvent | None = None,
+        request_id: str | None = None,
+        recovery: RecoveryPolicy = RecoveryPolicy.MANUAL,
     ) -> Deployment:
         """Rolls a plan out; with `wait`, returns once it is ready. Raises DeploymentFailed naming the stage."""
-        request = planner_pb2.DeployRequest(request_id=request_id or new_request_id(), plan_id=plan_id)
+        request = planner_pb2.DeployRequest(
+            request_id=request_id or new_request_id(), plan_id=plan_id, recovery=recovery_to_proto(recovery)
+        )
         deployment = deployment_from_proto(self._connection.call(self._connection.stub.Deploy, request))
         return self._wait_until_ready(deployment.id, on_event) if wait else deployment
 
@@ -72,7 +83,10 @@ class DeploymentCalls(GraphCalls):
         return deployment_from_proto(self._connection.call(stub.StopDeployment, request, timeout_seconds=STOP_SECONDS))
 
     def pipeline(self, deployment_id: str, *, deadline_seconds: float = 300.0) -> Pipeline:
-        """A way through a deployment that is ready; a wait longer than the deadline is an error."""
+        """A way through a deployment that is ready; a wait longer than the deadline is an error.
+
+        Through one that recovers, what was not answered is sent again to the next generation.
+        """
         from planner.client.pipeline import Pipeline
 
         deployment = self.get_deployment(deployment_id)
@@ -84,6 +98,8 @@ class DeploymentCalls(GraphCalls):
             num_stages=len(deployment.stages),
             input_address=deployment.input_address,
             output_address=deployment.output_address,
+            generation=deployment.generation,
+            find_next=None if deployment.recovery is RecoveryPolicy.MANUAL else self._next_generation,
             deadline_seconds=deadline_seconds,
             credentials=self._connection.credentials,
             ticket=TicketHolder(self._connection, deployment.id).ticket,
@@ -97,6 +113,24 @@ class DeploymentCalls(GraphCalls):
             if event.state is DeploymentState.READY:
                 return self.get_deployment(deployment_id)
         raise _not_ready(self.get_deployment(deployment_id))
+
+    def _next_generation(self, deployment_id: str, generation: int) -> Deployment | None:
+        """The deployment once it is ready in a later generation; None where it ends, or nothing was wrong with it."""
+        ends_at = time.monotonic() + RECOVERY_REPORT_SECONDS
+        while True:
+            try:
+                deployment = self.get_deployment(deployment_id)
+            except Unavailable:
+                is_waiting = True
+            else:
+                if deployment.state.has_ended:
+                    return None
+                is_waiting = deployment.state is DeploymentState.READY
+                if is_waiting and deployment.generation > generation:
+                    return deployment
+            if is_waiting and time.monotonic() > ends_at:
+                return None
+            time.sleep(RECOVERY_POLL_SECONDS)
 
     def _why_failed(self, deployment_id: str) -> DeploymentFailed | None:
         """A client sees a broken stream before the planner has heard why: it is given time to."""

@@ -113,7 +113,18 @@ def deployment_from_proto(message: planner_pb2.Deployment) -> records.Deployment
         output_address=message.output_address,
         created_at=time_from_proto(message.created_at),
         ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
+        recovery=recovery_from_proto(message.recovery),
     )
+
+
+def recovery_from_proto(policy: planner_pb2.RecoveryPolicy.ValueType) -> records.RecoveryPolicy:
+    if policy == planner_pb2.RECOVERY_POLICY_UNSPECIFIED:
+        return records.RecoveryPolicy.MANUAL
+    return records.RecoveryPolicy[planner_pb2.RecoveryPolicy.Name(policy).removeprefix("RECOVERY_POLICY_")]
+
+
+def recovery_to_proto(policy: records.RecoveryPolicy) -> planner_pb2.RecoveryPolicy.ValueType:
+    return planner_pb2.RecoveryPolicy.Value(f"RECOVERY_POLICY_{policy.name}")
 
 
 def deployment_event_from_proto(message: planner_pb2.DeploymentEvent) -> records.DeploymentEvent:

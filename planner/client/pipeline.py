@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
+
+import grpc
 
 from access.files import WatchedCredentials
 from planner.client.connection import open_channel
 from planner.client.messages import failure_from_proto
-from planner.client.microbatches import InputEncoder, decode, kind_of_batch
+from planner.client.microbatches import InputEncoder, Item, decode, kind_of_batch
 from planner.client.pytree import flatten_inputs, unflatten_outputs
+from planner.client.records import Deployment
 from planner.client.session import Arrival, Session
 from planner.client.status import place_of
-from planner.client.tensors import TensorKind
+from planner.client.tensors import RawTensor, TensorKind
 from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, PlannerError, ResourceExhausted
 from planner.graph.ir import Graph
 from protos.v1 import planner_pb2
@@ -24,6 +28,8 @@ DATA_MESSAGE_BYTES = 1 << 30
 # One that a stage computes with and one on the way to it; two more are with the client.
 _MICROBATCHES_PER_STAGE = 2
 _MICROBATCHES_OF_CLIENT = 2
+# Generations in a row that answered nothing: most likely the oldest microbatch is what breaks them.
+MOST_FRUITLESS = 3
 # A few more cost little and even out microbatches of unequal length.
 _MIN_WINDOW = 8
 
@@ -36,8 +42,49 @@ class Batch:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    """Where one generation of the deployment takes inputs and gives outputs."""
+
+    generation: int
+    inputs: grpc.Channel
+    outputs: grpc.Channel
+    unreachable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """A microbatch without an answer. `items` is empty where it is never sent again."""
+
+    items: tuple[Item, ...]
+    kind: TensorKind
+
+
+class _Source:
+    """The caller's microbatches. Whatever they raise is the caller's own."""
+
+    def __init__(self, microbatches: Iterable[Sequence[object]]) -> None:
+        self._microbatches = iter(microbatches)
+        self.has_raised = False
+
+    def __iter__(self) -> Iterator[Sequence[object]]:
+        return self
+
+    def __next__(self) -> Sequence[object]:
+        try:
+            return next(self._microbatches)
+        except StopIteration:
+            raise
+        except BaseException:
+            self.has_raised = True
+            raise
+
+
 class Pipeline:
     """Made by PlannerClient.pipeline. Threads may share it: each run is a session of its own.
+
+    A run through a deployment that recovers goes on in the next generation: `find_next` waits for it, and what was not
+    answered is sent again, in order. Each microbatch is answered once.
 
     Results are torch tensors where the batch's are, arrays where it holds numpy arrays.
     """
@@ -54,18 +101,21 @@ class Pipeline:
         why_failed: Callable[[], DeploymentFailed | None],
         credentials: WatchedCredentials | None = None,
         ticket: Callable[[], str] = str,
+        generation: int = 0,
+        find_next: Callable[[str, int], Deployment | None] | None = None,
     ) -> None:
         self.graph = graph
         self.deployment_id = deployment_id
         # As many as keep all stages busy.
         self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_STAGE * num_stages + _MICROBATCHES_OF_CLIENT)
         self._encoder = InputEncoder(graph)
-        self._inputs = open_channel(input_address, message_bytes=DATA_MESSAGE_BYTES, credentials=credentials)
-        self._outputs = open_channel(output_address, message_bytes=DATA_MESSAGE_BYTES, credentials=credentials)
-        self._unreachable = f"a daemon of {deployment_id} does not answer ({input_address} in, {output_address} out)"
+        self._lock = threading.Lock()
+        self._credentials = credentials
+        self._ticket = ticket
+        self._routes = [self._open_route(generation, input_address, output_address)]
         self._deadline_seconds = deadline_seconds
         self._why_failed = why_failed
-        self._ticket = ticket
+        self._find_next = find_next
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One batch."""
@@ -95,17 +145,27 @@ class Pipeline:
         window = self.default_window if window is None else window
         if window < 1:
             raise InvalidArgument(f"window is {window}, needs at least 1")
-        try:
-            with self._session() as session:
-                yield from self._stream(session, microbatches, window)
-        except (InvalidArgument, ResourceExhausted, MicrobatchFailed):
-            raise
-        except PlannerError as error:
-            raise self._why_failed() or error from None
+        source, unanswered = _Source(microbatches), deque[_Sent]()
+        num_answered = num_fruitless = 0
+        while True:
+            route, answered_before = self._routes[-1], num_answered
+            try:
+                with self._session(route) as session:
+                    for arrival in self._stream(session, source, unanswered, window):
+                        num_answered += 1
+                        yield _result(arrival, unanswered.popleft().kind, num_answered)
+                return
+            except (InvalidArgument, ResourceExhausted, MicrobatchFailed):
+                raise
+            except PlannerError as error:
+                num_fruitless = num_fruitless + 1 if num_answered == answered_before else 1
+                if source.has_raised or num_fruitless > MOST_FRUITLESS or not self._goes_on_after(route):
+                    raise self._why_failed() or error from None
 
     def close(self) -> None:
-        self._inputs.close()
-        self._outputs.close()
+        for route in self._routes:
+            route.inputs.close()
+            route.outputs.close()
 
     def __enter__(self) -> Pipeline:
         return self
@@ -115,24 +175,52 @@ class Pipeline:
     ) -> None:
         self.close()
 
-    def _stream(
-        self, session: Session, microbatches: Iterable[Sequence[object]], window: int
-    ) -> Iterator[list[object] | MicrobatchFailed]:
-        kinds: deque[TensorKind] = deque()
-        for leaves in microbatches:
-            session.send(self._encoder.encode(leaves))
-            kinds.append(kind_of_batch(leaves))
+    def _stream(self, session: Session, source: _Source, unanswered: deque[_Sent], window: int) -> Iterator[Arrival]:
+        """Whoever takes an arrival takes the oldest out of `unanswered`."""
+        for sent in unanswered:
+            session.send(sent.items)
+        for leaves in source:
+            items = self._encoder.encode(leaves)
+            unanswered.append(_Sent(items=self._kept(items), kind=kind_of_batch(leaves)))
+            session.send(items)
             while session.num_in_flight and (session.num_in_flight >= window or session.has_arrived()):
-                yield _result(session.take(), kinds.popleft())
+                yield session.take()
         while session.num_in_flight:
-            yield _result(session.take(), kinds.popleft())
+            yield session.take()
 
-    def _session(self) -> Session:
+    def _kept(self, items: Sequence[Item]) -> tuple[Item, ...]:
+        """A copy, for the caller may use its tensors' memory for the next microbatch."""
+        if self._find_next is None:
+            return ()
+        return tuple(replace(item, data=bytes(item.data)) if isinstance(item, RawTensor) else item for item in items)
+
+    def _goes_on_after(self, route: _Route) -> bool:
+        """Whether there is a later generation, to which the next session goes."""
+        if self._find_next is None:
+            return False
+        found = self._find_next(self.deployment_id, route.generation)
+        if found is None:
+            return False
+        with self._lock:
+            if found.generation > self._routes[-1].generation:
+                self._routes.append(self._open_route(found.generation, found.input_address, found.output_address))
+        return True
+
+    def _open_route(self, generation: int, input_address: str, output_address: str) -> _Route:
+        return _Route(
+            generation=generation,
+            inputs=open_channel(input_address, message_bytes=DATA_MESSAGE_BYTES, credentials=self._credentials),
+            outputs=open_channel(output_address, message_bytes=DATA_MESSAGE_BYTES, credentials=self._credentials),
+            unreachable=f"a daemon of {self.deployment_id} does not answer ({input_address} in, {output_address} out)",
+        )
+
+    def _session(self, route: _Route) -> Session:
         return Session(
             deployment_id=self.deployment_id,
-            inputs=self._inputs,
-            outputs=self._outputs,
-            unreachable=self._unreachable,
+            generation=route.generation,
+            inputs=route.inputs,
+            outputs=route.outputs,
+            unreachable=route.unreachable,
             deadline_seconds=self._deadline_seconds,
             ticket=self._ticket(),
         )
@@ -145,22 +233,22 @@ class Pipeline:
         return flatten_inputs(self.graph, batch if isinstance(batch, tuple) else (batch,), {})
 
 
-def _result(arrival: Arrival, kind: TensorKind) -> list[object] | MicrobatchFailed:
+def _result(arrival: Arrival, kind: TensorKind, number: int) -> list[object] | MicrobatchFailed:
     response = arrival.response
     if response.WhichOneof("content") == "failure":
-        return _failed(response.sequence, response.failure)
+        return _failed(number, response.failure)
     return decode(response.result.values, kind, arrival.payload)
 
 
-def _failed(sequence: int, message: planner_pb2.Failure) -> MicrobatchFailed:
+def _failed(number: int, message: planner_pb2.Failure) -> MicrobatchFailed:
     failure = failure_from_proto(message)
-    error = MicrobatchFailed(f"microbatch {sequence} failed{place_of(failure)}: {failure.message}")
+    error = MicrobatchFailed(f"microbatch {number} failed{place_of(failure)}: {failure.message}")
     stage = {} if failure.stage is None else {"stage": str(failure.stage)}
     error.metadata = {
         **failure.metadata,
         "reason": failure.reason,
         **stage,
         "device_id": failure.device_id,
-        "sequence": str(sequence),
+        "sequence": str(number),
     }
     return error

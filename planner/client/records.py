@@ -125,10 +125,18 @@ class DeploymentState(StrEnum):
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"
+    RECOVERING = "recovering"
 
     @property
     def has_ended(self) -> bool:
         return self in (DeploymentState.STOPPED, DeploymentState.FAILED)
+
+
+class RecoveryPolicy(StrEnum):
+    """What happens when a deployment that was ready breaks: it has failed, or it is rolled out again where it was."""
+
+    MANUAL = "manual"
+    RESTART = "restart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +148,7 @@ class StagePlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """`input_address` and `output_address` are known once it is ready."""
+    """`input_address` and `output_address` are known once it is ready. Each recovery begins a new `generation`."""
 
     id: str
     plan_id: str
@@ -153,6 +161,7 @@ class Deployment:
     output_address: str
     created_at: datetime
     ended_at: datetime | None
+    recovery: RecoveryPolicy = RecoveryPolicy.MANUAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

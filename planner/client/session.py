@@ -50,6 +50,7 @@ class Session:
         self,
         *,
         deployment_id: str,
+        generation: int,
         inputs: grpc.Channel,
         outputs: grpc.Channel,
         unreachable: str,
@@ -62,7 +63,10 @@ class Session:
         self._unreachable = unreachable
         self._deadline_seconds = deadline_seconds
         self._open = stage_daemon_pb2.OpenSession(
-            deployment_id=deployment_id, session_id=secrets.randbits(63) or 1, host=host_identity()
+            deployment_id=deployment_id,
+            session_id=secrets.randbits(63) or 1,
+            host=host_identity(),
+            generation=generation,
         )
         self._requests: queue.SimpleQueue[stage_daemon_pb2.SendInputsRequest | None] = queue.SimpleQueue()
         # What each stream answers first, be it its end.

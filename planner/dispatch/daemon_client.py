@@ -111,11 +111,12 @@ class DaemonClient:
         seconds = self._deadlines.connect_seconds
         await self._checked(self._stub.ConnectStages(request, timeout=seconds), "connecting", seconds)
 
-    async def release(self, deployment_id: str, *, drain: bool) -> None:
+    async def release(self, deployment_id: str, generation: int, *, drain: bool) -> None:
+        """A later generation stays."""
         drain_seconds = self._deadlines.drain_seconds if drain else 0.0
         seconds = drain_seconds + self._deadlines.release_seconds
         request = stage_daemon_pb2.ReleaseDeploymentRequest(
-            deployment_id=deployment_id, drain=drain, drain_seconds=drain_seconds
+            deployment_id=deployment_id, drain=drain, drain_seconds=drain_seconds, generation=generation
         )
         await self._checked(self._stub.ReleaseDeployment(request, timeout=seconds), "letting go", seconds)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, Protocol
 
@@ -16,14 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from access.files import WatchedCredentials
 from planner.cost.inventory import Device
 from planner.dispatch.admission import admit
-from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
-from planner.dispatch.driver import Driver
+from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, DaemonClient
+from planner.dispatch.driver import Driver, Placement
 from planner.dispatch.lease import Leases, Standing, failure_of
 from planner.dispatch.ledger import Ledger
-from planner.dispatch.rollout import Broken, PlannerRestarted, Started, StopAsked
-from planner.dispatch.stage_modules import prepare_requests
+from planner.dispatch.rollout import Broken, Started, StopAsked, TakenUp
+from planner.dispatch.stage_modules import StageRequests, prepare_requests
 from planner.dispatch.succession import has_ended
-from planner.errors import DeviceTaken, NotDeployable, NotFound, PlannerError
+from planner.errors import DeviceFull, DeviceGone, DeviceTaken, NotDeployable, NotFound, PlannerError, Unavailable
 from planner.plan.plan import Plan
 from planner.store.blobs import BlobStore
 from planner.store.daemons import find_daemon, list_daemons, list_live_daemons, renew_lease, save_daemon
@@ -34,6 +34,7 @@ from planner.store.deployment_records import (
     DeploymentEvent,
     DeploymentState,
     Failure,
+    RecoveryPolicy,
 )
 from planner.store.deployments import add_deployment, get_deployment, list_active_deployments, promised_bytes
 from planner.store.failures import failure_of as failure_of_error
@@ -43,6 +44,8 @@ from planner.store.request_ids import create_once
 
 # A daemon that says twice in a row that it does not hold a stage has lost it.
 MISSES_UNTIL_LOST = 2
+# From one look for the daemons of a deployment that recovers to the next.
+PLACE_PERIOD_SECONDS = 0.25
 # As many ids as fit into a fact of an error; the next heartbeat is told the rest.
 MOST_RELEASES_IN_REFUSAL = 10
 
@@ -52,6 +55,8 @@ log = structlog.get_logger(__name__)
 class DispatchSettings(Protocol):
     @property
     def lease_seconds(self) -> float: ...
+    @property
+    def recovery_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,7 @@ class Dispatcher:
         self._deadlines = deadlines
         self._credentials = credentials
         self._planner_secret = planner_secret
+        self._recovery_seconds = settings.recovery_seconds
         self._leases = Leases(settings.lease_seconds, _seconds())
         self._ledger = Ledger(database)
         self._drivers: dict[str, Driver] = {}
@@ -111,13 +117,17 @@ class Dispatcher:
                 log.exception("checking leases")
             await asyncio.sleep(self._leases.period_seconds)
 
-    async def deploy(self, plan_id: str, request_id: str, fingerprint: str = "") -> str:
+    async def deploy(
+        self,
+        plan_id: str,
+        request_id: str,
+        fingerprint: str = "",
+        recovery: RecoveryPolicy = RecoveryPolicy.MANUAL,
+    ) -> str:
         """Starts a rollout and returns the deployment's id at once. Raises NotFound, NotDeployable, DeviceGone ..."""
         await self._resume()
-        async with self._admission:
-            created = asyncio.ensure_future(self._create(plan_id, request_id, fingerprint))
-            # A client that hangs up must not leave a deployment behind that nobody rolls out.
-            return await asyncio.shield(created)
+        # A client that hangs up must not leave a deployment behind that nobody rolls out.
+        return await asyncio.shield(asyncio.ensure_future(self._create(plan_id, request_id, fingerprint, recovery)))
 
     async def stop(self, deployment_id: str) -> None:
         """Returns once it has ended; draining goes on if the caller leaves. Idempotent. Raises NotFound."""
@@ -167,12 +177,12 @@ class Dispatcher:
         """(seconds of the renewed lease, ids to let go of). Raises NotFound: register; DeviceTaken: another did."""
         await self._resume()
         reports = {report.deployment_id: report for report in held}
-        await self._recognise(device_id, incarnation_id, reports)
+        await self._recognise(device_id, incarnation_id, reports.values())
         self._leases.hear(device_id, incarnation_id, _seconds())
         for report in reports.values():
             await self._hear(device_id, report)
         await self._look_for_lost(device_id, reports.keys())
-        return self._leases.lease_seconds, self._ended_of(reports)
+        return self._leases.lease_seconds, self._ended_of(reports.values())
 
     async def close(self) -> None:
         """Leaves deployments as they are: daemons go on, and the next planner takes them up."""
@@ -183,25 +193,28 @@ class Dispatcher:
         )
         await asyncio.gather(*(client.close() for client in self._clients.values()), return_exceptions=True)
 
-    async def _create(self, plan_id: str, request_id: str, fingerprint: str) -> str:
+    async def _create(self, plan_id: str, request_id: str, fingerprint: str, recovery: RecoveryPolicy) -> str:
         now = datetime.now(UTC)
         created: list[tuple[Deployment, Plan, GraphRecord]] = []
 
         async def create(session: AsyncSession) -> str:
             created.clear()
-            created.append(await self._admit(session, plan_id, now))
+            created.append(await self._admit(session, plan_id, recovery, now))
             return created[0][0].id
 
-        deployment_id, is_new = await create_once(
-            self._database, "Deploy", request_id, fingerprint or plan_id, now, create
-        )
+        async with self._admission:
+            deployment_id, is_new = await create_once(
+                self._database, "Deploy", request_id, fingerprint or plan_id, now, create
+            )
         if is_new:
             deployment, plan, graph = created[0]
             driver = self._add_driver(deployment)
             self._spawn(self._roll_out(driver, plan, graph))
         return deployment_id
 
-    async def _admit(self, session: AsyncSession, plan_id: str, now: datetime) -> tuple[Deployment, Plan, GraphRecord]:
+    async def _admit(
+        self, session: AsyncSession, plan_id: str, recovery: RecoveryPolicy, now: datetime
+    ) -> tuple[Deployment, Plan, GraphRecord]:
         plan, _ = await get_plan(session, plan_id, keep=True)
         graph = await get_graph(session, plan.graph_id)
         if graph.not_deployable_reason:
@@ -219,21 +232,14 @@ class Dispatcher:
             generation=1,
             stages=admit(plan, live, await promised_bytes(session, device_ids)),
             created_at=now,
+            recovery=recovery,
         )
         await add_deployment(session, deployment)
         return deployment, plan, graph
 
     async def _roll_out(self, driver: Driver, plan: Plan, graph: GraphRecord) -> None:
         try:
-            driver.requests = await asyncio.to_thread(
-                prepare_requests,
-                driver.deployment,
-                plan,
-                graph.sha256,
-                graph.weights,
-                self._blobs,
-                self._deadlines.edge_seconds,
-            )
+            driver.requests = await self._prepare(driver.deployment, plan, graph)
         except PlannerError as error:
             await driver.handle(Broken(failure_of_error(error)))
         except Exception as error:
@@ -244,8 +250,48 @@ class Dispatcher:
         else:
             await driver.handle(Started())
 
+    def _prepare(self, deployment: Deployment, plan: Plan, graph: GraphRecord) -> Awaitable[StageRequests]:
+        return asyncio.to_thread(
+            prepare_requests,
+            deployment,
+            plan,
+            graph.sha256,
+            graph.weights,
+            self._blobs,
+            self._deadlines.edge_seconds,
+        )
+
+    async def _place(self, held: Deployment) -> Placement:
+        """The next generation on the same devices, once all their daemons answer.
+
+        Raises DeviceGone, DeviceFull or Unavailable where that is still so after `recovery_seconds`.
+        """
+        ends_at = _seconds() + self._recovery_seconds
+        while True:
+            try:
+                return await self._place_now(held)
+            except (DeviceGone, DeviceFull, Unavailable):
+                if _seconds() > ends_at:
+                    raise
+            await asyncio.sleep(PLACE_PERIOD_SECONDS)
+
+    async def _place_now(self, held: Deployment) -> Placement:
+        async with self._database.reading() as session:
+            plan, _ = await get_plan(session, held.plan_id)
+            graph = await get_graph(session, held.graph_id)
+            live = await list_live_daemons(session, datetime.now(UTC))
+            promised = await promised_bytes(session, held.device_ids())
+        others = {
+            device_id: {holder: size for holder, size in holders.items() if holder != held.id}
+            for device_id, holders in promised.items()
+        }
+        deployment = replace(held, generation=held.generation + 1, stages=admit(plan, live, others))
+        clients = self._clients_of(deployment)
+        await asyncio.gather(*(_check_answers(deployment, client) for client in clients.values()))
+        return Placement(deployment=deployment, clients=clients, requests=await self._prepare(deployment, plan, graph))
+
     async def _resume(self) -> None:
-        """Once: what was being rolled out has failed, what is ready goes on, what was draining is drained."""
+        """Once: what was being rolled out begins anew, what is ready goes on, what was draining is drained."""
         async with self._resumption:
             if self._resumed:
                 return
@@ -255,17 +301,19 @@ class Dispatcher:
             self._remember(daemons, deployments)
             await self._write_leases()
             for deployment in deployments:
-                await self._add_driver(deployment).handle(PlannerRestarted())
+                await self._add_driver(deployment).handle(TakenUp())
             self._resumed = True
 
     def _add_driver(self, deployment: Deployment) -> Driver:
-        clients = {
+        driver = Driver(deployment, self._clients_of(deployment), self._ledger, self._place)
+        self._drivers[deployment.id] = driver
+        return driver
+
+    def _clients_of(self, deployment: Deployment) -> dict[str, DaemonClient]:
+        return {
             placement.device_id: self._client(placement.device_id, placement.daemon_address)
             for placement in deployment.stages
         }
-        driver = Driver(deployment, clients, self._ledger)
-        self._drivers[deployment.id] = driver
-        return driver
 
     def _client(self, device_id: str, address: str) -> DaemonClient:
         client = self._clients.get((device_id, address))
@@ -281,7 +329,7 @@ class Dispatcher:
             if daemon.device.id in used or daemon.live_at(now):
                 self._leases.hear(daemon.device.id, daemon.incarnation_id, _seconds())
 
-    async def _recognise(self, device_id: str, incarnation_id: str, reported: Iterable[str]) -> None:
+    async def _recognise(self, device_id: str, incarnation_id: str, reported: Iterable[HeldDeployment]) -> None:
         """Raises NotFound or DeviceTaken. Reads the database only for one that was gone."""
         standing = self._leases.find(device_id)
         if standing is None:
@@ -316,8 +364,8 @@ class Dispatcher:
             release_deployment_ids=",".join(ended[:MOST_RELEASES_IN_REFUSAL]),
         )
 
-    def _ended_of(self, deployment_ids: Iterable[str]) -> tuple[str, ...]:
-        return tuple(deployment_id for deployment_id in deployment_ids if not self._is_active(deployment_id))
+    def _ended_of(self, reported: Iterable[HeldDeployment]) -> tuple[str, ...]:
+        return tuple(report.deployment_id for report in reported if not self._is_active(report))
 
     async def _hear(self, device_id: str, report: HeldDeployment) -> None:
         driver = self._drivers.get(report.deployment_id)
@@ -375,14 +423,28 @@ class Dispatcher:
             if not driver.rollout.state.ended and driver.deployment.stages_on(device_id)
         )
 
-    def _is_active(self, deployment_id: str) -> bool:
-        driver = self._drivers.get(deployment_id)
-        return driver is not None and not driver.rollout.state.ended
+    def _is_active(self, report: HeldDeployment) -> bool:
+        """A generation has ended once the next has begun."""
+        driver = self._drivers.get(report.deployment_id)
+        if driver is None or driver.rollout.state.ended:
+            return False
+        return report.generation >= driver.deployment.generation
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _check_answers(deployment: Deployment, client: DaemonClient) -> None:
+    """Raises DeviceGone unless the daemon that the deployment is placed on answers: a lease outlives its daemon."""
+    [incarnation_id] = {placement.incarnation_id for placement in deployment.stages_on(client.device_id)}
+    try:
+        status = await client.status()
+    except DaemonCallFailed as error:
+        raise DeviceGone(error.failure.message, device_id=client.device_id) from None
+    if status.incarnation_id != incarnation_id:
+        raise DeviceGone(f"the daemon of {client.device_id} has not registered yet", device_id=client.device_id)
 
 
 def _seconds() -> float:

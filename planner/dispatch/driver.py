@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,44 +25,75 @@ from planner.dispatch.rollout import (
     Load,
     Loaded,
     OpenRendezvous,
+    Place,
+    Placed,
     Release,
     Released,
     RendezvousOpened,
     Rollout,
     Step,
+    Unplaced,
     advance,
     rollout_of,
 )
 from planner.dispatch.stage_modules import StageRequests
+from planner.errors import PlannerError
 from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
+from planner.store.failures import failure_of
 from protos.v1 import stage_daemon_pb2
+
+# What was being rolled out is not any more.
+ABANDONED = (DeploymentState.DRAINING, DeploymentState.RECOVERING)
 
 log = structlog.get_logger(__name__)
 
 
-class Driver:
-    """One deployment. `requests` is there from the start of a rollout; one taken up after a restart needs none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a generation runs, and what its daemons are told. `clients` and `requests` are by device id."""
 
-    def __init__(self, deployment: Deployment, clients: Mapping[str, DaemonClient], ledger: Ledger) -> None:
+    deployment: Deployment
+    clients: Mapping[str, DaemonClient]
+    requests: StageRequests
+
+
+class Driver:
+    """One deployment. `requests` is there from the start of a rollout; one that is taken up READY needs none.
+
+    `place` finds where the next generation runs; it may wait for daemons, and raises PlannerError where it gives up.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        clients: Mapping[str, DaemonClient],
+        ledger: Ledger,
+        place: Callable[[Deployment], Awaitable[Placement]],
+    ) -> None:
         self.deployment = deployment
         self.rollout: Rollout = rollout_of(deployment)
         self.requests: StageRequests | None = None
         self.ended = asyncio.Event()
         self._clients = clients
         self._ledger = ledger
+        self._place_next = place
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._rollout_tasks: set[asyncio.Task[None]] = set()
         self._told_bytes: dict[int, int] = {}
 
-    async def handle(self, event: Event) -> None:
+    async def handle(self, event: Event, placement: Placement | None = None) -> None:
         """Events are taken one at a time; each step is written down before it is acted on."""
         async with self._lock:
             step = advance(self.rollout, event)
             if step.message:
-                await self._ledger.append(self.deployment.id, self._row(step))
+                begun = placement.deployment if placement else None
+                await self._ledger.append(self.deployment.id, self._row(step), begun)
+                if placement:
+                    self._begin(placement)
+            is_new = step.rollout.state is not self.rollout.state
             self.rollout = step.rollout
-            if step.rollout.state.ended or step.rollout.state is DeploymentState.DRAINING:
+            if is_new and (step.rollout.state.ended or step.rollout.state in ABANDONED):
                 self._abandon_rollout()
             for command in step.commands:
                 self._spawn(command)
@@ -78,6 +109,12 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, placement: Placement) -> None:
+        self.deployment = placement.deployment
+        self.requests = placement.requests
+        self._clients = placement.clients
+        self._told_bytes.clear()
 
     def _row(self, step: Step) -> DeploymentEvent:
         failure = step.rollout.failure
@@ -97,7 +134,7 @@ class Driver:
         task = asyncio.create_task(self._guarded(command))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if isinstance(command, Load | OpenRendezvous | Connect):
+        if not isinstance(command, Release):
             self._rollout_tasks.add(task)
             task.add_done_callback(self._rollout_tasks.discard)
 
@@ -112,7 +149,8 @@ class Driver:
             await self._answer_failed(command, error.failure)
         except Exception as error:
             log.exception("rollout", deployment_id=self.deployment.id, command=str(command))
-            await self.handle(Broken(Failure(reason="INTERNAL", message=f"the planner failed: {error}")))
+            failure = Failure(reason="INTERNAL", message=f"the planner failed: {error}")
+            await self.handle(Unplaced(failure) if isinstance(command, Place) else Broken(failure))
 
     def _perform(self, command: Command) -> Coroutine[Any, Any, None]:
         match command:
@@ -126,6 +164,8 @@ class Driver:
                 return self._release(device_id, drain)
             case Diagnose(suspicion):
                 return self._diagnose(suspicion)
+            case Place():
+                return self._place()
 
     async def _answer_failed(self, command: Command, failure: Failure) -> None:
         if isinstance(command, Release):
@@ -133,6 +173,7 @@ class Driver:
             log.info("release", deployment_id=self.deployment.id, reason=failure.reason, message=failure.message)
             await self.handle(Released(command.device_id))
             return
+        assert not isinstance(command, Place)
         await self.handle(
             self.broken(failure, failure.device_id if isinstance(command, Diagnose) else command.device_id)
         )
@@ -165,8 +206,16 @@ class Driver:
         await self.handle(Connected(device_id))
 
     async def _release(self, device_id: str, drain: bool) -> None:
-        await self._clients[device_id].release(self.deployment.id, drain=drain)
+        await self._clients[device_id].release(self.deployment.id, self.deployment.generation, drain=drain)
         await self.handle(Released(device_id))
+
+    async def _place(self) -> None:
+        try:
+            placement = await self._place_next(self.deployment)
+        except PlannerError as error:
+            await self.handle(Unplaced(failure_of(error)))
+        else:
+            await self.handle(Placed(placement.deployment.device_ids()), placement)
 
     async def _diagnose(self, suspicion: Failure) -> None:
         cause = await find_cause(self.deployment.id, self._clients)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.store.database import Database
-from planner.store.deployment_records import DeploymentEvent
-from planner.store.deployments import append_event, get_deployment, is_last_event, list_events
+from planner.store.deployment_records import Deployment, DeploymentEvent
+from planner.store.deployments import append_event, begin_generation, get_deployment, is_last_event, list_events
 
 
 class Ledger:
@@ -19,15 +19,18 @@ class Ledger:
         self._database = database
         self._watchers: dict[str, set[asyncio.Event]] = {}
 
-    async def append(self, deployment_id: str, event: DeploymentEvent) -> None:
-        """Returns once it is written, however long the database is away."""
+    async def append(self, deployment_id: str, event: DeploymentEvent, begun: Deployment | None = None) -> None:
+        """Returns once it is written, however long the database is away. `begun`: with it a generation begins."""
         num_tries = 0
 
         async def write(session: AsyncSession) -> None:
             nonlocal num_tries
             num_tries += 1
-            if num_tries == 1 or not await is_last_event(session, deployment_id, event):
-                await append_event(session, deployment_id, event)
+            if num_tries > 1 and await is_last_event(session, deployment_id, event):
+                return
+            if begun is not None:
+                await begin_generation(session, begun)
+            await append_event(session, deployment_id, event)
 
         await self._database.persist(write)
         for wake in self._watchers.get(deployment_id, ()):

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
+from planner.errors import InvalidArgument
+from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
 from protos.v1 import planner_pb2
 
 # A deployment's addresses mean something from READY on, and nothing once it has ended.
@@ -21,6 +22,20 @@ def timestamp(moment: datetime) -> Timestamp:
 
 def state_to_proto(state: DeploymentState) -> planner_pb2.DeploymentState.ValueType:
     return planner_pb2.DeploymentState.Value(f"DEPLOYMENT_STATE_{state.name}")
+
+
+def recovery_from_proto(policy: planner_pb2.RecoveryPolicy.ValueType) -> RecoveryPolicy:
+    """Raises InvalidArgument for one that this planner does not know."""
+    if policy == planner_pb2.RECOVERY_POLICY_UNSPECIFIED:
+        return RecoveryPolicy.MANUAL
+    for known in RecoveryPolicy:
+        if policy == _recovery_to_proto(known):
+            return known
+    raise InvalidArgument(f"recovery is {policy}, which this planner does not know; use manual or restart")
+
+
+def _recovery_to_proto(policy: RecoveryPolicy) -> planner_pb2.RecoveryPolicy.ValueType:
+    return planner_pb2.RecoveryPolicy.Value(f"RECOVERY_POLICY_{policy.name}")
 
 
 def failure_to_proto(failure: Failure) -> planner_pb2.Failure:
@@ -62,6 +77,7 @@ def deployment_to_proto(deployment: Deployment) -> planner_pb2.Deployment:
         output_address=deployment.stages[-1].daemon_address if reachable else "",
         created_at=timestamp(deployment.created_at),
         ended_at=timestamp(deployment.ended_at) if deployment.ended_at else None,
+        recovery=_recovery_to_proto(deployment.recovery),
     )
 
 

@@ -3,6 +3,11 @@
     PENDING ─ Started ─▶ LOADING ─ all Loaded ─▶ CONNECTING ─ RendezvousOpened, all Connected ─▶ READY
     READY ─ StopAsked ─▶ DRAINING ─ all Released ─▶ STOPPED;  anything but DRAINING ─ Broken ─▶ FAILED
 
+One that recovers, and one whose planner died in the middle of it, begins a new generation instead of failing:
+
+    READY ─ Broken ─▶ RECOVERING ─ all Released, Placed ─▶ LOADING
+    PENDING, LOADING, CONNECTING ─ TakenUp ─▶ RECOVERING
+
 A daemon that lost its peer is a witness, not the culprit: its failure is looked into (Diagnose) before it is believed.
 """
 
@@ -10,10 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner.store.deployment_records import Deployment, DeploymentState, Failure
+from planner.store.deployment_records import Deployment, DeploymentState, Failure, RecoveryPolicy
 
 # Reasons of one that noticed, while the cause is most likely elsewhere: at the other end of an edge, or out of reach.
 INDIRECT_REASONS = frozenset({"EDGE_TIMEOUT", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
+
+# Generations in a row that broke before they were READY.
+MOST_RECOVERIES = 3
 
 
 def is_indirect(failure: Failure) -> bool:
@@ -22,7 +30,10 @@ def is_indirect(failure: Failure) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """`waiting_for` holds the devices yet to answer in this phase; `suspicion` a failure that is looked into."""
+    """`waiting_for` holds the devices yet to answer in this phase; `suspicion` a failure that is looked into.
+
+    `recoveries` counts the generations that were begun since it was last READY.
+    """
 
     deployment_id: str
     device_ids: tuple[str, ...]
@@ -30,6 +41,8 @@ class Rollout:
     waiting_for: frozenset[str] = frozenset()
     suspicion: Failure | None = None
     failure: Failure | None = None
+    recovers: bool = False
+    recoveries: int = 0
 
 
 def rollout_of(deployment: Deployment) -> Rollout:
@@ -38,6 +51,9 @@ def rollout_of(deployment: Deployment) -> Rollout:
         device_ids=deployment.device_ids(),
         state=deployment.state,
         failure=deployment.failure,
+        recovers=deployment.recovery is not RecoveryPolicy.MANUAL,
+        # How many there were before this one is forgotten with the planner that began it.
+        recoveries=int(deployment.generation > 1 and deployment.state is not DeploymentState.READY),
     )
 
 
@@ -89,11 +105,37 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannerRestarted:
-    pass
+class TakenUp:
+    """By another planner, or by the same one after a restart: whatever the one before was doing has ended."""
 
 
-Event = Started | Loaded | RendezvousOpened | Connected | Released | Broken | Diagnosed | StopAsked | PlannerRestarted
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The devices of the next generation, in order of their first stage."""
+
+    device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """There is no place for the next generation."""
+
+    failure: Failure
+
+
+Event = (
+    Started
+    | Loaded
+    | RendezvousOpened
+    | Connected
+    | Released
+    | Broken
+    | Diagnosed
+    | StopAsked
+    | TakenUp
+    | Placed
+    | Unplaced
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +165,12 @@ class Diagnose:
     suspicion: Failure
 
 
-Command = Load | OpenRendezvous | Connect | Release | Diagnose
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Find where the next generation runs."""
+
+
+Command = Load | OpenRendezvous | Connect | Release | Diagnose | Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +204,12 @@ def advance(rollout: Rollout, event: Event) -> Step:
             return _diagnosed(rollout, cause)
         case StopAsked(why):
             return _stop(rollout, why)
-        case PlannerRestarted():
-            return _restarted(rollout)
+        case TakenUp():
+            return _taken_up(rollout)
+        case Placed(device_ids):
+            return _placed(rollout, device_ids)
+        case Unplaced(failure):
+            return _fail(rollout, failure) if rollout.state is DeploymentState.RECOVERING else Step(rollout=rollout)
 
 
 def _start(rollout: Rollout) -> Step:
@@ -199,7 +250,8 @@ def _connected(rollout: Rollout, device_id: str) -> Step:
     waiting_for = rollout.waiting_for - {device_id}
     if waiting_for or rollout.suspicion is not None:
         return Step(rollout=replace(rollout, waiting_for=waiting_for))
-    return Step(rollout=replace(rollout, state=DeploymentState.READY, waiting_for=frozenset()), message="ready")
+    ready = replace(rollout, state=DeploymentState.READY, waiting_for=frozenset(), recoveries=0)
+    return Step(rollout=ready, message="ready")
 
 
 def _stop(rollout: Rollout, why: str) -> Step:
@@ -218,11 +270,15 @@ def _stop(rollout: Rollout, why: str) -> Step:
 
 
 def _released(rollout: Rollout, device_id: str) -> Step:
-    if rollout.state is not DeploymentState.DRAINING:
+    if rollout.state not in (DeploymentState.DRAINING, DeploymentState.RECOVERING):
+        return Step(rollout=rollout)
+    if device_id not in rollout.waiting_for:
         return Step(rollout=rollout)
     waiting_for = rollout.waiting_for - {device_id}
     if waiting_for:
         return Step(rollout=replace(rollout, waiting_for=waiting_for))
+    if rollout.state is DeploymentState.RECOVERING:
+        return Step(rollout=replace(rollout, waiting_for=frozenset()), commands=(Place(),))
     return Step(rollout=replace(rollout, state=DeploymentState.STOPPED, waiting_for=frozenset()), message="stopped")
 
 
@@ -230,8 +286,10 @@ def _broken(rollout: Rollout, event: Broken) -> Step:
     failure = event.failure
     if rollout.state is DeploymentState.DRAINING:
         return _broken_while_draining(rollout, event)
+    if rollout.state is DeploymentState.RECOVERING:
+        return Step(rollout=rollout)
     if not is_indirect(failure):
-        return _fail(rollout, failure)
+        return _recover_or_fail(rollout, failure)
     if rollout.suspicion is not None:
         return Step(rollout=rollout)
     return Step(rollout=replace(rollout, suspicion=failure), commands=(Diagnose(failure),))
@@ -248,18 +306,43 @@ def _broken_while_draining(rollout: Rollout, event: Broken) -> Step:
 def _diagnosed(rollout: Rollout, cause: Failure | None) -> Step:
     if rollout.suspicion is None or rollout.state is DeploymentState.DRAINING:
         return Step(rollout=rollout)
-    return _fail(rollout, cause or rollout.suspicion)
+    return _recover_or_fail(rollout, cause or rollout.suspicion)
 
 
-def _restarted(rollout: Rollout) -> Step:
-    """READY goes on by itself; a drain is asked for again; a rollout cannot be picked up half-way."""
+def _taken_up(rollout: Rollout) -> Step:
+    """READY goes on by itself; a drain is asked for again; a rollout begins anew, for its answers went to another."""
     if rollout.state is DeploymentState.READY:
         return Step(rollout=rollout)
     if rollout.state is DeploymentState.DRAINING:
         commands = tuple(Release(device_id, True) for device_id in rollout.device_ids)
         return Step(rollout=replace(rollout, waiting_for=frozenset(rollout.device_ids)), commands=commands)
-    message = f"the planner was restarted while the deployment was {rollout.state.value}; deploy the plan again"
-    return _fail(rollout, Failure(reason="PLANNER_RESTARTED", message=message))
+    return _recover(rollout, f"its planner ended while it was {rollout.state.value}; it begins anew")
+
+
+def _recover_or_fail(rollout: Rollout, failure: Failure) -> Step:
+    """A plan that never ran is not tried again, nor one that breaks again and again before it is READY."""
+    begun = rollout.state is DeploymentState.READY or 0 < rollout.recoveries < MOST_RECOVERIES
+    if not (rollout.recovers and begun):
+        return _fail(rollout, failure)
+    return replace(_recover(rollout, f"{failure.message}; it recovers"), device_id=failure.device_id)
+
+
+def _recover(rollout: Rollout, message: str) -> Step:
+    recovering = replace(
+        rollout,
+        state=DeploymentState.RECOVERING,
+        waiting_for=frozenset(rollout.device_ids),
+        suspicion=None,
+        recoveries=rollout.recoveries + 1,
+    )
+    commands = tuple(Release(device_id, False) for device_id in rollout.device_ids)
+    return Step(rollout=recovering, commands=commands, message=message)
+
+
+def _placed(rollout: Rollout, device_ids: tuple[str, ...]) -> Step:
+    if rollout.state is not DeploymentState.RECOVERING or rollout.waiting_for:
+        return Step(rollout=rollout)
+    return _start(replace(rollout, state=DeploymentState.PENDING, device_ids=device_ids))
 
 
 def _fail(rollout: Rollout, failure: Failure) -> Step:

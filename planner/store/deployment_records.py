@@ -18,10 +18,18 @@ class DeploymentState(Enum):
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"
+    RECOVERING = "recovering"
 
     @property
     def ended(self) -> bool:
         return self in (DeploymentState.STOPPED, DeploymentState.FAILED)
+
+
+class RecoveryPolicy(Enum):
+    """What happens when a READY deployment breaks: it has failed, or it is rolled out again where it was."""
+
+    MANUAL = "manual"
+    RESTART = "restart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,7 @@ class Deployment:
     generation: int
     stages: tuple[StagePlacement, ...]
     created_at: datetime
+    recovery: RecoveryPolicy = RecoveryPolicy.MANUAL
     ended_at: datetime | None = None
     failure: Failure | None = None
 

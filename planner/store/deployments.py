@@ -6,11 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import NotFound
-from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, StagePlacement
+from planner.store.deployment_records import (
+    Deployment,
+    DeploymentEvent,
+    DeploymentState,
+    RecoveryPolicy,
+    StagePlacement,
+)
 from planner.store.failures import failure_columns, failure_from_row
 from planner.store.paging import PageRequest
 from planner.store.tables import DeploymentEventRow, DeploymentRow, DeploymentStageRow, PlanStageRow
@@ -27,6 +33,7 @@ async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
             graph_id=deployment.graph_id,
             state=deployment.state.value,
             generation=deployment.generation,
+            recovery=deployment.recovery.value,
             input_address=first.daemon_address,
             output_address=last.daemon_address,
             created_at=deployment.created_at,
@@ -34,6 +41,20 @@ async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
         )
     )
     await session.flush()
+    _add_stages(session, deployment)
+
+
+async def begin_generation(session: AsyncSession, deployment: Deployment) -> None:
+    """The deployment stands from now on where it says, in the generation that it says."""
+    row = await session.get_one(DeploymentRow, deployment.id, with_for_update=True)
+    row.generation = deployment.generation
+    row.input_address = deployment.stages[0].daemon_address
+    row.output_address = deployment.stages[-1].daemon_address
+    await session.execute(delete(DeploymentStageRow).where(DeploymentStageRow.deployment_id == deployment.id))
+    _add_stages(session, deployment)
+
+
+def _add_stages(session: AsyncSession, deployment: Deployment) -> None:
     session.add_all(
         DeploymentStageRow(
             deployment_id=deployment.id,
@@ -175,6 +196,7 @@ def _record(row: DeploymentRow, placements: list[StagePlacement]) -> Deployment:
         graph_id=row.graph_id,
         state=DeploymentState(row.state),
         generation=row.generation,
+        recovery=RecoveryPolicy(row.recovery),
         stages=tuple(placements),
         created_at=row.created_at,
         ended_at=row.ended_at,

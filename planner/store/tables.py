@@ -343,7 +343,7 @@ class DaemonRow(DeviceColumns, Row):
 
 
 class DeploymentRow(FailureColumns, Row):
-    """`state` is pending, loading, connecting, ready, draining, stopped or failed.
+    """`state` is pending, loading, connecting, ready, draining, recovering, stopped or failed.
 
     A deployment outlives its plan as history, so `plan_id` is no foreign key.
     """
@@ -354,6 +354,7 @@ class DeploymentRow(FailureColumns, Row):
     graph_id: Mapped[str] = mapped_column(ForeignKey("graphs.id"))
     state: Mapped[str] = mapped_column(index=True)
     generation: Mapped[int]
+    recovery: Mapped[str]
     input_address: Mapped[str]
     output_address: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(index=True)

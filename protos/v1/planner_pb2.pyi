@@ -51,6 +51,28 @@ OPERATION_STATE_FAILED: OperationState.ValueType  # 4
 OPERATION_STATE_CANCELLED: OperationState.ValueType  # 5
 Global___OperationState: typing_extensions.TypeAlias = OperationState
 
+class _RecoveryPolicy:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RecoveryPolicyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RecoveryPolicy.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    RECOVERY_POLICY_UNSPECIFIED: _RecoveryPolicy.ValueType  # 0
+    RECOVERY_POLICY_MANUAL: _RecoveryPolicy.ValueType  # 1
+    """It has FAILED; somebody deploys the plan again."""
+    RECOVERY_POLICY_RESTART: _RecoveryPolicy.ValueType  # 2
+    """It is rolled out again where it was, as a new generation, once all its daemons live."""
+
+class RecoveryPolicy(_RecoveryPolicy, metaclass=_RecoveryPolicyEnumTypeWrapper):
+    """What happens when a worker, a daemon or an edge of a READY deployment breaks."""
+
+RECOVERY_POLICY_UNSPECIFIED: RecoveryPolicy.ValueType  # 0
+RECOVERY_POLICY_MANUAL: RecoveryPolicy.ValueType  # 1
+"""It has FAILED; somebody deploys the plan again."""
+RECOVERY_POLICY_RESTART: RecoveryPolicy.ValueType  # 2
+"""It is rolled out again where it was, as a new generation, once all its daemons live."""
+Global___RecoveryPolicy: typing_extensions.TypeAlias = RecoveryPolicy
+
 class _DeploymentState:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -65,6 +87,8 @@ class _DeploymentStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     DEPLOYMENT_STATE_DRAINING: _DeploymentState.ValueType  # 5
     DEPLOYMENT_STATE_STOPPED: _DeploymentState.ValueType  # 6
     DEPLOYMENT_STATE_FAILED: _DeploymentState.ValueType  # 7
+    DEPLOYMENT_STATE_RECOVERING: _DeploymentState.ValueType  # 8
+    """The generation has ended, and the next one is about to be loaded."""
 
 class DeploymentState(_DeploymentState, metaclass=_DeploymentStateEnumTypeWrapper): ...
 
@@ -76,6 +100,8 @@ DEPLOYMENT_STATE_READY: DeploymentState.ValueType  # 4
 DEPLOYMENT_STATE_DRAINING: DeploymentState.ValueType  # 5
 DEPLOYMENT_STATE_STOPPED: DeploymentState.ValueType  # 6
 DEPLOYMENT_STATE_FAILED: DeploymentState.ValueType  # 7
+DEPLOYMENT_STATE_RECOVERING: DeploymentState.ValueType  # 8
+"""The generation has ended, and the next one is about to be loaded."""
 Global___DeploymentState: typing_extensions.TypeAlias = DeploymentState
 
 class _WorkerState:
@@ -1246,15 +1272,19 @@ class DeployRequest(google.protobuf.message.Message):
 
     REQUEST_ID_FIELD_NUMBER: builtins.int
     PLAN_ID_FIELD_NUMBER: builtins.int
+    RECOVERY_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     plan_id: builtins.str
+    recovery: Global___RecoveryPolicy.ValueType
+    """Unspecified means manual."""
     def __init__(
         self,
         *,
         request_id: builtins.str = ...,
         plan_id: builtins.str = ...,
+        recovery: Global___RecoveryPolicy.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["plan_id", b"plan_id", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["plan_id", b"plan_id", "recovery", b"recovery", "request_id", b"request_id"]) -> None: ...
 
 Global___DeployRequest: typing_extensions.TypeAlias = DeployRequest
 
@@ -1273,6 +1303,7 @@ class Deployment(google.protobuf.message.Message):
     OUTPUT_ADDRESS_FIELD_NUMBER: builtins.int
     CREATED_AT_FIELD_NUMBER: builtins.int
     ENDED_AT_FIELD_NUMBER: builtins.int
+    RECOVERY_FIELD_NUMBER: builtins.int
     id: builtins.str
     plan_id: builtins.str
     graph_id: builtins.str
@@ -1282,6 +1313,7 @@ class Deployment(google.protobuf.message.Message):
     """Where inputs go in, once it is ready."""
     output_address: builtins.str
     """Where outputs come out, once it is ready."""
+    recovery: Global___RecoveryPolicy.ValueType
     @property
     def failure(self) -> Global___Failure:
         """Only if it failed."""
@@ -1306,9 +1338,10 @@ class Deployment(google.protobuf.message.Message):
         output_address: builtins.str = ...,
         created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         ended_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        recovery: Global___RecoveryPolicy.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure", "generation", b"generation", "graph_id", b"graph_id", "id", b"id", "input_address", b"input_address", "output_address", b"output_address", "plan_id", b"plan_id", "stages", b"stages", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure", "generation", b"generation", "graph_id", b"graph_id", "id", b"id", "input_address", b"input_address", "output_address", b"output_address", "plan_id", b"plan_id", "recovery", b"recovery", "stages", b"stages", "state", b"state"]) -> None: ...
 
 Global___Deployment: typing_extensions.TypeAlias = Deployment
 

@@ -372,18 +372,22 @@ class ReleaseDeploymentRequest(google.protobuf.message.Message):
     DEPLOYMENT_ID_FIELD_NUMBER: builtins.int
     DRAIN_FIELD_NUMBER: builtins.int
     DRAIN_SECONDS_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     drain: builtins.bool
     drain_seconds: builtins.float
     """How long draining may take before the worker is killed."""
+    generation: builtins.int
+    """A later generation than this one stays; 0 means any."""
     def __init__(
         self,
         *,
         deployment_id: builtins.str = ...,
         drain: builtins.bool = ...,
         drain_seconds: builtins.float = ...,
+        generation: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "drain", b"drain", "drain_seconds", b"drain_seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "drain", b"drain", "drain_seconds", b"drain_seconds", "generation", b"generation"]) -> None: ...
 
 Global___ReleaseDeploymentRequest: typing_extensions.TypeAlias = ReleaseDeploymentRequest
 
@@ -659,19 +663,23 @@ class OpenSession(google.protobuf.message.Message):
     DEPLOYMENT_ID_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     session_id: builtins.int
     """Made by the client, unique: the same on both streams."""
     host: builtins.str
     """The boot id of the client's Linux kernel, a slash and the inode of its network namespace. Empty: it takes no short cut."""
+    generation: builtins.int
+    """Of the deployment; 0 means whichever runs."""
     def __init__(
         self,
         *,
         deployment_id: builtins.str = ...,
         session_id: builtins.int = ...,
         host: builtins.str = ...,
+        generation: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "host", b"host", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "generation", b"generation", "host", b"host", "session_id", b"session_id"]) -> None: ...
 
 Global___OpenSession: typing_extensions.TypeAlias = OpenSession
 

@@ -80,7 +80,7 @@ class StageDaemonServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def LoadStages(self, request, context):
-        """Phase one: starts a worker, fetches the stages and their tensors, checks them on the meta device. Streams progress;
+        """Phase one: lets go of an earlier generation, starts a worker, fetches the stages and their tensors, checks them on the meta device. Streams progress;
         the stream's normal end means loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -230,7 +230,7 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
     ], channel: grpc.aio.Channel) -> None: ...
 
     LoadStages: _StageDaemonServiceLoadStagesType
-    """Phase one: starts a worker, fetches the stages and their tensors, checks them on the meta device. Streams progress;
+    """Phase one: lets go of an earlier generation, starts a worker, fetches the stages and their tensors, checks them on the meta device. Streams progress;
     the stream's normal end means loaded.
     """
 
@@ -306,7 +306,7 @@ class StageDaemonServiceServicer(metaclass=abc.ABCMeta):
         request: protos.v1.stage_daemon_pb2.LoadStagesRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[protos.v1.stage_daemon_pb2.LoadStagesResponse], collections.abc.AsyncIterator[protos.v1.stage_daemon_pb2.LoadStagesResponse]]:
-        """Phase one: starts a worker, fetches the stages and their tensors, checks them on the meta device. Streams progress;
+        """Phase one: lets go of an earlier generation, starts a worker, fetches the stages and their tensors, checks them on the meta device. Streams progress;
         the stream's normal end means loaded.
         """
 

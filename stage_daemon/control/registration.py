@@ -55,6 +55,7 @@ class Registration:
         self._connected = asyncio.Event()
         self._request = request
         self._supervisor = supervisor
+        self._reported: dict[str, int] = {}
         self._releases: set[asyncio.Task[None]] = set()
         self._most_back_off_seconds = MOST_BACK_OFF_SECONDS
         self._taken_since: float | None = None
@@ -155,6 +156,7 @@ class Registration:
             incarnation_id=self._request.incarnation_id,
             deployments=self._supervisor.report(),
         )
+        self._reported = {held.deployment_id: held.generation for held in request.deployments}
         answer = await self._stub.Heartbeat(
             request, timeout=self._patience_seconds(max(LEAST_CALL_SECONDS, lease_seconds))
         )
@@ -185,7 +187,9 @@ class Registration:
 
     def _let_go(self, deployment_ids: Iterable[str]) -> None:
         for deployment_id in deployment_ids:
-            task = asyncio.create_task(self._supervisor.release(deployment_id, 0.0))
+            # A later one may have come since this daemon told what it holds.
+            generation = self._reported.get(deployment_id)
+            task = asyncio.create_task(self._supervisor.release(deployment_id, 0.0, generation))
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 

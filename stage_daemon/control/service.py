@@ -49,7 +49,8 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
     async def ReleaseDeployment(
         self, request: stage_daemon_pb2.ReleaseDeploymentRequest, context: Context
     ) -> stage_daemon_pb2.ReleaseDeploymentResponse:
-        await self._supervisor.release(request.deployment_id, request.drain_seconds if request.drain else 0.0)
+        drain_seconds = request.drain_seconds if request.drain else 0.0
+        await self._supervisor.release(request.deployment_id, drain_seconds, request.generation or None)
         return stage_daemon_pb2.ReleaseDeploymentResponse()
 
     async def GetDaemonStatus(
@@ -103,7 +104,7 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
             hosted.sessions.close(session)
 
     def _input_end(self, opened: stage_daemon_pb2.OpenSession) -> HostedDeployment:
-        hosted = self._supervisor.find(opened.deployment_id)
+        hosted = self._supervisor.find(opened.deployment_id, opened.generation)
         hosted.check_running()
         if not hosted.takes_inputs:
             raise Conflict(
@@ -112,7 +113,7 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         return hosted
 
     def _output_end(self, opened: stage_daemon_pb2.OpenSession) -> HostedDeployment:
-        hosted = self._supervisor.find(opened.deployment_id)
+        hosted = self._supervisor.find(opened.deployment_id, opened.generation)
         hosted.check_running()
         if not hosted.gives_outputs:
             raise Conflict(

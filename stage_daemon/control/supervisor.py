@@ -59,7 +59,11 @@ class Supervisor:
     async def load(
         self, request: stage_daemon_pb2.LoadStagesRequest
     ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
-        """Progress; ends once every stage is loaded. Raises Conflict where the deployment is here already."""
+        """Progress; ends once every stage is loaded. An earlier generation is let go of first.
+
+        Raises Conflict where this generation of the deployment, or a later one, is here already.
+        """
+        await self.release(request.deployment_id, 0.0, request.generation - 1)
         hosted = self._host(request)
         wanted = stage_daemon_pb2.LoadStagesRequest()
         wanted.CopyFrom(request)
@@ -85,28 +89,36 @@ class Supervisor:
 
     async def open_rendezvous(self, deployment_id: str, generation: int) -> int:
         """The port of the store at which the generation's workers meet."""
-        return await self._find(deployment_id, generation).open_rendezvous(self._listen_host)
+        return await self.find(deployment_id, generation).open_rendezvous(self._listen_host)
 
     async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:
-        await self._find(request.deployment_id, request.generation).connect(request)
+        await self.find(request.deployment_id, request.generation).connect(request)
 
-    async def release(self, deployment_id: str, drain_seconds: float) -> None:
-        """Idempotent: what is not here is let go of already. Goes on if the caller leaves, who may not come again."""
+    async def release(self, deployment_id: str, drain_seconds: float, generation: int | None = None) -> None:
+        """Idempotent: what is not here is let go of already, and what is of a later generation than this one stays.
+
+        Goes on if the caller leaves, who may not come again.
+        """
         hosted = self._hosted.get(deployment_id)
-        if hosted is None:
+        if hosted is None or (generation is not None and hosted.life.generation > generation):
             return
         releasing = asyncio.create_task(self._release(hosted, drain_seconds))
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
         await asyncio.shield(releasing)
 
-    def find(self, deployment_id: str) -> HostedDeployment:
-        """Raises NotFound."""
+    def find(self, deployment_id: str, generation: int = 0) -> HostedDeployment:
+        """Raises NotFound, and Conflict where it is here in another generation; 0 means any."""
         hosted = self._hosted.get(deployment_id)
         if hosted is None:
             raise NotFound(
                 f"deployment {deployment_id!r} has no stage on {self.device_id}; ask the planner where it runs",
                 device_id=self.device_id,
+                deployment_id=deployment_id,
+            )
+        if generation and hosted.life.generation != generation:
+            raise Conflict(
+                f"deployment {deployment_id} is in generation {hosted.life.generation} here, not {generation}",
                 deployment_id=deployment_id,
             )
         return hosted
@@ -193,15 +205,6 @@ class Supervisor:
     def _stop_profiling(self, error: DaemonError) -> None:
         if self._profiling is not None:
             self._profiling.stop(error)
-
-    def _find(self, deployment_id: str, generation: int) -> HostedDeployment:
-        hosted = self.find(deployment_id)
-        if hosted.life.generation != generation:
-            raise Conflict(
-                f"deployment {deployment_id} is in generation {hosted.life.generation} here, not {generation}",
-                deployment_id=deployment_id,
-            )
-        return hosted
 
     def _standing(self, life: Life) -> planner_pb2.DeploymentOnDaemon:
         state = _STATES[life.phase]

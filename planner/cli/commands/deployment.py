@@ -14,7 +14,7 @@ from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit, say
 from planner.cli.progress import event_text, rollout_bars
 from planner.cli.tables import deployment_table, deployments_table
-from planner.client.records import DeploymentEvent, DeploymentState
+from planner.client.records import DeploymentEvent, DeploymentState, RecoveryPolicy
 from planner.errors import DeploymentFailed
 
 app = typer.Typer(no_args_is_help=True, help="Plans that run, or ran.")
@@ -25,6 +25,9 @@ DeploymentArgument = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="D
 def deploy(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="Plan id.")],
     wait: Annotated[bool, typer.Option(help="Follow the rollout until it is ready.")] = True,
+    recovery: Annotated[
+        RecoveryPolicy, typer.Option(help="When it breaks: leave it failed, or roll it out again where it was.")
+    ] = RecoveryPolicy.MANUAL,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -32,9 +35,9 @@ def deploy(
     with connect(server) as client:
         if wait:
             with rollout_bars() as on_event:
-                deployment = client.deploy(plan, on_event=on_event)
+                deployment = client.deploy(plan, on_event=on_event, recovery=recovery)
         else:
-            deployment = client.deploy(plan, wait=False)
+            deployment = client.deploy(plan, wait=False, recovery=recovery)
     emit(deployment, output, lambda: deployment_table(deployment))
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import grpc
 
 from planner.client.pipeline import Pipeline
+from planner.client.records import Deployment
 from planner.errors import DeploymentFailed
 from planner.graph.expression import SymbolReference
 from planner.graph.ir import (
@@ -28,6 +29,8 @@ from planner.graph.ir import (
 )
 from protos.v1 import planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
 
+FindNext = Callable[[str, int], Deployment | None]
+
 
 class LoopbackDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
     """Holds results back while `gate` is closed; fails the sequences in `failing`; ends sessions at `ends_at`."""
@@ -38,6 +41,7 @@ class LoopbackDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self.failing: set[int] = set()
         self.ends_at = 0
         self.received: list[int] = []
+        self.generations: list[int] = []
         self.ended_streams = threading.Semaphore(0)
         self._sessions: dict[int, queue.SimpleQueue[stage_daemon_pb2.Microbatch]] = {}
 
@@ -64,6 +68,7 @@ class LoopbackDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         context.add_callback(self.ended_streams.release)
         opened = next(requests).open
         session = opened.session_id
+        self.generations.append(opened.generation)
         if session not in self._sessions:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "outputs are not open")
         if opened.host:
@@ -114,6 +119,7 @@ def loopback_pipeline(
     num_stages: int = 1,
     deadline_seconds: float = 120.0,
     why_failed: Callable[[], DeploymentFailed | None] = lambda: None,
+    find_next: FindNext | None = None,
 ) -> Iterator[Pipeline]:
     with (
         serving(daemon) as address,
@@ -125,6 +131,8 @@ def loopback_pipeline(
             output_address=address,
             deadline_seconds=deadline_seconds,
             why_failed=why_failed,
+            generation=1,
+            find_next=find_next,
         ) as pipeline,
     ):
         yield pipeline

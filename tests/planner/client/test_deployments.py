@@ -46,7 +46,9 @@ def test_a_rollout_is_waited_for_until_it_is_ready(scripted: Scripted) -> None:
     ready = client.deploy("plan-1", on_event=seen.append, request_id="mine")
     assert (ready.state, ready.input_address, ready.output_address) == (DeploymentState.READY, "h:1", "h:2")
     assert sequences(seen) == [1, 2, 3]
-    assert script.requests("Deploy") == [planner_pb2.DeployRequest(request_id="mine", plan_id="plan-1")]
+    [request] = script.requests("Deploy")
+    assert (request.request_id, request.plan_id) == ("mine", "plan-1")
+    assert request.recovery == planner_pb2.RECOVERY_POLICY_MANUAL
 
 
 def test_a_rollout_need_not_be_waited_for(scripted: Scripted) -> None:

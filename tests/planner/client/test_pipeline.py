@@ -9,9 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from planner.client.pipeline import Batch
+from planner.client.messages import deployment_from_proto
+from planner.client.pipeline import MOST_FRUITLESS, Batch
+from planner.client.records import Deployment
 from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, Unavailable
-from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
+from protos.v1 import planner_pb2
+from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline, serving
 
 pytestmark = pytest.mark.services
 
@@ -191,3 +194,91 @@ def test_torch_tensors_in_torch_tensors_out() -> None:
         found = pipeline(given)["y"]
         assert torch.equal(found, given)
         assert isinstance(pipeline(batch(1))["y"], np.ndarray)
+
+
+def generation_at(address: str, generation: int) -> Deployment:
+    message = planner_pb2.Deployment(
+        id="dep-1",
+        state=planner_pb2.DEPLOYMENT_STATE_READY,
+        generation=generation,
+        input_address=address,
+        output_address=address,
+    )
+    return deployment_from_proto(message)
+
+
+def test_what_was_not_answered_is_sent_to_the_next_generation_and_each_is_answered_once() -> None:
+    """The caller writes each batch into the same memory."""
+    first, second, third = LoopbackDaemon(), LoopbackDaemon(), LoopbackDaemon()
+    first.ends_at, second.ends_at = 6, 3
+    memory = np.empty((2, 3), dtype=np.float32)
+
+    def batches() -> Iterator[np.ndarray]:
+        for number in range(20):
+            memory[:] = number
+            yield memory
+
+    with serving(second) as second_address, serving(third) as third_address:
+        later = {1: generation_at(second_address, 2), 2: generation_at(third_address, 3)}
+        with loopback_pipeline(first, find_next=lambda _, generation: later[generation]) as pipeline:
+            results = [result["y"] for result in pipeline.run(batches(), window=4)]
+            again = pipeline(batch(7))["y"]
+    np.testing.assert_array_equal(results, [batch(number) for number in range(20)])
+    np.testing.assert_array_equal(again, batch(7))
+    assert [daemon.generations for daemon in (first, second, third)] == [[1], [2], [3, 3]]
+
+
+def test_failures_count_on_in_the_next_generation() -> None:
+    first, second = LoopbackDaemon(), LoopbackDaemon()
+    first.ends_at, second.failing = 3, {2}
+    with (
+        serving(second) as address,
+        loopback_pipeline(first, find_next=lambda *_: generation_at(address, 2)) as pipeline,
+    ):
+        results = list(pipeline.run([batch(1), batch(2), batch(3), batch(4)], raise_failures=False))
+    assert isinstance(results[3], MicrobatchFailed)
+    assert results[3].metadata["sequence"] == "4"
+
+
+def test_a_microbatch_that_breaks_every_generation_is_given_up() -> None:
+    daemon = LoopbackDaemon()
+    daemon.ends_at = 1
+    asked: list[int] = []
+
+    def find_next(_: str, generation: int) -> Deployment:
+        asked.append(generation)
+        return generation_at(address, generation + 1)
+
+    with (
+        serving(daemon) as address,
+        loopback_pipeline(daemon, find_next=find_next) as pipeline,
+        pytest.raises(Unavailable),
+    ):
+        pipeline(batch(1))
+    assert asked == list(range(1, MOST_FRUITLESS + 1))
+
+
+def test_where_there_is_no_next_generation_it_is_told_what_broke() -> None:
+    daemon = LoopbackDaemon()
+    daemon.ends_at = 2
+    failed = DeploymentFailed("stage 1 died")
+    with (
+        loopback_pipeline(daemon, why_failed=lambda: failed, find_next=lambda *_: None) as pipeline,
+        pytest.raises(DeploymentFailed, match="stage 1 died"),
+    ):
+        list(pipeline.run([batch(1), batch(2)]))
+
+
+def test_what_the_callers_batches_raise_is_not_sent_again() -> None:
+    def batches() -> Iterator[np.ndarray]:
+        yield batch(1)
+        raise Unavailable("the caller's own pipeline broke")
+
+    def find_next(*_: object) -> Deployment:
+        raise AssertionError("nothing broke here")
+
+    with (
+        loopback_pipeline(LoopbackDaemon(), find_next=find_next) as pipeline,
+        pytest.raises(Unavailable, match="own pipeline"),
+    ):
+        list(pipeline.run(batches()))

@@ -41,6 +41,7 @@ def session(daemon: LoopbackDaemon, deadline_seconds: float = PATIENCE_SECONDS) 
     with serving(daemon) as address:
         channel = open_channel(address, message_bytes=1 << 20)
         yield Session(
+            generation=0,
             deployment_id="dep-1",
             inputs=channel,
             outputs=channel,
@@ -167,6 +168,7 @@ def test_nobody_there_is_said_with_the_address() -> None:
     channel = open_channel("127.0.0.1:1", message_bytes=1 << 20)
     unreachable = "a daemon of dep-1 does not answer (127.0.0.1:1 in)"
     nobody = Session(
+        generation=0,
         deployment_id="dep-1",
         inputs=channel,
         outputs=channel,

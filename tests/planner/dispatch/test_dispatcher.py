@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,15 +13,17 @@ import pytest_asyncio
 
 from planner.errors import DeviceFull, DeviceGone, DeviceTaken, NotDeployable, NotFound, RequestIdReused
 from planner.store.database import Database
-from planner.store.deployment_records import DeploymentState, Failure
+from planner.store.deployment_records import DeploymentState, Failure, RecoveryPolicy
 from planner.store.deployments import list_active_deployments
 from planner.store.tables import GraphRow
 from planner.wire.graph import graph_to_bytes
 from tests.contract.graphs import relu_chain, sha256
+from tests.contract.scripted_daemon import ScriptedDaemon
 from tests.planner.dispatch.conftest import WAIT_SECONDS, eventually
 from tests.planner.dispatch.worlds import FIRST, SECOND, World, held, open_world
 
 pytestmark = pytest.mark.services
+RESTART = RecoveryPolicy.RESTART
 READY, FAILED, STOPPED = DeploymentState.READY, DeploymentState.FAILED, DeploymentState.STOPPED
 DIED = Failure(reason="WORKER_DIED", message="killed")
 
@@ -222,16 +225,71 @@ async def test_a_planner_that_starts_gives_daemons_in_use_a_lease_more(world: Wo
     assert (await world.get(deployment_id)).state is READY
 
 
-async def test_what_was_being_rolled_out_has_failed_at_the_restart(world: World) -> None:
+async def test_what_was_being_rolled_out_begins_anew_at_the_restart(world: World) -> None:
     world.daemons[SECOND].hold = "load"
     deployment_id = await world.dispatcher.deploy("plan-1", "")
     await eventually(lambda: "load" in world.daemons[SECOND].asked)
     await world.dispatcher.close()
+    world.daemons[SECOND].hold = ""
     world.start()
     await asyncio.gather(*(world.beat(device_id) for device_id in world.daemons))
+    await world.until_generation(deployment_id, 2)
+    for daemon in world.daemons.values():
+        assert [load.generation for load in daemon.loads] == [1, 2]
+        assert [release.generation for release in daemon.releases] == [1]
+        assert daemon.connects[-1].generation == 2
+
+
+async def test_one_that_restarts_comes_back_where_it_was(world: World) -> None:
+    deployment_id = await world.ready(RESTART)
+    before = await world.get(deployment_id)
+    assert await world.beat(SECOND, held(deployment_id, failure=DIED)) == ()
+    after = await world.until_generation(deployment_id, 2)
+    assert after == replace(before, generation=2)
+    messages = [event.message for event in await world.events(deployment_id)]
+    assert "killed; it recovers" in messages
+    assert await world.beat(SECOND, held(deployment_id, failure=DIED)) == (deployment_id,)
+    assert await world.beat(SECOND, held(deployment_id, generation=2)) == ()
+    await world.dispatcher.stop(deployment_id)
+    assert [release.generation for release in world.daemons[SECOND].releases] == [1, 2]
+
+
+async def test_one_that_restarts_waits_for_a_daemon_that_is_started_again(world: World) -> None:
+    deployment_id = await world.ready(RESTART)
+    await world.daemons[SECOND].stop()
+    lost = Failure(reason="DAEMON_UNREACHABLE", message="gone", device_id=SECOND)
+    await world.beat(FIRST, held(deployment_id, failure=lost))
+    await eventually(lambda: bool(world.daemons[FIRST].releases))
+    assert (await world.get(deployment_id)).state is DeploymentState.RECOVERING
+    again = world.daemons[SECOND] = ScriptedDaemon(SECOND, incarnation_id="second")
+    await again.start()
+    await world.register(SECOND, incarnation="second")
+    found = await world.until_generation(deployment_id, 2)
+    assert found.stages[1].daemon_address == again.address
+    assert found.stages[1].incarnation_id == "second"
+    assert await world.beat(SECOND, held(deployment_id, generation=2), incarnation="second") == ()
+
+
+async def test_a_place_that_is_not_there_in_time_fails_the_deployment(world: World) -> None:
+    world.recovery_seconds = 0.0
+    world.start()
+    deployment_id = await world.ready(RESTART)
+    await world.daemons[SECOND].stop()
+    lost = Failure(reason="DAEMON_UNREACHABLE", message="gone", device_id=SECOND)
+    await world.beat(FIRST, held(deployment_id, failure=lost))
+    await world.until(deployment_id, FAILED)
     failure = (await world.get(deployment_id)).failure
     assert failure is not None
-    assert failure.reason == "PLANNER_RESTARTED"
+    assert (failure.reason, failure.device_id) == ("DEVICE_GONE", SECOND)
+
+
+async def test_one_that_restarts_can_be_stopped_meanwhile(world: World) -> None:
+    deployment_id = await world.ready(RESTART)
+    await world.daemons[SECOND].stop()
+    lost = Failure(reason="DAEMON_UNREACHABLE", message="gone", device_id=SECOND)
+    await world.beat(FIRST, held(deployment_id, failure=lost))
+    await world.dispatcher.stop(deployment_id)
+    assert (await world.get(deployment_id)).state is STOPPED
 
 
 async def test_deployments_that_have_ended_are_forgotten(world: World) -> None:

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from planner.dispatch.daemon_client import DaemonClient
-from planner.dispatch.driver import Driver
+from planner.dispatch.driver import Driver, Placement
 from planner.dispatch.ledger import Ledger
-from planner.dispatch.rollout import Broken, PlannerRestarted, Started, StopAsked
+from planner.dispatch.rollout import Broken, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests
 from planner.store.database import Database
 from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
@@ -29,11 +29,24 @@ STAGES = {"a": (0, 2), "b": (1,)}
 
 
 class World:
-    def __init__(self, driver: Driver, ledger: Ledger, database: Database, daemons: dict[str, ScriptedDaemon]) -> None:
-        self.driver = driver
+    driver: Driver
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        database: Database,
+        daemons: dict[str, ScriptedDaemon],
+        clients: dict[str, DaemonClient],
+    ) -> None:
         self.ledger = ledger
+        self.clients = clients
         self.database = database
         self.first, self.second = daemons["a"], daemons["b"]
+
+    async def place(self, held: Deployment) -> Placement:
+        """Where it was."""
+        placed = replace(held, generation=held.generation + 1)
+        return Placement(deployment=placed, clients=self.clients, requests=requests(placed.generation))
 
     async def until(self, state: DeploymentState) -> list[DeploymentEvent]:
         """The events up to the first with the state."""
@@ -54,11 +67,13 @@ class World:
             return await get_deployment(session, "dep-1")
 
 
-def requests() -> StageRequests:
+def requests(generation: int = 1) -> StageRequests:
     return StageRequests(
         load={
             device_id: stage_daemon_pb2.LoadStagesRequest(
-                deployment_id="dep-1", stages=[stage_daemon_pb2.StageModule(stage=stage) for stage in stages]
+                deployment_id="dep-1",
+                generation=generation,
+                stages=[stage_daemon_pb2.StageModule(stage=stage) for stage in stages],
             )
             for device_id, stages in STAGES.items()
         },
@@ -72,9 +87,10 @@ async def world(daemons: dict[str, ScriptedDaemon], database: Database) -> Async
     await fill(database, graph(), record)
     clients = {name: DaemonClient(name, daemon.address, PATIENT) for name, daemon in daemons.items()}
     ledger = Ledger(database)
-    driver = Driver(record, clients, ledger)
+    world = World(ledger, database, daemons, clients)
+    driver = world.driver = Driver(record, clients, ledger, world.place)
     driver.requests = requests()
-    yield World(driver, ledger, database, daemons)
+    yield world
     await driver.close()
     for client in clients.values():
         await client.close()
@@ -169,8 +185,8 @@ async def test_a_defect_of_the_planner_fails_the_deployment(world: World) -> Non
 async def test_a_drain_is_taken_up_after_a_restart(world: World, database: Database) -> None:
     await world.start(READY)
     record = replace(await world.row(), state=DeploymentState.DRAINING)
-    driver = Driver(record, world.driver._clients, world.ledger)
-    await driver.handle(PlannerRestarted())
+    driver = Driver(record, world.driver._clients, world.ledger, world.place)
+    await driver.handle(TakenUp())
     await asyncio.wait_for(driver.ended.wait(), WAIT_SECONDS)
     assert (await world.row()).state is STOPPED
     await driver.close()

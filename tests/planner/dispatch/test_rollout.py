@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.dispatch.rollout import (
+    MOST_RECOVERIES,
     Broken,
     Command,
     Connect,
@@ -19,7 +21,8 @@ from planner.dispatch.rollout import (
     Load,
     Loaded,
     OpenRendezvous,
-    PlannerRestarted,
+    Place,
+    Placed,
     Release,
     Released,
     RendezvousOpened,
@@ -27,6 +30,8 @@ from planner.dispatch.rollout import (
     Started,
     Step,
     StopAsked,
+    TakenUp,
+    Unplaced,
     advance,
     is_indirect,
     rollout_of,
@@ -55,6 +60,11 @@ def to_ready() -> list[Event]:
     loaded: list[Event] = [Loaded(device) for device in DEVICES]
     connected: list[Event] = [Connected(device) for device in DEVICES]
     return [Started(), *loaded, RendezvousOpened("a:1"), *connected]
+
+
+def anew(devices: tuple[str, ...] = DEVICES) -> list[Event]:
+    """From RECOVERING to READY."""
+    return [*(Released(device) for device in DEVICES), Placed(devices), *to_ready()[1:]]
 
 
 def test_all_load_then_all_connect_then_ready() -> None:
@@ -122,15 +132,15 @@ def test_a_worker_that_dies_while_draining_ends_the_waiting() -> None:
     assert advance(step.rollout, Released("c")).rollout.state is DeploymentState.STOPPED
 
 
-def test_restart_keeps_ready_ends_draining_and_fails_the_rest() -> None:
-    assert advance(play(fresh(), to_ready()).rollout, PlannerRestarted()).rollout.state is DeploymentState.READY
-    draining = advance(play(fresh(), [*to_ready(), StopAsked()]).rollout, PlannerRestarted())
+def test_what_is_taken_up_goes_on_is_drained_or_begins_anew() -> None:
+    assert advance(play(fresh(), to_ready()).rollout, TakenUp()).rollout.state is DeploymentState.READY
+    draining = advance(play(fresh(), [*to_ready(), StopAsked()]).rollout, TakenUp())
     assert draining.commands == tuple(Release(device, True) for device in DEVICES)
     for events in ([], [Started()], to_ready()[:4]):
-        step = advance(play(fresh(), events).rollout, PlannerRestarted())
-        assert step.rollout.failure is not None
-        assert step.rollout.failure.reason == "PLANNER_RESTARTED"
-        assert len(step.commands) == len(DEVICES)
+        step = advance(play(fresh(), events).rollout, TakenUp())
+        assert step.rollout.state is DeploymentState.RECOVERING
+        assert step.commands == tuple(Release(device, False) for device in DEVICES)
+        assert play(step.rollout, anew()).rollout.state is DeploymentState.READY
 
 
 failures = st.sampled_from([DEAD_WORKER, LOST_PEER])
@@ -144,7 +154,9 @@ events = st.one_of(
     st.builds(Broken, failures),
     st.builds(Diagnosed, st.none() | failures),
     st.just(StopAsked()),
-    st.just(PlannerRestarted()),
+    st.just(TakenUp()),
+    st.just(Placed(DEVICES)),
+    st.just(Unplaced(DEAD_WORKER)),
 )
 
 
@@ -171,6 +183,8 @@ def test_every_order_of_events_keeps_the_rules(sequence: list[Event]) -> None:
         told.extend(step.commands)
         suspected = suspected or step.rollout.suspicion is not None
         became_ready = step.rollout.state is DeploymentState.READY and rollout.state is not DeploymentState.READY
+        if step.rollout.state is DeploymentState.RECOVERING:
+            told, suspected = [], False
         if became_ready:
             assert not suspected
             assert {command.device_id for command in told if isinstance(command, Connect)} == set(DEVICES)
@@ -179,12 +193,14 @@ def test_every_order_of_events_keeps_the_rules(sequence: list[Event]) -> None:
         if step.rollout.state is DeploymentState.FAILED and not rollout.state.ended:
             assert step.rollout.failure is not None
             assert step.commands == tuple(Release(device, False) for device in DEVICES)
+        if step.rollout.state is DeploymentState.LOADING and rollout.state is DeploymentState.RECOVERING:
+            assert not rollout.waiting_for
         if step.rollout.state is not rollout.state:
             assert step.message
         rollout = step.rollout
 
 
-PENDING, LOADING, CONNECTING, READY, DRAINING, STOPPED, FAILED = DeploymentState
+PENDING, LOADING, CONNECTING, READY, DRAINING, STOPPED, FAILED, RECOVERING = DeploymentState
 
 
 def at(state: DeploymentState) -> Rollout:
@@ -197,6 +213,7 @@ def at(state: DeploymentState) -> Rollout:
         DRAINING: [*to_ready(), StopAsked()],
         STOPPED: [*to_ready(), StopAsked(), *(Released(device) for device in DEVICES)],
         FAILED: [Broken(DEAD_WORKER)],
+        RECOVERING: [Started(), TakenUp()],
     }
     rollout = play(fresh(), paths[state]).rollout
     assert rollout.state is state
@@ -210,14 +227,14 @@ MOVES: dict[DeploymentState, list[tuple[Event, DeploymentState]]] = {
         (StopAsked(), DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), PENDING),
-        (PlannerRestarted(), FAILED),
+        (TakenUp(), RECOVERING),
     ],
     LOADING: [
         (Loaded("a"), LOADING),
         (StopAsked(), DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), LOADING),
-        (PlannerRestarted(), FAILED),
+        (TakenUp(), RECOVERING),
     ],
     CONNECTING: [
         (RendezvousOpened("a:1"), CONNECTING),
@@ -225,14 +242,20 @@ MOVES: dict[DeploymentState, list[tuple[Event, DeploymentState]]] = {
         (StopAsked(), DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), CONNECTING),
-        (PlannerRestarted(), FAILED),
+        (TakenUp(), RECOVERING),
     ],
     READY: [(StopAsked(), DRAINING), (Broken(DEAD_WORKER), FAILED), (Broken(LOST_PEER), READY)],
     DRAINING: [
         (Released("a"), DRAINING),
         (Broken(DEAD_WORKER), DRAINING),
         (Broken(LOST_PEER), DRAINING),
-        (PlannerRestarted(), DRAINING),
+        (TakenUp(), DRAINING),
+    ],
+    RECOVERING: [
+        (Released("a"), RECOVERING),
+        (StopAsked(), DRAINING),
+        (TakenUp(), RECOVERING),
+        (Unplaced(DEAD_WORKER), FAILED),
     ],
     STOPPED: [],
     FAILED: [],
@@ -248,7 +271,9 @@ ALL_EVENTS: tuple[Event, ...] = (
     Diagnosed(DEAD_WORKER),
     Diagnosed(None),
     StopAsked(),
-    PlannerRestarted(),
+    TakenUp(),
+    Placed(DEVICES),
+    Unplaced(DEAD_WORKER),
 )
 
 
@@ -299,6 +324,49 @@ def test_a_rollout_under_suspicion_goes_no_further_until_it_is_cleared_up() -> N
     assert advance(step.rollout, Diagnosed(None)).rollout.state is FAILED
 
 
+def recovering() -> Rollout:
+    """READY, and one that recovers."""
+    return play(replace(fresh(), recovers=True), to_ready()).rollout
+
+
+def test_one_that_recovers_begins_a_new_generation_once_all_let_go() -> None:
+    step = advance(recovering(), Broken(DEAD_WORKER))
+    assert step.rollout.state is RECOVERING
+    assert step.commands == tuple(Release(device, False) for device in DEVICES)
+    assert advance(step.rollout, Placed(DEVICES)) == Step(rollout=step.rollout)
+    step = play(step.rollout, [Released("c"), Released("c"), Released("a")])
+    assert step.commands == ()
+    step = advance(step.rollout, Released("b"))
+    assert step.commands == (Place(),)
+    step = advance(step.rollout, Placed(("a", "d")))
+    assert step.commands == (Load("a"), Load("d"))
+    assert step.rollout.device_ids == ("a", "d")
+
+
+def test_a_witness_is_looked_into_before_one_recovers() -> None:
+    step = advance(recovering(), Broken(LOST_PEER))
+    assert (step.rollout.state, step.commands) == (READY, (Diagnose(LOST_PEER),))
+    assert advance(step.rollout, Diagnosed(DEAD_WORKER)).rollout.state is RECOVERING
+
+
+def test_a_plan_that_never_ran_is_not_tried_again() -> None:
+    for events in ([Started()], to_ready()[:4]):
+        step = advance(play(replace(fresh(), recovers=True), events).rollout, Broken(DEAD_WORKER))
+        assert step.rollout.state is FAILED
+
+
+def test_generations_that_break_before_they_are_ready_are_given_up() -> None:
+    rollout = recovering()
+    for _ in range(MOST_RECOVERIES - 1):
+        rollout = advance(play(rollout, [Broken(DEAD_WORKER), *anew()[:5]]).rollout, Broken(DEAD_WORKER)).rollout
+        assert rollout.state is RECOVERING
+    assert play(rollout, [*anew()[:5], Broken(DEAD_WORKER)]).rollout.state is FAILED
+    rollout = recovering()
+    for _ in range(2 * MOST_RECOVERIES):
+        rollout = play(rollout, [Broken(DEAD_WORKER), *anew()]).rollout
+        assert (rollout.state, rollout.recoveries) == (READY, 0)
+
+
 def test_a_second_witness_is_not_asked_for_a_second_diagnosis() -> None:
     step = advance(at(READY), Broken(LOST_PEER))
     again = advance(step.rollout, Broken(Failure(reason="EDGE_TIMEOUT", message="the other end", device_id="b")))
@@ -332,8 +400,9 @@ def test_what_is_told() -> None:
     assert play(at(DRAINING), [Released("a"), Released("b"), Released("c")]).message == "stopped"
     step = advance(at(READY), Broken(DEAD_WORKER))
     assert (step.message, step.device_id) == (DEAD_WORKER.message, "b")
-    restarted = advance(at(LOADING), PlannerRestarted())
-    assert restarted.message == "the planner was restarted while the deployment was loading; deploy the plan again"
+    assert advance(at(LOADING), TakenUp()).message == "its planner ended while it was loading; it begins anew"
+    step = advance(recovering(), Broken(DEAD_WORKER))
+    assert (step.message, step.device_id) == (f"{DEAD_WORKER.message}; it recovers", "b")
 
 
 def test_of_what_broke_while_draining_nothing_is_waited_for() -> None:
@@ -349,6 +418,6 @@ def test_of_what_broke_while_draining_nothing_is_waited_for() -> None:
 
 
 def test_a_drain_that_is_asked_for_again_waits_for_every_device() -> None:
-    halfway = play(at(DRAINING), [Released("a"), PlannerRestarted()])
+    halfway = play(at(DRAINING), [Released("a"), TakenUp()])
     assert halfway.rollout.waiting_for == set(DEVICES)
     assert halfway.message == ""

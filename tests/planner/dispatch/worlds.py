@@ -14,7 +14,7 @@ from planner.dispatch.dispatcher import Dispatcher, HeldDeployment
 from planner.store.blobs import BlobStore
 from planner.store.daemons import find_daemon
 from planner.store.database import Database
-from planner.store.deployment_records import Daemon, Deployment, DeploymentEvent, DeploymentState
+from planner.store.deployment_records import Daemon, Deployment, DeploymentEvent, DeploymentState, RecoveryPolicy
 from planner.store.deployments import get_deployment, list_events
 from planner.store.inventories import InventoryRecord
 from planner.store.tables import DaemonRow
@@ -32,6 +32,7 @@ FIRST, SECOND = "node0/cpu", "node1/cpu"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
     lease_seconds: float
+    recovery_seconds: float
 
 
 class World:
@@ -42,6 +43,7 @@ class World:
     ) -> None:
         self.database = database
         self.lease_seconds = lease_seconds
+        self.recovery_seconds = 600.0
         self.daemons = daemons
         self._blobs = blobs
         self._started: list[Dispatcher] = []
@@ -49,7 +51,7 @@ class World:
 
     def start(self) -> Dispatcher:
         """Another planner on the same database."""
-        settings = LeaseSettings(lease_seconds=self.lease_seconds)
+        settings = LeaseSettings(lease_seconds=self.lease_seconds, recovery_seconds=self.recovery_seconds)
         self.dispatcher = Dispatcher(self.database, self._blobs, settings, PATIENT)
         self._started.append(self.dispatcher)
         return self.dispatcher
@@ -93,8 +95,18 @@ class World:
                     return
         raise AssertionError(f"{deployment_id} ended otherwise")
 
-    async def ready(self) -> str:
-        deployment_id = await self.dispatcher.deploy("plan-1", "")
+    async def until_generation(self, deployment_id: str, generation: int) -> Deployment:
+        """READY in that generation."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                found = await self.get(deployment_id)
+                assert not found.state.ended, found.failure
+                if (found.state, found.generation) == (DeploymentState.READY, generation):
+                    return found
+                await asyncio.sleep(0.01)
+
+    async def ready(self, recovery: RecoveryPolicy = RecoveryPolicy.MANUAL) -> str:
+        deployment_id = await self.dispatcher.deploy("plan-1", "", recovery=recovery)
         await self.until(deployment_id, DeploymentState.READY)
         return deployment_id
 

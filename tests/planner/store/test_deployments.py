@@ -110,7 +110,7 @@ async def test_only_the_event_that_ends_it_gives_the_deployment_its_end_and_fail
 
 
 async def test_lists(database: Database) -> None:
-    states = dict(zip("abcdefg", DeploymentState, strict=True))
+    states = dict(zip("abcdefgh", DeploymentState, strict=True))
     await fill(
         database,
         graph(),
@@ -128,17 +128,17 @@ async def test_lists(database: Database) -> None:
         assert token == ""
         return [record.id.removeprefix("dep-") for record in found]
 
-    assert await listed() == list("abcdefg")
-    assert await listed(active_only=True) == list("abcde")
-    assert await listed(plan_id="plan-1") == list("bdf")
-    assert await listed(plan_id="plan-1", active_only=True) == list("bd")
+    assert await listed() == list("abcdefgh")
+    assert await listed(active_only=True) == list("abcdeh")
+    assert await listed(plan_id="plan-1") == list("bdfh")
+    assert await listed(plan_id="plan-1", active_only=True) == list("bdh")
     assert await listed(plan_id="plan-") == []
     async with database.session() as session:
         active = await list_active_deployments(session)
         page, token = await list_deployments(session, parse_page("d", 2, ""))
         rest, _ = await list_deployments(session, parse_page("d", 9, token))
-    assert [record.id for record in active] == [f"dep-{name}" for name in "edcba"]
-    assert [record.id for record in (*page, *rest)] == [f"dep-{name}" for name in "abcdefg"]
+    assert [record.id for record in active] == [f"dep-{name}" for name in "hedcba"]
+    assert [record.id for record in (*page, *rest)] == [f"dep-{name}" for name in "abcdefgh"]
     assert all(record.stages == deployment().stages for record in active)
 
 

@@ -13,6 +13,8 @@ from planner.client import PlannerClient
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState, StoredPlan
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from tests.faults.scale import random_moments
+from tests.faults.streams import stream_under_kills
 from tests.stage_daemon.waiting import WAIT_SECONDS, is_gone, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
@@ -63,6 +65,12 @@ def test_killed_worker(client: PlannerClient, plan: StoredPlan, module: torch.nn
     deployment = client.deploy(plan.id)
     assert_runs(client, deployment, module)
     assert client.stop(deployment.id).state is DeploymentState.STOPPED
+
+
+def test_a_stream_goes_on_where_a_worker_is_killed(
+    client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, cluster: LocalCluster
+) -> None:
+    stream_under_kills(cluster, client, plan.id, module, kills=("worker",), num_batches=100, moments=random_moments())
 
 
 def test_killed_daemon_is_found_out_by_its_neighbour(

@@ -257,6 +257,35 @@ async def test_what_cannot_be_loaded_fails_and_may_come_again_in_a_newer_generat
     assert_results(batches, await run_session(deployment, 1, batches))
 
 
+async def test_a_later_generation_takes_the_place_of_an_earlier_one_which_cannot_end_it(
+    daemon: Daemon, preparation: Preparation
+) -> None:
+    wanted = prepared(preparation, "dep-1", devices=(0, 0))
+    first = await roll_out({"node0/cpu": daemon}, wanted)
+    worker = (await daemon.status()).stages[0].worker_process_id
+    results = await open_outputs(first, 1)
+    earlier = stage_daemon_pb2.LoadStagesRequest()
+    earlier.CopyFrom(wanted.requests.load["node0/cpu"])
+    for request in (*wanted.requests.load.values(), *wanted.requests.connect.values()):
+        request.generation = 2
+    second = await roll_out({"node0/cpu": daemon}, wanted)
+    assert is_gone(worker)
+    assert (await refusal(results.read()))[0] == "DEPLOYMENT_RELEASED"
+    reason, message = await refusal(daemon.stub.LoadStages(earlier))
+    assert (reason, "in generation 2" in message) == ("CONFLICT", True)
+    opened_before = opened("dep-1", 2)
+    opened_before.generation = 1
+    late = stage_daemon_pb2.ReceiveOutputsRequest(open=opened_before)
+    reason, message = await refusal(second.last.ReceiveOutputs(late))
+    assert (reason, "is in generation 2 here, not 1" in message) == ("CONFLICT", True)
+    await daemon.supervisor.release("dep-1", 0.0, 1)
+    late_release = stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id="dep-1", generation=1)
+    await daemon.stub.ReleaseDeployment(late_release, timeout=WAIT_SECONDS)
+    assert await standings(daemon) == [("dep-1", 2, "RUNNING")]
+    batches = [torch.randn(2, 8)]
+    assert_results(batches, await run_session(second, 3, batches))
+
+
 async def test_what_cannot_be_connected_fails(daemon: Daemon, preparation: Preparation) -> None:
     wanted = prepared(preparation, "dep-1", devices=(0, 0))
     await daemon.load(wanted.requests.load["node0/cpu"])

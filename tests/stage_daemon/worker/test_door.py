@@ -313,6 +313,7 @@ def session(daemon: LoopbackDaemon) -> Iterator[Session]:
     with serving(daemon) as address:
         channel = open_channel(address, message_bytes=1 << 20)
         with Session(
+            generation=0,
             deployment_id="dep-1",
             inputs=channel,
             outputs=channel,

@@ -69,6 +69,7 @@ def upgrade() -> None:
         sa.Column("graph_id", sa.String(length=64), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("generation", sa.BigInteger(), nullable=False),
+        sa.Column("recovery", sa.Text(), nullable=False),
         sa.Column("input_address", sa.Text(), nullable=False),
         sa.Column("output_address", sa.Text(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),

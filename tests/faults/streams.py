@@ -1,0 +1,102 @@
+"""A stream through a real deployment in the middle of which its processes are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+
+import grpc
+import torch
+
+from planner.client import PlannerClient, RecoveryPolicy
+from planner.client.local_cluster import LocalCluster
+from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from tests.faults.history import History
+from tests.stage_daemon.waiting import WAIT_SECONDS
+
+
+def stream_under_kills(
+    cluster: LocalCluster,
+    client: PlannerClient,
+    plan_id: str,
+    module: torch.nn.Module,
+    *,
+    kills: Sequence[str],
+    num_batches: int,
+    moments: random.Random,
+) -> list[float]:
+    """Streams batches with a kill before some of them: of a "worker" or a "daemon", of either stage.
+
+    Asserts that each batch was answered once, in order and bit for bit. Returns the longest seconds between two
+    answers, one for each kill.
+    """
+    history, waits = History(), [0.0]
+    deployment = client.deploy(plan_id, recovery=RecoveryPolicy.RESTART)
+    with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
+        answered_at = time.monotonic()
+        for answer in pipeline.run(_batches(history, cluster, client, deployment.id, kills, num_batches, moments)):
+            waits.append(time.monotonic() - answered_at)
+            history.answered.append((len(history.answered), answer))
+            answered_at = time.monotonic()
+        assert history.faults(lambda x, y: torch.equal(module(x), y)) == []
+    assert len(history.answered) == num_batches
+    assert client.get_deployment(deployment.id).generation == 1 + len(kills)
+    client.stop(deployment.id)
+    return sorted(waits)[-len(kills) :]
+
+
+def _batches(
+    history: History,
+    cluster: LocalCluster,
+    client: PlannerClient,
+    deployment_id: str,
+    kills: Sequence[str],
+    num_batches: int,
+    moments: random.Random,
+) -> Iterator[torch.Tensor]:
+    """All in the same memory, with a kill before some of them."""
+    memory = torch.zeros(5, 8)
+    kill_at = dict(zip(sorted(moments.sample(range(1, num_batches), len(kills))), kills, strict=True))
+    generation = 1
+    for number in range(num_batches):
+        if number in kill_at:
+            _wait_until_ready(client, deployment_id, generation)
+            generation += 1
+            _kill(kill_at[number], cluster, client, deployment_id, moments)
+        memory.normal_()
+        batch = memory[: 1 + number % 5]
+        history.asked.append(batch.clone())
+        yield batch
+
+
+def _wait_until_ready(client: PlannerClient, deployment_id: str, generation: int) -> None:
+    """So that each kill is one of its own."""
+    ends_at = time.monotonic() + WAIT_SECONDS
+    while (found := client.get_deployment(deployment_id)).generation < generation or found.state.value != "ready":
+        assert time.monotonic() < ends_at, found
+        time.sleep(0.05)
+
+
+def _kill(what: str, cluster: LocalCluster, client: PlannerClient, deployment_id: str, moments: random.Random) -> None:
+    index = moments.randrange(2)
+    if what == "worker":
+        address = client.get_deployment(deployment_id).stages[index].daemon_address
+        os.kill(_worker_process_id(address, deployment_id), signal.SIGKILL)
+        return
+    cluster.daemons[cluster.device_id(index)].kill()
+    cluster.start_daemon(index)
+
+
+def _worker_process_id(address: str, deployment_id: str) -> int:
+    with grpc.insecure_channel(address) as channel:
+        stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
+        ends_at = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < ends_at:
+            status = stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest(), timeout=WAIT_SECONDS)
+            for stage in status.stages:
+                if stage.deployment_id == deployment_id:
+                    return stage.worker_process_id
+    raise AssertionError(f"the worker of {deployment_id} at {address} says nothing")
