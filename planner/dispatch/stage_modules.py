@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from planner.graph.ir import Graph, Input, Output, Value, ValueReference, WeightFile
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
+from planner.schedule.actions import NO_MICROBATCH, Action
 from planner.schedule.check import check_schedule
 from planner.schedule.inference import inference_schedule
-from planner.schedule.schedule import Action, Forward, GiveOutput, Lane, Receive, Send, TakeInput
+from planner.schedule.schedule import Lane
 from planner.store.blobs import BlobStore
 from planner.store.deployment_records import Deployment
 from planner.store.weights import TensorLocation, locate_states
@@ -143,14 +144,8 @@ def _lane_to_proto(lane: Lane) -> stage_daemon_pb2.Lane:
 
 
 def _action_to_proto(action: Action) -> stage_daemon_pb2.Action:
-    match action:
-        case TakeInput():
-            return stage_daemon_pb2.Action(take_input=stage_daemon_pb2.Action.TakeInput())
-        case Receive(edge_index):
-            return stage_daemon_pb2.Action(receive_edge=edge_index)
-        case Forward(stage_index):
-            return stage_daemon_pb2.Action(forward_stage=stage_index)
-        case Send(edge_index):
-            return stage_daemon_pb2.Action(send_edge=edge_index)
-        case GiveOutput():
-            return stage_daemon_pb2.Action(give_output=stage_daemon_pb2.Action.GiveOutput())
+    return stage_daemon_pb2.Action(
+        kind=stage_daemon_pb2.ActionKind.Value(f"ACTION_KIND_{action.kind.name}"),
+        index=action.index,
+        microbatch=None if action.microbatch == NO_MICROBATCH else action.microbatch,
+    )

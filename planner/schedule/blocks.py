@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.plan.plan import Plan
-from planner.schedule.schedule import Forward, Receive, Schedule, Send
+from planner.schedule.actions import Action, Kind
+from planner.schedule.schedule import Schedule
 from planner.schedule.timeline import Activity
-from planner.schedule.training import Kind, TrainingAction, TrainingSchedule
+from planner.schedule.training import TrainingSchedule
 
 NO_STAGE = -1
 
@@ -52,11 +53,11 @@ def stream_blocks(plan: Plan, schedule: Schedule, microbatches: int) -> tuple[Qu
     queues = []
     last_stage: dict[tuple[str, int], int] = {}
     for lane in schedule.lanes:
-        received = tuple(action.edge_index for action in lane.actions if isinstance(action, Receive))
+        received = tuple(action.index for action in lane.actions if action.kind is Kind.RECEIVE)
         stage = lane.stage_index
-        middle = lane.actions.index(Forward(stage))
-        told = tuple(action.edge_index for action in lane.actions[:middle] if isinstance(action, Send))
-        sent = tuple(action.edge_index for action in lane.actions[middle:] if isinstance(action, Send))
+        middle = lane.actions.index(Action(Kind.FORWARD, stage))
+        told = tuple(action.index for action in lane.actions[:middle] if action.kind is Kind.SEND)
+        sent = tuple(action.index for action in lane.actions[middle:] if action.kind is Kind.SEND)
         devices = plan.stages[stage].device_ids
         for copy, device_id in enumerate(devices):
             blocks = []
@@ -74,7 +75,7 @@ def step_blocks(schedule: TrainingSchedule) -> tuple[Queue, ...]:
     )
 
 
-def _blocks(actions: Sequence[TrainingAction]) -> Iterator[Block]:
+def _blocks(actions: Sequence[Action]) -> Iterator[Block]:
     received: list[int] = []
     position = 0
     while position < len(actions):

@@ -8,11 +8,12 @@ hurt: proven without any, proven with all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from planner.errors import PlanInvariantError
 from planner.plan.plan import Plan
-from planner.schedule.schedule import Action, Forward, GiveOutput, Lane, Receive, Schedule, Send, TakeInput
+from planner.schedule.actions import Action, Kind
+from planner.schedule.schedule import Lane, Schedule
 
 
 def check_schedule(schedule: Schedule, plan: Plan, *, capacity: int = 0) -> None:
@@ -44,23 +45,26 @@ def _check_actions(lane: Lane, plan: Plan) -> None:
     """
     stage = lane.stage_index
     leaving = [(i, edge) for i, edge in enumerate(plan.edges) if edge.source_stage == stage]
-    enters: list[Action] = [Receive(i) for i, edge in enumerate(plan.edges) if edge.target_stage == stage]
-    enters += [Send(i) for i, edge in leaving if not edge.value_ids]
-    leaves: list[Action] = [Send(i) for i, edge in leaving if edge.value_ids]
+    enters = [Action(Kind.RECEIVE, i) for i, edge in enumerate(plan.edges) if edge.target_stage == stage]
+    enters += [Action(Kind.SEND, i) for i, edge in leaving if not edge.value_ids]
+    leaves = [Action(Kind.SEND, i) for i, edge in leaving if edge.value_ids]
     if stage == 0:
-        enters.append(TakeInput())
+        enters.append(Action(Kind.TAKE_INPUT, 0))
     if stage == len(plan.stages) - 1:
-        leaves.append(GiveOutput())
-    if lane.actions.count(Forward(stage)) != 1:
-        raise _broken("one_forward", f"stage {stage} runs {lane.actions.count(Forward(stage))} times per microbatch")
-    middle = lane.actions.index(Forward(stage))
+        leaves.append(Action(Kind.GIVE_OUTPUT, stage))
+    forward = Action(Kind.FORWARD, stage)
+    if lane.actions.count(forward) != 1:
+        raise _broken("one_forward", f"stage {stage} runs {lane.actions.count(forward)} times per microbatch")
+    middle = lane.actions.index(forward)
     _check_same(lane.actions[:middle], enters, f"stage {stage} before it runs")
     _check_same(lane.actions[middle + 1 :], leaves, f"stage {stage} after it ran")
 
 
-def _check_same(found: Iterable[Action], needed: Iterable[Action], where: str) -> None:
-    if sorted(map(repr, found)) != sorted(map(repr, needed)):
-        raise _broken("matching_actions", f"{where}: the actions are {list(found)}, needs {list(needed)} in some order")
+def _check_same(found: Sequence[Action], needed: Sequence[Action], where: str) -> None:
+    if sorted(map(str, found)) != sorted(map(str, needed)):
+        raise _broken(
+            "matching_actions", f"{where}: the actions are {_listed(found)}, needs {_listed(needed)} in some order"
+        )
 
 
 class _Simulation:
@@ -93,19 +97,23 @@ class _Simulation:
 
     def _do(self, action: Action) -> bool:
         """Whether the action can be done now; if so, does it."""
-        if isinstance(action, Receive):
-            if not self._held.get(action.edge_index):
+        if action.kind is Kind.RECEIVE:
+            if not self._held.get(action.index):
                 return False
-            self._held[action.edge_index] -= 1
-        elif isinstance(action, Send):
-            count = self._held.get(action.edge_index, 0)
-            if count >= self._capacity and (count or not self._is_awaited(action.edge_index)):
+            self._held[action.index] -= 1
+        elif action.kind is Kind.SEND:
+            count = self._held.get(action.index, 0)
+            if count >= self._capacity and (count or not self._is_awaited(action.index)):
                 return False
-            self._held[action.edge_index] = count + 1
+            self._held[action.index] = count + 1
         return True
 
     def _is_awaited(self, edge_index: int) -> bool:
-        return any(self._next(lane) == Receive(edge_index) for lane in range(len(self._lanes)))
+        return any(self._next(lane) == Action(Kind.RECEIVE, edge_index) for lane in range(len(self._lanes)))
+
+
+def _listed(actions: Iterable[Action]) -> str:
+    return ", ".join(map(str, actions)) or "none"
 
 
 def _broken(invariant: str, found: str) -> PlanInvariantError:

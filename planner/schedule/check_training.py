@@ -4,8 +4,8 @@
 - In order: a pass runs after the device has received what it reads, a message leaves after the pass that makes it, and
   a backward pass follows its forward pass. A sum among copies follows every backward pass (for weights, where they are
   split) of its stage on the device. A sum of tied gradients follows those of every stage of the device that holds
-  them, and those stages' sums among copies. An optimizer step follows all of that for every gradient that it applies,
-  so that no pass of a stage sees weights that were stepped already.
+  them, and those stages' sums among copies. Devices agree once each of them has done all of that, and an optimizer step
+  follows, so that no pass of a stage sees weights that were stepped already.
 - It ends: each message arrives where and in the order in which it is taken, and no device waits for ever, neither for a
   message or a buffer, nor for another device to join a sum.
 - It fits: no copy of a stage keeps more microbatches than memory was planned for.
@@ -23,13 +23,8 @@ from dataclasses import dataclass
 from planner.errors import PlanInvariantError
 from planner.plan.invariants.memory import kept_microbatches
 from planner.plan.plan import Plan
-from planner.schedule.training import (
-    Kind,
-    TrainingAction,
-    TrainingSchedule,
-    reducing_stages,
-    tie_devices,
-)
+from planner.schedule.actions import Action, Kind
+from planner.schedule.training import TrainingSchedule, reducing_stages, tie_devices
 
 _SENDS = {Kind.SEND: Kind.RECEIVE, Kind.SEND_GRADIENT: Kind.RECEIVE_GRADIENT}
 _RECEIVES = {receive: send for send, receive in _SENDS.items()}
@@ -79,27 +74,30 @@ def _is_split(schedule: TrainingSchedule) -> bool:
     return any(action.kind is Kind.BACKWARD_INPUT for device in schedule.devices for action in device.actions)
 
 
-def _needed(plan: Plan, device_id: str, microbatches: int, split: bool) -> Iterator[TrainingAction]:
+def _needed(plan: Plan, device_id: str, microbatches: int, split: bool) -> Iterator[Action]:
     neighbours = _neighbours(plan)
     for stage in plan.stages:
         if device_id not in stage.device_ids:
             continue
         passes = [Kind.FORWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT] if split else [Kind.FORWARD, Kind.BACKWARD]
         for k in range(stage.device_ids.index(device_id), microbatches, len(stage.device_ids)):
-            yield from (TrainingAction(kind, stage.index, k) for kind in passes)
+            yield from (Action(kind, stage.index, k) for kind in passes)
             if stage.index == 0:
-                yield TrainingAction(Kind.TAKE_INPUT, 0, k)
-            yield from (TrainingAction(Kind.RECEIVE, edge, k) for edge in neighbours.entering[stage.index])
-            yield from (TrainingAction(Kind.SEND, edge, k) for edge in neighbours.leaving[stage.index])
-            yield from (TrainingAction(Kind.SEND_GRADIENT, edge, k) for edge in neighbours.owed[stage.index])
-            yield from (TrainingAction(Kind.RECEIVE_GRADIENT, edge, k) for edge in neighbours.awaited[stage.index])
+                yield Action(Kind.TAKE_INPUT, 0, k)
+            if stage.index == len(plan.stages) - 1:
+                yield Action(Kind.GIVE_OUTPUT, stage.index, k)
+            yield from (Action(Kind.RECEIVE, edge, k) for edge in neighbours.entering[stage.index])
+            yield from (Action(Kind.SEND, edge, k) for edge in neighbours.leaving[stage.index])
+            yield from (Action(Kind.SEND_GRADIENT, edge, k) for edge in neighbours.owed[stage.index])
+            yield from (Action(Kind.RECEIVE_GRADIENT, edge, k) for edge in neighbours.awaited[stage.index])
         if stage.index in reducing_stages(plan):
-            yield TrainingAction(Kind.REDUCE_GRADIENTS, stage.index)
+            yield Action(Kind.REDUCE_GRADIENTS, stage.index)
         if stage.memory.gradient_bytes:
-            yield TrainingAction(Kind.OPTIMIZER_STEP, stage.index)
+            yield Action(Kind.OPTIMIZER_STEP, stage.index)
     for tie in range(len(plan.tie_groups)):
         if device_id in tie_devices(plan, tie):
-            yield TrainingAction(Kind.REDUCE_TIED, tie)
+            yield Action(Kind.REDUCE_TIED, tie)
+    yield Action(Kind.AGREE, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +128,7 @@ def _neighbours(plan: Plan) -> _Neighbours:
 def _check_dependences(schedule: TrainingSchedule, plan: Plan) -> None:
     dependences = _Dependences(plan, split=_is_split(schedule))
     for device in schedule.devices:
-        own, done = set(device.actions), set[TrainingAction]()
+        own, done = set(device.actions), set[Action]()
         for action in device.actions:
             for before in dependences.of(action):
                 if before in own and before not in done:
@@ -155,42 +153,45 @@ class _Dependences:
             for stage in stages:
                 self._ties[stage].append(tie)
 
-    def of(self, action: TrainingAction) -> Iterator[TrainingAction]:
+    def of(self, action: Action) -> Iterator[Action]:
         kind, index, k = action.kind, action.index, action.microbatch
         if kind is Kind.FORWARD:
-            yield from (TrainingAction(Kind.RECEIVE, edge, k) for edge in self._neighbours.entering[index])
-            yield TrainingAction(Kind.TAKE_INPUT, index, k)
+            yield from (Action(Kind.RECEIVE, edge, k) for edge in self._neighbours.entering[index])
+            yield Action(Kind.TAKE_INPUT, index, k)
         elif kind is Kind.SEND:
-            yield TrainingAction(Kind.FORWARD, self._plan.edges[index].source_stage, k)
+            yield Action(Kind.FORWARD, self._plan.edges[index].source_stage, k)
+        elif kind is Kind.GIVE_OUTPUT:
+            yield Action(Kind.FORWARD, index, k)
         elif kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT):
-            yield TrainingAction(Kind.FORWARD, index, k)
-            yield from (TrainingAction(Kind.RECEIVE_GRADIENT, edge, k) for edge in self._neighbours.awaited[index])
+            yield Action(Kind.FORWARD, index, k)
+            yield from (Action(Kind.RECEIVE_GRADIENT, edge, k) for edge in self._neighbours.awaited[index])
         elif kind is Kind.BACKWARD_WEIGHT:
-            yield TrainingAction(Kind.BACKWARD_INPUT, index, k)
+            yield Action(Kind.BACKWARD_INPUT, index, k)
         elif kind is Kind.SEND_GRADIENT:
-            yield TrainingAction(self._input_pass, self._plan.edges[index].target_stage, k)
+            yield Action(self._input_pass, self._plan.edges[index].target_stage, k)
         elif kind is Kind.REDUCE_GRADIENTS:
             yield from self._passes(index)
         elif kind is Kind.REDUCE_TIED:
             yield from self._summed(index)
+        elif kind is Kind.AGREE:
+            for stage, ties in enumerate(self._ties):
+                yield from self._passes(stage)
+                yield Action(Kind.REDUCE_GRADIENTS, stage)
+                yield from (Action(Kind.REDUCE_TIED, tie) for tie in ties)
         elif kind is Kind.OPTIMIZER_STEP:
-            yield from self._passes(index)
-            yield TrainingAction(Kind.REDUCE_GRADIENTS, index)
-            for tie in self._ties[index]:
-                yield from self._summed(tie)
-                yield TrainingAction(Kind.REDUCE_TIED, tie)
+            yield Action(Kind.AGREE, 0)
 
-    def _passes(self, stage: int) -> Iterator[TrainingAction]:
+    def _passes(self, stage: int) -> Iterator[Action]:
         """Those that add to the gradients of a stage."""
         training = self._plan.options.training
         assert training is not None
-        return (TrainingAction(self._weight_pass, stage, k) for k in range(training.microbatches))
+        return (Action(self._weight_pass, stage, k) for k in range(training.microbatches))
 
-    def _summed(self, tie: int) -> Iterator[TrainingAction]:
+    def _summed(self, tie: int) -> Iterator[Action]:
         """What has to be done in every stage that holds a tie group for its gradients to be those of the copies."""
         for stage in self._holders[tie]:
             yield from self._passes(stage)
-            yield TrainingAction(Kind.REDUCE_GRADIENTS, stage)
+            yield Action(Kind.REDUCE_GRADIENTS, stage)
 
 
 def _check_kept(schedule: TrainingSchedule, plan: Plan) -> None:
@@ -219,7 +220,7 @@ class _DryRun:
         self._devices = {device.device_id: device.actions for device in schedule.devices}
         self._position = dict.fromkeys(self._devices, 0)
         self._held: dict[tuple[Kind, int, str, str], list[int]] = {}
-        self._arrived: dict[TrainingAction, set[str]] = {}
+        self._arrived: dict[Action, set[str]] = {}
 
     def run(self) -> None:
         while sum(self._advance(device_id) for device_id in self._devices):
@@ -229,7 +230,7 @@ class _DryRun:
             waits = "; ".join(f"{device_id!r} at {action}" for device_id, action in stuck)
             raise _broken("no_deadlock", f"every device that is not done waits: {waits}")
 
-    def _unfinished(self) -> Iterator[tuple[str, Sequence[TrainingAction]]]:
+    def _unfinished(self) -> Iterator[tuple[str, Sequence[Action]]]:
         return ((name, actions) for name, actions in self._devices.items() if self._position[name] < len(actions))
 
     def _advance(self, device_id: str) -> bool:
@@ -238,7 +239,7 @@ class _DryRun:
             self._position[device_id] += 1
         return self._position[device_id] > start
 
-    def _do(self, device_id: str, action: TrainingAction) -> bool:
+    def _do(self, device_id: str, action: Action) -> bool:
         if action.kind in _SENDS:
             channel = self._channel(action, action.kind)
             held = self._held.setdefault(channel, [])
@@ -253,18 +254,20 @@ class _DryRun:
             if held[0] != action.microbatch:
                 raise _broken("matching_order", f"{device_id!r} is at {action}, and microbatch {held[0]} comes first")
             held.pop(0)
-        elif action.kind in (Kind.REDUCE_GRADIENTS, Kind.REDUCE_TIED):
+        elif action.kind in (Kind.REDUCE_GRADIENTS, Kind.REDUCE_TIED, Kind.AGREE):
             arrived = self._arrived.setdefault(action, set())
             arrived.add(device_id)
             return len(arrived) == len(self._partners(action))
         return True
 
-    def _partners(self, action: TrainingAction) -> tuple[str, ...]:
+    def _partners(self, action: Action) -> tuple[str, ...]:
+        if action.kind is Kind.AGREE:
+            return tuple(self._devices)
         if action.kind is Kind.REDUCE_TIED:
             return tie_devices(self._plan, action.index)
         return self._plan.stages[action.index].device_ids
 
-    def _channel(self, action: TrainingAction, send: Kind) -> tuple[Kind, int, str, str]:
+    def _channel(self, action: Action, send: Kind) -> tuple[Kind, int, str, str]:
         edge = self._plan.edges[action.index]
         ends = (self._plan.stages[stage].device_ids for stage in (edge.source_stage, edge.target_stage))
         source, target = (devices[action.microbatch % len(devices)] for devices in ends)

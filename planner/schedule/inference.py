@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.plan.plan import Plan
-from planner.schedule.schedule import (
-    Action,
-    DeviceLanes,
-    Forward,
-    GiveOutput,
-    Lane,
-    Receive,
-    Schedule,
-    Send,
-    TakeInput,
-)
+from planner.schedule.actions import Action, Kind
+from planner.schedule.schedule import DeviceLanes, Lane, Schedule
 
 
 def inference_schedule(plan: Plan) -> Schedule:
@@ -37,12 +28,13 @@ def _actions(plan: Plan, stage_index: int) -> Iterator[Action]:
     """An edge of no value only tells of a microbatch: that goes on at once, so that nobody waits for a pass."""
     entering = [(edge.source_stage, i) for i, edge in enumerate(plan.edges) if edge.target_stage == stage_index]
     leaving = [(edge.target_stage, i) for i, edge in enumerate(plan.edges) if edge.source_stage == stage_index]
-    begin: list[Action] = [TakeInput()] if stage_index == 0 else []
-    begin += [Receive(edge_index) for _, edge_index in sorted(entering)]
+    sends = [(Action(Kind.SEND, index), plan.edges[index].value_ids) for _, index in sorted(leaving)]
+    begin = [Action(Kind.TAKE_INPUT, 0)] if stage_index == 0 else []
+    begin += [Action(Kind.RECEIVE, index) for _, index in sorted(entering)]
     yield from begin[:1]
-    yield from (Send(edge_index) for _, edge_index in sorted(leaving) if not plan.edges[edge_index].value_ids)
+    yield from (send for send, value_ids in sends if not value_ids)
     yield from begin[1:]
-    yield Forward(stage_index)
-    yield from (Send(edge_index) for _, edge_index in sorted(leaving) if plan.edges[edge_index].value_ids)
+    yield Action(Kind.FORWARD, stage_index)
+    yield from (send for send, value_ids in sends if value_ids)
     if stage_index == len(plan.stages) - 1:
-        yield GiveOutput()
+        yield Action(Kind.GIVE_OUTPUT, stage_index)

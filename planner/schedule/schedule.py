@@ -4,37 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class TakeInput:
-    """Takes the next microbatch that a client sent: every input of the graph."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """`edge_index` is the position in Plan.edges."""
-
-    edge_index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    stage_index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Ends once the edge has taken the message: at once while a receive buffer is free."""
-
-    edge_index: int
-
-
-@dataclass(frozen=True, slots=True)
-class GiveOutput:
-    """Hands every output of the graph back to the client."""
-
-
-Action = TakeInput | Receive | Forward | Send | GiveOutput
+from planner.schedule.actions import Action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

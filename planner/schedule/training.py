@@ -1,38 +1,20 @@
 """The schedule of a training step: what each device does, in order, with the microbatch that it does it for.
 
-The order of the passes is that of `planner.plan.pass_orders`; around each stand the messages that it
-needs and makes. Data only: nothing runs it yet.
+The order of the passes is that of `planner.plan.pass_orders`; around each stand the messages that it needs and makes. A
+step ends with the sums of gradients, then with the optimizer's steps once all devices agree that every gradient is
+there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 
 from planner.partition.training.pipeline_order import Pass, Step
 from planner.plan.pass_orders import pass_orders
 from planner.plan.plan import Plan
+from planner.schedule.actions import Action, Kind
 
-
-class Kind(Enum):
-    """What an action does. `TrainingAction.index` is of an edge, a stage or a tie group, as said here."""
-
-    TAKE_INPUT = "take_input"  # stage 0
-    RECEIVE = "receive"  # edge
-    FORWARD = "forward"  # stage
-    SEND = "send"  # edge
-    RECEIVE_GRADIENT = "receive_gradient"  # edge, of what it sent
-    BACKWARD = "backward"  # stage: for inputs and weights at once
-    BACKWARD_INPUT = "backward_input"  # stage
-    BACKWARD_WEIGHT = "backward_weight"  # stage
-    SEND_GRADIENT = "send_gradient"  # edge, of what it received
-    REDUCE_GRADIENTS = "reduce_gradients"  # stage: among its copies
-    REDUCE_TIED = "reduce_tied"  # position in Plan.tie_groups: among the stages that hold it
-    OPTIMIZER_STEP = "optimizer_step"  # stage
-
-
-NO_MICROBATCH = -1
 PASSES = {
     Pass.FORWARD: Kind.FORWARD,
     Pass.BACKWARD: Kind.BACKWARD,
@@ -41,19 +23,10 @@ PASSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingAction:
-    """`microbatch` is NO_MICROBATCH for what is done once per step."""
-
-    kind: Kind
-    index: int
-    microbatch: int = NO_MICROBATCH
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceActions:
     device_id: str
-    actions: tuple[TrainingAction, ...]
+    actions: tuple[Action, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,33 +82,36 @@ class _Writer:
             self._leaving[edge.source_stage].append(index)
         self._has_gradient = [bool(edge.gradient_value_ids) for edge in plan.edges]
 
-    def actions(self, step: Step) -> Iterator[TrainingAction]:
+    def actions(self, step: Step) -> Iterator[Action]:
         """A pass with its messages: in the order of the other end's stage, as all devices keep it."""
         entering, leaving, k = self._entering[step.stage], self._leaving[step.stage], step.microbatch
         if step.kind is Pass.FORWARD:
             if step.stage == 0:
-                yield TrainingAction(Kind.TAKE_INPUT, 0, k)
-            yield from (TrainingAction(Kind.RECEIVE, edge, k) for edge in entering)
+                yield Action(Kind.TAKE_INPUT, 0, k)
+            yield from (Action(Kind.RECEIVE, edge, k) for edge in entering)
         elif step.kind is not Pass.BACKWARD_WEIGHT:
             awaited = (edge for edge in leaving if self._has_gradient[edge])
-            yield from (TrainingAction(Kind.RECEIVE_GRADIENT, edge, k) for edge in awaited)
-        yield TrainingAction(PASSES[step.kind], step.stage, k)
+            yield from (Action(Kind.RECEIVE_GRADIENT, edge, k) for edge in awaited)
+        yield Action(PASSES[step.kind], step.stage, k)
         if step.kind is Pass.FORWARD:
-            yield from (TrainingAction(Kind.SEND, edge, k) for edge in leaving)
+            yield from (Action(Kind.SEND, edge, k) for edge in leaving)
+            if step.stage == len(self._plan.stages) - 1:
+                yield Action(Kind.GIVE_OUTPUT, step.stage, k)
         elif step.kind is not Pass.BACKWARD_WEIGHT:
             owed = (edge for edge in entering if self._has_gradient[edge])
-            yield from (TrainingAction(Kind.SEND_GRADIENT, edge, k) for edge in owed)
+            yield from (Action(Kind.SEND_GRADIENT, edge, k) for edge in owed)
 
-    def last_actions(self, device_id: str) -> Iterator[TrainingAction]:
+    def last_actions(self, device_id: str) -> Iterator[Action]:
         """Sums in one order for all devices, so that none waits for another's next."""
         plan = self._plan
         own = [stage for stage in plan.stages if device_id in stage.device_ids]
         for index in reducing_stages(plan):
             if device_id in plan.stages[index].device_ids:
-                yield TrainingAction(Kind.REDUCE_GRADIENTS, index)
+                yield Action(Kind.REDUCE_GRADIENTS, index)
         for tie in range(len(plan.tie_groups)):
             if device_id in tie_devices(plan, tie):
-                yield TrainingAction(Kind.REDUCE_TIED, tie)
+                yield Action(Kind.REDUCE_TIED, tie)
+        yield Action(Kind.AGREE, 0)
         for stage in own:
             if stage.memory.gradient_bytes:
-                yield TrainingAction(Kind.OPTIMIZER_STEP, stage.index)
+                yield Action(Kind.OPTIMIZER_STEP, stage.index)

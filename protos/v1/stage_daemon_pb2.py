@@ -26,7 +26,7 @@ from protos.v1 import graph_pb2 as protos_dot_v1_dot_graph__pb2
 from protos.v1 import planner_pb2 as protos_dot_v1_dot_planner__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cprotos/v1/stage_daemon.proto\x12\x14partition_planner.v1\x1a\x15protos/v1/graph.proto\x1a\x17protos/v1/planner.proto\"\x97\x01\n\x11LoadStagesRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x31\n\x06stages\x18\x03 \x03(\x0b\x32!.partition_planner.v1.StageModule\x12\x14\n\x0c\x62lob_address\x18\x04 \x01(\t\x12\x0e\n\x06secret\x18\x05 \x01(\x0c\"g\n\x0bStageModule\x12\r\n\x05stage\x18\x01 \x01(\r\x12\x14\n\x0cgraph_sha256\x18\x02 \x01(\x0c\x12\x33\n\x06states\x18\x03 \x03(\x0b\x32#.partition_planner.v1.StateLocation\"^\n\rStateLocation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ile_sha256\x18\x02 \x01(\x0c\x12\x14\n\x0coffset_bytes\x18\x03 \x01(\x04\x12\x14\n\x0clength_bytes\x18\x04 \x01(\x04\"N\n\x12LoadStagesResponse\x12\r\n\x05stage\x18\x01 \x01(\r\x12\x14\n\x0cloaded_bytes\x18\x02 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\"B\n\x15OpenRendezvousRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\")\n\x16OpenRendezvousResponse\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"\xff\x02\n\x14\x43onnectStagesRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x1a\n\x12rendezvous_address\x18\x03 \x01(\t\x12)\n\x05\x65\x64ges\x18\x04 \x03(\x0b\x32\x1a.partition_planner.v1.Edge\x12)\n\x05lanes\x18\x05 \x03(\x0b\x32\x1a.partition_planner.v1.Lane\x12/\n\x06inputs\x18\x06 \x03(\x0b\x32\x1f.partition_planner.v1.EdgeValue\x12\x30\n\x07outputs\x18\x07 \x03(\x0b\x32\x1f.partition_planner.v1.EdgeValue\x12-\n\x07symbols\x18\x08 \x03(\x0b\x32\x1c.partition_planner.v1.Symbol\x12\x18\n\x10\x64\x65\x61\x64line_seconds\x18\t \x01(\x01\x12\x1e\n\x16microbatches_in_flight\x18\n \x01(\r\"\xa3\x01\n\x04\x45\x64ge\x12\n\n\x02id\x18\x01 \x01(\r\x12\x14\n\x0csource_stage\x18\x02 \x01(\r\x12\x14\n\x0ctarget_stage\x18\x03 \x01(\r\x12\x18\n\x10source_device_id\x18\x04 \x01(\t\x12\x18\n\x10target_device_id\x18\x05 \x01(\t\x12/\n\x06values\x18\x06 \x03(\x0b\x32\x1f.partition_planner.v1.EdgeValue\"\xb3\x01\n\tEdgeValue\x12\r\n\x05value\x18\x01 \x01(\x04\x12-\n\x04kind\x18\x02 \x01(\x0e\x32\x1f.partition_planner.v1.ValueKind\x12*\n\x05\x64type\x18\x03 \x01(\x0e\x32\x1b.partition_planner.v1.Dtype\x12.\n\x04\x64ims\x18\x04 \x03(\x0b\x32 .partition_planner.v1.Expression\x12\x0c\n\x04name\x18\x05 \x01(\t\"5\n\x04Lane\x12-\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1c.partition_planner.v1.Action\"\xef\x01\n\x06\x41\x63tion\x12\x16\n\x0creceive_edge\x18\x01 \x01(\rH\x00\x12\x17\n\rforward_stage\x18\x02 \x01(\rH\x00\x12\x13\n\tsend_edge\x18\x03 \x01(\rH\x00\x12<\n\ntake_input\x18\x04 \x01(\x0b\x32&.partition_planner.v1.Action.TakeInputH\x00\x12>\n\x0bgive_output\x18\x05 \x01(\x0b\x32\'.partition_planner.v1.Action.GiveOutputH\x00\x1a\x0b\n\tTakeInput\x1a\x0c\n\nGiveOutputB\x06\n\x04kind\"\x17\n\x15\x43onnectStagesResponse\"k\n\x18ReleaseDeploymentRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\r\n\x05\x64rain\x18\x02 \x01(\x08\x12\x15\n\rdrain_seconds\x18\x03 \x01(\x01\x12\x12\n\ngeneration\x18\x04 \x01(\r\"\x1b\n\x19ReleaseDeploymentResponse\"\x18\n\x16GetDaemonStatusRequest\"\xb7\x01\n\x17GetDaemonStatusResponse\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12=\n\x0b\x64\x65ployments\x18\x02 \x03(\x0b\x32(.partition_planner.v1.DeploymentOnDaemon\x12\x32\n\x06stages\x18\x03 \x03(\x0b\x32\".partition_planner.v1.StageMetrics\x12\x16\n\x0eincarnation_id\x18\x04 \x01(\t\"\xe5\x01\n\x0eProfileRequest\x12\x14\n\x0cgraph_sha256\x18\x01 \x01(\x0c\x12\x14\n\x0c\x62lob_address\x18\x02 \x01(\t\x12M\n\rsymbol_values\x18\x03 \x03(\x0b\x32\x36.partition_planner.v1.ProfileRequest.SymbolValuesEntry\x12\x13\n\x0brepetitions\x18\x04 \x01(\r\x12\x0e\n\x06warmup\x18\x05 \x01(\r\x1a\x33\n\x11SymbolValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"o\n\x0fProfileResponse\x12\x10\n\x08num_done\x18\x01 \x01(\r\x12\x14\n\x0cnum_distinct\x18\x02 \x01(\r\x12\x34\n\x08measured\x18\x03 \x03(\x0b\x32\".partition_planner.v1.DistinctNode\"[\n\x0c\x44istinctNode\x12\r\n\x05nodes\x18\x01 \x03(\x04\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x19\n\x11unmeasured_reason\x18\x04 \x01(\t\"\xe4\x01\n\x0cStageMetrics\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\r\n\x05stage\x18\x02 \x01(\r\x12\x18\n\x10num_microbatches\x18\x03 \x01(\x04\x12\x14\n\x0c\x62usy_seconds\x18\x04 \x01(\x01\x12\x1c\n\x14receive_wait_seconds\x18\x05 \x01(\x01\x12\x19\n\x11send_wait_seconds\x18\x06 \x01(\x01\x12\x16\n\x0ereceived_bytes\x18\x07 \x01(\x04\x12\x12\n\nsent_bytes\x18\x08 \x01(\x04\x12\x19\n\x11worker_process_id\x18\t \x01(\x04\"P\n\x06Tensor\x12*\n\x05\x64type\x18\x01 \x01(\x0e\x32\x1b.partition_planner.v1.Dtype\x12\x0c\n\x04\x64ims\x18\x02 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"y\n\x05\x44\x61tum\x12.\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.partition_planner.v1.TensorH\x00\x12\x11\n\x07integer\x18\x02 \x01(\x12H\x00\x12\x12\n\x08\x66loating\x18\x03 \x01(\x01H\x00\x12\x11\n\x07\x62oolean\x18\x04 \x01(\x08H\x00\x42\x06\n\x04kind\"\x89\x01\n\x11SendInputsRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.partition_planner.v1.OpenSessionH\x00\x12\x36\n\nmicrobatch\x18\x02 \x01(\x0b\x32 .partition_planner.v1.MicrobatchH\x00\x42\t\n\x07\x63ontent\"Z\n\x0bOpenSession\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\x04\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\r\">\n\nWorkerDoor\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x13\n\x0bsocket_name\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\"K\n\nMicrobatch\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x06values\x18\x02 \x03(\x0b\x32\x1b.partition_planner.v1.Datum\"V\n\x12SendInputsResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12.\n\x04\x64oor\x18\x02 \x01(\x0b\x32 .partition_planner.v1.WorkerDoor\"H\n\x15ReceiveOutputsRequest\x12/\n\x04open\x18\x01 \x01(\x0b\x32!.partition_planner.v1.OpenSession\"\xd1\x01\n\x16ReceiveOutputsResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x38\n\x06result\x18\x02 \x01(\x0b\x32&.partition_planner.v1.MicrobatchResultH\x00\x12\x30\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1d.partition_planner.v1.FailureH\x00\x12.\n\x04\x64oor\x18\x04 \x01(\x0b\x32 .partition_planner.v1.WorkerDoorB\t\n\x07\x63ontent\"?\n\x10MicrobatchResult\x12+\n\x06values\x18\x01 \x03(\x0b\x32\x1b.partition_planner.v1.Datum2\xe2\x06\n\x12StageDaemonService\x12\x61\n\nLoadStages\x12\'.partition_planner.v1.LoadStagesRequest\x1a(.partition_planner.v1.LoadStagesResponse0\x01\x12k\n\x0eOpenRendezvous\x12+.partition_planner.v1.OpenRendezvousRequest\x1a,.partition_planner.v1.OpenRendezvousResponse\x12h\n\rConnectStages\x12*.partition_planner.v1.ConnectStagesRequest\x1a+.partition_planner.v1.ConnectStagesResponse\x12t\n\x11ReleaseDeployment\x12..partition_planner.v1.ReleaseDeploymentRequest\x1a/.partition_planner.v1.ReleaseDeploymentResponse\x12n\n\x0fGetDaemonStatus\x12,.partition_planner.v1.GetDaemonStatusRequest\x1a-.partition_planner.v1.GetDaemonStatusResponse\x12X\n\x07Profile\x12$.partition_planner.v1.ProfileRequest\x1a%.partition_planner.v1.ProfileResponse0\x01\x12\x63\n\nSendInputs\x12\'.partition_planner.v1.SendInputsRequest\x1a(.partition_planner.v1.SendInputsResponse(\x01\x30\x01\x12m\n\x0eReceiveOutputs\x12+.partition_planner.v1.ReceiveOutputsRequest\x1a,.partition_planner.v1.ReceiveOutputsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cprotos/v1/stage_daemon.proto\x12\x14partition_planner.v1\x1a\x15protos/v1/graph.proto\x1a\x17protos/v1/planner.proto\"\x97\x01\n\x11LoadStagesRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x31\n\x06stages\x18\x03 \x03(\x0b\x32!.partition_planner.v1.StageModule\x12\x14\n\x0c\x62lob_address\x18\x04 \x01(\t\x12\x0e\n\x06secret\x18\x05 \x01(\x0c\"g\n\x0bStageModule\x12\r\n\x05stage\x18\x01 \x01(\r\x12\x14\n\x0cgraph_sha256\x18\x02 \x01(\x0c\x12\x33\n\x06states\x18\x03 \x03(\x0b\x32#.partition_planner.v1.StateLocation\"^\n\rStateLocation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ile_sha256\x18\x02 \x01(\x0c\x12\x14\n\x0coffset_bytes\x18\x03 \x01(\x04\x12\x14\n\x0clength_bytes\x18\x04 \x01(\x04\"N\n\x12LoadStagesResponse\x12\r\n\x05stage\x18\x01 \x01(\r\x12\x14\n\x0cloaded_bytes\x18\x02 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\"B\n\x15OpenRendezvousRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\")\n\x16OpenRendezvousResponse\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"\xff\x02\n\x14\x43onnectStagesRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x1a\n\x12rendezvous_address\x18\x03 \x01(\t\x12)\n\x05\x65\x64ges\x18\x04 \x03(\x0b\x32\x1a.partition_planner.v1.Edge\x12)\n\x05lanes\x18\x05 \x03(\x0b\x32\x1a.partition_planner.v1.Lane\x12/\n\x06inputs\x18\x06 \x03(\x0b\x32\x1f.partition_planner.v1.EdgeValue\x12\x30\n\x07outputs\x18\x07 \x03(\x0b\x32\x1f.partition_planner.v1.EdgeValue\x12-\n\x07symbols\x18\x08 \x03(\x0b\x32\x1c.partition_planner.v1.Symbol\x12\x18\n\x10\x64\x65\x61\x64line_seconds\x18\t \x01(\x01\x12\x1e\n\x16microbatches_in_flight\x18\n \x01(\r\"\xa3\x01\n\x04\x45\x64ge\x12\n\n\x02id\x18\x01 \x01(\r\x12\x14\n\x0csource_stage\x18\x02 \x01(\r\x12\x14\n\x0ctarget_stage\x18\x03 \x01(\r\x12\x18\n\x10source_device_id\x18\x04 \x01(\t\x12\x18\n\x10target_device_id\x18\x05 \x01(\t\x12/\n\x06values\x18\x06 \x03(\x0b\x32\x1f.partition_planner.v1.EdgeValue\"\xb3\x01\n\tEdgeValue\x12\r\n\x05value\x18\x01 \x01(\x04\x12-\n\x04kind\x18\x02 \x01(\x0e\x32\x1f.partition_planner.v1.ValueKind\x12*\n\x05\x64type\x18\x03 \x01(\x0e\x32\x1b.partition_planner.v1.Dtype\x12.\n\x04\x64ims\x18\x04 \x03(\x0b\x32 .partition_planner.v1.Expression\x12\x0c\n\x04name\x18\x05 \x01(\t\"5\n\x04Lane\x12-\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1c.partition_planner.v1.Action\"u\n\x06\x41\x63tion\x12.\n\x04kind\x18\x06 \x01(\x0e\x32 .partition_planner.v1.ActionKind\x12\r\n\x05index\x18\x07 \x01(\r\x12\x17\n\nmicrobatch\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_microbatchJ\x04\x08\x01\x10\x06\"\x17\n\x15\x43onnectStagesResponse\"k\n\x18ReleaseDeploymentRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\r\n\x05\x64rain\x18\x02 \x01(\x08\x12\x15\n\rdrain_seconds\x18\x03 \x01(\x01\x12\x12\n\ngeneration\x18\x04 \x01(\r\"\x1b\n\x19ReleaseDeploymentResponse\"\x18\n\x16GetDaemonStatusRequest\"\xb7\x01\n\x17GetDaemonStatusResponse\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12=\n\x0b\x64\x65ployments\x18\x02 \x03(\x0b\x32(.partition_planner.v1.DeploymentOnDaemon\x12\x32\n\x06stages\x18\x03 \x03(\x0b\x32\".partition_planner.v1.StageMetrics\x12\x16\n\x0eincarnation_id\x18\x04 \x01(\t\"\xe5\x01\n\x0eProfileRequest\x12\x14\n\x0cgraph_sha256\x18\x01 \x01(\x0c\x12\x14\n\x0c\x62lob_address\x18\x02 \x01(\t\x12M\n\rsymbol_values\x18\x03 \x03(\x0b\x32\x36.partition_planner.v1.ProfileRequest.SymbolValuesEntry\x12\x13\n\x0brepetitions\x18\x04 \x01(\r\x12\x0e\n\x06warmup\x18\x05 \x01(\r\x1a\x33\n\x11SymbolValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"o\n\x0fProfileResponse\x12\x10\n\x08num_done\x18\x01 \x01(\r\x12\x14\n\x0cnum_distinct\x18\x02 \x01(\r\x12\x34\n\x08measured\x18\x03 \x03(\x0b\x32\".partition_planner.v1.DistinctNode\"[\n\x0c\x44istinctNode\x12\r\n\x05nodes\x18\x01 \x03(\x04\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x19\n\x11unmeasured_reason\x18\x04 \x01(\t\"\xe4\x01\n\x0cStageMetrics\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\r\n\x05stage\x18\x02 \x01(\r\x12\x18\n\x10num_microbatches\x18\x03 \x01(\x04\x12\x14\n\x0c\x62usy_seconds\x18\x04 \x01(\x01\x12\x1c\n\x14receive_wait_seconds\x18\x05 \x01(\x01\x12\x19\n\x11send_wait_seconds\x18\x06 \x01(\x01\x12\x16\n\x0ereceived_bytes\x18\x07 \x01(\x04\x12\x12\n\nsent_bytes\x18\x08 \x01(\x04\x12\x19\n\x11worker_process_id\x18\t \x01(\x04\"P\n\x06Tensor\x12*\n\x05\x64type\x18\x01 \x01(\x0e\x32\x1b.partition_planner.v1.Dtype\x12\x0c\n\x04\x64ims\x18\x02 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"y\n\x05\x44\x61tum\x12.\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.partition_planner.v1.TensorH\x00\x12\x11\n\x07integer\x18\x02 \x01(\x12H\x00\x12\x12\n\x08\x66loating\x18\x03 \x01(\x01H\x00\x12\x11\n\x07\x62oolean\x18\x04 \x01(\x08H\x00\x42\x06\n\x04kind\"\x89\x01\n\x11SendInputsRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.partition_planner.v1.OpenSessionH\x00\x12\x36\n\nmicrobatch\x18\x02 \x01(\x0b\x32 .partition_planner.v1.MicrobatchH\x00\x42\t\n\x07\x63ontent\"Z\n\x0bOpenSession\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\x04\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\r\">\n\nWorkerDoor\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x13\n\x0bsocket_name\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\"K\n\nMicrobatch\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x06values\x18\x02 \x03(\x0b\x32\x1b.partition_planner.v1.Datum\"V\n\x12SendInputsResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12.\n\x04\x64oor\x18\x02 \x01(\x0b\x32 .partition_planner.v1.WorkerDoor\"H\n\x15ReceiveOutputsRequest\x12/\n\x04open\x18\x01 \x01(\x0b\x32!.partition_planner.v1.OpenSession\"\xd1\x01\n\x16ReceiveOutputsResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x38\n\x06result\x18\x02 \x01(\x0b\x32&.partition_planner.v1.MicrobatchResultH\x00\x12\x30\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1d.partition_planner.v1.FailureH\x00\x12.\n\x04\x64oor\x18\x04 \x01(\x0b\x32 .partition_planner.v1.WorkerDoorB\t\n\x07\x63ontent\"?\n\x10MicrobatchResult\x12+\n\x06values\x18\x01 \x03(\x0b\x32\x1b.partition_planner.v1.Datum*\xbc\x03\n\nActionKind\x12\x1b\n\x17\x41\x43TION_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x43TION_KIND_TAKE_INPUT\x10\x01\x12\x17\n\x13\x41\x43TION_KIND_RECEIVE\x10\x02\x12\x17\n\x13\x41\x43TION_KIND_FORWARD\x10\x03\x12\x14\n\x10\x41\x43TION_KIND_SEND\x10\x04\x12\x1b\n\x17\x41\x43TION_KIND_GIVE_OUTPUT\x10\x05\x12 \n\x1c\x41\x43TION_KIND_RECEIVE_GRADIENT\x10\x06\x12\x18\n\x14\x41\x43TION_KIND_BACKWARD\x10\x07\x12\x1e\n\x1a\x41\x43TION_KIND_BACKWARD_INPUT\x10\x08\x12\x1f\n\x1b\x41\x43TION_KIND_BACKWARD_WEIGHT\x10\t\x12\x1d\n\x19\x41\x43TION_KIND_SEND_GRADIENT\x10\n\x12 \n\x1c\x41\x43TION_KIND_REDUCE_GRADIENTS\x10\x0b\x12\x1b\n\x17\x41\x43TION_KIND_REDUCE_TIED\x10\x0c\x12\x15\n\x11\x41\x43TION_KIND_AGREE\x10\r\x12\x1e\n\x1a\x41\x43TION_KIND_OPTIMIZER_STEP\x10\x0e\x32\xe2\x06\n\x12StageDaemonService\x12\x61\n\nLoadStages\x12\'.partition_planner.v1.LoadStagesRequest\x1a(.partition_planner.v1.LoadStagesResponse0\x01\x12k\n\x0eOpenRendezvous\x12+.partition_planner.v1.OpenRendezvousRequest\x1a,.partition_planner.v1.OpenRendezvousResponse\x12h\n\rConnectStages\x12*.partition_planner.v1.ConnectStagesRequest\x1a+.partition_planner.v1.ConnectStagesResponse\x12t\n\x11ReleaseDeployment\x12..partition_planner.v1.ReleaseDeploymentRequest\x1a/.partition_planner.v1.ReleaseDeploymentResponse\x12n\n\x0fGetDaemonStatus\x12,.partition_planner.v1.GetDaemonStatusRequest\x1a-.partition_planner.v1.GetDaemonStatusResponse\x12X\n\x07Profile\x12$.partition_planner.v1.ProfileRequest\x1a%.partition_planner.v1.ProfileResponse0\x01\x12\x63\n\nSendInputs\x12\'.partition_planner.v1.SendInputsRequest\x1a(.partition_planner.v1.SendInputsResponse(\x01\x30\x01\x12m\n\x0eReceiveOutputs\x12+.partition_planner.v1.ReceiveOutputsRequest\x1a,.partition_planner.v1.ReceiveOutputsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROFILEREQUEST_SYMBOLVALUESENTRY']._loaded_options = None
   _globals['_PROFILEREQUEST_SYMBOLVALUESENTRY']._serialized_options = b'8\001'
+  _globals['_ACTIONKIND']._serialized_start=3618
+  _globals['_ACTIONKIND']._serialized_end=4062
   _globals['_LOADSTAGESREQUEST']._serialized_start=103
   _globals['_LOADSTAGESREQUEST']._serialized_end=254
   _globals['_STAGEMODULE']._serialized_start=256
@@ -55,52 +57,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EDGEVALUE']._serialized_end=1380
   _globals['_LANE']._serialized_start=1382
   _globals['_LANE']._serialized_end=1435
-  _globals['_ACTION']._serialized_start=1438
-  _globals['_ACTION']._serialized_end=1677
-  _globals['_ACTION_TAKEINPUT']._serialized_start=1644
-  _globals['_ACTION_TAKEINPUT']._serialized_end=1655
-  _globals['_ACTION_GIVEOUTPUT']._serialized_start=1657
-  _globals['_ACTION_GIVEOUTPUT']._serialized_end=1669
-  _globals['_CONNECTSTAGESRESPONSE']._serialized_start=1679
-  _globals['_CONNECTSTAGESRESPONSE']._serialized_end=1702
-  _globals['_RELEASEDEPLOYMENTREQUEST']._serialized_start=1704
-  _globals['_RELEASEDEPLOYMENTREQUEST']._serialized_end=1811
-  _globals['_RELEASEDEPLOYMENTRESPONSE']._serialized_start=1813
-  _globals['_RELEASEDEPLOYMENTRESPONSE']._serialized_end=1840
-  _globals['_GETDAEMONSTATUSREQUEST']._serialized_start=1842
-  _globals['_GETDAEMONSTATUSREQUEST']._serialized_end=1866
-  _globals['_GETDAEMONSTATUSRESPONSE']._serialized_start=1869
-  _globals['_GETDAEMONSTATUSRESPONSE']._serialized_end=2052
-  _globals['_PROFILEREQUEST']._serialized_start=2055
-  _globals['_PROFILEREQUEST']._serialized_end=2284
-  _globals['_PROFILEREQUEST_SYMBOLVALUESENTRY']._serialized_start=2233
-  _globals['_PROFILEREQUEST_SYMBOLVALUESENTRY']._serialized_end=2284
-  _globals['_PROFILERESPONSE']._serialized_start=2286
-  _globals['_PROFILERESPONSE']._serialized_end=2397
-  _globals['_DISTINCTNODE']._serialized_start=2399
-  _globals['_DISTINCTNODE']._serialized_end=2490
-  _globals['_STAGEMETRICS']._serialized_start=2493
-  _globals['_STAGEMETRICS']._serialized_end=2721
-  _globals['_TENSOR']._serialized_start=2723
-  _globals['_TENSOR']._serialized_end=2803
-  _globals['_DATUM']._serialized_start=2805
-  _globals['_DATUM']._serialized_end=2926
-  _globals['_SENDINPUTSREQUEST']._serialized_start=2929
-  _globals['_SENDINPUTSREQUEST']._serialized_end=3066
-  _globals['_OPENSESSION']._serialized_start=3068
-  _globals['_OPENSESSION']._serialized_end=3158
-  _globals['_WORKERDOOR']._serialized_start=3160
-  _globals['_WORKERDOOR']._serialized_end=3222
-  _globals['_MICROBATCH']._serialized_start=3224
-  _globals['_MICROBATCH']._serialized_end=3299
-  _globals['_SENDINPUTSRESPONSE']._serialized_start=3301
-  _globals['_SENDINPUTSRESPONSE']._serialized_end=3387
-  _globals['_RECEIVEOUTPUTSREQUEST']._serialized_start=3389
-  _globals['_RECEIVEOUTPUTSREQUEST']._serialized_end=3461
-  _globals['_RECEIVEOUTPUTSRESPONSE']._serialized_start=3464
-  _globals['_RECEIVEOUTPUTSRESPONSE']._serialized_end=3673
-  _globals['_MICROBATCHRESULT']._serialized_start=3675
-  _globals['_MICROBATCHRESULT']._serialized_end=3738
-  _globals['_STAGEDAEMONSERVICE']._serialized_start=3741
-  _globals['_STAGEDAEMONSERVICE']._serialized_end=4607
+  _globals['_ACTION']._serialized_start=1437
+  _globals['_ACTION']._serialized_end=1554
+  _globals['_CONNECTSTAGESRESPONSE']._serialized_start=1556
+  _globals['_CONNECTSTAGESRESPONSE']._serialized_end=1579
+  _globals['_RELEASEDEPLOYMENTREQUEST']._serialized_start=1581
+  _globals['_RELEASEDEPLOYMENTREQUEST']._serialized_end=1688
+  _globals['_RELEASEDEPLOYMENTRESPONSE']._serialized_start=1690
+  _globals['_RELEASEDEPLOYMENTRESPONSE']._serialized_end=1717
+  _globals['_GETDAEMONSTATUSREQUEST']._serialized_start=1719
+  _globals['_GETDAEMONSTATUSREQUEST']._serialized_end=1743
+  _globals['_GETDAEMONSTATUSRESPONSE']._serialized_start=1746
+  _globals['_GETDAEMONSTATUSRESPONSE']._serialized_end=1929
+  _globals['_PROFILEREQUEST']._serialized_start=1932
+  _globals['_PROFILEREQUEST']._serialized_end=2161
+  _globals['_PROFILEREQUEST_SYMBOLVALUESENTRY']._serialized_start=2110
+  _globals['_PROFILEREQUEST_SYMBOLVALUESENTRY']._serialized_end=2161
+  _globals['_PROFILERESPONSE']._serialized_start=2163
+  _globals['_PROFILERESPONSE']._serialized_end=2274
+  _globals['_DISTINCTNODE']._serialized_start=2276
+  _globals['_DISTINCTNODE']._serialized_end=2367
+  _globals['_STAGEMETRICS']._serialized_start=2370
+  _globals['_STAGEMETRICS']._serialized_end=2598
+  _globals['_TENSOR']._serialized_start=2600
+  _globals['_TENSOR']._serialized_end=2680
+  _globals['_DATUM']._serialized_start=2682
+  _globals['_DATUM']._serialized_end=2803
+  _globals['_SENDINPUTSREQUEST']._serialized_start=2806
+  _globals['_SENDINPUTSREQUEST']._serialized_end=2943
+  _globals['_OPENSESSION']._serialized_start=2945
+  _globals['_OPENSESSION']._serialized_end=3035
+  _globals['_WORKERDOOR']._serialized_start=3037
+  _globals['_WORKERDOOR']._serialized_end=3099
+  _globals['_MICROBATCH']._serialized_start=3101
+  _globals['_MICROBATCH']._serialized_end=3176
+  _globals['_SENDINPUTSRESPONSE']._serialized_start=3178
+  _globals['_SENDINPUTSRESPONSE']._serialized_end=3264
+  _globals['_RECEIVEOUTPUTSREQUEST']._serialized_start=3266
+  _globals['_RECEIVEOUTPUTSREQUEST']._serialized_end=3338
+  _globals['_RECEIVEOUTPUTSRESPONSE']._serialized_start=3341
+  _globals['_RECEIVEOUTPUTSRESPONSE']._serialized_end=3550
+  _globals['_MICROBATCHRESULT']._serialized_start=3552
+  _globals['_MICROBATCHRESULT']._serialized_end=3615
+  _globals['_STAGEDAEMONSERVICE']._serialized_start=4065
+  _globals['_STAGEDAEMONSERVICE']._serialized_end=4931
 # @@protoc_insertion_point(module_scope)

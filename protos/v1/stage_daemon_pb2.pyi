@@ -10,6 +10,7 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import protos.v1.graph_pb2
 import protos.v1.planner_pb2
@@ -22,6 +23,71 @@ else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _ActionKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ActionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ActionKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ACTION_KIND_UNSPECIFIED: _ActionKind.ValueType  # 0
+    ACTION_KIND_TAKE_INPUT: _ActionKind.ValueType  # 1
+    """Takes the next microbatch that a client sent. Index: stage 0."""
+    ACTION_KIND_RECEIVE: _ActionKind.ValueType  # 2
+    """Edge.id"""
+    ACTION_KIND_FORWARD: _ActionKind.ValueType  # 3
+    """Stage index."""
+    ACTION_KIND_SEND: _ActionKind.ValueType  # 4
+    """Edge.id"""
+    ACTION_KIND_GIVE_OUTPUT: _ActionKind.ValueType  # 5
+    """Hands the result back to the client. Index: the last stage."""
+    ACTION_KIND_RECEIVE_GRADIENT: _ActionKind.ValueType  # 6
+    """Edge.id of what was sent."""
+    ACTION_KIND_BACKWARD: _ActionKind.ValueType  # 7
+    """Stage index: for inputs and weights at once."""
+    ACTION_KIND_BACKWARD_INPUT: _ActionKind.ValueType  # 8
+    ACTION_KIND_BACKWARD_WEIGHT: _ActionKind.ValueType  # 9
+    ACTION_KIND_SEND_GRADIENT: _ActionKind.ValueType  # 10
+    """Edge.id of what was received."""
+    ACTION_KIND_REDUCE_GRADIENTS: _ActionKind.ValueType  # 11
+    """Stage index: among its copies."""
+    ACTION_KIND_REDUCE_TIED: _ActionKind.ValueType  # 12
+    """Position of a tie group in the plan: among the devices that hold it."""
+    ACTION_KIND_AGREE: _ActionKind.ValueType  # 13
+    """Index 0. All devices learn the gradients' norm, and whether each of them has all of its gradients."""
+    ACTION_KIND_OPTIMIZER_STEP: _ActionKind.ValueType  # 14
+    """Stage index."""
+
+class ActionKind(_ActionKind, metaclass=_ActionKindEnumTypeWrapper): ...
+
+ACTION_KIND_UNSPECIFIED: ActionKind.ValueType  # 0
+ACTION_KIND_TAKE_INPUT: ActionKind.ValueType  # 1
+"""Takes the next microbatch that a client sent. Index: stage 0."""
+ACTION_KIND_RECEIVE: ActionKind.ValueType  # 2
+"""Edge.id"""
+ACTION_KIND_FORWARD: ActionKind.ValueType  # 3
+"""Stage index."""
+ACTION_KIND_SEND: ActionKind.ValueType  # 4
+"""Edge.id"""
+ACTION_KIND_GIVE_OUTPUT: ActionKind.ValueType  # 5
+"""Hands the result back to the client. Index: the last stage."""
+ACTION_KIND_RECEIVE_GRADIENT: ActionKind.ValueType  # 6
+"""Edge.id of what was sent."""
+ACTION_KIND_BACKWARD: ActionKind.ValueType  # 7
+"""Stage index: for inputs and weights at once."""
+ACTION_KIND_BACKWARD_INPUT: ActionKind.ValueType  # 8
+ACTION_KIND_BACKWARD_WEIGHT: ActionKind.ValueType  # 9
+ACTION_KIND_SEND_GRADIENT: ActionKind.ValueType  # 10
+"""Edge.id of what was received."""
+ACTION_KIND_REDUCE_GRADIENTS: ActionKind.ValueType  # 11
+"""Stage index: among its copies."""
+ACTION_KIND_REDUCE_TIED: ActionKind.ValueType  # 12
+"""Position of a tie group in the plan: among the devices that hold it."""
+ACTION_KIND_AGREE: ActionKind.ValueType  # 13
+"""Index 0. All devices learn the gradients' norm, and whether each of them has all of its gradients."""
+ACTION_KIND_OPTIMIZER_STEP: ActionKind.ValueType  # 14
+"""Stage index."""
+Global___ActionKind: typing_extensions.TypeAlias = ActionKind
 
 @typing.final
 class LoadStagesRequest(google.protobuf.message.Message):
@@ -305,53 +371,24 @@ Global___Lane: typing_extensions.TypeAlias = Lane
 class Action(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    @typing.final
-    class TakeInput(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        def __init__(
-            self,
-        ) -> None: ...
-
-    @typing.final
-    class GiveOutput(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        def __init__(
-            self,
-        ) -> None: ...
-
-    RECEIVE_EDGE_FIELD_NUMBER: builtins.int
-    FORWARD_STAGE_FIELD_NUMBER: builtins.int
-    SEND_EDGE_FIELD_NUMBER: builtins.int
-    TAKE_INPUT_FIELD_NUMBER: builtins.int
-    GIVE_OUTPUT_FIELD_NUMBER: builtins.int
-    receive_edge: builtins.int
-    """Edge.id"""
-    forward_stage: builtins.int
-    """Stage index."""
-    send_edge: builtins.int
-    """Edge.id"""
-    @property
-    def take_input(self) -> Global___Action.TakeInput:
-        """Takes the next microbatch that a client sent."""
-
-    @property
-    def give_output(self) -> Global___Action.GiveOutput:
-        """Hands the result back to the client."""
-
+    KIND_FIELD_NUMBER: builtins.int
+    INDEX_FIELD_NUMBER: builtins.int
+    MICROBATCH_FIELD_NUMBER: builtins.int
+    kind: Global___ActionKind.ValueType
+    index: builtins.int
+    """Of an edge, a stage or a tie group, as the kind says."""
+    microbatch: builtins.int
+    """Of the step's microbatches, from 0. Absent in inference, and for what is done once per step."""
     def __init__(
         self,
         *,
-        receive_edge: builtins.int = ...,
-        forward_stage: builtins.int = ...,
-        send_edge: builtins.int = ...,
-        take_input: Global___Action.TakeInput | None = ...,
-        give_output: Global___Action.GiveOutput | None = ...,
+        kind: Global___ActionKind.ValueType = ...,
+        index: builtins.int = ...,
+        microbatch: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["forward_stage", b"forward_stage", "give_output", b"give_output", "kind", b"kind", "receive_edge", b"receive_edge", "send_edge", b"send_edge", "take_input", b"take_input"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["forward_stage", b"forward_stage", "give_output", b"give_output", "kind", b"kind", "receive_edge", b"receive_edge", "send_edge", b"send_edge", "take_input", b"take_input"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["receive_edge", "forward_stage", "send_edge", "take_input", "give_output"] | None: ...
+    def HasField(self, field_name: typing.Literal["_microbatch", b"_microbatch", "microbatch", b"microbatch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_microbatch", b"_microbatch", "index", b"index", "kind", b"kind", "microbatch", b"microbatch"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_microbatch", b"_microbatch"]) -> typing.Literal["microbatch"] | None: ...
 
 Global___Action: typing_extensions.TypeAlias = Action
 

@@ -58,11 +58,11 @@ class HostedDeployment:
 
     @property
     def takes_inputs(self) -> bool:
-        return _does(self.connection, "take_input")
+        return _does(self.connection, stage_daemon_pb2.ACTION_KIND_TAKE_INPUT)
 
     @property
     def gives_outputs(self) -> bool:
-        return _does(self.connection, "give_output")
+        return _does(self.connection, stage_daemon_pb2.ACTION_KIND_GIVE_OUTPUT)
 
     async def load(
         self, request: stage_daemon_pb2.LoadStagesRequest
@@ -278,5 +278,5 @@ class HostedDeployment:
         task.add_done_callback(self._tasks.discard)
 
 
-def _does(connection: stage_daemon_pb2.ConnectStagesRequest, kind: str) -> bool:
-    return any(action.WhichOneof("kind") == kind for lane in connection.lanes for action in lane.actions)
+def _does(connection: stage_daemon_pb2.ConnectStagesRequest, kind: stage_daemon_pb2.ActionKind.ValueType) -> bool:
+    return any(action.kind == kind for lane in connection.lanes for action in lane.actions)

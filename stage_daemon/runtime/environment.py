@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stage_daemon.errors import EdgeMismatch
-from stage_daemon.runtime.actions import Action, Forward, GiveOutput, Lane, Send
+from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item, MicrobatchFailure, Parcel, ParcelKind
@@ -77,27 +77,32 @@ class Environment:
 
 
 def dead_after(
-    lane: Lane, stages: Mapping[int, Stage], edges: Mapping[int, Edge], output_ids: Sequence[int]
+    lane: Lane, places: Sequence[int], reads: Callable[[Action], Sequence[int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """For each action of a lane, the ids that no later action reads: memory that can go.
+    """For each action of a lane, the ids that no later action on the same environment reads: memory that can go.
 
-    Also those that nothing reads at all, at the last action.
+    `places` says which environment each action is on, `reads` which ids it reads there.
     """
-    last_reader: dict[int, int] = {}
-    for position, action in enumerate(lane):
-        for value_id in _read_by(action, stages, edges, output_ids):
-            last_reader[value_id] = position
+    last_reader: dict[tuple[int, int], int] = {}
+    for position, (action, place) in enumerate(zip(lane, places, strict=True)):
+        for value_id in reads(action):
+            last_reader[place, value_id] = position
     dead: list[list[int]] = [[] for _ in lane]
-    for value_id, position in last_reader.items():
+    for (_, value_id), position in last_reader.items():
         dead[position].append(value_id)
     return tuple(map(tuple, dead))
 
 
-def _read_by(
-    action: Action, stages: Mapping[int, Stage], edges: Mapping[int, Edge], output_ids: Sequence[int]
-) -> Sequence[int]:
-    if isinstance(action, Forward):
-        return stages[action.stage].input_ids
-    if isinstance(action, Send):
-        return [value.value_id for value in edges[action.edge_id].values]
-    return output_ids if isinstance(action, GiveOutput) else ()
+def reading(
+    stages: Mapping[int, Stage], edges: Mapping[int, Edge], output_ids: Sequence[int]
+) -> Callable[[Action], Sequence[int]]:
+    """The ids that an action reads of what its environment holds."""
+
+    def reads(action: Action) -> Sequence[int]:
+        if action.kind is Kind.FORWARD:
+            return stages[action.index].input_ids
+        if action.kind is Kind.SEND:
+            return [value.value_id for value in edges[action.index].values]
+        return output_ids if action.kind is Kind.GIVE_OUTPUT else ()
+
+    return reads

@@ -1,4 +1,4 @@
-"""Runs a lane: the same actions for one microbatch after the other, until the end comes down its edges."""
+"""Runs a lane of inference: the same actions for one microbatch after the other, until the end comes down its edges."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from stage_daemon.errors import DaemonError, InsufficientMemory, InvalidMicrobatch, StageFailed
-from stage_daemon.runtime.actions import Action, Forward, Lane, Receive, Send, TakeInput
+from stage_daemon.runtime.action_loop import ActionLoop
+from stage_daemon.runtime.actions import Kind, Lane
 from stage_daemon.runtime.egress import Egress, Result
-from stage_daemon.runtime.environment import Environment, dead_after
+from stage_daemon.runtime.environment import Environment, reading
 from stage_daemon.runtime.ingress import Ingress
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.randomness import drawing
@@ -38,12 +39,12 @@ class Surroundings:
 
 
 def stages_of(lane: Lane) -> tuple[int, ...]:
-    return tuple(action.stage for action in lane if isinstance(action, Forward))
+    return tuple(action.index for action in lane if action.kind is Kind.FORWARD)
 
 
 def is_fed(lane: Lane) -> bool:
     """Whether the end can reach it. A lane that nothing feeds runs ahead as far as its receivers let it."""
-    return any(isinstance(action, TakeInput | Receive) for action in lane)
+    return any(action.kind in (Kind.TAKE_INPUT, Kind.RECEIVE) for action in lane)
 
 
 class LaneInterpreter:
@@ -52,7 +53,15 @@ class LaneInterpreter:
     def __init__(self, lane: Lane, surroundings: Surroundings) -> None:
         self._lane = lane
         self._around = surroundings
-        self._dead_after = dead_after(lane, surroundings.stages, surroundings.edges, surroundings.output_ids)
+        doers = {
+            Kind.TAKE_INPUT: self._take_input,
+            Kind.RECEIVE: self._receive,
+            Kind.FORWARD: self._forward,
+            Kind.SEND: self._send,
+            Kind.GIVE_OUTPUT: self._give_output,
+        }
+        reads = reading(surroundings.stages, surroundings.edges, surroundings.output_ids)
+        self._loop = ActionLoop(lane, doers, [0] * len(lane), reads)
         self._metrics = surroundings.metrics[stages_of(lane)[0]]
         self._num_begun = 0
 
@@ -62,31 +71,17 @@ class LaneInterpreter:
             while not self._run_microbatch().ended:
                 pass
         for action in self._lane:
-            if isinstance(action, Send):
-                self._around.senders[action.edge_id].wait()
+            if action.kind is Kind.SEND:
+                self._around.senders[action.index].wait()
 
     def _run_microbatch(self) -> Environment:
         self._num_begun += 1
         environment = Environment(microbatch=self._num_begun)
-        for action, dead in zip(self._lane, self._dead_after, strict=True):
-            self._perform(action, environment)
-            environment.drop(dead)
+        self._loop.run((environment,))
         self._metrics.num_microbatches += not environment.ended
         return environment
 
-    def _perform(self, action: Action, environment: Environment) -> None:
-        if isinstance(action, TakeInput):
-            self._take_input(environment)
-        elif isinstance(action, Receive):
-            self._receive(action.edge_id, environment)
-        elif isinstance(action, Forward):
-            self._forward(self._around.stages[action.stage], environment)
-        elif isinstance(action, Send):
-            self._send(action.edge_id, environment)
-        else:
-            self._give_output(environment)
-
-    def _take_input(self, environment: Environment) -> None:
+    def _take_input(self, _: int, environment: Environment) -> None:
         assert self._around.ingress is not None
         with self._metrics.receiving():
             submission = self._around.ingress.take()
@@ -105,9 +100,10 @@ class LaneInterpreter:
         self._metrics.received_bytes += num_bytes
         environment.admit(parcel, self._around.edges[edge_id])
 
-    def _forward(self, stage: Stage, environment: Environment) -> None:
+    def _forward(self, index: int, environment: Environment) -> None:
         if environment.is_void:
             return
+        stage = self._around.stages[index]
         items = environment.read(stage.input_ids)
         try:
             with self._metrics.busy():
@@ -145,7 +141,7 @@ class LaneInterpreter:
                 )
                 sender.send(environment.parcel(edge))
 
-    def _give_output(self, environment: Environment) -> None:
+    def _give_output(self, _: int, environment: Environment) -> None:
         egress = self._around.egress
         assert egress is not None
         with self._metrics.sending():

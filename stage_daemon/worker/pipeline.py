@@ -12,7 +12,7 @@ import torch
 
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Conflict, DaemonError, InvalidRequest, StageFailed
-from stage_daemon.runtime.actions import Receive, Send
+from stage_daemon.runtime.actions import Kind
 from stage_daemon.runtime.egress import Egress, Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
 from stage_daemon.runtime.interpreter import LaneInterpreter, Surroundings, is_fed, stages_of
@@ -96,7 +96,7 @@ class Pipeline:
             ingress=self._ingress,
             egress=self._egress,
         )
-        self._gives_output = any(action.HasField("give_output") for lane in request.lanes for action in lane.actions)
+        self._gives_output = any(action.kind is Kind.GIVE_OUTPUT for lane in self._lanes for action in lane)
 
     def start(self) -> None:
         self._threads = [
@@ -184,6 +184,6 @@ def _check_request(request: stage_daemon_pb2.ConnectStagesRequest, stages: Mappi
         missing = [stage for stage in stages_of(lane) if stage not in stages]
         if missing:
             raise Conflict(f"lane of stage {missing[0]}: this worker has loaded {sorted(stages)}")
-        unknown = {action.edge_id for action in lane if isinstance(action, Receive | Send)} - edge_ids
+        unknown = {action.index for action in lane if action.kind in (Kind.RECEIVE, Kind.SEND)} - edge_ids
         if unknown:
             raise InvalidRequest(f"lane of stage {stages_of(lane)[0]}: edges {sorted(unknown)} are not in the request")

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 from stage_daemon.loader.dtypes import torch_dtype
-from stage_daemon.runtime.actions import Action, Forward, GiveOutput, Lane, Receive, Send, TakeInput
+from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import RawItem, RawTensor
 from stage_daemon.runtime.metrics import StageMetrics
@@ -47,6 +47,7 @@ _OPERATORS = {
     graph_pb2.Expression.Operation.OPERATOR_MINIMUM: DimensionOperator.MINIMUM,
     graph_pb2.Expression.Operation.OPERATOR_MAXIMUM: DimensionOperator.MAXIMUM,
 }
+_ACTIONS = {stage_daemon_pb2.ActionKind.Value(f"ACTION_KIND_{kind.name}"): kind for kind in Kind}
 _WIRE_DTYPES = {
     torch_dtype("", number): number for number in graph_pb2.Dtype.values() if number != graph_pb2.DTYPE_UNSPECIFIED
 }
@@ -124,18 +125,9 @@ def lane_from_proto(lane: stage_daemon_pb2.Lane) -> Lane:
 
 
 def _action(action: stage_daemon_pb2.Action) -> Action:
-    kind = action.WhichOneof("kind")
-    if kind == "receive_edge":
-        return Receive(action.receive_edge)
-    if kind == "forward_stage":
-        return Forward(action.forward_stage)
-    if kind == "send_edge":
-        return Send(action.send_edge)
-    if kind == "take_input":
-        return TakeInput()
-    if kind == "give_output":
-        return GiveOutput()
-    raise InvalidRequest("an action of no known kind; planner and daemons are of different versions")
+    if action.kind not in _ACTIONS:
+        raise InvalidRequest("an action of no known kind; planner and daemons are of different versions")
+    return Action(_ACTIONS[action.kind], action.index, action.microbatch if action.HasField("microbatch") else None)
 
 
 def raw_items(microbatch: stage_daemon_pb2.Microbatch) -> list[RawItem]:

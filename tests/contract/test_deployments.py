@@ -16,7 +16,7 @@ from sqlalchemy import text
 from planner.settings import Settings
 from planner.store.database import Database
 from planner.store.tables import DaemonRow
-from protos.v1 import planner_pb2, planner_pb2_grpc
+from protos.v1 import planner_pb2, planner_pb2_grpc, stage_daemon_pb2
 from tests.contract.calls import balanced, create_graph, refused, upload, wait_plan, weights_message
 from tests.contract.conftest import LEASE_SECONDS, SharedServer, StartServer, open_channel
 from tests.contract.graphs import chain_bytes, chain_weights
@@ -147,8 +147,8 @@ async def test_two_phases_then_ready(world: World) -> None:
     [connect] = world.second.connects
     assert connect.rendezvous_address == "store:1"
     assert [(edge.source_stage, edge.target_stage) for edge in connect.edges] == [(0, 1)]
-    kinds = [action.WhichOneof("kind") for action in connect.lanes[0].actions]
-    assert kinds == ["receive_edge", "forward_stage", "give_output"]
+    kinds = [stage_daemon_pb2.ActionKind.Name(action.kind) for action in connect.lanes[0].actions]
+    assert kinds == ["ACTION_KIND_RECEIVE", "ACTION_KIND_FORWARD", "ACTION_KIND_GIVE_OUTPUT"]
     assert ([value.name for value in connect.inputs], [value.name for value in connect.outputs]) == ([], ["y"])
     assert [value.name for value in world.first.connects[0].inputs] == ["x"]
 

@@ -17,6 +17,7 @@ from planner.store.deployment_records import Deployment
 from planner.store.weights import index_safetensors
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
 from protos.v1 import graph_pb2
+from protos.v1.stage_daemon_pb2 import ActionKind
 from tests.builders.plans import plan_of
 from tests.contract.graphs import chain_weights, linear_chain, relu_chain
 from tests.planner.store.records import deployment, placement
@@ -80,15 +81,16 @@ def test_each_device_hears_of_its_own_edges_lanes_inputs_and_outputs(blobs: Blob
     assert [value.name for one in (first, second, third) for value in one.inputs] == ["x"]
     assert [value.name for one in (first, second, third) for value in one.outputs] == ["y"]
     assert (len(first.inputs), len(third.outputs)) == (1, 1)
-    assert [[action.WhichOneof("kind") for action in one.lanes[0].actions] for one in (first, second, third)] == [
-        ["take_input", "forward_stage", "send_edge"],
-        ["receive_edge", "forward_stage", "send_edge"],
-        ["receive_edge", "forward_stage", "give_output"],
+    told_actions = [
+        [(ActionKind.Name(action.kind).removeprefix("ACTION_KIND_"), action.index) for action in one.lanes[0].actions]
+        for one in (first, second, third)
     ]
-    _, forward, send = first.lanes[0].actions
-    assert (forward.forward_stage, send.send_edge) == (0, 0)
-    receive, forward, send = second.lanes[0].actions
-    assert (receive.receive_edge, forward.forward_stage, send.send_edge) == (0, 1, 1)
+    assert told_actions == [
+        [("TAKE_INPUT", 0), ("FORWARD", 0), ("SEND", 0)],
+        [("RECEIVE", 0), ("FORWARD", 1), ("SEND", 1)],
+        [("RECEIVE", 1), ("FORWARD", 2), ("GIVE_OUTPUT", 2)],
+    ]
+    assert not any(action.HasField("microbatch") for action in first.lanes[0].actions)
     for one in (first, second, third):
         assert (one.deployment_id, one.generation, one.deadline_seconds) == ("dep-1", 7, 9.5)
         assert one.rendezvous_address == ""

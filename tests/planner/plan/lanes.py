@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from planner.graph.ir import Graph
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
-from planner.schedule.schedule import Action, Forward, Lane, Receive, Schedule, Send, TakeInput
+from planner.schedule.actions import Action, Kind
+from planner.schedule.schedule import Lane, Schedule
 from tests.planner.plan.interpreter import Program, Tensor, outputs_of, random_inputs
 
 CAPACITY = 2
@@ -32,22 +33,22 @@ def run_lanes(graph: Graph, plan: Plan, schedule: Schedule, num_microbatches: in
     results: list[list[int]] = []
 
     def done(worker: Worker, action: Action) -> bool:
-        if isinstance(action, TakeInput):
+        if action.kind is Kind.TAKE_INPUT:
             worker.held.update(random_inputs(graph, worker.microbatch))
-        elif isinstance(action, Receive):
-            if not edges[action.edge_index]:
+        elif action.kind is Kind.RECEIVE:
+            if not edges[action.index]:
                 return False
-            worker.held.update(edges[action.edge_index].popleft())
-        elif isinstance(action, Forward):
+            worker.held.update(edges[action.index].popleft())
+        elif action.kind is Kind.FORWARD:
             part = worker.program.graph
             consumed = {entry.content.value_id: worker.held[entry.content.value_id] for entry in part.inputs}  # type: ignore[union-attr]
             after = worker.program.run(consumed)
-            worker.held.update((value_id, after[value_id]) for value_id in plan.stages[action.stage_index].outputs)
-        elif isinstance(action, Send):
-            if len(edges[action.edge_index]) >= CAPACITY:
+            worker.held.update((value_id, after[value_id]) for value_id in plan.stages[action.index].outputs)
+        elif action.kind is Kind.SEND:
+            if len(edges[action.index]) >= CAPACITY:
                 return False
-            carried = plan.edges[action.edge_index].value_ids
-            edges[action.edge_index].append({value_id: worker.held[value_id].copy() for value_id in carried})
+            carried = plan.edges[action.index].value_ids
+            edges[action.index].append({value_id: worker.held[value_id].copy() for value_id in carried})
         else:
             results.append(outputs_of(graph, worker.held))
         return True

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.plan.plan import Plan
-from planner.schedule.training import Kind, TrainingAction, TrainingSchedule
+from planner.schedule.actions import Action, Kind
+from planner.schedule.training import TrainingSchedule
 
 OWN = "own"
+_PASSES = {Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT}
 State = str
 # How often each (stage, microbatch) has been added.
 Gradient = Counter[tuple[int, int]]
@@ -27,10 +29,11 @@ class WrongStep(Exception):
 class Machine:
     """One device: what it has made or received, and by (stage, state) the gradients that it has summed so far."""
 
-    actions: Sequence[TrainingAction]
+    actions: Sequence[Action]
     position: int = 0
     made: set[tuple[object, ...]] = field(default_factory=set)
     gradients: dict[tuple[int, State], Gradient] = field(default_factory=dict)
+    agreed: dict[tuple[int, State], Gradient] | None = None
     stepped: set[int] = field(default_factory=set)
     kept: Counter[int] = field(default_factory=Counter)
 
@@ -51,7 +54,7 @@ class SymbolicStep:
     def __post_init__(self) -> None:
         self.machines = {device.device_id: Machine(device.actions) for device in self.schedule.devices}
         self.messages: dict[tuple[object, ...], deque[int]] = {}
-        self.joined: dict[TrainingAction, set[str]] = {}
+        self.joined: dict[Action, set[str]] = {}
 
     def run(self) -> None:
         """Raises WrongStep unless the step ends, and is right."""
@@ -80,8 +83,10 @@ class SymbolicStep:
             machine.position += 1
         return machine.position > start
 
-    def _do(self, name: str, machine: Machine, action: TrainingAction) -> bool:
+    def _do(self, name: str, machine: Machine, action: Action) -> bool:
         kind, index, k = action.kind, action.index, action.microbatch
+        if machine.agreed is not None and kind in _PASSES:
+            raise WrongStep(f"{name} does {action} after all have agreed that every gradient is there")
         if kind is Kind.TAKE_INPUT:
             machine.made.add(("input", k))
         elif kind in (Kind.RECEIVE, Kind.RECEIVE_GRADIENT):
@@ -97,20 +102,22 @@ class SymbolicStep:
             self._backward(machine, index, k)
             if kind is Kind.BACKWARD:
                 self._add(machine, index, k)
+        elif kind is Kind.GIVE_OUTPUT:
+            machine.need("output", index, k)
         elif kind is Kind.OPTIMIZER_STEP:
             self._step(name, machine, index)
         else:
             return self._reduce(name, action)
         return True
 
-    def _queue(self, action: TrainingAction, back: bool) -> tuple[deque[int], bool]:
+    def _queue(self, action: Action, back: bool) -> tuple[deque[int], bool]:
         """The messages under way, and whether they stay on one device."""
         edge = self.plan.edges[action.index]
         ends = [self.plan.stages[stage].device_ids for stage in (edge.source_stage, edge.target_stage)]
         source, target = (names[action.microbatch % len(names)] for names in ends)
         return self.messages.setdefault((action.index, back, source, target), deque()), source == target
 
-    def _receive(self, machine: Machine, action: TrainingAction) -> bool:
+    def _receive(self, machine: Machine, action: Action) -> bool:
         back = action.kind is Kind.RECEIVE_GRADIENT
         queue, _ = self._queue(action, back)
         if not queue:
@@ -120,7 +127,7 @@ class SymbolicStep:
         machine.made.add(("message", action.index, back, action.microbatch))
         return True
 
-    def _send(self, machine: Machine, action: TrainingAction) -> bool:
+    def _send(self, machine: Machine, action: Action) -> bool:
         edge, back = self.plan.edges[action.index], action.kind is Kind.SEND_GRADIENT
         queue, is_local = self._queue(action, back)
         if len(queue) >= self.buffers and not is_local:
@@ -157,7 +164,7 @@ class SymbolicStep:
         for state in self.states(stage):
             machine.gradients.setdefault((stage, state), Counter())[stage, k] += 1
 
-    def _reduce(self, name: str, action: TrainingAction) -> bool:
+    def _reduce(self, name: str, action: Action) -> bool:
         """Ends on all devices at once, when the last of them has joined."""
         joined = self.joined.setdefault(action, set())
         if name in joined:
@@ -165,7 +172,10 @@ class SymbolicStep:
         joined.add(name)
         if len(joined) < len(self._sharing(action)):
             return False
-        if action.kind is Kind.REDUCE_GRADIENTS:
+        if action.kind is Kind.AGREE:
+            for machine in self.machines.values():
+                machine.agreed = {key: Counter(gradient) for key, gradient in machine.gradients.items()}
+        elif action.kind is Kind.REDUCE_GRADIENTS:
             for state in self.states(action.index):
                 self._set(action.index, state, sum(self._copies(action.index, state), Counter()))
         else:
@@ -183,7 +193,9 @@ class SymbolicStep:
         for stage in stages:
             self._set(stage, state, total)
 
-    def _sharing(self, action: TrainingAction) -> set[str]:
+    def _sharing(self, action: Action) -> set[str]:
+        if action.kind is Kind.AGREE:
+            return set(self.machines)
         stages = [action.index]
         if action.kind is Kind.REDUCE_TIED:
             stages = sorted(dict_of(self.plan.tie_groups[action.index].members))
@@ -199,6 +211,8 @@ class SymbolicStep:
 
     def _step(self, name: str, machine: Machine, stage: int) -> None:
         """A state that several stages of one device hold, and no other device, is summed there and then."""
+        if machine.agreed != machine.gradients:
+            raise WrongStep(f"{name} steps stage {stage} with gradients that nobody agreed on")
         for state in self.states(stage):
             holders = self.holders(stage, state)
             names = {other for holder in holders for other in self.plan.stages[holder].device_ids}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.partition.objective import PipelineSchedule
+from planner.schedule.actions import Action, Kind
 from planner.schedule.blocks import Block, step_blocks, stream_blocks
 from planner.schedule.inference import inference_schedule
 from planner.schedule.timeline import Activity
-from planner.schedule.training import Kind, TrainingAction, reducing_stages, tie_devices, training_schedule
+from planner.schedule.training import reducing_stages, tie_devices, training_schedule
 from tests.planner.schedule.steps import training_plan
 
 SKIP = [(0, 1), (0, 2), (1, 2)]
@@ -56,27 +57,26 @@ def test_actions_of_a_whole_step_in_order() -> None:
     )
     first, copy, second = training_schedule(plan).devices
     assert first.actions == (
-        TrainingAction(Kind.TAKE_INPUT, 0, 0),
-        TrainingAction(Kind.FORWARD, 0, 0),
-        TrainingAction(Kind.SEND, 0, 0),
-        TrainingAction(Kind.RECEIVE, 1, 0),
-        TrainingAction(Kind.FORWARD, 2, 0),
-        TrainingAction(Kind.BACKWARD, 2, 0),
-        TrainingAction(Kind.SEND_GRADIENT, 1, 0),
-        TrainingAction(Kind.RECEIVE_GRADIENT, 0, 0),
-        TrainingAction(Kind.BACKWARD, 0, 0),
-        TrainingAction(Kind.REDUCE_GRADIENTS, 0),
-        TrainingAction(Kind.REDUCE_TIED, 0),
-        TrainingAction(Kind.OPTIMIZER_STEP, 0),
-        TrainingAction(Kind.OPTIMIZER_STEP, 2),
+        Action(Kind.TAKE_INPUT, 0, 0),
+        Action(Kind.FORWARD, 0, 0),
+        Action(Kind.SEND, 0, 0),
+        Action(Kind.RECEIVE, 1, 0),
+        Action(Kind.FORWARD, 2, 0),
+        Action(Kind.GIVE_OUTPUT, 2, 0),
+        Action(Kind.BACKWARD, 2, 0),
+        Action(Kind.SEND_GRADIENT, 1, 0),
+        Action(Kind.RECEIVE_GRADIENT, 0, 0),
+        Action(Kind.BACKWARD, 0, 0),
+        Action(Kind.REDUCE_GRADIENTS, 0),
+        Action(Kind.REDUCE_TIED, 0),
+        Action(Kind.AGREE, 0),
+        Action(Kind.OPTIMIZER_STEP, 0),
+        Action(Kind.OPTIMIZER_STEP, 2),
     )
     # A copy without a microbatch sums and steps all the same.
-    assert [action.kind for action in copy.actions] == [Kind.REDUCE_GRADIENTS, Kind.REDUCE_TIED, Kind.OPTIMIZER_STEP]
-    assert [action.kind for action in second.actions[-3:]] == [
-        Kind.SEND_GRADIENT,
-        Kind.REDUCE_TIED,
-        Kind.OPTIMIZER_STEP,
-    ]
+    last = [Kind.REDUCE_TIED, Kind.AGREE, Kind.OPTIMIZER_STEP]
+    assert [action.kind for action in copy.actions] == [Kind.REDUCE_GRADIENTS, *last]
+    assert [action.kind for action in second.actions[-4:]] == [Kind.SEND_GRADIENT, *last]
 
 
 def test_only_trained_states_on_several_devices_are_summed() -> None:

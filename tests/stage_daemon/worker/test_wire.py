@@ -6,9 +6,10 @@ import pytest
 import torch
 from google.protobuf import json_format
 
+from planner.schedule import actions as planned
 from protos.v1 import graph_pb2, stage_daemon_pb2
 from stage_daemon.errors import InvalidRequest
-from stage_daemon.runtime.actions import Forward, GiveOutput, Receive, Send, TakeInput
+from stage_daemon.runtime.actions import Action, Kind
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import InputFormat, RawTensor
 from stage_daemon.transport.declared import DimensionOperator, Operation, Symbol, SymbolReference, ValueKind
@@ -115,17 +116,25 @@ def test_values_that_came_as_nothing_or_as_an_unknown_dtype() -> None:
 def test_lanes_keep_their_order() -> None:
     lane = stage_daemon_pb2.Lane(
         actions=[
-            stage_daemon_pb2.Action(take_input=stage_daemon_pb2.Action.TakeInput()),
-            stage_daemon_pb2.Action(receive_edge=0),
-            stage_daemon_pb2.Action(forward_stage=2),
-            stage_daemon_pb2.Action(send_edge=1),
-            stage_daemon_pb2.Action(give_output=stage_daemon_pb2.Action.GiveOutput()),
+            stage_daemon_pb2.Action(kind=stage_daemon_pb2.ACTION_KIND_RECEIVE, index=3),
+            stage_daemon_pb2.Action(kind=stage_daemon_pb2.ACTION_KIND_FORWARD, index=2, microbatch=0),
+            stage_daemon_pb2.Action(kind=stage_daemon_pb2.ACTION_KIND_SEND, index=1, microbatch=4),
         ]
     )
-    assert wire.lane_from_proto(lane) == (TakeInput(), Receive(0), Forward(2), Send(1), GiveOutput())
+    assert wire.lane_from_proto(lane) == (
+        Action(Kind.RECEIVE, 3),
+        Action(Kind.FORWARD, 2, 0),
+        Action(Kind.SEND, 1, 4),
+    )
     lane.actions.add()
     with pytest.raises(InvalidRequest, match="an action of no known kind"):
         wire.lane_from_proto(lane)
+
+
+def test_planner_and_daemon_know_the_same_actions() -> None:
+    kinds = [kind.name for kind in planned.Kind]
+    assert [kind.name for kind in Kind] == kinds
+    assert [name.removeprefix("ACTION_KIND_") for name in stage_daemon_pb2.ActionKind.keys()[1:]] == kinds
 
 
 def test_every_operator_of_a_dimension_is_known() -> None:
