@@ -23,6 +23,7 @@ PlannerError
 ├── PlanInvariantError       a plan that breaks what must hold of every plan: a defect, or a record changed by hand
 ├── DeploymentFailed
 ├── MicrobatchFailed         one batch failed in a stage; the deployment goes on
+│   └── StepNotApplied           of a training step: no weight has changed
 └── Cancelled
 
 Each has a stable `reason`, which travels to clients as google.rpc.ErrorInfo, and `metadata`: the facts behind the
@@ -135,6 +136,12 @@ class DeploymentFailed(PlannerError):
 
 class MicrobatchFailed(PlannerError):
     reason = "MICROBATCH_FAILED"
+
+
+class StepNotApplied(MicrobatchFailed):
+    """The loss or the gradients are not finite, or a microbatch failed; the deployment goes on."""
+
+    reason = "STEP_NOT_APPLIED"
 
 
 class Cancelled(PlannerError):

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING
 from planner.client.access import TicketHolder
 from planner.client.connection import Connection
 from planner.client.graphs import GraphCalls
-from planner.client.messages import deployment_event_from_proto, deployment_from_proto, recovery_to_proto
+from planner.client.messages import (
+    deployment_event_from_proto,
+    deployment_from_proto,
+    recovery_to_proto,
+    stored_plan_from_proto,
+)
 from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
 from planner.client.request_ids import new_request_id
 from planner.client.status import error_from_failure, place_of
+from planner.client.training.learning_rates import Schedule
+from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_from_text
+from planner.client.training.trainer import Count, Trainer
 from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
 from protos.v1 import planner_pb2
 
@@ -103,6 +111,53 @@ class DeploymentCalls(GraphCalls):
             deadline_seconds=deadline_seconds,
             credentials=self._connection.credentials,
             ticket=TicketHolder(self._connection, deployment.id).ticket,
+            why_failed=lambda: self._why_failed(deployment.id),
+        )
+
+    def train(
+        self,
+        deployment_id: str,
+        optimizer: Optimizer | str,
+        *,
+        loss: str | None = None,
+        reduction: str | Count = "mean",
+        clip_norm: float | None = None,
+        schedule: Schedule | None = None,
+        loss_scaling: LossScaling | None = None,
+        skip_nonfinite: bool = False,
+        seed: str = "",
+        deadline_seconds: float = 300.0,
+    ) -> Trainer:
+        """Trains a deployment that is ready and was planned with training; see docs/training.md.
+
+        `loss` names the output that is trained on; without it the only floating scalar is. `seed` decides what dropout
+        draws; without it the deployment does.
+        """
+        deployment = self.get_deployment(deployment_id)
+        if deployment.state is not DeploymentState.READY:
+            raise _not_ready(deployment)
+        request = planner_pb2.GetPlanRequest(plan_id=deployment.plan_id)
+        plan = stored_plan_from_proto(self._connection.call(self._connection.stub.GetPlan, request))
+        training = plan.options.training
+        if training is None:
+            raise Conflict(
+                f"deployment {deployment.id} is of a plan for inference; plan with training, and deploy that",
+                deployment_id=deployment.id,
+            )
+        return Trainer(
+            graph=self.read_graph(deployment.graph_id),
+            deployment=deployment,
+            microbatches=training.microbatches,
+            optimizer=optimizer_from_text(optimizer) if isinstance(optimizer, str) else optimizer,
+            loss=loss,
+            reduction=reduction,
+            clip_norm=clip_norm,
+            schedule=schedule,
+            loss_scaling=loss_scaling,
+            skip_nonfinite=skip_nonfinite,
+            seed=seed,
+            deadline_seconds=deadline_seconds,
+            pipeline=lambda: self.pipeline(deployment.id, deadline_seconds=deadline_seconds),
             why_failed=lambda: self._why_failed(deployment.id),
         )
 

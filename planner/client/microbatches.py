@@ -100,12 +100,16 @@ def fill(data: Data, items: Sequence[Item], payloads: list[memoryview] | None = 
         elif isinstance(item, float):
             datum.floating = item
         else:
-            datum.tensor.dtype = graph_pb2.Dtype.Value(f"DTYPE_{item.dtype.name}")
-            datum.tensor.dims.extend(item.dims)
-            if payloads is not None:
-                payloads.append(memoryview(item.data))
-            else:
-                datum.tensor.data = bytes(item.data)
+            fill_tensor(datum.tensor, item, payloads)
+
+
+def fill_tensor(message: stage_daemon_pb2.Tensor, tensor: RawTensor, payloads: list[memoryview] | None = None) -> None:
+    message.dtype = graph_pb2.Dtype.Value(f"DTYPE_{tensor.dtype.name}")
+    message.dims.extend(tensor.dims)
+    if payloads is not None:
+        payloads.append(memoryview(tensor.data))
+    else:
+        message.data = bytes(tensor.data)
 
 
 def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind, payload: memoryview | None = None) -> list[object]:

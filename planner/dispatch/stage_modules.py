@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from planner.dispatch.training_requests import add_training
 from planner.graph.ir import Graph, Input, Output, Value, ValueReference, WeightFile
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
@@ -92,6 +93,15 @@ def connect_requests(
         if len(plan.stages) - 1 in own:
             request.outputs.extend(_contents_to_proto(graph.outputs, values))
         requests[device.device_id] = request
+    if plan.options.training is not None:
+        add_training(
+            requests,
+            plan,
+            graph,
+            capacity=plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT,
+            action_to_proto=_action_to_proto,
+            value_to_proto=_value_to_proto,
+        )
     return requests
 
 

@@ -26,6 +26,8 @@ from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
 from planner.schedule.training import TrainingSchedule, reducing_stages, tie_devices
 
+# What PlanInvariantError's metadata call a step that more buffers might help.
+NO_DEADLOCK = "no_deadlock"
 _SENDS = {Kind.SEND: Kind.RECEIVE, Kind.SEND_GRADIENT: Kind.RECEIVE_GRADIENT}
 _RECEIVES = {receive: send for send, receive in _SENDS.items()}
 
@@ -228,7 +230,7 @@ class _DryRun:
         stuck = [(device_id, actions[self._position[device_id]]) for device_id, actions in self._unfinished()]
         if stuck:
             waits = "; ".join(f"{device_id!r} at {action}" for device_id, action in stuck)
-            raise _broken("no_deadlock", f"every device that is not done waits: {waits}")
+            raise _broken(NO_DEADLOCK, f"every device that is not done waits: {waits}")
 
     def _unfinished(self) -> Iterator[tuple[str, Sequence[Action]]]:
         return ((name, actions) for name, actions in self._devices.items() if self._position[name] < len(actions))

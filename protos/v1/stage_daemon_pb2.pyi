@@ -240,6 +240,7 @@ class ConnectStagesRequest(google.protobuf.message.Message):
     SYMBOLS_FIELD_NUMBER: builtins.int
     DEADLINE_SECONDS_FIELD_NUMBER: builtins.int
     MICROBATCHES_IN_FLIGHT_FIELD_NUMBER: builtins.int
+    TRAINING_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     generation: builtins.int
     rendezvous_address: builtins.str
@@ -267,6 +268,10 @@ class ConnectStagesRequest(google.protobuf.message.Message):
     def symbols(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[protos.v1.graph_pb2.Symbol]:
         """Symbols that the dims of inputs and edges speak of."""
 
+    @property
+    def training(self) -> Global___StageTraining:
+        """Absent where the plan is for inference. Where it is there, `lanes` evaluate: dropout and the like are off."""
+
     def __init__(
         self,
         *,
@@ -280,10 +285,156 @@ class ConnectStagesRequest(google.protobuf.message.Message):
         symbols: collections.abc.Iterable[protos.v1.graph_pb2.Symbol] | None = ...,
         deadline_seconds: builtins.float = ...,
         microbatches_in_flight: builtins.int = ...,
+        training: Global___StageTraining | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deadline_seconds", b"deadline_seconds", "deployment_id", b"deployment_id", "edges", b"edges", "generation", b"generation", "inputs", b"inputs", "lanes", b"lanes", "microbatches_in_flight", b"microbatches_in_flight", "outputs", b"outputs", "rendezvous_address", b"rendezvous_address", "symbols", b"symbols"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["training", b"training"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["deadline_seconds", b"deadline_seconds", "deployment_id", b"deployment_id", "edges", b"edges", "generation", b"generation", "inputs", b"inputs", "lanes", b"lanes", "microbatches_in_flight", b"microbatches_in_flight", "outputs", b"outputs", "rendezvous_address", b"rendezvous_address", "symbols", b"symbols", "training", b"training"]) -> None: ...
 
 Global___ConnectStagesRequest: typing_extensions.TypeAlias = ConnectStagesRequest
+
+@typing.final
+class StageTraining(google.protobuf.message.Message):
+    """What this worker does in a training step, beside its lanes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ACTIONS_FIELD_NUMBER: builtins.int
+    MICROBATCHES_FIELD_NUMBER: builtins.int
+    EDGES_FIELD_NUMBER: builtins.int
+    TIES_FIELD_NUMBER: builtins.int
+    AGREEMENT_FIELD_NUMBER: builtins.int
+    TRAINED_FIELD_NUMBER: builtins.int
+    MESSAGES_IN_FLIGHT_FIELD_NUMBER: builtins.int
+    microbatches: builtins.int
+    messages_in_flight: builtins.int
+    """Receive buffers of each of these edges, at least 1: as many as the order of actions needs."""
+    @property
+    def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Action]:
+        """Of a whole step of so many microbatches, in order. An edge's index is TrainingEdge.edge."""
+
+    @property
+    def edges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TrainingEdge]:
+        """Every edge that starts or ends in one of this worker's stages. Edges between two of its own stages are not connected."""
+
+    @property
+    def ties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Reduction]:
+        """By the index of REDUCE_TIED, those that this worker shares in."""
+
+    @property
+    def agreement(self) -> Global___Reduction:
+        """AGREE. Without edges where the worker is alone."""
+
+    @property
+    def trained(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TrainedState]:
+        """Trained states of this worker's stages."""
+
+    def __init__(
+        self,
+        *,
+        actions: collections.abc.Iterable[Global___Action] | None = ...,
+        microbatches: builtins.int = ...,
+        edges: collections.abc.Iterable[Global___TrainingEdge] | None = ...,
+        ties: collections.abc.Iterable[Global___Reduction] | None = ...,
+        agreement: Global___Reduction | None = ...,
+        trained: collections.abc.Iterable[Global___TrainedState] | None = ...,
+        messages_in_flight: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["agreement", b"agreement"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agreement", b"agreement", "edges", b"edges", "messages_in_flight", b"messages_in_flight", "microbatches", b"microbatches", "ties", b"ties", "trained", b"trained"]) -> None: ...
+
+Global___StageTraining: typing_extensions.TypeAlias = StageTraining
+
+@typing.final
+class TrainingEdge(google.protobuf.message.Message):
+    """Values and gradients have edges of their own, beside those of the lanes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EDGE_FIELD_NUMBER: builtins.int
+    VALUES_FIELD_NUMBER: builtins.int
+    GRADIENTS_FIELD_NUMBER: builtins.int
+    edge: builtins.int
+    @property
+    def values(self) -> Global___Edge: ...
+    @property
+    def gradients(self) -> Global___Edge:
+        """From the target back to the source. Each value has one dimension more than the value that it is the gradient of, the
+        first: 0 where there is no gradient, which is not the same as one of zeros. Absent where no gradient comes back.
+        """
+
+    def __init__(
+        self,
+        *,
+        edge: builtins.int = ...,
+        values: Global___Edge | None = ...,
+        gradients: Global___Edge | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["gradients", b"gradients", "values", b"values"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["edge", b"edge", "gradients", b"gradients", "values", b"values"]) -> None: ...
+
+Global___TrainingEdge: typing_extensions.TypeAlias = TrainingEdge
+
+@typing.final
+class Reduction(google.protobuf.message.Message):
+    """A sum over workers: all others send to the first, which adds in the order of `gather` and sends each the sum."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    GATHER_FIELD_NUMBER: builtins.int
+    SPREAD_FIELD_NUMBER: builtins.int
+    STATES_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    @property
+    def gather(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Edge]:
+        """Towards the first; those that touch this worker."""
+
+    @property
+    def spread(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Edge]:
+        """From the first, to the same workers in the same order."""
+
+    @property
+    def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """A tie's members on this worker: State.name."""
+
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        gather: collections.abc.Iterable[Global___Edge] | None = ...,
+        spread: collections.abc.Iterable[Global___Edge] | None = ...,
+        states: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["gather", b"gather", "index", b"index", "spread", b"spread", "states", b"states"]) -> None: ...
+
+Global___Reduction: typing_extensions.TypeAlias = Reduction
+
+@typing.final
+class TrainedState(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    COUNTED_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    name: builtins.str
+    """State.name"""
+    position: builtins.int
+    """Among all trained states of the graph, in its order; tied ones have the position of the first."""
+    counted: builtins.bool
+    """Tied states count in the gradients' norm, and are read, on one worker only."""
+    def __init__(
+        self,
+        *,
+        stage: builtins.int = ...,
+        name: builtins.str = ...,
+        position: builtins.int = ...,
+        counted: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["counted", b"counted", "name", b"name", "position", b"position", "stage", b"stage"]) -> None: ...
+
+Global___TrainedState: typing_extensions.TypeAlias = TrainedState
 
 @typing.final
 class Edge(google.protobuf.message.Message):
@@ -859,3 +1010,321 @@ class MicrobatchResult(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["values", b"values"]) -> None: ...
 
 Global___MicrobatchResult: typing_extensions.TypeAlias = MicrobatchResult
+
+@typing.final
+class TrainRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OPEN_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    READ_STATES_FIELD_NUMBER: builtins.int
+    WRITE_STATES_FIELD_NUMBER: builtins.int
+    @property
+    def open(self) -> Global___OpenTraining: ...
+    @property
+    def step(self) -> Global___TrainingStep: ...
+    @property
+    def read_states(self) -> Global___ReadStates: ...
+    @property
+    def write_states(self) -> Global___WriteStates: ...
+    def __init__(
+        self,
+        *,
+        open: Global___OpenTraining | None = ...,
+        step: Global___TrainingStep | None = ...,
+        read_states: Global___ReadStates | None = ...,
+        write_states: Global___WriteStates | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "open", b"open", "read_states", b"read_states", "step", b"step", "write_states", b"write_states"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "open", b"open", "read_states", b"read_states", "step", b"step", "write_states", b"write_states"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["open", "step", "read_states", "write_states"] | None: ...
+
+Global___TrainRequest: typing_extensions.TypeAlias = TrainRequest
+
+@typing.final
+class OpenTraining(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEPLOYMENT_ID_FIELD_NUMBER: builtins.int
+    OPTIMIZER_FIELD_NUMBER: builtins.int
+    LOSS_VALUE_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    deployment_id: builtins.str
+    loss_value: builtins.int
+    """Value.id of the output that is trained on."""
+    seed: builtins.str
+    """Random numbers depend on it, on the stage, the step and the microbatch. Empty: the deployment's id."""
+    @property
+    def optimizer(self) -> Global___Optimizer: ...
+    def __init__(
+        self,
+        *,
+        deployment_id: builtins.str = ...,
+        optimizer: Global___Optimizer | None = ...,
+        loss_value: builtins.int = ...,
+        seed: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "loss_value", b"loss_value", "optimizer", b"optimizer", "seed", b"seed"]) -> None: ...
+
+Global___OpenTraining: typing_extensions.TypeAlias = OpenTraining
+
+@typing.final
+class Optimizer(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
+    MASTER_WEIGHTS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"sgd", "adam", "adamw" or "adafactor", as torch.optim has them."""
+    master_weights: builtins.bool
+    """Keeps float32 copies of trained states of fewer bits, and steps those."""
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ParameterGroup]:
+        """The first group that fits a state's name is its own. The last one takes every name."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        groups: collections.abc.Iterable[Global___ParameterGroup] | None = ...,
+        master_weights: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups", "master_weights", b"master_weights", "name", b"name"]) -> None: ...
+
+Global___Optimizer: typing_extensions.TypeAlias = Optimizer
+
+@typing.final
+class ParameterGroup(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class OptionsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> Global___OptimizerOption: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: Global___OptimizerOption | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    PATTERN_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    pattern: builtins.str
+    """With * for any text. Empty takes every name."""
+    @property
+    def options(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, Global___OptimizerOption]:
+        """As torch.optim's class names them, "lr" left out: each step says it."""
+
+    def __init__(
+        self,
+        *,
+        pattern: builtins.str = ...,
+        options: collections.abc.Mapping[builtins.str, Global___OptimizerOption] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["options", b"options", "pattern", b"pattern"]) -> None: ...
+
+Global___ParameterGroup: typing_extensions.TypeAlias = ParameterGroup
+
+@typing.final
+class OptimizerOption(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    FLAG_FIELD_NUMBER: builtins.int
+    NUMBERS_FIELD_NUMBER: builtins.int
+    number: builtins.float
+    flag: builtins.bool
+    @property
+    def numbers(self) -> Global___OptionNumbers: ...
+    def __init__(
+        self,
+        *,
+        number: builtins.float = ...,
+        flag: builtins.bool = ...,
+        numbers: Global___OptionNumbers | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["flag", b"flag", "kind", b"kind", "number", b"number", "numbers", b"numbers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["flag", b"flag", "kind", b"kind", "number", b"number", "numbers", b"numbers"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["number", "flag", "numbers"] | None: ...
+
+Global___OptimizerOption: typing_extensions.TypeAlias = OptimizerOption
+
+@typing.final
+class OptionNumbers(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBERS_FIELD_NUMBER: builtins.int
+    @property
+    def numbers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        numbers: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["numbers", b"numbers"]) -> None: ...
+
+Global___OptionNumbers: typing_extensions.TypeAlias = OptionNumbers
+
+@typing.final
+class TrainingStep(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    WEIGHTS_FIELD_NUMBER: builtins.int
+    MICROBATCHES_FIELD_NUMBER: builtins.int
+    LEARNING_RATES_FIELD_NUMBER: builtins.int
+    CLIP_NORM_FIELD_NUMBER: builtins.int
+    LOSS_SCALE_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """From 1; the same for all daemons. Random numbers depend on it."""
+    clip_norm: builtins.float
+    """Absent: gradients are not clipped."""
+    loss_scale: builtins.float
+    """Gradients are made this much larger, and smaller again before they are applied; 0 means 1."""
+    @property
+    def weights(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """What each microbatch's loss counts in the step's: the gradient that its backward pass starts from."""
+
+    @property
+    def microbatches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Microbatch]:
+        """As many; only where the first stage is."""
+
+    @property
+    def learning_rates(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """One per group of the optimizer."""
+
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        weights: collections.abc.Iterable[builtins.float] | None = ...,
+        microbatches: collections.abc.Iterable[Global___Microbatch] | None = ...,
+        learning_rates: collections.abc.Iterable[builtins.float] | None = ...,
+        clip_norm: builtins.float | None = ...,
+        loss_scale: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_clip_norm", b"_clip_norm", "clip_norm", b"clip_norm"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_clip_norm", b"_clip_norm", "clip_norm", b"clip_norm", "learning_rates", b"learning_rates", "loss_scale", b"loss_scale", "microbatches", b"microbatches", "number", b"number", "weights", b"weights"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_clip_norm", b"_clip_norm"]) -> typing.Literal["clip_norm"] | None: ...
+
+Global___TrainingStep: typing_extensions.TypeAlias = TrainingStep
+
+@typing.final
+class ReadStates(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ReadStates: typing_extensions.TypeAlias = ReadStates
+
+@typing.final
+class WriteStates(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STATES_FIELD_NUMBER: builtins.int
+    @property
+    def states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NamedTensor]: ...
+    def __init__(
+        self,
+        *,
+        states: collections.abc.Iterable[Global___NamedTensor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["states", b"states"]) -> None: ...
+
+Global___WriteStates: typing_extensions.TypeAlias = WriteStates
+
+@typing.final
+class NamedTensor(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    TENSOR_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """State.name"""
+    @property
+    def tensor(self) -> Global___Tensor: ...
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        tensor: Global___Tensor | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["tensor", b"tensor"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "tensor", b"tensor"]) -> None: ...
+
+Global___NamedTensor: typing_extensions.TypeAlias = NamedTensor
+
+@typing.final
+class TrainResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    @property
+    def step(self) -> Global___StepDone: ...
+    @property
+    def state(self) -> Global___NamedTensor:
+        """One of several, and the last of them has none."""
+
+    @property
+    def failure(self) -> protos.v1.planner_pb2.Failure:
+        """The request was refused or the step was not applied; the deployment goes on."""
+
+    def __init__(
+        self,
+        *,
+        step: Global___StepDone | None = ...,
+        state: Global___NamedTensor | None = ...,
+        failure: protos.v1.planner_pb2.Failure | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "failure", b"failure", "state", b"state", "step", b"step"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "failure", b"failure", "state", b"state", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["step", "state", "failure"] | None: ...
+
+Global___TrainResponse: typing_extensions.TypeAlias = TrainResponse
+
+@typing.final
+class StepDone(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OUTPUTS_FIELD_NUMBER: builtins.int
+    GRADIENT_NORM_FIELD_NUMBER: builtins.int
+    APPLIED_FIELD_NUMBER: builtins.int
+    BUSY_SECONDS_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    gradient_norm: builtins.float
+    """Over all stages, before clipping."""
+    applied: builtins.bool
+    """False where the norm or a loss was not finite: no weight has changed."""
+    busy_seconds: builtins.float
+    """Of this worker's thread: in passes, and in all."""
+    seconds: builtins.float
+    @property
+    def outputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MicrobatchResult]:
+        """Of the microbatches in order, where the last stage is."""
+
+    def __init__(
+        self,
+        *,
+        outputs: collections.abc.Iterable[Global___MicrobatchResult] | None = ...,
+        gradient_norm: builtins.float = ...,
+        applied: builtins.bool = ...,
+        busy_seconds: builtins.float = ...,
+        seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["applied", b"applied", "busy_seconds", b"busy_seconds", "gradient_norm", b"gradient_norm", "outputs", b"outputs", "seconds", b"seconds"]) -> None: ...
+
+Global___StepDone: typing_extensions.TypeAlias = StepDone

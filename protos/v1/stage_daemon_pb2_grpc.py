@@ -74,6 +74,11 @@ class StageDaemonServiceStub(object):
                 request_serializer=protos_dot_v1_dot_stage__daemon__pb2.ReceiveOutputsRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_stage__daemon__pb2.ReceiveOutputsResponse.FromString,
                 _registered_method=True)
+        self.Train = channel.stream_stream(
+                '/partition_planner.v1.StageDaemonService/Train',
+                request_serializer=protos_dot_v1_dot_stage__daemon__pb2.TrainRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_stage__daemon__pb2.TrainResponse.FromString,
+                _registered_method=True)
 
 
 class StageDaemonServiceServicer(object):
@@ -142,6 +147,15 @@ class StageDaemonServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Train(self, request_iterator, context):
+        """Training, on a deployment whose plan is for it: one stream to each of its daemons, all told the same in the same order.
+        The first message is `open`; each is answered once it is done here, in order. One client trains a deployment at a time.
+        A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StageDaemonServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -184,6 +198,11 @@ def add_StageDaemonServiceServicer_to_server(servicer, server):
                     servicer.ReceiveOutputs,
                     request_deserializer=protos_dot_v1_dot_stage__daemon__pb2.ReceiveOutputsRequest.FromString,
                     response_serializer=protos_dot_v1_dot_stage__daemon__pb2.ReceiveOutputsResponse.SerializeToString,
+            ),
+            'Train': grpc.stream_stream_rpc_method_handler(
+                    servicer.Train,
+                    request_deserializer=protos_dot_v1_dot_stage__daemon__pb2.TrainRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_stage__daemon__pb2.TrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -402,6 +421,33 @@ class StageDaemonService(object):
             '/partition_planner.v1.StageDaemonService/ReceiveOutputs',
             protos_dot_v1_dot_stage__daemon__pb2.ReceiveOutputsRequest.SerializeToString,
             protos_dot_v1_dot_stage__daemon__pb2.ReceiveOutputsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Train(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/partition_planner.v1.StageDaemonService/Train',
+            protos_dot_v1_dot_stage__daemon__pb2.TrainRequest.SerializeToString,
+            protos_dot_v1_dot_stage__daemon__pb2.TrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

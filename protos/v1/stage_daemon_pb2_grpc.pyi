@@ -156,7 +156,23 @@ _StageDaemonServiceReceiveOutputsType = typing_extensions.TypeVar(
     ],
 )
 
-class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _StageDaemonServiceOpenRendezvousType, _StageDaemonServiceConnectStagesType, _StageDaemonServiceReleaseDeploymentType, _StageDaemonServiceGetDaemonStatusType, _StageDaemonServiceProfileType, _StageDaemonServiceSendInputsType, _StageDaemonServiceReceiveOutputsType]):
+_StageDaemonServiceTrainType = typing_extensions.TypeVar(
+    '_StageDaemonServiceTrainType',
+    grpc.StreamStreamMultiCallable[
+        protos.v1.stage_daemon_pb2.TrainRequest,
+        protos.v1.stage_daemon_pb2.TrainResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        protos.v1.stage_daemon_pb2.TrainRequest,
+        protos.v1.stage_daemon_pb2.TrainResponse,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        protos.v1.stage_daemon_pb2.TrainRequest,
+        protos.v1.stage_daemon_pb2.TrainResponse,
+    ],
+)
+
+class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _StageDaemonServiceOpenRendezvousType, _StageDaemonServiceConnectStagesType, _StageDaemonServiceReleaseDeploymentType, _StageDaemonServiceGetDaemonStatusType, _StageDaemonServiceProfileType, _StageDaemonServiceSendInputsType, _StageDaemonServiceReceiveOutputsType, _StageDaemonServiceTrainType]):
     @typing.overload
     def __init__(self: StageDaemonServiceStub[
         grpc.UnaryStreamMultiCallable[
@@ -190,6 +206,10 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
         grpc.UnaryStreamMultiCallable[
             protos.v1.stage_daemon_pb2.ReceiveOutputsRequest,
             protos.v1.stage_daemon_pb2.ReceiveOutputsResponse,
+        ],
+        grpc.StreamStreamMultiCallable[
+            protos.v1.stage_daemon_pb2.TrainRequest,
+            protos.v1.stage_daemon_pb2.TrainResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -226,6 +246,10 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
         grpc.aio.UnaryStreamMultiCallable[
             protos.v1.stage_daemon_pb2.ReceiveOutputsRequest,
             protos.v1.stage_daemon_pb2.ReceiveOutputsResponse,
+        ],
+        grpc.aio.StreamStreamMultiCallable[
+            protos.v1.stage_daemon_pb2.TrainRequest,
+            protos.v1.stage_daemon_pb2.TrainResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -264,6 +288,12 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
     ends the session.
     """
 
+    Train: _StageDaemonServiceTrainType
+    """Training, on a deployment whose plan is for it: one stream to each of its daemons, all told the same in the same order.
+    The first message is `open`; each is answered once it is done here, in order. One client trains a deployment at a time.
+    A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
+    """
+
 StageDaemonServiceAsyncStub: typing_extensions.TypeAlias = StageDaemonServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         protos.v1.stage_daemon_pb2.LoadStagesRequest,
@@ -296,6 +326,10 @@ StageDaemonServiceAsyncStub: typing_extensions.TypeAlias = StageDaemonServiceStu
     grpc.aio.UnaryStreamMultiCallable[
         protos.v1.stage_daemon_pb2.ReceiveOutputsRequest,
         protos.v1.stage_daemon_pb2.ReceiveOutputsResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        protos.v1.stage_daemon_pb2.TrainRequest,
+        protos.v1.stage_daemon_pb2.TrainResponse,
     ],
 ]
 
@@ -373,6 +407,17 @@ class StageDaemonServiceServicer(metaclass=abc.ABCMeta):
         Both streams answer an `open` that names the client's host with a message of sequence 0, which says where the client
         can pass that direction's microbatches to the worker itself: see WorkerDoor. The stream stays open, and tells of what
         ends the session.
+        """
+
+    @abc.abstractmethod
+    def Train(
+        self,
+        request_iterator: _MaybeAsyncIterator[protos.v1.stage_daemon_pb2.TrainRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[protos.v1.stage_daemon_pb2.TrainResponse], collections.abc.AsyncIterator[protos.v1.stage_daemon_pb2.TrainResponse]]:
+        """Training, on a deployment whose plan is for it: one stream to each of its daemons, all told the same in the same order.
+        The first message is `open`; each is answered once it is done here, in order. One client trains a deployment at a time.
+        A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
         """
 
 def add_StageDaemonServiceServicer_to_server(servicer: StageDaemonServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

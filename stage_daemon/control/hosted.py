@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import structlog
@@ -14,7 +14,7 @@ from protos.v1 import stage_daemon_pb2
 from stage_daemon.control.lifecycle import Life, Phase, Trigger, advance
 from stage_daemon.control.rendezvous import Rendezvous
 from stage_daemon.control.sessions import Session, Sessions
-from stage_daemon.control.worker_process import WorkerProcess
+from stage_daemon.control.worker_process import TrainingReplies, WorkerProcess
 from stage_daemon.errors import Cancelled, Conflict, DaemonError, Released, WorkerDied, WorkerHung
 from stage_daemon.worker.failures import error_from_failure
 
@@ -54,6 +54,8 @@ class HostedDeployment:
         self._worker: WorkerProcess | None = None
         self._draining: asyncio.Task[None] | None = None
         self._senders: set[int] = set()
+        self._is_training = False
+        self._unfinished: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -182,6 +184,50 @@ class HostedDeployment:
             yield
         finally:
             self._senders.discard(session_id)
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """One client trains a deployment at a time: another's steps would be between its own."""
+        self.check_running()
+        if not self.connection.HasField("training"):
+            raise Conflict(
+                f"the plan of {self.life.deployment_id} is for inference; deploy one that was planned with training"
+            )
+        if self._is_training:
+            raise Conflict(f"{self.life.deployment_id} is being trained already; close the other trainer first")
+        self._is_training = True
+        try:
+            yield
+        finally:
+            self._is_training = False
+
+    async def train(self, request: bytes) -> AsyncGenerator[bytes, None]:
+        """Serialized TrainResponses. Who leaves before the last one leaves a step that other daemons may not have."""
+        self.check_running()
+        assert self._worker is not None
+        try:
+            if self._unfinished is not None:
+                await asyncio.shield(self._unfinished)
+            replies = await self._worker.train(request)
+            try:
+                while not replies.is_over:
+                    yield await replies.next()
+            finally:
+                if not replies.is_over:
+                    self._unfinished = asyncio.create_task(self._finish_training(replies))
+        except DaemonError as error:
+            raise (self._end() if self.life.phase.ended else self._placed(error)) from error
+
+    async def _finish_training(self, replies: TrainingReplies) -> None:
+        try:
+            async with asyncio.timeout(self.connection.deadline_seconds):
+                while not replies.is_over:
+                    await replies.next()
+        except TimeoutError:
+            self.fail(Cancelled("the client that trains went away in the middle of a step, which does not end here"))
+        except DaemonError:
+            # What ended the worker ends the deployment.
+            return
 
     async def send_input(self, session_id: int, sequence: int, microbatch: bytes) -> None:
         """Returns once the first stage has taken it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -102,6 +103,20 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
                 yield stage_daemon_pb2.ReceiveOutputsResponse.FromString(result)
         finally:
             hosted.sessions.close(session)
+
+    async def Train(
+        self, request_iterator: AsyncIterator[stage_daemon_pb2.TrainRequest], context: Context
+    ) -> AsyncIterator[stage_daemon_pb2.TrainResponse]:
+        request = await anext(request_iterator, None)
+        if request is None or request.WhichOneof("content") != "open":
+            raise InvalidRequest("Train: the first message has to be `open`")
+        hosted = self._supervisor.find(request.open.deployment_id)
+        with hosted.training():
+            while request is not None:
+                async with contextlib.aclosing(hosted.train(request.SerializeToString())) as responses:
+                    async for response in responses:
+                        yield stage_daemon_pb2.TrainResponse.FromString(response)
+                request = await anext(request_iterator, None)
 
     def _input_end(self, opened: stage_daemon_pb2.OpenSession) -> HostedDeployment:
         hosted = self._supervisor.find(opened.deployment_id, opened.generation)

@@ -134,6 +134,12 @@ class WorkerProcess:
             yield frame.session_id, frame.sequence, frame.body
         self._outputs.put_nowait(None)
 
+    async def train(self, request: bytes) -> TrainingReplies:
+        """Hands over a serialized TrainRequest. One at a time: the next once the last reply has been read."""
+        replies = TrainingReplies(self, self._expect(FrameKind.TRAINED))
+        await self._write(Frame(kind=FrameKind.TRAIN, body=request))
+        return replies
+
     async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:
         """One record per loaded stage. The worker's main thread answers: one that hangs does not.
 
@@ -157,6 +163,9 @@ class WorkerProcess:
         """SIGKILL; idempotent. Nothing gentler frees a worker that waits on a dead peer."""
         if not self.exited.done():
             self._process.kill()
+
+    async def next_reply(self, replies: asyncio.Queue[Frame | None]) -> Frame:
+        return await self._reply(replies)
 
     async def _open(self) -> None:
         reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=_READ_BUFFER_BYTES)
@@ -255,3 +264,17 @@ class WorkerProcess:
         if code is not None and code < 0:
             return f"{who} was killed by signal {-code} ({signal.Signals(-code).name})"
         return f"{who} exited with code {code}"
+
+
+class TrainingReplies:
+    """Serialized TrainResponses to one request."""
+
+    def __init__(self, worker: WorkerProcess, replies: asyncio.Queue[Frame | None]) -> None:
+        self._worker = worker
+        self._replies = replies
+        self.is_over = False
+
+    async def next(self) -> bytes:
+        frame = await self._worker.next_reply(self._replies)
+        self.is_over = frame.sequence == 0
+        return frame.body

@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from stage_daemon.loader.contexts import leave_as_found
+from stage_daemon.loader.evaluation import evaluation_program
 
 
 class StageModule(nn.Module):
@@ -49,3 +50,11 @@ class StageModule(nn.Module):
                 setattr(self.program, attribute, parameters.setdefault(id(tensor), fresh))
             else:
                 setattr(self.program, attribute, tensor)
+
+    def share(self, name: str, parameter: nn.Parameter) -> None:
+        """Makes a parameter of another module, that is tied to this one, this one too."""
+        setattr(self.program, self.state_names[name], parameter)
+
+    def evaluating(self) -> StageModule:
+        """The same program on the same states, without what is done in training only."""
+        return StageModule(evaluation_program(self.program), self.state_names, switches_context=self._switches_context)

@@ -46,7 +46,7 @@ class InputFormat:
             raise InvalidMicrobatch(f"input {message}" if len(found) == len(self.values) else message)
         for value, item in zip(self.values, items, strict=True):
             if isinstance(item, RawTensor):
-                _check_bytes(value, item)
+                _check_bytes(f"input {value.name!r}", item)
         return tuple(_tensor(item, self.device) if isinstance(item, RawTensor) else _scalar(item) for item in items)
 
     def _found(self, position: int, item: RawItem) -> Found:
@@ -60,12 +60,18 @@ class InputFormat:
         return item.dtype, item.dims
 
 
-def _check_bytes(value: DeclaredValue, item: RawTensor) -> None:
+def tensor_of(name: str, item: RawTensor) -> torch.Tensor:
+    """On the CPU. Raises InvalidMicrobatch if it has other bytes than its dims need."""
+    _check_bytes(f"state {name!r}", item)
+    return _tensor(item, torch.device("cpu"))
+
+
+def _check_bytes(where: str, item: RawTensor) -> None:
     assert item.dtype is not None
     needed = math.prod(item.dims) * item.dtype.itemsize
     if needed != len(item.data):
         raise InvalidMicrobatch(
-            f"input {value.name!r}: found {len(item.data)} bytes, dims {list(item.dims)} of {item.dtype} need {needed}"
+            f"{where}: found {len(item.data)} bytes, dims {list(item.dims)} of {item.dtype} need {needed}"
         )
 
 

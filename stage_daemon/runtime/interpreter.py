@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from stage_daemon.errors import DaemonError, InsufficientMemory, InvalidMicrobatch, StageFailed
+from stage_daemon.errors import InvalidMicrobatch, StageFailed
 from stage_daemon.runtime.action_loop import ActionLoop
 from stage_daemon.runtime.actions import Kind, Lane
 from stage_daemon.runtime.egress import Egress, Result
 from stage_daemon.runtime.environment import Environment, reading
+from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
 from stage_daemon.runtime.ingress import Ingress
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.randomness import drawing
@@ -109,12 +110,7 @@ class LaneInterpreter:
             with self._metrics.busy():
                 outputs = self._run_stage(stage, items, environment.microbatch)
         except Exception as error:
-            if _ruins_device(error):
-                raise StageFailed(
-                    f"stage {stage.index}: {_words(error)}; the device must be set up anew",
-                    stage=stage.index,
-                    device_id=stage.device_id,
-                ) from error
+            raise_if_ruinous(stage, error)
             environment.fail(stage_failure(stage, error))
             return
         environment.add(stage.output_ids, outputs)
@@ -156,31 +152,3 @@ class LaneInterpreter:
                     failure=environment.failure,
                 )
             )
-
-
-def stage_failure(stage: Stage, error: Exception) -> MicrobatchFailure:
-    """Why one microbatch has no result, with the stage that could not run it."""
-    if isinstance(error, DaemonError):
-        reason = error.reason
-    else:
-        reason = InsufficientMemory.reason if _is_out_of_memory(error) else StageFailed.reason
-    return MicrobatchFailure(
-        reason=reason,
-        message=f"stage {stage.index} on device {stage.device_id!r}: {_words(error)}",
-        stage=stage.index,
-        device_id=stage.device_id,
-    )
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # The CPU's allocator has no error type of its own.
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
-
-
-def _ruins_device(error: Exception) -> bool:
-    """After a CUDA error other than lack of memory, every later call on the device fails too."""
-    return isinstance(error, torch.AcceleratorError) and not isinstance(error, torch.OutOfMemoryError)
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

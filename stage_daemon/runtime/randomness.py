@@ -14,7 +14,7 @@ _GENERATORS = threading.Lock()
 
 
 @contextmanager
-def drawing(deployment_id: str, stage: int, microbatch: int) -> Iterator[None]:
+def drawing(deployment_id: str, stage: int, microbatch: int | str) -> Iterator[None]:
     """Torch's default generators start from a state that these three alone decide; one caller at a time."""
     digest = hashlib.sha256(f"{deployment_id}/{stage}/{microbatch}".encode()).digest()
     with _GENERATORS:

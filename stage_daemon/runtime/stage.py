@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import torch
 
 from stage_daemon.transport.parcel import Item
+
+
+class Program(Protocol):
+    """What training needs of a stage's program beside running it."""
+
+    def states(self) -> Mapping[str, torch.Tensor]:
+        """Every state under its own name."""
+        ...
+
+    def share(self, name: str, parameter: torch.nn.Parameter) -> None:
+        """Makes a parameter of another stage, that is tied to this one, this one too."""
+        ...
+
+    def evaluating(self) -> Callable[..., Sequence[Item]]:
+        """The same program on the same states, without what is done in training only."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +38,4 @@ class Stage:
     output_ids: tuple[int, ...]
     # Some operator draws random numbers.
     draws_random: bool = False
+    module: Program | None = None

@@ -78,7 +78,7 @@ def open_channels(edges: Sequence[Edge], stages: Collection[int], meeting: Meeti
     store = _meet(meeting) if any(not _is_local(edge, stages) for edge in edges) else None
     for edge in sorted(edges, key=lambda edge: edge.id):
         if _is_local(edge, stages):
-            senders[edge.id], receivers[edge.id] = local_channel(edge, meeting.microbatches_in_flight)
+            senders[edge.id], receivers[edge.id] = local_channel(edge, _in_flight(edge, meeting))
             continue
         assert store is not None
         end = End(edge=edge, is_source=edge.source_stage in stages)
@@ -86,12 +86,16 @@ def open_channels(edges: Sequence[Edge], stages: Collection[int], meeting: Meeti
         lifelines.append(lifeline)
         format = HeaderFormat(edge=edge, max_tensor_bytes=meeting.max_tensor_bytes)
         if end.is_source:
-            senders[edge.id] = StreamSender(format, link, lifeline, meeting.microbatches_in_flight)
+            senders[edge.id] = StreamSender(format, link, lifeline, _in_flight(edge, meeting))
         else:
             receivers[edge.id] = StreamReceiver(format, link, lifeline, meeting.device)
     pulse = Pulse(lifelines, meeting.deadline_seconds)
     pulse.start()
     return Channels(senders=senders, receivers=receivers, pulse=pulse, store=store)
+
+
+def _in_flight(edge: Edge, meeting: Meeting) -> int:
+    return edge.in_flight or meeting.microbatches_in_flight
 
 
 def _is_local(edge: Edge, stages: Collection[int]) -> bool:
@@ -153,7 +157,7 @@ def _exchange(end: End, store: Store, meeting: Meeting, limit: float) -> tuple[d
     names = ("source", "target") if end.is_source else ("target", "source")
     ours = {
         "signature": end.edge.signature(),
-        "in_flight": meeting.microbatches_in_flight,
+        "in_flight": _in_flight(end.edge, meeting),
         "gpu": _gpu(meeting.device),
         "host": meeting.host,
     }

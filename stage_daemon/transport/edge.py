@@ -12,7 +12,10 @@ from stage_daemon.transport.declared import DeclaredValue, Symbol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Values from one stage to another. `values` in the order that they are sent."""
+    """Values from one stage to another. `values` in the order that they are sent; `label` is what errors call it.
+
+    `in_flight` parcels may be sent and not received yet; 0 leaves that to all edges' setting.
+    """
 
     id: int
     deployment_id: str
@@ -23,9 +26,11 @@ class Edge:
     target_device_id: str
     values: tuple[DeclaredValue, ...]
     symbols: Mapping[int, Symbol] = field(default_factory=dict)
+    label: str = ""
+    in_flight: int = 0
 
     def __str__(self) -> str:
-        return f"edge {self.id} (stage {self.source_stage} to stage {self.target_stage})"
+        return f"{self.label or f'edge {self.id}'} (stage {self.source_stage} to stage {self.target_stage})"
 
     @property
     def deployment_hash(self) -> int:

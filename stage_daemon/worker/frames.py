@@ -22,6 +22,7 @@ class FrameKind(IntEnum):
     METRICS = 5
     DRAIN = 6
     PROFILE = 7  # ProfileRequest; `sequence` is the distinct node to start from
+    TRAIN = 8  # TrainRequest
     # Worker to supervisor.
     LOAD_PROGRESS = 32  # LoadStagesResponse
     LOADED = 33
@@ -35,6 +36,7 @@ class FrameKind(IntEnum):
     PROFILE_NODES = 41  # ProfileResponse, all distinct nodes without times
     PROFILE_STEP = 42  # ProfileResponse
     PROFILED = 43  # ProfileResponse, empty
+    TRAINED = 45  # TrainResponse; `sequence` is 1 where more of the same request follow
     RESULTS_UNREAD = 44  # only a session id: its client at the worker's door leaves too many results unread
 
 

@@ -50,6 +50,7 @@ def stage_from_program(index: int, program: StageProgram, device_id: str) -> Sta
         input_ids=program.input_ids,
         output_ids=program.output_ids,
         draws_random=_draws_random(program.graph),
+        module=program.module,
     )
 
 

@@ -18,12 +18,17 @@ from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
 from stage_daemon.runtime.interpreter import LaneInterpreter, Surroundings, is_fed, stages_of
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
+from stage_daemon.runtime.training.mail import Mail
+from stage_daemon.runtime.training.step import TrainingSurroundings
+from stage_daemon.runtime.training.weights import Weights
 from stage_daemon.transport.channel import FailureCallback
 from stage_daemon.transport.connect import Channels, Meeting, host_memory_bytes, open_channels
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item
-from stage_daemon.worker import wire
+from stage_daemon.worker import training_wire, wire
 from stage_daemon.worker.door import Door
+from stage_daemon.worker.failures import failure_from_error
+from stage_daemon.worker.training import Reply, Training, TrainingOf
 
 # A forward is not a wait, and may well take longer than one; beyond this many deadlines it is taken to hang.
 FORWARD_DEADLINES = 10
@@ -40,6 +45,7 @@ class Callbacks:
     on_taken: Callable[[Submission], None]
     on_result: Callable[[Result], None]
     on_unread: Callable[[int], None]
+    on_trained: Reply
 
 
 class Pipeline:
@@ -64,6 +70,11 @@ class Pipeline:
             for edge in request.edges
         }
         self._stages = _placed(stages, edges.values())
+        self._lane_of_steps = (
+            training_wire.training_from_proto(request.training, request.deployment_id, request.generation, symbols)
+            if request.HasField("training")
+            else None
+        )
         self._input_format = InputFormat(
             values=wire.declared_from_proto(request.inputs), symbols=symbols, device=device
         )
@@ -71,8 +82,10 @@ class Pipeline:
         self.door = Door(self._ingress, self._input_format, callbacks.on_unread)
         self._egress = Egress(max(1, request.microbatches_in_flight), self.door.give)
         self._lanes = tuple(map(wire.lane_from_proto, request.lanes))
+        self._takes_input = any(action.kind is Kind.TAKE_INPUT for lane in self._lanes for action in lane)
+        self._gives_output = any(action.kind is Kind.GIVE_OUTPUT for lane in self._lanes for action in lane)
         self._channels: Channels = open_channels(
-            tuple(edges.values()),
+            (*edges.values(), *(training_wire.edges_to_connect(self._lane_of_steps) if self._lane_of_steps else ())),
             stages.keys(),
             Meeting(
                 address=request.rendezvous_address,
@@ -84,9 +97,10 @@ class Pipeline:
                 secret=secret,
             ),
         )
+        self._training = self._make_training(request, edges) if self._lane_of_steps else None
         self._around = Surroundings(
             deployment_id=request.deployment_id,
-            stages=self._stages,
+            stages=_evaluating(self._stages) if self._training else self._stages,
             edges=edges,
             senders=self._channels.senders,
             receivers=self._channels.receivers,
@@ -96,7 +110,6 @@ class Pipeline:
             ingress=self._ingress,
             egress=self._egress,
         )
-        self._gives_output = any(action.kind is Kind.GIVE_OUTPUT for lane in self._lanes for action in lane)
 
     def start(self) -> None:
         self._threads = [
@@ -106,7 +119,17 @@ class Pipeline:
         self._fed_threads = [thread for thread, lane in zip(self._threads, self._lanes, strict=True) if is_fed(lane)]
         if self._gives_output:
             self._fed_threads.append(self._spawn("results", self._give_results, None))
+        if self._training is not None:
+            self._fed_threads.append(self._spawn("training", self._training.run, None))
         self._spawn("watch", self._watch_forwards, None)
+
+    def train(self, request: bytes) -> None:
+        """Answered by `on_trained`."""
+        if self._training is not None:
+            self._training.submit(request)
+        else:
+            failure = failure_from_error(Conflict("the plan is for inference; deploy one with a training schedule"))
+            self._callbacks.on_trained(stage_daemon_pb2.TrainResponse(failure=failure), True)
 
     def submit(self, session_id: int, sequence: int, microbatch: bytes) -> None:
         """Raises Conflict once draining."""
@@ -124,10 +147,34 @@ class Pipeline:
     def drain(self) -> None:
         """Returns once the end has passed through all lanes and every result is handed over."""
         self.take_no_more()
+        if self._training is not None:
+            self._training.take_no_more()
         for thread in self._fed_threads:
             thread.join()
         self.door.flush()
         self._channels.pulse.stop()
+
+    def _make_training(self, request: stage_daemon_pb2.ConnectStagesRequest, of_lanes: Mapping[int, Edge]) -> Training:
+        assert self._lane_of_steps is not None
+        mail = Mail(
+            {edge_id: end for edge_id, end in self._channels.senders.items() if edge_id not in of_lanes},
+            {edge_id: end for edge_id, end in self._channels.receivers.items() if edge_id not in of_lanes},
+        )
+        around = TrainingSurroundings(
+            lane=self._lane_of_steps,
+            stages=self._stages,
+            metrics=self._metrics,
+            mail=mail,
+            input_ids=tuple(value.value for value in request.inputs),
+            output_ids=tuple(value.value for value in request.outputs),
+        )
+        told = TrainingOf(
+            deployment_id=request.deployment_id,
+            around=around,
+            weights=Weights(self._stages, self._lane_of_steps.trained, self._lane_of_steps.ties),
+            inputs=self._input_format if self._takes_input else None,
+        )
+        return Training(told, self._callbacks.on_trained)
 
     def _spawn(self, name: str, work: Callable[[], None], stage: int | None) -> threading.Thread:
         thread = threading.Thread(target=self._guarded, args=(work, stage), name=name, daemon=True)
@@ -170,6 +217,14 @@ def _placed(stages: Mapping[int, Stage], edges: Iterable[Edge]) -> dict[int, Sta
         device_ids[edge.target_stage] = edge.target_device_id
     return {
         index: dataclasses.replace(stage, device_id=device_ids.get(index, stage.device_id))
+        for index, stage in stages.items()
+    }
+
+
+def _evaluating(stages: Mapping[int, Stage]) -> dict[int, Stage]:
+    """What lanes run where steps train: without what is done in training only, and on the same weights."""
+    return {
+        index: dataclasses.replace(stage, run=stage.module.evaluating()) if stage.module else stage
         for index, stage in stages.items()
     }
 

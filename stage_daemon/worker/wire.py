@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from google.protobuf.message import DecodeError
@@ -121,10 +122,10 @@ def _dimension(expression: graph_pb2.Expression, where: str, depth: int = 0) -> 
 
 
 def lane_from_proto(lane: stage_daemon_pb2.Lane) -> Lane:
-    return tuple(map(_action, lane.actions))
+    return tuple(map(action_from_proto, lane.actions))
 
 
-def _action(action: stage_daemon_pb2.Action) -> Action:
+def action_from_proto(action: stage_daemon_pb2.Action) -> Action:
     if action.kind not in _ACTIONS:
         raise InvalidRequest("an action of no known kind; planner and daemons are of different versions")
     return Action(_ACTIONS[action.kind], action.index, action.microbatch if action.HasField("microbatch") else None)
@@ -153,13 +154,16 @@ def raw_items_beside(message: bytes, payload: memoryview) -> list[RawItem]:
 def _raw_item(datum: stage_daemon_pb2.Datum) -> RawItem:
     kind = datum.WhichOneof("kind")
     if kind == "tensor":
-        tensor = datum.tensor
-        return RawTensor(dtype=_TORCH_DTYPES.get(tensor.dtype), dims=tuple(tensor.dims), data=tensor.data)
+        return raw_tensor(datum.tensor)
     if kind == "integer":
         return datum.integer
     if kind == "floating":
         return datum.floating
     return datum.boolean if kind == "boolean" else None
+
+
+def raw_tensor(tensor: stage_daemon_pb2.Tensor) -> RawTensor:
+    return RawTensor(dtype=_TORCH_DTYPES.get(tensor.dtype), dims=tuple(tensor.dims), data=tensor.data)
 
 
 def result_to_proto(
@@ -168,13 +172,23 @@ def result_to_proto(
     """With `payloads` the tensors' bytes, flat, go there and not into the message."""
     response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=result.sequence)
     if result.failure is not None:
-        response.failure.CopyFrom(_failure_to_proto(result.failure))
+        response.failure.CopyFrom(failure_to_proto(result.failure))
         return response
     response.result.SetInParent()
-    for item in result.items:
-        # Built in place: a message that is assigned is serialized and parsed again.
-        _fill(response.result.values.add(), item, payloads)
+    fill_all(response.result.values, result.items, payloads)
     return response
+
+
+class Data(Protocol):
+    """The repeated field of a message that holds Datum messages."""
+
+    def add(self) -> stage_daemon_pb2.Datum: ...
+
+
+def fill_all(data: Data, items: Iterable[Item], payloads: list[torch.Tensor] | None = None) -> None:
+    """Built in place: a message that is assigned is serialized and parsed again."""
+    for item in items:
+        _fill(data.add(), item, payloads)
 
 
 def result_to_bytes(result: Result, payloads: list[torch.Tensor] | None = None) -> bytes:
@@ -190,7 +204,7 @@ def result_to_bytes(result: Result, payloads: list[torch.Tensor] | None = None) 
         return result_to_proto(failed).SerializeToString()
 
 
-def _failure_to_proto(failure: MicrobatchFailure) -> planner_pb2.Failure:
+def failure_to_proto(failure: MicrobatchFailure) -> planner_pb2.Failure:
     return planner_pb2.Failure(
         reason=failure.reason, message=failure.message, stage=failure.stage, device_id=failure.device_id
     )
@@ -204,13 +218,19 @@ def _fill(datum: stage_daemon_pb2.Datum, item: Item, payloads: list[torch.Tensor
     elif isinstance(item, float):
         datum.floating = item
     else:
-        datum.tensor.dtype = _wire_dtype(item.dtype)
-        datum.tensor.dims.extend(item.shape)
-        flat = item.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
-        if payloads is not None:
-            payloads.append(flat)
-        else:
-            datum.tensor.data = flat.numpy().tobytes()
+        fill_tensor(datum.tensor, item, payloads)
+
+
+def fill_tensor(
+    message: stage_daemon_pb2.Tensor, tensor: torch.Tensor, payloads: list[torch.Tensor] | None = None
+) -> None:
+    message.dtype = _wire_dtype(tensor.dtype)
+    message.dims.extend(tensor.shape)
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
+    if payloads is not None:
+        payloads.append(flat)
+    else:
+        message.data = flat.numpy().tobytes()
 
 
 def _wire_dtype(dtype: torch.dtype) -> graph_pb2.Dtype.ValueType:

@@ -64,6 +64,8 @@ class Worker:
             self._take_input(frame)
         elif frame.kind is FrameKind.OUTPUT_TAKEN:
             self._outputs_ahead.release()
+        elif frame.kind is FrameKind.TRAIN:
+            self._train(frame.body)
         elif frame.kind is FrameKind.METRICS:
             status = wire.metrics_to_proto(self._deployment_id, os.getpid(), self._metrics)
             self._write(Frame(kind=FrameKind.METRICS_REPLY, body=status.SerializeToString()))
@@ -110,6 +112,7 @@ class Worker:
             on_taken=self._tell_taken,
             on_result=self._give_result,
             on_unread=self._tell_unread,
+            on_trained=self._tell_trained,
         )
         self._pipeline = Pipeline(request, self._stages, self._metrics, self._device, callbacks, self._secret)
         self._pipeline.start()
@@ -126,6 +129,15 @@ class Worker:
             self._write(
                 Frame(kind=FrameKind.INPUT_REFUSED, session_id=frame.session_id, sequence=frame.sequence, body=refusal)
             )
+
+    def _train(self, body: bytes) -> None:
+        if self._pipeline is None:
+            self._fail(Conflict("a training request came before the stages were connected"))
+        else:
+            self._pipeline.train(body)
+
+    def _tell_trained(self, response: stage_daemon_pb2.TrainResponse, is_last: bool) -> None:
+        self._write(Frame(kind=FrameKind.TRAINED, sequence=0 if is_last else 1, body=response.SerializeToString()))
 
     def _tell_taken(self, submission: Submission) -> None:
         self._write(Frame(kind=FrameKind.INPUT_TAKEN, session_id=submission.session_id, sequence=submission.sequence))

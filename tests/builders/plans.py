@@ -10,6 +10,7 @@ from planner.graph.ir import Graph
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import evaluate
 from planner.partition.from_graph import problem_from_graph
+from planner.partition.objective import Training
 from planner.plan.build import build_plan
 from planner.plan.options import BalancedMode, PlanOptions, Routing
 from planner.plan.plan import Plan
@@ -32,12 +33,13 @@ def plan_of(
     recomputed: Sequence[Sequence[int]] = (),
     replicas: Sequence[Sequence[int]] = (),
     inventory: Inventory | None = None,
+    training: Training | None = None,
 ) -> Plan:
     """A plan of exactly this split, each stage on a device of its own unless told otherwise."""
     num_stages = max(stage_of_node) + 1
     devices = tuple(device_of_stage if device_of_stage is not None else range(num_stages))
     inventory = inventory or inventory_of(max(devices) + 1)
-    options = PlanOptions(mode=BalancedMode(), routing=routing, microbatches_in_flight=2)
+    options = PlanOptions(mode=BalancedMode(), routing=routing, microbatches_in_flight=2, training=training)
     assignment = Assignment(
         stage_of_node=tuple(stage_of_node),
         device_of_stage=devices,
@@ -53,6 +55,7 @@ def plan_of(
         relay=routing is Routing.RELAY,
         microbatches_in_flight=options.microbatches_in_flight,
         recompute=any(recomputed),
+        training=training,
     )
     evaluation = evaluate(problem, assignment)
     return build_plan(graph, "graph-id", inventory, options, assignment, evaluation)

@@ -1,0 +1,23 @@
+"""Training a deployment from a Python program.
+
+- `trainer`: steps, evaluation, weights.
+- `optimizers`: which optimizer, for which parameters; `learning_rates`: how its rate changes over the steps.
+- `cutting`: a batch into microbatches, and what each counts.
+- `streams`: to the daemons.
+"""
+
+from planner.client.training.learning_rates import constant, cosine, linear
+from planner.client.training.optimizers import LossScaling, Optimizer, ParameterGroup, optimizer_from_text
+from planner.client.training.trainer import StepResult, Trainer
+
+__all__ = [
+    "LossScaling",
+    "Optimizer",
+    "ParameterGroup",
+    "StepResult",
+    "Trainer",
+    "constant",
+    "cosine",
+    "linear",
+    "optimizer_from_text",
+]

@@ -1,0 +1,105 @@
+"""The optimizer of a training, as data: torch's own, which each daemon makes over its own parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from planner.errors import InvalidArgument
+from protos.v1 import stage_daemon_pb2
+
+NAMES = ("sgd", "adam", "adamw", "adafactor")
+Option = float | bool | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterGroup:
+    """Parameters whose qualified names fit `pattern` (* is any text) have a rate and options of their own.
+
+    What is not said here is as the optimizer has it.
+    """
+
+    pattern: str
+    learning_rate: float | None = None
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """`options` as the keyword arguments of torch.optim's class, "lr" left out. The first group that fits counts.
+
+    `master_weights` keeps float32 copies of bfloat16 and float16 parameters, and steps those.
+    """
+
+    name: str
+    learning_rate: float
+    options: Mapping[str, Option] = field(default_factory=dict)
+    groups: tuple[ParameterGroup, ...] = ()
+    master_weights: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise InvalidArgument(f"optimizer {self.name!r} is not known, needs one of {', '.join(NAMES)}")
+        for rate in (self.learning_rate, *(group.learning_rate for group in self.groups)):
+            if rate is not None and not 0 <= rate < float("inf"):
+                raise InvalidArgument(f"optimizer {self.name}: a learning rate of {rate}, needs 0 or more")
+
+    def learning_rates(self, factor: float) -> list[float]:
+        """One per group, and last that of all other parameters."""
+        own = [group.learning_rate for group in self.groups]
+        return [(self.learning_rate if rate is None else rate) * factor for rate in (*own, None)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScaling:
+    """For float16: the loss is multiplied by a scale, which falls at each step whose gradients overflow."""
+
+    initial: float = 65536.0
+    growth: float = 2.0
+    backoff: float = 0.5
+    # Steps without an overflow until it grows.
+    growth_steps: int = 2000
+
+
+def optimizer_from_text(text: str) -> Optimizer:
+    """ "adamw:lr=3e-4,weight_decay=0.1,betas=0.9/0.95" """
+    name, _, rest = text.partition(":")
+    options: dict[str, Option] = {}
+    for part in filter(None, rest.split(",")):
+        key, separator, value = part.partition("=")
+        if not separator:
+            raise InvalidArgument(f"optimizer {text!r}: {part!r} is no option, needs NAME=VALUE")
+        options[key.strip()] = _option(text, value.strip())
+    rate = options.pop("lr", None)
+    if not isinstance(rate, float):
+        raise InvalidArgument(f"optimizer {text!r} has no learning rate, needs lr=NUMBER")
+    return Optimizer(name=name.strip(), learning_rate=rate, options=options)
+
+
+def _option(text: str, value: str) -> Option:
+    if value in ("true", "false"):
+        return value == "true"
+    try:
+        numbers = tuple(map(float, value.split("/")))
+    except ValueError:
+        raise InvalidArgument(f"optimizer {text!r}: {value!r} is no number, true or false") from None
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def optimizer_to_proto(optimizer: Optimizer) -> stage_daemon_pb2.Optimizer:
+    message = stage_daemon_pb2.Optimizer(name=optimizer.name, master_weights=optimizer.master_weights)
+    groups = [(group.pattern, {**optimizer.options, **group.options}) for group in optimizer.groups]
+    for pattern, options in (*groups, ("*", optimizer.options)):
+        added = message.groups.add(pattern=pattern)
+        for name, option in options.items():
+            _fill(added.options[name], option)
+    return message
+
+
+def _fill(message: stage_daemon_pb2.OptimizerOption, option: Option) -> None:
+    if isinstance(option, bool):
+        message.flag = option
+    elif isinstance(option, (int, float)):
+        message.number = option
+    else:
+        message.numbers.numbers.extend(option)

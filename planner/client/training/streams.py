@@ -1,0 +1,109 @@
+"""One stream of training requests to each daemon of a deployment; all are told the same, and all answer."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import grpc
+
+from planner.client.messages import failure_from_proto
+from planner.client.status import error_from_failure, error_from_rpc
+from planner.errors import PlannerError, StepNotApplied, Unavailable
+from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+
+_Response = stage_daemon_pb2.TrainResponse
+
+
+class TrainingStreams:
+    """By device id. A wait longer than the deadline is an error, after which nothing can be asked any more."""
+
+    def __init__(self, channels: Mapping[str, grpc.Channel], unreachable: str, deadline_seconds: float) -> None:
+        self._streams = {
+            device_id: _Stream(device_id, channel, unreachable, deadline_seconds)
+            for device_id, channel in channels.items()
+        }
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        return tuple(self._streams)
+
+    def ask(self, requests: Mapping[str, stage_daemon_pb2.TrainRequest]) -> dict[str, list[_Response]]:
+        """What each daemon answers; raises the first failure, once all have answered."""
+        for device_id, stream in self._streams.items():
+            stream.send(requests[device_id])
+        answers: dict[str, list[_Response]] = {}
+        failure: PlannerError | None = None
+        for device_id, stream in self._streams.items():
+            answers[device_id] = stream.answers(requests[device_id])
+            last = answers[device_id][-1]
+            if failure is None and last.WhichOneof("content") == "failure":
+                failure = error_from_failure(failure_from_proto(last.failure), otherwise=StepNotApplied)
+        if failure is not None:
+            raise failure
+        return answers
+
+    def ask_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, list[_Response]]:
+        return self.ask(dict.fromkeys(self._streams, request))
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            stream.close()
+
+
+class _Stream:
+    def __init__(self, device_id: str, channel: grpc.Channel, unreachable: str, deadline_seconds: float) -> None:
+        self._device_id = device_id
+        self._unreachable = unreachable
+        self._deadline_seconds = deadline_seconds
+        self._requests: queue.SimpleQueue[stage_daemon_pb2.TrainRequest | None] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[_Response | PlannerError] = queue.SimpleQueue()
+        requests: Iterator[stage_daemon_pb2.TrainRequest] = iter(self._requests.get, None)
+        self._call: Any = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).Train(requests)
+        self._thread = threading.Thread(target=self._pump, name=f"training-{device_id}", daemon=True)
+        self._thread.start()
+
+    def send(self, request: stage_daemon_pb2.TrainRequest) -> None:
+        self._requests.put(request)
+
+    def answers(self, request: stage_daemon_pb2.TrainRequest) -> list[_Response]:
+        """Weights come one by one, until a response without one."""
+        several = request.WhichOneof("content") == "read_states"
+        found = [self._next()]
+        while several and found[-1].WhichOneof("content") == "state":
+            found.append(self._next())
+        return found
+
+    def close(self) -> None:
+        """Ends the stream; what is under way on the daemon ends by itself."""
+        self._requests.put(None)
+        self._thread.join(_CLOSE_SECONDS)
+        self._call.cancel()
+        self._thread.join()
+
+    def _next(self) -> _Response:
+        try:
+            found = self._arrived.get(timeout=self._deadline_seconds)
+        except queue.Empty:
+            raise Unavailable(
+                f"no answer from the daemon of {self._device_id} within {self._deadline_seconds:g} s; look at its log,"
+                " or allow more by deadline_seconds"
+            ) from None
+        if isinstance(found, PlannerError):
+            raise found
+        return found
+
+    def _pump(self) -> None:
+        failure: PlannerError = Unavailable(f"the daemon of {self._device_id} ended the training")
+        try:
+            for response in self._call:
+                self._arrived.put(response)
+        except grpc.RpcError as error:
+            failure = error_from_rpc(error, unreachable=self._unreachable)
+        self._arrived.put(failure)
+
+
+# A daemon that has answered all ends its side at once.
+_CLOSE_SECONDS = 5.0

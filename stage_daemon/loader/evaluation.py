@@ -1,0 +1,62 @@
+"""A program captured in training mode, as it evaluates: whether a module trained is an argument of its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import fx
+
+# The argument that says so, and what it is in evaluation.
+_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "aten::dropout": {"train": False},
+    "aten::dropout_": {"train": False},
+    "aten::alpha_dropout_": {"train": False},
+    "aten::feature_dropout_": {"train": False},
+    "aten::feature_dropout": {"train": False},
+    "aten::alpha_dropout": {"train": False},
+    "aten::feature_alpha_dropout": {"train": False},
+    "aten::native_dropout": {"train": False},
+    "aten::batch_norm": {"training": False},
+    "aten::scaled_dot_product_attention": {"dropout_p": 0.0},
+    "aten::lstm": {"train": False},
+    "aten::gru": {"train": False},
+    "aten::rnn_tanh": {"train": False},
+    "aten::rnn_relu": {"train": False},
+}
+
+
+def evaluation_program(program: fx.GraphModule) -> fx.GraphModule:
+    """A copy that reads the same states; they have to be in their places already.
+
+    What the module's own code did only in training is part of the program, and stays.
+    """
+    copied = fx.Graph()
+    copied.output(copied.graph_copy(program.graph, {}))
+    for node in copied.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            continue
+        for name, value in _ARGUMENTS.get(schema.name, {}).items():
+            _set(node, [argument.name for argument in schema.arguments], name, value)
+    _keep_counts(copied)
+    return fx.GraphModule(program, copied, "EvaluationProgram")
+
+
+def _set(node: fx.Node, names: list[str], name: str, value: Any) -> None:
+    position = names.index(name)
+    if position < len(node.args):
+        node.args = (*node.args[:position], value, *node.args[position + 1 :])
+    else:
+        node.kwargs = {**node.kwargs, name: value}
+
+
+def _keep_counts(graph: fx.Graph) -> None:
+    """Batch norms count the batches that they were trained on: in-place sums of a state that nothing else reads."""
+    for node in tuple(graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or schema.name != "aten::add_" or node.users:
+            continue
+        target = node.args[0]
+        if isinstance(target, fx.Node) and target.op == "get_attr" and len(target.users) == 1:
+            graph.erase_node(node)

@@ -1,0 +1,8 @@
+"""A training step on one device.
+
+- `records`: what the device is told, once and for each step.
+- `step`: does the actions of a step, over channels.
+- `passes`: forward and backward passes of one microbatch through one stage.
+- `weights`, `optimizers`: what is trained, and how gradients change it.
+- `sums`: among devices, of tied gradients and of what they agree on.
+"""

@@ -1,0 +1,120 @@
+"""The forward and backward passes of one microbatch through one stage.
+
+What a stage receives are leaves of a graph of its own; what comes back for them is sent on. A gradient that is absent
+is not one of zeros: backward through zeros may give NaN where no gradient goes at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from stage_daemon.runtime.environment import Environment
+from stage_daemon.transport.parcel import Item, MicrobatchFailure
+
+
+@dataclass(slots=True, kw_only=True)
+class StagePass(Environment):
+    """`values` as in inference. `leaves` came with a gradient to give back, `roots` are given with one to come."""
+
+    stage: int
+    leaves: dict[int, torch.Tensor] = field(default_factory=dict)
+    roots: dict[int, torch.Tensor] = field(default_factory=dict)
+    # By value: the stage that each came from, and it.
+    root_gradients: dict[int, list[tuple[int, torch.Tensor]]] = field(default_factory=dict)
+    # Of the leaves, with one dimension more: see `packed`.
+    leaf_gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+    # What the pass for weights goes on from.
+    begun: tuple[list[torch.Tensor], list[torch.Tensor]] = field(default_factory=lambda: ([], []))
+
+    def fail(self, failure: MicrobatchFailure) -> None:
+        Environment.fail(self, failure)
+        self.forget()
+
+    def forget(self) -> None:
+        for held in (self.leaves, self.roots, self.root_gradients, self.leaf_gradients):
+            held.clear()
+        self.begun = ([], [])
+
+    def receive(self, value_ids: Iterable[int], items: Sequence[Item], with_gradient: Collection[int]) -> None:
+        for value_id, item in zip(value_ids, items, strict=True):
+            if value_id in with_gradient and isinstance(item, torch.Tensor):
+                item = item.detach().requires_grad_()
+                self.leaves[value_id] = item
+            self.values[value_id] = item
+
+    def ran(self, value_ids: Iterable[int], outputs: Sequence[Item], with_gradient: Collection[int]) -> None:
+        """Keeps the graph only of what a gradient comes back for."""
+        for value_id, output in zip(value_ids, outputs, strict=True):
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                if value_id in with_gradient:
+                    self.roots[value_id] = output
+                output = output.detach()
+            self.values[value_id] = output
+
+    def receive_gradients(self, value_ids: Iterable[int], items: Sequence[Item], source_stage: int) -> None:
+        for value_id, item in zip(value_ids, items, strict=True):
+            assert isinstance(item, torch.Tensor)
+            if len(item):
+                self.root_gradients.setdefault(value_id, []).append((source_stage, item[0]))
+
+    def start(self, loss_id: int, seed: float) -> None:
+        """Where the loss is given, its gradient is the seed."""
+        loss = self.roots.get(loss_id, self.leaves.get(loss_id))
+        if loss is not None:
+            self.root_gradients[loss_id] = [(self.stage, torch.full_like(loss, seed))]
+
+    def backward(self) -> None:
+        """For leaves and weights at once; gradients of weights add up in `Parameter.grad`."""
+        roots, gradients = self._begin()
+        if roots:
+            torch.autograd.backward(roots, gradients)
+        self._pack(leaf.grad for leaf in self.leaves.values())
+        self.roots.clear()
+
+    def backward_input(self) -> None:
+        roots, gradients = self.begun = self._begin()
+        leaves = list(self.leaves.values())
+        found: Sequence[torch.Tensor | None] = [None] * len(leaves)
+        if roots and leaves:
+            found = torch.autograd.grad(roots, leaves, gradients, retain_graph=True, allow_unused=True)
+        self._pack(found)
+
+    def backward_weight(self, weights: Sequence[torch.Tensor]) -> None:
+        roots, gradients = self.begun
+        if roots and weights:
+            torch.autograd.backward(roots, gradients, inputs=list(weights))
+        self.roots.clear()
+        self.begun = ([], [])
+
+    def _begin(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What backward starts from. A value that is passed on as it came is a leaf, and adds to itself."""
+        roots, gradients = [], []
+        for value_id, received in self.root_gradients.items():
+            root = self.roots.get(value_id, self.leaves.get(value_id))
+            if root is not None:
+                roots.append(root)
+                gradients.append(_sum(received))
+        self.root_gradients.clear()
+        return roots, gradients
+
+    def _pack(self, gradients: Iterable[torch.Tensor | None]) -> None:
+        for (value_id, leaf), gradient in zip(self.leaves.items(), gradients, strict=True):
+            self.leaf_gradients[value_id] = packed(gradient, leaf)
+        self.leaves.clear()
+
+
+def packed(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    """A gradient as it crosses an edge: none of dimension 0 where it is absent."""
+    return like.new_empty((0, *like.shape)) if gradient is None else gradient.detach().unsqueeze(0)
+
+
+def _sum(received: Iterable[tuple[int, torch.Tensor]]) -> torch.Tensor:
+    """In the order in which one process would add them: what used the value last comes first."""
+    in_order: Iterator[torch.Tensor] = (gradient for _, gradient in sorted(received, key=lambda one: -one[0]))
+    total = next(in_order)
+    for gradient in in_order:
+        total = total + gradient
+    return total

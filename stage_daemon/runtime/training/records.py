@@ -1,0 +1,99 @@
+"""What a device is told of training: once per deployment, per client that trains, and per step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stage_daemon.runtime.actions import Lane
+from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.parcel import Item, MicrobatchFailure
+
+OptionValue = float | bool | tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingEdge:
+    """`gradients` leads back from the target; its values are named as those that they are gradients of."""
+
+    values: Edge
+    gradients: Edge | None = None
+
+    @property
+    def gradient_ids(self) -> tuple[int, ...]:
+        return tuple(value.value_id for value in self.gradients.values) if self.gradients else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """All others send to the first device over `gather`, which sends each the result over `spread`, both in one order.
+
+    Only those that touch this device; without any it is alone. `states` are the names of a tie's members here.
+    """
+
+    gather: tuple[Edge, ...] = ()
+    spread: tuple[Edge, ...] = ()
+    states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedState:
+    """`position` orders the trained states of all devices; tied ones share it, and are `counted` on one device."""
+
+    stage: int
+    name: str
+    position: int
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLane:
+    """`actions` of a step of `microbatches`, in order. `edges` and `ties` by the indexes that actions speak of."""
+
+    actions: Lane
+    microbatches: int
+    edges: Mapping[int, TrainingEdge] = field(default_factory=dict)
+    ties: Mapping[int, Reduction] = field(default_factory=dict)
+    agreement: Reduction = Reduction()
+    trained: tuple[TrainedState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterGroup:
+    """States whose names fit `pattern`, and no group before it. The learning rate comes with each step."""
+
+    pattern: str
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    name: str
+    groups: tuple[ParameterGroup, ...] = (ParameterGroup(pattern="*"),)
+    master_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """`weights`: what each microbatch's loss counts. `microbatches` are the inputs, where the first stage is; with a
+    `refusal` they do not fit, and the step only tells the other devices so."""
+
+    number: int
+    weights: tuple[float, ...]
+    learning_rates: tuple[float, ...]
+    microbatches: tuple[tuple[Item, ...], ...] = ()
+    clip_norm: float | None = None
+    loss_scale: float = 1.0
+    refusal: MicrobatchFailure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """`outputs` of each microbatch, where the last stage is. Not `applied`: no weight has changed, on any device."""
+
+    outputs: tuple[tuple[Item, ...], ...]
+    gradient_norm: float
+    applied: bool
+    failure: MicrobatchFailure | None
+    busy_seconds: float
+    seconds: float

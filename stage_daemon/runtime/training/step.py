@@ -1,0 +1,367 @@
+"""Does a device's actions of a training step.
+
+What goes wrong with a microbatch keeps its place in every order, as in inference: its messages carry the failure on,
+backward as well, until all devices agree that the step is not to be applied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stage_daemon.errors import StageFailed
+from stage_daemon.runtime.action_loop import ActionLoop
+from stage_daemon.runtime.actions import Action, Kind, Lane
+from stage_daemon.runtime.environment import Environment, reading
+from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
+from stage_daemon.runtime.metrics import StageMetrics
+from stage_daemon.runtime.randomness import drawing
+from stage_daemon.runtime.stage import Stage
+from stage_daemon.runtime.training.mail import Mail
+from stage_daemon.runtime.training.optimizers import StageOptimizer
+from stage_daemon.runtime.training.passes import StagePass
+from stage_daemon.runtime.training.records import OptimizerSettings, Reduction, Step, StepOutcome, TrainingLane
+from stage_daemon.runtime.training.weights import Weights
+from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.header import BadHeader
+from stage_daemon.transport.parcel import Item, MicrobatchFailure
+
+ONCE = -1
+# All devices' items, the first device's first, to what each of them gets.
+_Combine = Callable[[Sequence[tuple[Item, ...]]], tuple[Item, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSurroundings:
+    """What a device trains with. `output_ids` are only where the last stage is, `input_ids` where the first is."""
+
+    lane: TrainingLane
+    stages: Mapping[int, Stage]
+    metrics: Mapping[int, StageMetrics]
+    mail: Mail
+    input_ids: tuple[int, ...] = ()
+    output_ids: tuple[int, ...] = ()
+
+
+class StepInterpreter:
+    """One client's training: an optimizer of its own, on weights that stay."""
+
+    def __init__(
+        self,
+        around: TrainingSurroundings,
+        weights: Weights,
+        optimizer: OptimizerSettings,
+        *,
+        loss_id: int,
+        seed: str,
+    ) -> None:
+        self._around = around
+        self._lane = around.lane
+        self._weights = weights
+        self._loss_id = loss_id
+        self._seed = seed
+        self._optimizers = {
+            index: StageOptimizer(optimizer, weights.stepped_with(index)) for index in sorted(around.stages)
+        }
+        self._doers = {
+            Kind.TAKE_INPUT: self._take_input,
+            Kind.RECEIVE: self._receive,
+            Kind.FORWARD: self._forward,
+            Kind.SEND: self._send,
+            Kind.GIVE_OUTPUT: self._give_output,
+            Kind.RECEIVE_GRADIENT: self._receive_gradient,
+            Kind.BACKWARD: self._backward,
+            Kind.BACKWARD_INPUT: self._backward_input,
+            Kind.BACKWARD_WEIGHT: self._backward_weight,
+            Kind.SEND_GRADIENT: self._send_gradient,
+            Kind.REDUCE_TIED: self._reduce_tied,
+            Kind.AGREE: self._agree,
+            Kind.OPTIMIZER_STEP: self._optimizer_step,
+        }
+        self._reads = reading(
+            around.stages, {index: edge.values for index, edge in self._lane.edges.items()}, around.output_ids
+        )
+        # Values whose gradients come back to each stage.
+        self._with_gradient: dict[int, set[int]] = {index: {loss_id} for index in around.stages}
+        for edge in self._lane.edges.values():
+            self._with_gradient.setdefault(edge.values.source_stage, {loss_id}).update(edge.gradient_ids)
+        self._loops: dict[tuple[int, bool], tuple[ActionLoop, list[tuple[int, int]]]] = {}
+
+    def pushed(self) -> None:
+        for optimizer in self._optimizers.values():
+            optimizer.pushed()
+
+    def run(self, step: Step) -> StepOutcome:
+        """Of any number of microbatches: those of the plan's step at a time. Raises what ends the worker."""
+        started, busy = time.monotonic(), self._busy_seconds()
+        self._step = step
+        self._failure: MicrobatchFailure | None = None
+        self._outputs: list[tuple[Item, ...]] = []
+        self._losses: list[torch.Tensor] = []
+        self._norm, self._applied = 0.0, False
+        self._clip: torch.Tensor | None = None
+        num_done, num_all = 0, len(step.weights)
+        while num_done < num_all:
+            size = min(self._lane.microbatches, num_all - num_done)
+            self._run_part(num_done, size, is_last=num_done + size == num_all)
+            num_done += size
+        self._weights.forget_gradients()
+        return StepOutcome(
+            outputs=tuple(self._outputs) if self._failure is None else (),
+            gradient_norm=self._norm,
+            applied=self._applied,
+            failure=self._failure,
+            busy_seconds=self._busy_seconds() - busy,
+            seconds=time.monotonic() - started,
+        )
+
+    def _busy_seconds(self) -> float:
+        return sum(metrics.busy_seconds for metrics in self._around.metrics.values())
+
+    def _run_part(self, first: int, size: int, *, is_last: bool) -> None:
+        """With fewer microbatches it is the plan's step without those that lack: no action waits for anything new."""
+        if (size, is_last) not in self._loops:
+            self._loops[size, is_last] = self._loop(size, is_last)
+        loop, places = self._loops[size, is_last]
+        loop.run([StagePass(stage=stage, microbatch=first + index) for stage, index in places])
+
+    def _loop(self, size: int, is_last: bool) -> tuple[ActionLoop, list[tuple[int, int]]]:
+        lane: Lane = tuple(
+            action
+            for action in self._lane.actions
+            if (is_last if action.microbatch is None else action.microbatch < size)
+        )
+        keys = [(self._stage_of(action), ONCE if action.microbatch is None else action.microbatch) for action in lane]
+        places = list(dict.fromkeys(keys))
+        at = {key: place for place, key in enumerate(places)}
+        return ActionLoop(lane, self._doers, [at[key] for key in keys], self._reads), places
+
+    def _stage_of(self, action: Action) -> int:
+        """Whose microbatch the action is about."""
+        if action.kind in (Kind.SEND, Kind.RECEIVE_GRADIENT):
+            return self._lane.edges[action.index].values.source_stage
+        if action.kind in (Kind.RECEIVE, Kind.SEND_GRADIENT):
+            return self._lane.edges[action.index].values.target_stage
+        return ONCE if action.microbatch is None else action.index
+
+    def _take_input(self, stage: int, environment: Environment) -> None:
+        if self._step.refusal is not None:
+            self._note(environment, self._step.refusal)
+        else:
+            environment.add(self._around.input_ids, self._step.microbatches[environment.microbatch])
+
+    def _receive(self, index: int, environment: Environment) -> None:
+        edge = self._lane.edges[index]
+        items = self._incoming(edge.values, environment)
+        if items is not None:
+            value_ids = [value.value_id for value in edge.values.values]
+            _pass(environment).receive(value_ids, items, edge.gradient_ids)
+
+    def _forward(self, index: int, environment: Environment) -> None:
+        if environment.is_void:
+            return
+        stage, found = self._around.stages[index], _pass(environment)
+        items = found.read(stage.input_ids)
+        try:
+            with self._around.metrics[index].busy(), torch.enable_grad():
+                found.ran(stage.output_ids, self._run_stage(stage, items, found.microbatch), self._with_gradient[index])
+        except Exception as error:
+            self._fail(stage, found, error)
+
+    def _run_stage(self, stage: Stage, items: Sequence[Item], microbatch: int) -> Sequence[Item]:
+        if not stage.draws_random:
+            return stage.run(*items)
+        with drawing(self._seed, stage.index, f"{self._step.number}.{microbatch}"):
+            return stage.run(*items)
+
+    def _send(self, index: int, environment: Environment) -> None:
+        edge = self._lane.edges[index].values
+        items = () if environment.failure else environment.read(value.value_id for value in edge.values)
+        self._outgoing(edge, environment, tuple(map(_detached, items)))
+
+    def _give_output(self, stage: int, environment: Environment) -> None:
+        if environment.failure is None:
+            self._outputs.append(tuple(map(_detached, environment.read(self._around.output_ids))))
+            loss = environment.values.get(self._loss_id)
+            if isinstance(loss, torch.Tensor):
+                self._losses.append(loss.detach())
+
+    def _receive_gradient(self, index: int, environment: Environment) -> None:
+        edge = self._lane.edges[index].gradients
+        assert edge is not None
+        items = self._incoming(edge, environment)
+        if items is not None:
+            value_ids = [value.value_id for value in edge.values]
+            _pass(environment).receive_gradients(value_ids, items, edge.source_stage)
+
+    def _backward(self, index: int, environment: Environment) -> None:
+        self._differentiate(index, environment, Kind.BACKWARD)
+
+    def _backward_input(self, index: int, environment: Environment) -> None:
+        self._differentiate(index, environment, Kind.BACKWARD_INPUT)
+
+    def _backward_weight(self, index: int, environment: Environment) -> None:
+        self._differentiate(index, environment, Kind.BACKWARD_WEIGHT)
+
+    def _differentiate(self, index: int, environment: Environment, kind: Kind) -> None:
+        if environment.is_void:
+            return
+        found = _pass(environment)
+        try:
+            with self._around.metrics[index].busy():
+                if kind is Kind.BACKWARD_WEIGHT:
+                    found.backward_weight(self._weights.of_stage(index))
+                    return
+                if index in self._loss_stages():
+                    found.start(self._loss_id, self._step.weights[found.microbatch] * self._step.loss_scale)
+                if kind is Kind.BACKWARD:
+                    found.backward()
+                else:
+                    found.backward_input()
+        except Exception as error:
+            self._fail(self._around.stages[index], found, error)
+
+    def _loss_stages(self) -> tuple[int, ...]:
+        """The last stage, where all outputs leave."""
+        return (max(self._around.stages),) if self._around.output_ids else ()
+
+    def _send_gradient(self, index: int, environment: Environment) -> None:
+        edge = self._lane.edges[index].gradients
+        assert edge is not None
+        found = _pass(environment)
+        items = () if found.failure else tuple(found.leaf_gradients.pop(value.value_id) for value in edge.values)
+        self._outgoing(edge, environment, items)
+
+    def _reduce_tied(self, index: int, environment: Environment) -> None:
+        parameter = self._weights.tied[index]
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+        def add(parts: Sequence[tuple[Item, ...]]) -> tuple[Item, ...]:
+            total = parts[0][0]
+            for part in parts[1:]:
+                total = total + part[0]
+            return (total,)
+
+        summed = self._reduce(self._lane.ties[index], (gradient.detach(),), add)
+        if summed is not None:
+            assert isinstance(summed[0], torch.Tensor)
+            # What has arrived may lie in memory that the sender wants back.
+            parameter.grad = summed[0].clone()
+
+    def _agree(self, index: int, environment: Environment) -> None:
+        agreed = self._reduce(self._lane.agreement, self._own_norms(), _total_norm)
+        if agreed is None:
+            return
+        norm, may_be_applied = agreed
+        assert isinstance(norm, torch.Tensor)
+        self._norm, self._applied = float(norm), bool(may_be_applied)
+        if self._step.clip_norm is not None:
+            # As torch.nn.utils.clip_grad_norm_ has it, in the gradients' own precision.
+            dtype = torch.float64 if self._has_doubles() else torch.float32
+            self._clip = (self._step.clip_norm / (norm.to(dtype) + 1e-6)).clamp(max=1.0)
+
+    def _own_norms(self) -> tuple[Item, ...]:
+        """(norms, positions, whether some are of float64, whether all losses are finite) of what counts here."""
+        counted = []
+        for weight in self._weights.all:
+            gradient = weight.parameter.grad
+            if gradient is not None:
+                if self._step.loss_scale != 1.0:
+                    gradient.mul_(1.0 / self._step.loss_scale)
+                if weight.counted:
+                    counted.append((weight.position, torch.linalg.vector_norm(gradient.detach())))
+        norms = torch.stack([norm.double() for _, norm in counted]) if counted else torch.empty(0, dtype=torch.float64)
+        positions = torch.tensor([position for position, _ in counted], dtype=torch.int64)
+        finite = all(bool(torch.isfinite(loss).all()) for loss in self._losses)
+        return norms.cpu(), positions, self._has_doubles(), finite
+
+    def _has_doubles(self) -> bool:
+        return any(weight.parameter.dtype is torch.float64 for weight in self._weights.all)
+
+    def _optimizer_step(self, index: int, environment: Environment) -> None:
+        if self._applied:
+            with self._around.metrics[index].busy():
+                self._optimizers[index].step(self._step.learning_rates, self._clip)
+
+    def _reduce(self, reduction: Reduction, own: tuple[Item, ...], combine: _Combine) -> tuple[Item, ...] | None:
+        """What `combine` makes of all devices' items, in one order; None where one has failed: then all have."""
+        place = StagePass(stage=ONCE, microbatch=ONCE, failure=self._failure)
+        mail, number = self._around.mail, self._step.number
+        if any(mail.is_sender(edge) for edge in reduction.gather):
+            [up], [down] = reduction.gather, reduction.spread
+            self._around.mail.send(up, number, ONCE, own, place.failure)
+            found = self._incoming(down, place)
+            return found
+        parts = [own]
+        for edge in reduction.gather:
+            items = self._incoming(edge, place)
+            parts.append(items or ())
+        result = () if place.failure else combine(parts)
+        for edge in reduction.spread:
+            mail.send(edge, number, ONCE, result, place.failure)
+        return None if place.failure else result
+
+    def _incoming(self, edge: Edge, environment: Environment) -> tuple[Item, ...] | None:
+        """None of a microbatch that has failed."""
+        metrics = self._metrics_of(edge.target_stage)
+        with metrics.receiving():
+            parcel, num_bytes = self._around.mail.receive(edge, self._step.number, environment.microbatch)
+        metrics.received_bytes += num_bytes
+        if parcel.failure is not None:
+            self._note(environment, parcel.failure)
+        return None if environment.is_void else parcel.items
+
+    def _outgoing(self, edge: Edge, environment: Environment, items: tuple[Item, ...]) -> None:
+        metrics, number = self._metrics_of(edge.source_stage), self._step.number
+        with metrics.sending():
+            try:
+                metrics.sent_bytes += self._around.mail.send(
+                    edge, number, environment.microbatch, items, environment.failure
+                )
+            except BadHeader as error:
+                failure = MicrobatchFailure(
+                    reason=StageFailed.reason,
+                    message=f"stage {edge.source_stage} gave what {edge} does not declare: {error}",
+                    stage=edge.source_stage,
+                    device_id=edge.source_device_id,
+                )
+                self._note(environment, failure)
+                self._around.mail.send(edge, number, environment.microbatch, (), environment.failure)
+
+    def _metrics_of(self, stage: int) -> StageMetrics:
+        return self._around.metrics[stage]
+
+    def _fail(self, stage: Stage, environment: Environment, error: Exception) -> None:
+        raise_if_ruinous(stage, error)
+        self._note(environment, stage_failure(stage, error))
+
+    def _note(self, environment: Environment, failure: MicrobatchFailure) -> None:
+        environment.fail(failure)
+        self._failure = self._failure or failure
+
+
+def _pass(environment: Environment) -> StagePass:
+    assert isinstance(environment, StagePass)
+    return environment
+
+
+def _detached(item: Item) -> Item:
+    return item.detach() if isinstance(item, torch.Tensor) else item
+
+
+def _total_norm(parts: Sequence[tuple[Item, ...]]) -> tuple[Item, ...]:
+    """(norm over all, whether the step may be applied): to the bit as of one process's parameters in order."""
+    by_position: dict[int, float] = {}
+    doubles, finite = False, True
+    for norms, positions, has_doubles, losses_are_finite in parts:
+        assert isinstance(norms, torch.Tensor)
+        assert isinstance(positions, torch.Tensor)
+        by_position.update(zip(positions.tolist(), norms.tolist(), strict=True))
+        doubles |= bool(has_doubles)
+        finite &= bool(losses_are_finite)
+    ordered = [by_position[position] for position in sorted(by_position)]
+    norm = torch.linalg.vector_norm(torch.tensor(ordered, dtype=torch.float64 if doubles else torch.float32)).double()
+    return norm, finite and bool(torch.isfinite(norm))

@@ -1,0 +1,90 @@
+"""What a device trains: parameters, each once, whichever of its stages hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stage_daemon.errors import InvalidRequest
+from stage_daemon.runtime.stage import Stage
+from stage_daemon.runtime.training.records import Reduction, TrainedState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """`stage` is the first of the device's that holds it. `names` are all that it has here."""
+
+    stage: int
+    names: tuple[str, ...]
+    position: int
+    counted: bool
+    parameter: torch.nn.Parameter
+
+
+class Weights:
+    """Tied states of several stages of the device become one parameter."""
+
+    def __init__(
+        self, stages: Mapping[int, Stage], trained: Sequence[TrainedState], ties: Mapping[int, Reduction]
+    ) -> None:
+        self.tied: dict[int, torch.nn.Parameter] = {}
+        for index, reduction in ties.items():
+            self.tied[index] = _share(stages, reduction.states)
+        self.all = tuple(_weights(stages, trained))
+        self._of_stage = {
+            index: tuple(one.parameter for one in self.all if any(one.parameter is state for state in _states(stage)))
+            for index, stage in stages.items()
+        }
+
+    def of_stage(self, stage: int) -> tuple[torch.nn.Parameter, ...]:
+        """All that its passes give gradients of."""
+        return self._of_stage[stage]
+
+    def stepped_with(self, stage: int) -> tuple[Weight, ...]:
+        """Those that its optimizer step changes: each weight has one."""
+        return tuple(weight for weight in self.all if weight.stage == stage)
+
+    def forget_gradients(self) -> None:
+        for weight in self.all:
+            weight.parameter.grad = None
+
+
+def _states(stage: Stage) -> Iterable[torch.Tensor]:
+    return stage.module.states().values() if stage.module else ()
+
+
+def _share(stages: Mapping[int, Stage], names: Iterable[str]) -> torch.nn.Parameter:
+    shared: torch.nn.Parameter | None = None
+    names = frozenset(names)
+    for _, stage in sorted(stages.items()):
+        assert stage.module is not None
+        for name, tensor in stage.module.states().items():
+            if name in names and isinstance(tensor, torch.nn.Parameter):
+                shared = tensor if shared is None else shared
+                stage.module.share(name, shared)
+    if shared is None:
+        raise InvalidRequest(f"tied states {sorted(names)}: no stage here holds one that is trained")
+    return shared
+
+
+def _weights(stages: Mapping[int, Stage], trained: Sequence[TrainedState]) -> Iterable[Weight]:
+    by_parameter: dict[int, list[tuple[TrainedState, torch.nn.Parameter]]] = {}
+    for state in sorted(trained, key=lambda state: (state.stage, state.position)):
+        module = stages[state.stage].module if state.stage in stages else None
+        parameter = module.states().get(state.name) if module else None
+        if not isinstance(parameter, torch.nn.Parameter) or not parameter.requires_grad:
+            raise InvalidRequest(
+                f"state {state.name!r} of stage {state.stage} is to be trained and is no parameter here"
+            )
+        by_parameter.setdefault(id(parameter), []).append((state, parameter))
+    for states in by_parameter.values():
+        first, parameter = states[0]
+        yield Weight(
+            stage=first.stage,
+            names=tuple(dict.fromkeys(state.name for state, _ in states)),
+            position=min(state.position for state, _ in states),
+            counted=any(state.counted for state, _ in states),
+            parameter=parameter,
+        )

@@ -1,0 +1,171 @@
+"""Messages of training to the runtime's records and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
+from stage_daemon.runtime.ingress import InputFormat, RawTensor, tensor_of
+from stage_daemon.runtime.training.records import (
+    OptimizerSettings,
+    OptionValue,
+    ParameterGroup,
+    Reduction,
+    Step,
+    StepOutcome,
+    TrainedState,
+    TrainingEdge,
+    TrainingLane,
+)
+from stage_daemon.transport.declared import Symbol
+from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.parcel import Item, MicrobatchFailure
+from stage_daemon.worker import wire
+
+
+def training_from_proto(
+    training: stage_daemon_pb2.StageTraining, deployment_id: str, generation: int, symbols: Mapping[int, Symbol]
+) -> TrainingLane:
+    def edge(message: stage_daemon_pb2.Edge, label: str) -> Edge:
+        found = wire.edge_from_proto(message, deployment_id, generation, symbols)
+        return dataclasses.replace(found, label=label, in_flight=training.messages_in_flight)
+
+    if training.microbatches < 1:
+        raise InvalidRequest("training: a step of 0 microbatches, needs at least 1")
+    return TrainingLane(
+        actions=tuple(map(wire.action_from_proto, training.actions)),
+        microbatches=training.microbatches,
+        edges={told.edge: _edge(told, edge) for told in training.edges},
+        ties={told.index: _reduction(told, "tied gradients", edge) for told in training.ties},
+        agreement=_reduction(training.agreement, "agreement on the step", edge),
+        trained=tuple(
+            TrainedState(stage=state.stage, name=state.name, position=state.position, counted=state.counted)
+            for state in training.trained
+        ),
+    )
+
+
+_MakeEdge = Callable[[stage_daemon_pb2.Edge, str], Edge]
+
+
+def _edge(told: stage_daemon_pb2.TrainingEdge, edge: _MakeEdge) -> TrainingEdge:
+    values = edge(told.values, f"values of edge {told.edge}")
+    if not told.HasField("gradients"):
+        return TrainingEdge(values=values)
+    gradients = edge(told.gradients, f"gradients of edge {told.edge}")
+    return TrainingEdge(values=values, gradients=gradients)
+
+
+def _reduction(told: stage_daemon_pb2.Reduction, label: str, edge: _MakeEdge) -> Reduction:
+    return Reduction(
+        gather=tuple(edge(one, label) for one in told.gather),
+        spread=tuple(edge(one, label) for one in told.spread),
+        states=tuple(told.states),
+    )
+
+
+def edges_to_connect(lane: TrainingLane) -> tuple[Edge, ...]:
+    """Those with an end elsewhere."""
+    found: list[Edge] = []
+    for told in lane.edges.values():
+        if told.values.source_device_id != told.values.target_device_id:
+            found += [told.values, *([told.gradients] if told.gradients else [])]
+    for reduction in (*lane.ties.values(), lane.agreement):
+        found += [*reduction.gather, *reduction.spread]
+    return tuple(found)
+
+
+def optimizer_from_proto(optimizer: stage_daemon_pb2.Optimizer) -> OptimizerSettings:
+    if not optimizer.groups:
+        raise InvalidRequest("an optimizer without a parameter group, needs at least one")
+    return OptimizerSettings(
+        name=optimizer.name,
+        groups=tuple(
+            ParameterGroup(
+                pattern=group.pattern or "*",
+                options={name: _option(name, group.options[name]) for name in group.options},
+            )
+            for group in optimizer.groups
+        ),
+        master_weights=optimizer.master_weights,
+    )
+
+
+def _option(name: str, option: stage_daemon_pb2.OptimizerOption) -> OptionValue:
+    kind = option.WhichOneof("kind")
+    if kind == "number":
+        return option.number
+    if kind == "flag":
+        return option.flag
+    if kind == "numbers":
+        return tuple(option.numbers.numbers)
+    raise InvalidRequest(f"optimizer: option {name!r} has no value")
+
+
+def step_from_proto(step: stage_daemon_pb2.TrainingStep, num_groups: int, inputs: InputFormat | None) -> Step:
+    """`inputs` where the first stage is."""
+    if not step.weights:
+        raise InvalidRequest(f"step {step.number} has no microbatch, needs at least 1")
+    if len(step.learning_rates) != num_groups:
+        raise InvalidRequest(
+            f"step {step.number} has {len(step.learning_rates)} learning rates, the optimizer {num_groups} groups"
+        )
+    microbatches, refusal = _inputs(step, inputs) if inputs else ((), None)
+    return Step(
+        number=step.number,
+        weights=tuple(step.weights),
+        learning_rates=tuple(step.learning_rates),
+        microbatches=microbatches,
+        clip_norm=step.clip_norm if step.HasField("clip_norm") else None,
+        loss_scale=step.loss_scale or 1.0,
+        refusal=refusal,
+    )
+
+
+def _inputs(
+    step: stage_daemon_pb2.TrainingStep, inputs: InputFormat
+) -> tuple[tuple[tuple[Item, ...], ...], MicrobatchFailure | None]:
+    """What only this daemon can tell to be wrong, all others learn within the step."""
+    try:
+        if len(step.microbatches) != len(step.weights):
+            raise InvalidMicrobatch(
+                f"step {step.number} has {len(step.microbatches)} microbatches and {len(step.weights)} weights"
+            )
+        return tuple(inputs.read(wire.raw_items(one)) for one in step.microbatches), None
+    except InvalidMicrobatch as error:
+        return (), MicrobatchFailure(reason=error.reason, message=error.message)
+
+
+def outcome_to_proto(outcome: StepOutcome) -> stage_daemon_pb2.TrainResponse:
+    response = stage_daemon_pb2.TrainResponse()
+    if outcome.failure is not None:
+        response.failure.CopyFrom(wire.failure_to_proto(outcome.failure))
+        return response
+    step = response.step
+    for items in outcome.outputs:
+        wire.fill_all(step.outputs.add().values, items)
+    step.gradient_norm, step.applied = outcome.gradient_norm, outcome.applied
+    step.busy_seconds, step.seconds = outcome.busy_seconds, outcome.seconds
+    return response
+
+
+def state_to_proto(name: str, tensor: torch.Tensor) -> stage_daemon_pb2.TrainResponse:
+    response = stage_daemon_pb2.TrainResponse()
+    response.state.name = name
+    wire.fill_tensor(response.state.tensor, tensor)
+    return response
+
+
+def states_from_proto(states: Iterable[stage_daemon_pb2.NamedTensor]) -> dict[str, torch.Tensor]:
+    """Raises InvalidMicrobatch for bytes that are not the tensor's."""
+    found: dict[str, torch.Tensor] = {}
+    for state in states:
+        raw = wire.raw_tensor(state.tensor)
+        if not isinstance(raw, RawTensor) or raw.dtype is None:
+            raise InvalidRequest(f"state {state.name!r}: a dtype that this version does not know")
+        found[state.name] = tensor_of(state.name, raw)
+    return found

@@ -1,0 +1,171 @@
+"""Training through a planner and daemons: what one process gives, whatever the schedule and wherever the stages are."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+import torch
+from torch import nn
+
+from planner.client import PlannerClient, export
+from planner.client.records import Deployment
+from planner.client.training import Trainer
+from planner.errors import Conflict, DeploymentFailed, InvalidArgument, StepNotApplied
+from planner.partition.objective import PipelineSchedule, Training
+from planner.plan.options import BalancedMode, PlanOptions
+from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from tests.stage_daemon.runtime.training.eager import Eager
+from tests.stage_daemon.runtime.training.modules import BATCH, Normed, Tied, rows, tokens
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+SHAPES = ({0: BATCH}, {0: BATCH})
+
+
+@contextmanager
+def deployed(
+    client: PlannerClient,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    schedule: PipelineSchedule | None,
+    *,
+    copies: int = 1,
+) -> Iterator[list[Deployment]]:
+    graph = client.submit(export(module, args, dynamic_shapes=SHAPES))
+    training = Training(schedule=schedule, microbatches=4) if schedule else None
+    plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=3), training=training))
+    found = [client.deploy(plan.id) for _ in range(copies)]
+    try:
+        yield found
+    finally:
+        for deployment in found:
+            client.stop(deployment.id)
+
+
+def assert_same_weights(trainer: Trainer, module: nn.Module, tolerance: float = 0.0) -> None:
+    found, wanted = trainer.state_dict(), module.state_dict()
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name], rtol=tolerance, atol=tolerance)
+
+
+def tied(rate: float) -> tuple[Tied, Eager]:
+    torch.manual_seed(0)
+    module = Tied()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=0.1)
+    return copy.deepcopy(module), Eager(module, optimizer, lambda found: found[0])
+
+
+def assert_same_step(trainer: Trainer, eager: Eager, seed: int, rate: float) -> None:
+    ids, targets = tokens(10, seed)
+    sizes = (3, 3, 2, 2)
+    result = trainer.step(ids, targets)
+    microbatches = list(zip(ids.split(sizes), targets.split(sizes), strict=True))
+    losses, norm = eager.step(microbatches, [size / 10 for size in sizes], rate=rate, clip_norm=1.0)
+    assert result.losses == pytest.approx(losses, rel=1e-6)
+    assert result.loss == pytest.approx(sum(size * loss for size, loss in zip(sizes, losses, strict=True)) / 10)
+    assert result.gradient_norm == pytest.approx(norm, rel=1e-6)
+    assert (result.learning_rate, result.applied) == (rate, True)
+    assert 0.0 <= result.bubble_share < 1.0
+
+
+def test_two_trainings_at_once_on_the_same_daemons(client: PlannerClient) -> None:
+    """Each is trained, evaluated in between, read back and pushed to as if it were alone."""
+    module, _ = tied(0.0)
+    errors: list[BaseException] = []
+
+    def train(deployment: Deployment, rate: float) -> None:
+        try:
+            _, eager = tied(rate)
+            with client.train(deployment.id, f"adamw:lr={rate},weight_decay=0.1", clip_norm=1.0) as trainer:
+                for step in range(3):
+                    assert_same_step(trainer, eager, step, rate)
+                    ids, targets = tokens(4, 77)
+                    with torch.no_grad():
+                        torch.testing.assert_close(trainer.evaluate(ids, targets)[1], eager.module(ids, targets)[1])
+                assert_same_weights(trainer, eager.module, 1e-6)
+                push(trainer, eager, rate)
+        except BaseException as error:
+            errors.append(error)
+
+    def push(trainer: Trainer, eager: Eager, rate: float) -> None:
+        pushed = {name: state * 0.5 for name, state in eager.module.state_dict().items()}
+        eager.module.load_state_dict(pushed)
+        trainer.load_state_dict({name: pushed[name] for name in pushed if name != "head.weight"})
+        assert_same_weights(trainer, eager.module, 0.0)
+        trainer.learning_rate = rate / 2
+        assert_same_step(trainer, eager, 9, rate / 2)
+
+    with deployed(client, module, tokens(4, 0), PipelineSchedule.ONE_F_ONE_B, copies=2) as (first, second):
+        threads = [threading.Thread(target=train, args=told) for told in ((first, 0.01), (second, 0.02))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+
+def test_what_cannot_be_a_step_is_refused_and_changes_nothing(client: PlannerClient) -> None:
+    torch.manual_seed(0)
+    module = Normed()
+    with deployed(client, copy.deepcopy(module), rows(4, 0), PipelineSchedule.ZERO_BUBBLE) as [deployment]:
+        with client.train(deployment.id, "sgd:lr=0.1,momentum=0.9") as trainer:
+            x, y = rows(8, 1)
+            with pytest.raises(InvalidArgument, match="at most 64"):
+                trainer.step_microbatches([rows(65, 1)])
+            with pytest.raises(InvalidArgument, match="of no microbatch"):
+                trainer.step_microbatches([])
+            with pytest.raises(Conflict, match="being trained already"):
+                client.train(deployment.id, "sgd:lr=0.1")
+            with pytest.raises(StepNotApplied, match="the loss is nan"):
+                trainer.step(x * math.nan, y)
+            parameters = dict(module.named_parameters())
+            found = trainer.state_dict()
+            assert all(torch.equal(found[name], one) for name, one in parameters.items())
+        with pytest.raises(InvalidArgument, match="momentous"):
+            client.train(deployment.id, "sgd:lr=0.1,momentous=0.9")
+        # Who left lets the next one train.
+        with client.train(deployment.id, "sgd:lr=0.1") as trainer:
+            assert trainer.step(x, y).number == 1
+
+
+def test_a_plan_for_inference_does_not_train(client: PlannerClient) -> None:
+    with deployed(client, Tied(), tokens(4, 0), None) as [deployment]:
+        with pytest.raises(Conflict, match="of a plan for inference"):
+            client.train(deployment.id, "sgd:lr=0.1")
+        with grpc.insecure_channel(deployment.stages[0].daemon_address) as channel:
+            opened = stage_daemon_pb2.OpenTraining(deployment_id=deployment.id)
+            stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
+            with pytest.raises(grpc.RpcError, match="is for inference"):
+                list(stub.Train(iter([stage_daemon_pb2.TrainRequest(open=opened)])))
+
+
+def test_a_worker_that_dies_ends_the_step_and_is_named(client: PlannerClient) -> None:
+    with (
+        deployed(client, Tied(), tokens(4, 0), PipelineSchedule.GPIPE) as [deployment],
+        client.train(deployment.id, "sgd:lr=0.1") as trainer,
+    ):
+        trainer.step(*tokens(8, 0))
+        victim = deployment.stages[1]
+        with grpc.insecure_channel(victim.daemon_address) as channel:
+            status = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).GetDaemonStatus(
+                stage_daemon_pb2.GetDaemonStatusRequest()
+            )
+        [process_id] = {one.worker_process_id for one in status.stages if one.deployment_id == deployment.id}
+        # One that is stopped still counts as alive: the others are in the middle of the step by the time it dies.
+        os.kill(process_id, signal.SIGSTOP)
+        killing = threading.Timer(2.0, os.kill, (process_id, signal.SIGKILL))
+        killing.start()
+        with pytest.raises(DeploymentFailed, match=f"stage 1 on device {victim.device_id}.*SIGKILL"):
+            trainer.step(*tokens(8, 1))
+        killing.join()

@@ -1,0 +1,98 @@
+"""Small modules that return their loss, and what is hard about each when it is cut."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.nn import functional
+
+WIDTH = 8
+ROWS = 12
+BATCH = Dim("batch", min=1, max=64)
+
+
+class Layers(nn.Module):
+    def __init__(self, num_layers: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(num_layers))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return functional.mse_loss(x, y)
+
+
+class Skips(nn.Module):
+    """What a layer gives is read by all layers after it, of several stages."""
+
+    def __init__(self, num_layers: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(num_layers))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        made = [x]
+        for layer in self.layers:
+            total = made[0]
+            for one in made[1:]:
+                total = total + one
+            made.append(torch.tanh(layer(total)))
+        return functional.mse_loss(made[-1], y)
+
+
+class Tied(nn.Module):
+    """The first layer's table is the last layer's matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.head = nn.Linear(WIDTH, ROWS, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.table(ids)
+        for layer in self.layers:
+            hidden = hidden + torch.tanh(layer(hidden))
+        logits = self.head(hidden)
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
+
+
+class Normed(nn.Module):
+    """Batch norms, whose buffers every microbatch changes, and dropout in the last layer."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(3))
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = torch.relu(norm(layer(x)))
+        return functional.mse_loss(self.drop(x), y)
+
+
+class Half(nn.Module):
+    """Of what the first layer gives, one half never reaches the loss, and would not bear a gradient of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.first(x)
+        roots = torch.sqrt(torch.relu(hidden) * 0)
+        return functional.mse_loss(self.second(hidden), y), roots
+
+
+def rows(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, WIDTH, generator=generator), torch.randn(count, WIDTH, generator=generator)
+
+
+def tokens(count: int, seed: int, length: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, length)
+    return torch.randint(ROWS, shape, generator=generator), torch.randint(ROWS, shape, generator=generator)

@@ -1,0 +1,254 @@
+"""Training steps over devices: to the bit what one process does, where sums have one order."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from planner.graph.ir import Graph
+from planner.partition.objective import PipelineSchedule
+from planner.plan.options import Routing
+from stage_daemon.runtime.training.records import OptimizerSettings, ParameterGroup
+from tests.stage_daemon.runtime.training.devices import Cluster, train_on_threads
+from tests.stage_daemon.runtime.training.eager import Eager
+from tests.stage_daemon.runtime.training.modules import (
+    BATCH,
+    Half,
+    Layers,
+    Normed,
+    Skips,
+    Tied,
+    rows,
+    tokens,
+)
+
+SHAPES = ({0: BATCH}, {0: BATCH})
+UNEVEN = (3, 2, 4, 2, 3)
+
+
+def cut_into(num_stages: int) -> Callable[[Graph], list[int]]:
+    """Stages of about as many nodes each."""
+    return lambda graph: [index * num_stages // len(graph.nodes) for index in range(len(graph.nodes))]
+
+
+def both(
+    module: nn.Module, make: Callable[[int, int], Any], num_stages: int, devices: Sequence[int], **options: Any
+) -> tuple[Cluster, Eager]:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    cluster = train_on_threads(
+        copy.deepcopy(module),
+        make(4, 99),
+        stage_of_node=cut_into(num_stages),
+        devices=devices,
+        dynamic_shapes=SHAPES,
+        **options,
+    )
+    return cluster, Eager(module, optimizer)
+
+
+def assert_same_steps(
+    cluster: Cluster,
+    eager: Eager,
+    make: Callable[[int, int], Any],
+    *,
+    sizes: Sequence[int] = UNEVEN,
+    num_steps: int = 3,
+    loss_position: int = 0,
+    tolerance: float = 0.0,
+    **options: Any,
+) -> None:
+    for step in range(num_steps):
+        microbatches = [make(size, 10 * step + index) for index, size in enumerate(sizes)]
+        weights = [size / sum(sizes) for size in sizes]
+        outcome = cluster.step(microbatches, weights, **options)
+        losses, norm = eager.step(microbatches, weights, **options)
+        assert outcome.applied
+        assert [float(output[loss_position]) for output in outcome.outputs] == pytest.approx(
+            losses, rel=tolerance, abs=0
+        )
+        assert outcome.gradient_norm == pytest.approx(norm, rel=tolerance, abs=0)
+    found, wanted = cluster.states(), eager.states()
+    # Of tied names the graph may know one.
+    held = {wanted[name].data_ptr() for name in found}
+    assert held == {one.data_ptr() for one in wanted.values()}
+    for name in found:
+        torch.testing.assert_close(found[name], wanted[name], rtol=tolerance, atol=tolerance)
+
+
+PLACES = [(1, (0,)), (2, (0, 1)), (3, (0, 1, 2)), (4, (0, 1, 0, 1)), (4, (0, 1, 1, 0))]
+
+
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize(("num_stages", "devices"), PLACES)
+def test_layers_are_trained_to_the_bit(schedule: PipelineSchedule, num_stages: int, devices: tuple[int, ...]) -> None:
+    cluster, eager = both(Layers(), rows, num_stages, devices, schedule=schedule)
+    assert_same_steps(cluster, eager, rows, clip_norm=0.05)
+
+
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("routing", Routing)
+def test_gradients_of_several_readers_are_summed(schedule: PipelineSchedule, routing: Routing) -> None:
+    cluster, eager = both(Skips(), rows, 4, (0, 1, 2, 0), schedule=schedule, routing=routing)
+    assert_same_steps(cluster, eager, rows, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("devices", [(0, 1, 2), (0, 1, 0), (0, 0, 0)])
+def test_tied_weights_stay_one(schedule: PipelineSchedule, devices: tuple[int, ...]) -> None:
+    cluster, eager = both(Tied(), tokens, 3, devices, schedule=schedule)
+    eager.loss_of = lambda found: found[0]
+    assert_same_steps(cluster, eager, tokens, tolerance=1e-6, clip_norm=0.5)
+
+
+def test_more_and_fewer_microbatches_than_planned() -> None:
+    cluster, eager = both(Layers(), rows, 3, (0, 1, 2), microbatches=4)
+    for sizes in [(2,), (3, 1), (1,) * 4, (2,) * 5, (1, 2) * 5]:
+        assert_same_steps(cluster, eager, rows, sizes=sizes, num_steps=1)
+
+
+def test_buffers_change_in_microbatch_order() -> None:
+    cluster, eager = both(Normed(), rows, 3, (0, 1, 2))
+    assert_same_steps(cluster, eager, rows)
+    found = {
+        name: tensor
+        for stage in cluster.stages.values()
+        if stage.module is not None
+        for name, tensor in stage.module.states().items()
+    }
+    for name, wanted in eager.module.named_buffers():
+        assert torch.equal(found[name], wanted), name
+
+
+def test_dropout_draws_the_same_wherever_stages_are() -> None:
+    def losses(devices: Sequence[int], number: int = 0) -> list[float]:
+        torch.manual_seed(1)
+        cluster, _ = both(Normed(dropout=0.5), rows, 3, devices)
+        cluster.num_steps = number
+        return [float(loss) for _ in range(2) for (loss,) in cluster.step([rows(4, 1)] * 3).outputs]
+
+    once = losses((0, 1, 2))
+    assert once == losses((0, 0, 1))
+    assert once != losses((0, 1, 2), number=7)
+    assert len(set(once)) == len(once)
+
+
+def test_what_is_frozen_stays_and_gets_no_gradient() -> None:
+    module = Layers()
+    for layer in (0, 2):
+        module.layers[layer].requires_grad_(False)
+    before = copy.deepcopy(module.state_dict())
+    cluster, eager = both(module, rows, 4, (0, 1, 2, 3), schedule=PipelineSchedule.ZERO_BUBBLE)
+    assert_same_steps(cluster, eager, rows)
+    assert set(cluster.states()) == {"layers.1.weight", "layers.1.bias", "layers.3.weight", "layers.3.bias"}
+    assert all(torch.equal(eager.module.state_dict()[name], before[name]) for name in before if name[7] in "02")
+
+
+@pytest.mark.parametrize("schedule", [PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE])
+def test_no_gradient_is_not_a_gradient_of_zeros(schedule: PipelineSchedule) -> None:
+    """The square root of 0 has an infinite derivative; zeros times that are not a number."""
+    cluster, eager = both(Half(), rows, 3, (0, 1, 2), schedule=schedule)
+    eager.loss_of = lambda found: found[0]
+    assert_same_steps(cluster, eager, rows)
+
+
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+    "adam": (torch.optim.Adam, {"betas": (0.8, 0.95)}),
+    "adamw": (torch.optim.AdamW, {"weight_decay": 0.1, "amsgrad": True}),
+    "adafactor": (torch.optim.Adafactor, {"weight_decay": 0.01}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_are_torchs_own_with_groups_by_name(name: str) -> None:
+    make, options = OPTIMIZERS[name]
+    module = Layers()
+    biases = {"weight_decay": 0.0}
+    settings = OptimizerSettings(
+        name=name,
+        groups=(
+            ParameterGroup(pattern="*.bias", options={**options, **biases}),
+            ParameterGroup(pattern="*", options=options),
+        ),
+    )
+    cluster, eager = both(module, rows, 3, (0, 1, 2), optimizer=settings)
+    groups = [
+        {"params": [one for key, one in module.named_parameters() if key.endswith(".bias")], **biases},
+        {"params": [one for key, one in module.named_parameters() if not key.endswith(".bias")]},
+    ]
+    eager.optimizer = make(groups, lr=0.1, **options)
+    for step in range(3):
+        microbatches = [rows(3, step)] * 2
+        cluster.step(microbatches, rates=(0.05, 0.05))
+        eager.step(microbatches, rate=0.05)
+    for key, wanted in eager.states().items():
+        assert torch.equal(cluster.states()[key], wanted), key
+
+
+def test_master_weights_take_steps_that_bfloat16_would_lose() -> None:
+    module = Layers().bfloat16()
+
+    def make(count: int, seed: int) -> tuple[torch.Tensor, ...]:
+        return tuple(one.bfloat16() for one in rows(count, seed))
+
+    settings = OptimizerSettings(name="sgd", master_weights=True)
+    cluster, eager = both(module, make, 2, (0, 1), optimizer=settings)
+    masters = {name: one.float() for name, one in eager.states().items()}
+    for step in range(4):
+        microbatches = [make(3, step)] * 2
+        cluster.step(microbatches, rate=1e-3)
+        for microbatch in microbatches:
+            loss = module(*microbatch)
+            loss.backward(torch.full_like(loss, 0.5))
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                assert parameter.grad is not None
+                masters[name] -= 1e-3 * parameter.grad.float()
+                parameter.copy_(masters[name])
+        module.zero_grad()
+    for name, wanted in eager.states().items():
+        assert torch.equal(cluster.states()[name], wanted), name
+
+
+def test_the_scale_of_the_loss_changes_nothing_but_its_overflow() -> None:
+    cluster, eager = both(Layers(), rows, 2, (0, 1))
+    before = {name: one.clone() for name, one in cluster.states().items()}
+    overflown = cluster.step([rows(3, 1)] * 2, loss_scale=2.0**140)
+    assert not overflown.applied
+    assert all(torch.equal(before[name], one) for name, one in cluster.states().items())
+    cluster.step([rows(3, 1)] * 2, loss_scale=1024.0)
+    eager.step([rows(3, 1)] * 2)
+    for name, wanted in eager.states().items():
+        torch.testing.assert_close(cluster.states()[name], wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_a_loss_that_is_no_number_changes_no_weight() -> None:
+    cluster, eager = both(Layers(), rows, 3, (0, 1, 2))
+    before = {name: one.clone() for name, one in cluster.states().items()}
+    x, y = rows(3, 1)
+    outcome = cluster.step([(x, y), (x * math.nan, y)])
+    assert not outcome.applied
+    assert outcome.failure is None
+    assert math.isnan(float(outcome.outputs[1][0]))
+    assert all(torch.equal(before[name], one) for name, one in cluster.states().items())
+    assert_same_steps(cluster, eager, rows)
+
+
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+def test_a_microbatch_that_fails_fails_the_step_and_no_later_one(schedule: PipelineSchedule) -> None:
+    cluster, eager = both(Tied(), tokens, 3, (0, 1, 2), schedule=schedule)
+    eager.loss_of = lambda found: found[0]
+    before = {name: one.clone() for name, one in cluster.states().items()}
+    ids, targets = tokens(2, 1)
+    for bad, stage in (((ids + 100, targets), 0), ((ids, targets + 100), 2)):
+        failure = cluster.step([(ids, targets), bad, (ids, targets)]).failure
+        assert failure is not None
+        assert (failure.reason, failure.stage) == ("STAGE_FAILED", stage)
+    assert all(torch.equal(before[name], one) for name, one in cluster.states().items())
+    assert_same_steps(cluster, eager, tokens, tolerance=1e-6)
