@@ -18,14 +18,14 @@ from planner.client.messages import (
 from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
 from planner.client.request_ids import new_request_id
 from planner.client.status import error_from_failure, place_of
-from planner.client.training.learning_rates import Schedule
-from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_from_text
-from planner.client.training.trainer import Count, Trainer
 from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
 from protos.v1 import planner_pb2
 
 if TYPE_CHECKING:
     from planner.client.pipeline import Pipeline
+    from planner.client.training.learning_rates import Schedule
+    from planner.client.training.optimizers import LossScaling, Optimizer
+    from planner.client.training.trainer import Count, Trainer
 
 # A watch that breaks this often in a row without an event is given up.
 MAX_BROKEN_WATCHES = 3
@@ -133,6 +133,9 @@ class DeploymentCalls(GraphCalls):
         `loss` names the output that is trained on; without it the only floating scalar is. `seed` decides what dropout
         draws; without it the deployment does.
         """
+        from planner.client.training.optimizers import optimizer_from_text
+        from planner.client.training.trainer import Trainer
+
         deployment = self.get_deployment(deployment_id)
         if deployment.state is not DeploymentState.READY:
             raise _not_ready(deployment)
@@ -157,6 +160,8 @@ class DeploymentCalls(GraphCalls):
             skip_nonfinite=skip_nonfinite,
             seed=seed,
             deadline_seconds=deadline_seconds,
+            credentials=self._connection.credentials,
+            ticket=TicketHolder(self._connection, deployment.id).ticket,
             pipeline=lambda: self.pipeline(deployment.id, deadline_seconds=deadline_seconds),
             why_failed=lambda: self._why_failed(deployment.id),
         )

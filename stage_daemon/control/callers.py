@@ -32,6 +32,7 @@ CALLERS: Mapping[str, Caller] = {
     "Profile": Caller.PLANNER,
     "SendInputs": Caller.CLIENT,
     "ReceiveOutputs": Caller.CLIENT,
+    "Train": Caller.CLIENT,
 }
 
 

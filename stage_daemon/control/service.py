@@ -111,6 +111,7 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         if request is None or request.WhichOneof("content") != "open":
             raise InvalidRequest("Train: the first message has to be `open`")
         hosted = self._supervisor.find(request.open.deployment_id)
+        _check_ticket(hosted, context)
         with hosted.training():
             while request is not None:
                 async with contextlib.aclosing(hosted.train(request.SerializeToString())) as responses:

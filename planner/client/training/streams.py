@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from access.tickets import TICKET_KEY
 from planner.client.messages import failure_from_proto
 from planner.client.status import error_from_failure, error_from_rpc
 from planner.errors import PlannerError, StepNotApplied, Unavailable
@@ -20,9 +21,11 @@ _Response = stage_daemon_pb2.TrainResponse
 class TrainingStreams:
     """By device id. A wait longer than the deadline is an error, after which nothing can be asked any more."""
 
-    def __init__(self, channels: Mapping[str, grpc.Channel], unreachable: str, deadline_seconds: float) -> None:
+    def __init__(
+        self, channels: Mapping[str, grpc.Channel], unreachable: str, deadline_seconds: float, ticket: str = ""
+    ) -> None:
         self._streams = {
-            device_id: _Stream(device_id, channel, unreachable, deadline_seconds)
+            device_id: _Stream(device_id, channel, unreachable, deadline_seconds, ticket)
             for device_id, channel in channels.items()
         }
 
@@ -54,14 +57,18 @@ class TrainingStreams:
 
 
 class _Stream:
-    def __init__(self, device_id: str, channel: grpc.Channel, unreachable: str, deadline_seconds: float) -> None:
+    def __init__(
+        self, device_id: str, channel: grpc.Channel, unreachable: str, deadline_seconds: float, ticket: str
+    ) -> None:
         self._device_id = device_id
         self._unreachable = unreachable
         self._deadline_seconds = deadline_seconds
         self._requests: queue.SimpleQueue[stage_daemon_pb2.TrainRequest | None] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[_Response | PlannerError] = queue.SimpleQueue()
         requests: Iterator[stage_daemon_pb2.TrainRequest] = iter(self._requests.get, None)
-        self._call: Any = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).Train(requests)
+        self._call: Any = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).Train(
+            requests, metadata=((TICKET_KEY, ticket),) if ticket else ()
+        )
         self._thread = threading.Thread(target=self._pump, name=f"training-{device_id}", daemon=True)
         self._thread.start()
 

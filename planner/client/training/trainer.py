@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
+from access.files import WatchedCredentials
 from planner.client.connection import open_channel
 from planner.client.microbatches import InputEncoder, Item, decode, fill, fill_tensor, kind_of_batch
 from planner.client.pipeline import DATA_MESSAGE_BYTES, Batch, Pipeline
@@ -70,6 +71,8 @@ class Trainer:
         deadline_seconds: float,
         pipeline: Callable[[], Pipeline],
         why_failed: Callable[[], DeploymentFailed | None],
+        credentials: WatchedCredentials | None = None,
+        ticket: Callable[[], str] = str,
     ) -> None:
         if not callable(reduction) and reduction not in ("mean", "sum"):
             raise InvalidArgument(f"reduction {reduction!r} is not known, needs mean, sum or a function")
@@ -96,11 +99,11 @@ class Trainer:
         self._input_device = deployment.stages[0].device_id
         self._output_device = deployment.stages[-1].device_id
         self._channels = {
-            device_id: open_channel(address, message_bytes=DATA_MESSAGE_BYTES)
+            device_id: open_channel(address, message_bytes=DATA_MESSAGE_BYTES, credentials=credentials)
             for device_id, address in addresses.items()
         }
         self._streams = TrainingStreams(
-            self._channels, f"a daemon of {deployment.id} does not answer", deadline_seconds
+            self._channels, f"a daemon of {deployment.id} does not answer", deadline_seconds, ticket()
         )
         opened = stage_daemon_pb2.OpenTraining(
             deployment_id=deployment.id,
