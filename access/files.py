@@ -8,12 +8,13 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-from cryptography.x509.oid import NameOID
+from typing import TYPE_CHECKING
 
 from access.errors import AccessError, PairMismatch
+
+if TYPE_CHECKING:
+    # Where it is used, since it takes longer to import than most of what a command line that needs no TLS does.
+    from cryptography import x509
 
 # The log says once a day that a certificate has less than this share of its time left.
 _WARN_SHARE = 0.2
@@ -59,6 +60,9 @@ def tls_files(certificate: Path | None, key: Path | None, authorities: Path | No
 
 def names_of(certificate: x509.Certificate) -> tuple[str, ...]:
     """DNS names, addresses and URIs that the certificate is for; its common name where it has none of these."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -159,8 +163,10 @@ def _read(path: Path) -> bytes:
 
 
 def _certificates(path: Path, pem: bytes) -> list[x509.Certificate]:
+    from cryptography.x509 import load_pem_x509_certificates
+
     try:
-        return x509.load_pem_x509_certificates(pem)
+        return load_pem_x509_certificates(pem)
     except ValueError:
         raise AccessError(
             f"{path} holds no certificate; it has to be PEM, beginning -----BEGIN CERTIFICATE-----"
@@ -178,6 +184,8 @@ def _check_time(path: Path, certificate: x509.Certificate) -> None:
 
 
 def _check_fits(files: TlsFiles, certificate: x509.Certificate, key_pem: bytes) -> None:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
     try:
         key = load_pem_private_key(key_pem, password=None)
     except (ValueError, TypeError):

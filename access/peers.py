@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from cryptography import x509
-
 from access.errors import AccessError
 from access.files import names_of
 
@@ -45,5 +43,8 @@ def peer_of(auth_context: Mapping[Any, Any]) -> Peer | None:
 
 @lru_cache(maxsize=1024)
 def _read(pem: bytes) -> Peer:
-    certificate = x509.load_pem_x509_certificate(pem)
+    # See files.
+    from cryptography.x509 import load_pem_x509_certificate
+
+    certificate = load_pem_x509_certificate(pem)
     return Peer(names=names_of(certificate), not_after=certificate.not_valid_after_utc)

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import grpc
 
 import access.channels
-from access.diagnosis import why_refused
 from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials
 from planner.client.failover import stub_of_any
@@ -145,6 +144,9 @@ class Connection:
             f"(or `planner-cli up` to try things out), or name the right address"
         )
         if self.credentials is not None and error.code() is grpc.StatusCode.UNAVAILABLE:
+            # Takes long to import, and is seldom needed.
+            from access.diagnosis import why_refused
+
             reasons = (why_refused(one, self.credentials.files) for one in self.address.split(","))
             unreachable = next(filter(None, reasons), unreachable)
         return error_from_rpc(error, unreachable=unreachable)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from access.files import WatchedCredentials
 from planner.api.metrics import CallMetrics
 from planner.errors import InvalidArgument, Unavailable
+from tests.access.certificates import Certificates
+
+WAIT_SECONDS = 120.0
 
 
 def calls(registry: CollectorRegistry, method: str, outcome: str) -> float | None:
@@ -95,3 +103,41 @@ def test_address_that_cannot_be_had() -> None:
     with pytest.raises(Unavailable, match=address):
         CallMetrics().serve(address)
     stop()
+    address, stop = CallMetrics().serve("[::1]:0")
+    assert urlopen(f"http://{address}/metrics", timeout=WAIT_SECONDS).status == 200
+    stop()
+
+
+def test_over_tls_scrapes_need_a_certificate_and_follow_renewed_ones(tmp_path: Path) -> None:
+    certificates = Certificates.of(tmp_path)
+    files, own = certificates.issue("planner"), certificates.issue("client")
+    metrics = CallMetrics()
+    address, stop = metrics.serve("127.0.0.1:0", WatchedCredentials(files))
+    host, _, port = address.rpartition(":")
+
+    def scrape() -> tuple[bytes, bytes | None]:
+        """(what was answered, the certificate that was shown)."""
+        context = ssl.create_default_context(cafile=str(own.authorities))
+        context.load_cert_chain(own.certificate, own.key)
+        connection = http.client.HTTPSConnection(host, int(port), timeout=WAIT_SECONDS, context=context)
+        connection.connect()
+        shown = connection.sock.getpeercert(True)
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse().read()
+        connection.close()
+        return answer, shown
+
+    try:
+        with socket.create_connection((host, int(port))) as silent:
+            answer, before = scrape()
+            assert b"planner_calls" in answer
+            certificates.issue("planner")
+            assert scrape()[1] not in (None, before)
+            silent.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            silent.settimeout(WAIT_SECONDS)
+            assert b"planner_calls" not in silent.recv(1000)
+        context = ssl.create_default_context(cafile=str(own.authorities))
+        with pytest.raises(OSError, match=r"(?i)certificate|closed|reset"):
+            urlopen(f"https://{address}/metrics", timeout=WAIT_SECONDS, context=context)
+    finally:
+        stop()

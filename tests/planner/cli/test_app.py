@@ -43,7 +43,7 @@ def test_help_imports_only_what_writes_it() -> None:
 def test_a_table_needs_no_numpy_and_no_yaml() -> None:
     imported = _imported("device", "list", "--server", "127.0.0.1:1")
     assert "grpc" in imported
-    assert not imported & {"numpy", "yaml", "torch", "sqlalchemy"}
+    assert not imported & {"numpy", "yaml", "torch", "sqlalchemy", "cryptography"}
 
 
 def test_a_misspelt_command_is_answered_with_those_that_are_close() -> None:
