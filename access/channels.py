@@ -17,11 +17,20 @@ from access.files import Credentials, WatchedCredentials
 # After this long a server asks clients to connect again, calls under way excepted, so that a certificate that is no
 # longer renewed is noticed.
 CONNECTION_AGE_MILLISECONDS = 3_600_000
-SERVER_OPTIONS = (("grpc.max_connection_age_ms", CONNECTION_AGE_MILLISECONDS),)
+# A stranger who connects and says nothing is let go; gRPC's own two minutes let thousands of them wait.
+HANDSHAKE_SECONDS = 10.0
 
 Options = tuple[tuple[str, Any], ...]
 # Asked at each call, so that a token's file may be replaced too.
 TokenSource = Callable[[], str]
+
+
+def server_options(handshake_seconds: float = HANDSHAKE_SECONDS) -> Options:
+    """Of servers over TLS."""
+    return (
+        ("grpc.max_connection_age_ms", CONNECTION_AGE_MILLISECONDS),
+        ("grpc.server_handshake_timeout_ms", int(1000 * handshake_seconds)),
+    )
 
 
 def server_credentials(watched: WatchedCredentials) -> grpc.ServerCredentials:

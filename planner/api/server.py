@@ -13,7 +13,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from access.channels import SERVER_OPTIONS, server_credentials
+from access.channels import server_credentials, server_options
 from access.errors import AccessError
 from access.files import WatchedCredentials, tls_files
 from access.listening import check_listening
@@ -185,5 +185,5 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-        *(SERVER_OPTIONS if settings.tls_certificate else ()),
+        *(server_options() if settings.tls_certificate else ()),
     ]

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from access.channels import SERVER_OPTIONS, server_credentials
+from access.channels import server_credentials, server_options
 from access.files import WatchedCredentials
 from access.peers import PLANNER_ROLE
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
@@ -66,7 +66,7 @@ class DaemonServer:
         planner_identity: str = PLANNER_ROLE,
     ) -> None:
         options = [
-            *(SERVER_OPTIONS if credentials else ()),
+            *(server_options() if credentials else ()),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.so_reuseport", 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from access.authority import create_authority
-from access.channels import open_aio_channel, open_channel, server_credentials
+from access.channels import open_aio_channel, open_channel, server_credentials, server_options
 from access.diagnosis import why_refused
 from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials
@@ -47,9 +48,9 @@ class Echo(grpc.GenericRpcHandler):
 
 
 @contextlib.asynccontextmanager
-async def serving(files: TlsFiles) -> AsyncIterator[tuple[Echo, str]]:
+async def serving(files: TlsFiles, handshake_seconds: float = WAIT_SECONDS) -> AsyncIterator[tuple[Echo, str]]:
     echo = Echo()
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=server_options(handshake_seconds))
     server.add_generic_rpc_handlers((echo,))
     port = server.add_secure_port("127.0.0.1:0", server_credentials(WatchedCredentials(files)))
     await server.start()
@@ -86,6 +87,13 @@ async def test_strangers_get_no_answer(certificates: Certificates, tmp_path: Pat
                 await call(address, stranger)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     assert not echo.peers
+
+
+async def test_a_stranger_who_says_nothing_is_let_go(certificates: Certificates) -> None:
+    async with serving(certificates.issue("planner"), handshake_seconds=0.1) as (_, address):
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=WAIT_SECONDS) as silent:
+            assert await asyncio.to_thread(silent.recv, 1) == b""
 
 
 async def test_no_call_fails_while_certificates_are_replaced_on_both_ends(certificates: Certificates) -> None:
