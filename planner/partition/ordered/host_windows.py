@@ -100,7 +100,14 @@ class _Trials:
         self._loads, self._links = _loads(problem, hosts, groups, positions, self._given, self._sent)
 
     def layout(self, limit: float) -> Layout | None:
-        from planner.partition.ordered.windows_kernel import NOT_REACHED, NOT_TRIED, cover, furthest_ends, host_into
+        from planner.partition.ordered.windows_kernel import (
+            NOT_REACHED,
+            NOT_TRIED,
+            cover,
+            furthest_ends,
+            host_into,
+            unit_backs,
+        )
 
         # What does not fit is infinite, and never within the limit.
         size, limit = self._positions.size, min(limit, np.finfo(np.float64).max)
@@ -129,7 +136,7 @@ class _Trials:
         while end > 0:
             group, start = divmod(int(into[state, end]), size)
             own = self._loads[group], *far, self._links[group], self._counts[group], furthest[group]
-            used, at = cover(*own, limit, start, end, stage_into), end
+            used, at = cover(*own, unit_backs(furthest[group]), limit, start, end, stage_into), end
             stride = np.concatenate([[1], np.cumprod(self._counts[group] + 1)[:-1]])
             visit = int(state // host_stride[group] % (self._num_hosts[group] + 1)) - 1
             while at > start:

@@ -164,7 +164,7 @@ class _Trials:
         backs = _Backs(self._table.kind_of_label, earliest)
         unit_back = np.array([backs.of(devices) for devices in self._walks.unit_devices])
         back = [backs.of_kind[behind.kind][backs.of(behind.rest)] for behind in self._walks.behind]
-        rest = first_of_rest(self._capacity, self._stride, unit_back)
+        rest = first_of_rest(self._capacity, self._stride, unit_back, self.num_positions - 1)
         return ends, rest, np.array(back or [np.arange(self.num_positions)])
 
 

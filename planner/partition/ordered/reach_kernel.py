@@ -31,16 +31,16 @@ def stages_within(loads: Floats, limit: float, num_words: int) -> tuple[Words, I
 
 
 @compiled
-def first_of_rest(capacity: Integers, stride: Integers, unit_back: Integers) -> Integers:
-    """By count of used units: the first position from which the unused ones may do, at best, all that follows.
+def first_of_rest(capacity: Integers, stride: Integers, unit_back: Integers, last: int) -> Integers:
+    """By count of used units: the first position from which the unused ones may do, at best, all up to the last.
 
     `unit_back` [unit, x]: the first position from which one unit may lead to position x or beyond.
     """
-    num_units, size = unit_back.shape
+    num_units = unit_back.shape[0]
     num_bases = 1
     for unit in range(num_units):
         num_bases *= capacity[unit] + 1
-    first = np.full(num_bases, size - 1, dtype=np.int64)
+    first = np.full(num_bases, last, dtype=np.int64)
     digit = capacity.copy()
     for base in range(num_bases - 1, -1, -1):
         for unit in range(num_units):

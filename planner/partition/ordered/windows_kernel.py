@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.partition.ordered.reach_kernel import first_of_rest
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Floats, Integers
 
 NOT_REACHED, NOT_TRIED = -1, -2
+
+
+@compiled
+def strides(counts: Integers) -> Integers:
+    """Of the digits of a state, each from 0 to its count."""
+    stride = np.ones(counts.size, dtype=np.int64)
+    for unit in range(1, counts.size):
+        stride[unit] = stride[unit - 1] * (counts[unit - 1] + 1)
+    return stride
 
 
 @compiled
@@ -18,6 +28,7 @@ def cover(
     links: Floats,
     counts: Integers,
     furthest: Integers,
+    kind_back: Integers,
     limit: float,
     start: int,
     end: int,
@@ -30,30 +41,45 @@ def cover(
     its bytes that come from before `start`, or go behind `end`; `links`: what a message and a byte of these take more,
     each way. Fills `stage_into` [state, position]: kind times P plus first position, NOT_REACHED where none ends.
     """
-    size = loads.shape[1]
-    for state in range(stage_into.shape[0]):
+    size, stride_of_kind = loads.shape[1], strides(counts)
+    rest = first_of_rest(counts, stride_of_kind, kind_back, end)
+    for state in range(rest.size):
         for position in range(start, end + 1):
             stage_into[state, position] = NOT_REACHED
     stage_into[0, start] = 0
-    for state in range(stage_into.shape[0]):
+    for state in range(rest.size):
         if stage_into[state, end] != NOT_REACHED:
             return state
-        stride = 1
         for kind in range(counts.size):
-            if state // stride % (counts[kind] + 1) < counts[kind]:
-                for first in range(start, end):
-                    if stage_into[state, first] == NOT_REACHED:
-                        continue
-                    for last in range(first + 1, min(end, furthest[kind, first]) + 1):
-                        load = loads[kind, first, last]
-                        if given[first, last, start] > 0:
-                            load += links[0] + links[1] * given[first, last, start]
-                        if sent[first, last, end] > 0:
-                            load += links[2] + links[3] * sent[first, last, end]
-                        if load <= limit and stage_into[state + stride, last] == NOT_REACHED:
-                            stage_into[state + stride, last] = kind * size + first
-            stride *= counts[kind] + 1
+            stride = stride_of_kind[kind]
+            if state // stride % (counts[kind] + 1) == counts[kind]:
+                continue
+            for first in range(max(start, rest[state]), end):
+                if stage_into[state, first] == NOT_REACHED:
+                    continue
+                for last in range(max(first + 1, rest[state + stride]), min(end, furthest[kind, first]) + 1):
+                    load = loads[kind, first, last]
+                    if given[first, last, start] > 0:
+                        load += links[0] + links[1] * given[first, last, start]
+                    if sent[first, last, end] > 0:
+                        load += links[2] + links[3] * sent[first, last, end]
+                    if load <= limit and stage_into[state + stride, last] == NOT_REACHED:
+                        stage_into[state + stride, last] = kind * size + first
     return NOT_REACHED
+
+
+@compiled
+def unit_backs(furthest: Integers) -> Integers:
+    """[unit, x]: the first position from which one of it may lead to x or beyond. From [unit, first]."""
+    units, size = furthest.shape
+    back = np.empty((units, size), dtype=np.int64)
+    for unit in range(units):
+        first = 0
+        for position in range(size):
+            while first < position and furthest[unit, first] < position:
+                first += 1
+            back[unit, position] = first
+    return back
 
 
 @compiled
@@ -76,22 +102,28 @@ def host_into(
     position at which the last host begins. `covered` [group, start, end] is NOT_TRIED.
     """
     size = loads.shape[2]
+    kind_back = np.empty_like(furthest)
+    host_back = np.empty((hosts.size, size), dtype=np.int64)
+    for group in range(hosts.size):
+        kind_back[group] = unit_backs(furthest[group])
+        for end in range(size):
+            host_back[group, end] = first_of_rest(counts[group], strides(counts[group]), kind_back[group], end)[0]
+    host_stride = strides(hosts)
+    rest = first_of_rest(hosts, host_stride, host_back, size - 1)
     into[:] = NOT_REACHED
     into[0, 0] = 0
     for state in range(into.shape[0]):
         if into[state, size - 1] != NOT_REACHED:
             return state
-        stride = 1
         for group in range(hosts.size):
+            stride = host_stride[group]
             if state // stride % (hosts[group] + 1) < hosts[group]:
-                for start in range(size - 1):
+                for start in range(rest[state], size - 1):
                     if into[state, start] == NOT_REACHED:
                         continue
-                    reach = start
-                    for _ in range(counts[group].sum()):
-                        if reach < size - 1:
-                            reach = max(reach, furthest[group, :, reach].max())
-                    for end in range(start + 1, reach + 1):
+                    for end in range(max(start + 1, rest[state + stride]), size):
+                        if host_back[group, end] > start:
+                            break
                         if into[state + stride, end] != NOT_REACHED:
                             continue
                         if covered[group, start, end] == NOT_TRIED:
@@ -102,6 +134,7 @@ def host_into(
                                 links[group],
                                 counts[group],
                                 furthest[group],
+                                kind_back[group],
                                 limit,
                                 start,
                                 end,
@@ -109,7 +142,6 @@ def host_into(
                             )
                         if covered[group, start, end] != NOT_REACHED:
                             into[state + stride, end] = group * size + start
-            stride *= hosts[group] + 1
     return NOT_REACHED
 
 

@@ -19,7 +19,7 @@ from planner.partition.portfolio.portfolio import Portfolio
 
 # Those that look for a lone batch's latency take about 0.1 ms for each node.
 MAX_LATENCY_MODES_NODES = 20_000
-MAX_OTHER_OBJECTIVES_NODES = 3_000
+MAX_OTHER_OBJECTIVES_NODES = 300
 
 
 def offer_single_devices(found: Portfolio) -> None:
