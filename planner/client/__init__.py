@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from planner.client.client import PlannerClient
-from planner.client.export import ExportedModel, export, load_exported
+from planner.client.export import ExportedCheckpoint, ExportedModel, export, export_checkpoint, load_exported
 from planner.client.records import RecoveryPolicy
 
 if TYPE_CHECKING:
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "ExportedCheckpoint",
     "ExportedModel",
     "Pipeline",
     "PlannerClient",
     "RawTensor",
     "RecoveryPolicy",
     "export",
+    "export_checkpoint",
     "load_exported",
 ]
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from planner.client.connection import Connection
-from planner.client.export import ExportedModel, read_exported
+from planner.client.export import ExportedCheckpoint, ExportedModel, read_exported
+from planner.client.export.exported_model import DEFAULT_MAX_FILE_BYTES
 from planner.client.messages import graph_record_from_proto
 from planner.client.records import GraphRecord
 from planner.client.request_ids import new_request_id
 from planner.client.uploads import Blob, OnProgress, blob_of_bytes, blob_of_file, upload_blob
+from planner.client.weight_layout import weight_blobs
 from planner.graph.ir import Graph
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
 from protos.v1 import graph_pb2, planner_pb2
@@ -22,28 +24,32 @@ class GraphCalls:
 
     def submit(
         self,
-        exported: ExportedModel | Graph | str | Path,
+        exported: ExportedModel | ExportedCheckpoint | Graph | str | Path,
         name: str | None = None,
         on_progress: OnProgress | None = None,
     ) -> GraphRecord:
         """Uploads a graph and its weights; what the server has already is not sent again.
 
-        `exported` is what `export` gave, the path it was saved at, or a Graph without weights.
+        `exported` is what `export` or `export_checkpoint` gave, the path that a model was saved at, or a Graph without
+        weights. Those of a checkpoint are streamed out of its files, one chunk at a time.
         """
         if isinstance(exported, (str, Path)):
             graph, files = read_exported(exported)
-            return self._submit(graph, files, name, on_progress)
+            return self._submit(graph, map(blob_of_file, files), name, on_progress)
         if isinstance(exported, Graph):
             return self._submit(exported, (), name, on_progress)
+        if isinstance(exported, ExportedCheckpoint):
+            blobs = weight_blobs(exported.tensors, DEFAULT_MAX_FILE_BYTES)
+            return self._submit(exported.graph, blobs, name, on_progress)
         with tempfile.TemporaryDirectory(prefix="partition-planner-") as folder:
             files = exported.save_weights(Path(folder))
-            return self._submit(exported.graph, files, name, on_progress)
+            return self._submit(exported.graph, map(blob_of_file, files), name, on_progress)
 
     def attach_weights(
         self, graph_id: str, files: Sequence[str | Path], on_progress: OnProgress | None = None
     ) -> GraphRecord:
         """Gives a graph that was submitted without weights its safetensors files."""
-        weights = self._upload_weights([blob_of_file(Path(file)) for file in files], on_progress)
+        weights = self._upload_weights((blob_of_file(Path(file)) for file in files), on_progress)
         request = planner_pb2.AttachWeightsRequest(graph_id=graph_id, weights=weights)
         return graph_record_from_proto(self._connection.call(self._connection.stub.AttachWeights, request))
 
@@ -68,19 +74,22 @@ class GraphCalls:
             yield response.chunk
 
     def _submit(
-        self, graph: Graph, files: Sequence[Path], name: str | None, on_progress: OnProgress | None
+        self, graph: Graph, weights: Iterable[Blob], name: str | None, on_progress: OnProgress | None
     ) -> GraphRecord:
         blob = blob_of_bytes("graph", graph_to_bytes(graph))
         upload_blob(self._connection, blob, on_progress)
-        weights = self._upload_weights([blob_of_file(file) for file in files], on_progress)
+        uploaded = self._upload_weights(weights, on_progress)
         request = planner_pb2.CreateGraphRequest(
-            request_id=new_request_id(), sha256=blob.sha256, weights=weights if files else None, name=name or ""
+            request_id=new_request_id(),
+            sha256=blob.sha256,
+            weights=uploaded if uploaded.files else None,
+            name=name or "",
         )
         return graph_record_from_proto(self._connection.call(self._connection.stub.CreateGraph, request))
 
-    def _upload_weights(self, blobs: Sequence[Blob], on_progress: OnProgress | None) -> graph_pb2.Weights:
+    def _upload_weights(self, blobs: Iterable[Blob], on_progress: OnProgress | None) -> graph_pb2.Weights:
+        files = []
         for blob in blobs:
             upload_blob(self._connection, blob, on_progress)
-        return graph_pb2.Weights(
-            files=[graph_pb2.WeightFile(sha256=blob.sha256, size_bytes=blob.size_bytes) for blob in blobs]
-        )
+            files.append(graph_pb2.WeightFile(sha256=blob.sha256, size_bytes=blob.size_bytes))
+        return graph_pb2.Weights(files=files)

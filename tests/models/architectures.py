@@ -74,7 +74,16 @@ def _larger_images(scale: int) -> Inputs:
 
 
 def _waves(scale: int) -> Inputs:
-    return {"input_values": _reals(2 * scale, 1600)}
+    return {"input_values": _reals(2 * scale, 800 * scale)}
+
+
+def _spectra(scale: int) -> Inputs:
+    """As long as transformers demands: twice as many frames as an encoder has positions."""
+    return {"input_features": _reals(2 * scale, 80, 40), "decoder_input_ids": _tokens(2 * scale, 5 * scale)}
+
+
+def _captioned_images(scale: int) -> Inputs:
+    return _masked_text(scale) | _images(2)
 
 
 CAUSAL = Kind(title="causal", auto_class="AutoModelForCausalLM", batch=_text)
@@ -83,6 +92,8 @@ SEQ2SEQ = Kind(title="seq2seq", auto_class="AutoModelForSeq2SeqLM", batch=_trans
 VISION = Kind(title="vision", auto_class="AutoModelForImageClassification", batch=_images)
 LARGER_VISION = Kind(title="vision", auto_class=VISION.auto_class, batch=_larger_images)
 SPEECH = Kind(title="speech", auto_class="AutoModel", batch=_waves)
+TRANSCRIPTION = Kind(title="speech", auto_class="AutoModelForSpeechSeq2Seq", batch=_spectra)
+PAIRS = Kind(title="image and text", auto_class="AutoModel", batch=_captioned_images)
 
 # Widths of the parts of a head where keys and values are projected from one latent vector.
 _LATENT = {
@@ -93,6 +104,19 @@ _LATENT = {
     "qk_nope_head_dim": 8,
     "v_head_dim": 16,
     "head_dim": 8,
+}
+
+# Two levels of resolution.
+_PYRAMID = {"hidden_sizes": [16, 32], "depths": [1, 1]}
+_WINDOWS = {"image_size": 64, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
+_WAVE_CONVOLUTIONS = {
+    "conv_dim": (16, 16),
+    "conv_kernel": (10, 3),
+    "conv_stride": (5, 2),
+    "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+    "num_codevectors_per_group": 8,
 }
 
 ARCHITECTURES: tuple[Architecture, ...] = (
@@ -353,6 +377,25 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="swiftformer", kind=VISION),
     Architecture(model_type="vit", kind=VISION),
     Architecture(model_type="vit_msn", kind=VISION),
+    Architecture(model_type="convnext", kind=LARGER_VISION, sizes=_PYRAMID | {"num_stages": 2}),
+    Architecture(model_type="convnextv2", kind=LARGER_VISION, sizes=_PYRAMID | {"num_stages": 2}),
+    Architecture(model_type="resnet", kind=LARGER_VISION, sizes=_PYRAMID | {"embedding_size": 16}),
+    Architecture(model_type="regnet", kind=LARGER_VISION, sizes=_PYRAMID | {"embedding_size": 16, "groups_width": 8}),
+    Architecture(model_type="poolformer", kind=LARGER_VISION),
+    Architecture(model_type="bit", kind=LARGER_VISION, sizes=_PYRAMID | {"num_groups": 4}),
+    Architecture(model_type="swin", kind=LARGER_VISION, sizes=_WINDOWS),
+    Architecture(model_type="wav2vec2", kind=SPEECH, sizes=_WAVE_CONVOLUTIONS),
+    Architecture(model_type="hubert", kind=SPEECH, sizes=_WAVE_CONVOLUTIONS),
+    Architecture(model_type="wavlm", kind=SPEECH, sizes=_WAVE_CONVOLUTIONS),
+    Architecture(model_type="unispeech", kind=SPEECH, sizes=_WAVE_CONVOLUTIONS),
+    Architecture(model_type="unispeech-sat", kind=SPEECH, sizes=_WAVE_CONVOLUTIONS),
+    Architecture(model_type="data2vec-audio", kind=SPEECH, sizes=_WAVE_CONVOLUTIONS),
+    Architecture(model_type="sew", kind=SPEECH, sizes=_WAVE_CONVOLUTIONS),
+    Architecture(model_type="whisper", kind=TRANSCRIPTION, sizes={"max_source_positions": 20}),
+    Architecture(model_type="clip", kind=PAIRS),
+    Architecture(model_type="siglip", kind=PAIRS),
+    Architecture(model_type="chinese_clip", kind=PAIRS),
+    Architecture(model_type="altclip", kind=PAIRS),
 )
 
 

@@ -151,19 +151,19 @@ def _title(architecture: Architecture) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="kind/model_type; all where none is named")
-    parser.add_argument("--write", type=Path, help="puts the table behind the marker of this file")
+    parser.add_argument("names", nargs="*", help="kind or kind/model_type; all where none is named")
+    parser.add_argument("--write", type=Path, help="puts each row behind the marker of this file")
     options = parser.parse_args(arguments)
     logging.set_verbosity_error()
-    chosen = [one for one in ARCHITECTURES if not options.names or one.name in options.names]
+    chosen = [one for one in ARCHITECTURES if not options.names or {one.name, one.kind.title} & set(options.names)]
     findings = []
     for architecture in chosen:
         finding = survey(architecture)
         findings.append(finding)
+        if options.write is not None:
+            write_rows(options.write, findings)
         outcome = finding.why_not or f"{finding.stages} stages, {', '.join(finding.dynamic)}"
         print(f"{architecture.name}: {'OURS ' if finding.is_ours else ''}{outcome}", flush=True)
-    if options.write is not None:
-        write_rows(options.write, findings)
     return int(any(finding.is_ours for finding in findings))
 
 

@@ -14,15 +14,17 @@ from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit, say
 from planner.cli.progress import spinner, upload_bars
 from planner.cli.tables import graphs_table
-from planner.client import ExportedModel
+from planner.client.export import ExportedCheckpoint, ExportedModel, export_checkpoint
 from planner.errors import InvalidArgument
+
+CHECKPOINT_PREFIX = "hf:"
 
 SourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
         help="package.module:factory, a callable that returns (module, args[, kwargs[, dynamic_shapes]]); "
-        "or the folder of an exported graph.",
+        "the folder of an exported graph; or hf:FOLDER, with config.json and safetensors.",
     ),
 ]
 NameOption = Annotated[str | None, typer.Option("--name", help="For display; other commands take it too.")]
@@ -51,8 +53,9 @@ def export(
 ) -> None:
     """Export a module into a folder, without a server; `submit` takes it later."""
     exported = _source(source, name)
-    if isinstance(exported, Path):
-        raise InvalidArgument(f"{source} is exported already; copy the folder, or submit it")
+    if not isinstance(exported, ExportedModel):
+        what = "is exported already; copy the folder, or submit it"
+        raise InvalidArgument(f"{source} {what if isinstance(exported, Path) else 'holds its weights; submit it'}")
     exported.save(target)
     files = sorted(target.iterdir())
     document = {
@@ -77,9 +80,12 @@ def attach_weights(
     emit(record, output, lambda: graphs_table([record]))
 
 
-def _source(source: str, name: str | None) -> ExportedModel | Path:
+def _source(source: str, name: str | None) -> ExportedModel | ExportedCheckpoint | Path:
     path = Path(source)
     if path.exists():
         return path
+    if source.startswith(CHECKPOINT_PREFIX):
+        with spinner(f"exporting {source}"):
+            return export_checkpoint(source.removeprefix(CHECKPOINT_PREFIX), name)
     with spinner(f"exporting {source}"):
         return export_from_factory(source, name)

@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+# What configs of transformers call it.
+_NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CACHE = re.compile(r"Found <class '[\w.]*?(\w*Cache)'> in output")
 
 
@@ -28,8 +30,10 @@ def remedy(error: Exception) -> str:
 
 def remedy_for_data(module: nn.Module) -> str:
     """Where a branch or a size depends on what a tensor holds."""
-    implementation = getattr(getattr(module, "config", None), "_experts_implementation", None)
-    if implementation not in (None, "grouped_mm", "batched_mm"):
+    config = getattr(module, "config", None)
+    implementation = getattr(config, "_experts_implementation", None)
+    has_experts = any(hasattr(config, name) for name in _NUMBERS_OF_EXPERTS)
+    if has_experts and implementation not in (None, "grouped_mm", "batched_mm"):
         return (
             f"its experts run one by one, as many as the data chooses (experts_implementation={implementation!r}): "
             'build the model with experts_implementation="grouped_mm"'

@@ -19,6 +19,7 @@ from planner.client.export.passes.drop_dead import drop_dead
 from planner.client.export.passes.flatten_regions import flatten_regions
 from planner.client.export.passes.functionalise import functionalise
 from planner.client.export.passes.grouped_products import grouped_products
+from planner.client.export.passes.integer_histograms import integer_histograms
 from planner.client.export.passes.view_to_reshape import view_to_reshape
 from planner.client.export.states import captured_states, check_tensor
 from planner.client.export.symbol_names import symbol_names
@@ -75,6 +76,7 @@ def canonicalise(module: fx.GraphModule) -> None:
         if isinstance(part, fx.GraphModule):
             drop_assertions(part.graph)
             grouped_products(part.graph)
+            integer_histograms(part.graph)
             view_to_reshape(part.graph)
             functionalise(part.graph)
             drop_dead(part.graph)

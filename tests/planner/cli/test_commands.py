@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from planner.cli import exit_codes
 from planner.cli.inventory_file import parse_inventory
+from tests.models.architectures import find_architecture
 from tests.planner.cli.conftest import RunCli
 
 pytestmark = pytest.mark.services
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_hugging_face_can_be_deployed(cli: RunCli, tmp_path: Path) -> None:
+    module: Any = find_architecture("causal/llama").module()
+    module.save_pretrained(tmp_path / "checkpoint")
+
+    graph = cli("submit", f"hf:{tmp_path / 'checkpoint'}", "-o", "json").document()
+
+    assert (graph["name"], graph["deployable"]) == ("checkpoint", True)
+    assert graph["state_bytes"] >= sum(parameter.nbytes for parameter in module.parameters())
+    refused = cli("export", f"hf:{tmp_path / 'checkpoint'}", tmp_path / "folder")
+    assert refused.status == exit_codes.INVALID_INPUT
+    assert "holds its weights; submit it" in refused.stderr
 
 
 def test_from_a_folder_to_a_plan(cli: RunCli, chain: Path, two_devices: Path) -> None:

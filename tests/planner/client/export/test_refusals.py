@@ -153,7 +153,7 @@ def test_a_cache_among_the_results_names_the_setting() -> None:
 @pytest.mark.slow
 def test_experts_that_run_one_by_one_name_the_setting() -> None:
     module = Outer(lambda features: torch.stack([features[int(row)] for row in features[:, 0].nonzero()]))
-    module.config = SimpleNamespace(_experts_implementation="eager")
+    module.config = SimpleNamespace(_experts_implementation="eager", num_experts=3)
     with pytest.raises(UnsupportedModule, match=r"experts_implementation='eager'\): build the model with experts_impl"):
         export(module, (torch.ones(3, 4),))
 

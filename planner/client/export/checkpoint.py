@@ -1,0 +1,99 @@
+"""A local folder of Hugging Face (config.json and safetensors) as a graph and the places of its weights.
+
+The module is built on the meta device, and the weights stay where they are: no tensor of the checkpoint is ever held.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.client.weight_layout import FileRange, TensorSource
+from planner.errors import Corrupt, InvalidArgument, NotFound, UnsupportedModule
+from planner.graph.ir import Graph, WeightFile
+from planner.store.weights import index_safetensors
+
+if TYPE_CHECKING:
+    from planner.client.export.exported_model import ExportedModel
+
+INDEX_FILE = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedCheckpoint:
+    """`tensors` says where the bytes of each state are, once for a tie group, under the first name of it."""
+
+    graph: Graph
+    tensors: Mapping[str, TensorSource]
+
+
+def export_checkpoint(folder: Path | str, name: str | None = None) -> ExportedCheckpoint:
+    """The model that config.json names, in evaluation, for batches and lengths of any size.
+
+    Tensors that the checkpoint stores under other names, tied, or apart (each expert by itself) are found as
+    transformers finds them. Raises NotFound, InvalidArgument, Corrupt, or UnsupportedModule.
+    """
+    from planner.client.export.meta_model import build_on_meta, export_on_meta
+
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise NotFound(f"{folder}: no config.json; needs a folder as save_pretrained writes it")
+    stored = dict(_stored_tensors(folder))
+    model = build_on_meta(folder)
+    sources = model.sources(stored)
+    model.check(sources, folder)
+    exported = export_on_meta(model, name or folder.resolve().name)
+    return ExportedCheckpoint(graph=exported.graph, tensors=dict(_tensors(exported, sources)))
+
+
+def _stored_tensors(folder: Path) -> Iterator[tuple[str, TensorSource]]:
+    for path in _weight_files(folder):
+
+        def read_range(sha256: bytes, offset: int, length: int, path: Path = path) -> Iterator[bytes]:
+            with path.open("rb") as file:
+                file.seek(offset)
+                yield file.read(length)
+
+        try:
+            found = index_safetensors(read_range, WeightFile(sha256=b"", size_bytes=path.stat().st_size))
+        except InvalidArgument as error:
+            raise Corrupt(f"{path}: {error.message}") from error
+        for key, place in found.items():
+            piece = FileRange(path=path, offset_bytes=place.offset_bytes, length_bytes=place.length_bytes)
+            yield key, TensorSource(dtype=place.dtype, dims=place.dims, pieces=(piece,))
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Those of the index, or all of the folder where there is none."""
+    if not (folder / INDEX_FILE).is_file():
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise NotFound(f"{folder}: no safetensors files; convert its weights with save_pretrained")
+        return files
+    try:
+        names = set(json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise Corrupt(f"{folder / INDEX_FILE}: no index of weights ({error!r}); download it again") from error
+    for file in names:
+        if not isinstance(file, str) or Path(file).name != file:
+            raise Corrupt(f"{folder / INDEX_FILE}: names {file!r}, which is no file of the folder")
+        if not (folder / file).is_file():
+            raise NotFound(f"{folder}: {file} of its index is missing; download it again")
+    return sorted(folder / file for file in names)
+
+
+def _tensors(exported: ExportedModel, sources: Mapping[str, TensorSource]) -> Iterator[tuple[str, TensorSource]]:
+    """Each state's bytes under the name that the server looks for; of tied states any may be the one stored."""
+    groups: dict[object, list[str]] = {}
+    for state in exported.graph.states:
+        groups.setdefault(state.tie_group or state.name, []).append(state.name)
+    for names in groups.values():
+        source = next((sources[name] for name in names if name in sources), None)
+        if source is None:
+            raise UnsupportedModule(
+                f"{names[0]!r}: a tensor that the model's code makes; load it with from_pretrained, submit the module"
+            )
+        yield names[0], source

@@ -1,0 +1,127 @@
+"""Weight files that are never written: a safetensors header, and behind it ranges of files that are there already."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from planner.client.uploads import Blob
+from planner.graph.ir import Dtype
+from planner.graph.safetensors_dtypes import SAFETENSORS_DTYPES
+
+_CHUNK_BYTES = 1 << 20
+_NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRange:
+    path: Path
+    offset_bytes: int
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSource:
+    """A tensor's bytes: its pieces one after the other, each in a file or here."""
+
+    dtype: Dtype
+    dims: tuple[int, ...]
+    pieces: tuple[FileRange | bytes, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(_length, self.pieces))
+
+
+def weight_blobs(tensors: Mapping[str, TensorSource], max_file_bytes: int) -> Iterator[Blob]:
+    """Files of at most `max_file_bytes` of tensors each, or of one larger tensor. Reads every byte once, to hash it."""
+    for index, shard in enumerate(_shards(tensors, max_file_bytes), start=1):
+        pieces = (_header(shard), *(piece for tensor in shard.values() for piece in tensor.pieces))
+        digest = hashlib.sha256()
+        with _open(pieces) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        yield Blob(
+            name=f"weights-{index:05d}.safetensors",
+            sha256=digest.digest(),
+            size_bytes=sum(map(_length, pieces)),
+            open=lambda pieces=pieces: _open(pieces),  # type: ignore[misc]
+        )
+
+
+def _shards(tensors: Mapping[str, TensorSource], max_file_bytes: int) -> Iterator[dict[str, TensorSource]]:
+    shard: dict[str, TensorSource] = {}
+    filled_bytes = 0
+    for name, tensor in tensors.items():
+        if shard and filled_bytes + tensor.size_bytes > max_file_bytes:
+            yield shard
+            shard, filled_bytes = {}, 0
+        shard[name] = tensor
+        filled_bytes += tensor.size_bytes
+    if shard:
+        yield shard
+
+
+def _header(tensors: Mapping[str, TensorSource]) -> bytes:
+    entries, end = {}, 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.size_bytes
+        entries[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.dims), "data_offsets": [begin, end]}
+    content = json.dumps(entries).encode()
+    # The format aligns what follows to 8 bytes.
+    content += b" " * (-len(content) % 8)
+    return len(content).to_bytes(8, "little") + content
+
+
+def _length(piece: FileRange | bytes) -> int:
+    return len(piece) if isinstance(piece, bytes) else piece.length_bytes
+
+
+def _open(pieces: Sequence[FileRange | bytes]) -> BinaryIO:
+    return cast(BinaryIO, _Joined(pieces))
+
+
+class _Joined(io.RawIOBase):
+    """Pieces read as one file; of those on disk one is open at a time."""
+
+    def __init__(self, pieces: Iterable[FileRange | bytes]) -> None:
+        self._pieces = tuple(piece for piece in pieces if _length(piece))
+        self._chunks = self._read_from(0)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        assert whence == io.SEEK_SET, whence
+        self._chunks = self._read_from(offset)
+        return offset
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, at most a chunk of them; empty at the end."""
+        assert size >= _CHUNK_BYTES, size
+        return next(self._chunks, b"")
+
+    def close(self) -> None:
+        self._chunks = iter(())
+        super().close()
+
+    def _read_from(self, offset: int) -> Iterator[bytes]:
+        for piece in self._pieces:
+            length = _length(piece)
+            if offset < length:
+                yield from _chunks(piece, offset)
+            offset = max(0, offset - length)
+
+
+def _chunks(piece: FileRange | bytes, offset: int) -> Iterator[bytes]:
+    if isinstance(piece, bytes):
+        yield piece[offset:]
+        return
+    with piece.path.open("rb") as file:
+        file.seek(piece.offset_bytes + offset)
+        left = piece.length_bytes - offset
+        while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+            left -= len(chunk)
+            yield chunk
