@@ -128,7 +128,6 @@ class _Writer:
         self._add_reduction(device_ids, self._first_stage, up, down, lambda told: told.agreement)
 
     def add_trained(self) -> None:
-        counted: set[object] = set()
         positions: dict[object, int] = {}
         trained = {state.name: state for state in self._graph.states if state.requires_grad}
         for position, (name, state) in enumerate(trained.items()):
@@ -136,12 +135,8 @@ class _Writer:
             for stage in self._plan.stages:
                 if name not in stage.states:
                     continue
-                storage, device_id = _storage(state), self._device(stage.index)
-                first_here = storage not in counted
-                counted.add(storage)
-                self._training[device_id].trained.add(
-                    stage=stage.index, name=name, position=positions[storage], counted=first_here
-                )
+                told = self._training[self._device(stage.index)]
+                told.trained.add(stage=stage.index, name=name, position=positions[_storage(state)])
 
     def _add_reduction(
         self,

@@ -416,23 +416,19 @@ class TrainedState(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
-    COUNTED_FIELD_NUMBER: builtins.int
     stage: builtins.int
     name: builtins.str
     """State.name"""
     position: builtins.int
-    """Among all trained states of the graph, in its order; tied ones have the position of the first."""
-    counted: builtins.bool
-    """Tied states count in the gradients' norm, and are read, on one worker only."""
+    """Among all trained states of the graph, in its order; tied ones have the position of the first, and count once."""
     def __init__(
         self,
         *,
         stage: builtins.int = ...,
         name: builtins.str = ...,
         position: builtins.int = ...,
-        counted: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["counted", b"counted", "name", b"name", "position", b"position", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "position", b"position", "stage", b"stage"]) -> None: ...
 
 Global___TrainedState: typing_extensions.TypeAlias = TrainedState
 

@@ -43,8 +43,7 @@ def training_from_proto(
         ties={told.index: _reduction(told, "tied gradients", edge) for told in training.ties},
         agreement=_reduction(training.agreement, "agreement on the step", edge),
         trained=tuple(
-            TrainedState(stage=state.stage, name=state.name, position=state.position, counted=state.counted)
-            for state in training.trained
+            TrainedState(stage=state.stage, name=state.name, position=state.position) for state in training.trained
         ),
     )
 

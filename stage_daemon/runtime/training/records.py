@@ -38,12 +38,11 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedState:
-    """`position` orders the trained states of all devices; tied ones share it, and are `counted` on one device."""
+    """`position` orders the trained states of all devices; tied ones share it."""
 
     stage: int
     name: str
     position: int
-    counted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

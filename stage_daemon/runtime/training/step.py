@@ -264,17 +264,16 @@ class StepInterpreter:
             self._clip = (self._step.clip_norm / (norm.to(dtype) + 1e-6)).clamp(max=1.0)
 
     def _own_norms(self) -> tuple[Item, ...]:
-        """(norms, positions, whether some are of float64, whether all losses are finite) of what counts here."""
-        counted = []
+        """(norms, positions, whether some are of float64, whether all losses are finite) of this device."""
+        found = []
         for weight in self._weights.all:
             gradient = weight.parameter.grad
             if gradient is not None:
                 if self._step.loss_scale != 1.0:
                     gradient.mul_(1.0 / self._step.loss_scale)
-                if weight.counted:
-                    counted.append((weight.position, torch.linalg.vector_norm(gradient.detach())))
-        norms = torch.stack([norm.double() for _, norm in counted]) if counted else torch.empty(0, dtype=torch.float64)
-        positions = torch.tensor([position for position, _ in counted], dtype=torch.int64)
+                found.append((weight.position, torch.linalg.vector_norm(gradient.detach())))
+        norms = torch.stack([norm.double() for _, norm in found]) if found else torch.empty(0, dtype=torch.float64)
+        positions = torch.tensor([position for position, _ in found], dtype=torch.int64)
         finite = all(bool(torch.isfinite(loss).all()) for loss in self._losses)
         return norms.cpu(), positions, self._has_doubles(), finite
 

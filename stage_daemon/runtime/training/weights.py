@@ -19,7 +19,6 @@ class Weight:
     stage: int
     names: tuple[str, ...]
     position: int
-    counted: bool
     parameter: torch.nn.Parameter
 
 
@@ -85,6 +84,5 @@ def _weights(stages: Mapping[int, Stage], trained: Sequence[TrainedState]) -> It
             stage=first.stage,
             names=tuple(dict.fromkeys(state.name for state, _ in states)),
             position=min(state.position for state, _ in states),
-            counted=any(state.counted for state, _ in states),
             parameter=parameter,
         )

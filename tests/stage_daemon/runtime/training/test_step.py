@@ -219,8 +219,9 @@ def test_master_weights_take_steps_that_bfloat16_would_lose() -> None:
 def test_the_scale_of_the_loss_changes_nothing_but_its_overflow() -> None:
     cluster, eager = both(Layers(), rows, 2, (0, 1))
     before = {name: one.clone() for name, one in cluster.states().items()}
-    overflown = cluster.step([rows(3, 1)] * 2, loss_scale=2.0**140)
-    assert not overflown.applied
+    x, y = rows(3, 1)
+    overflown = cluster.step([(x, 1e6 * y)] * 2, loss_scale=2.0**127)
+    assert (overflown.applied, overflown.failure) == (False, None)
     assert all(torch.equal(before[name], one) for name, one in cluster.states().items())
     cluster.step([rows(3, 1)] * 2, loss_scale=1024.0)
     eager.step([rows(3, 1)] * 2)
