@@ -20,6 +20,7 @@ PlannerError
 ├── ResourceExhausted        a limit of the server, or its disk, is full
 ├── Corrupt                  bytes that are not what their digest says
 ├── Unavailable              a daemon or server that cannot be reached
+│   └── NotLeading               another planner on the database does what was asked
 ├── PlanInvariantError       a plan that breaks what must hold of every plan: a defect, or a record changed by hand
 ├── DeploymentFailed
 ├── MicrobatchFailed         one batch failed in a stage; the deployment goes on
@@ -122,6 +123,10 @@ class Corrupt(PlannerError):
 
 class Unavailable(PlannerError):
     reason = "UNAVAILABLE"
+
+
+class NotLeading(Unavailable):
+    reason = "NOT_LEADING"
 
 
 class PlanInvariantError(PlannerError):

@@ -15,8 +15,9 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 _Stub = TypeVar("_Stub")
 
-# Servers are asked in turn so often, for one may be starting again; pauses double.
-ROUNDS = 4
+# Servers are asked in turn so often, for one may be starting again, or about to lead once a dead one's claim has ended;
+# pauses double.
+ROUNDS = 6
 FIRST_PAUSE_SECONDS = 0.25
 # Whether the first server that was asked deleted it cannot be known, and the next would say that it is not there.
 _ONCE = "Delete"

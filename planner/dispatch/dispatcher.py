@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, Protocol
@@ -18,12 +19,22 @@ from planner.cost.inventory import Device
 from planner.dispatch.admission import admit
 from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, DaemonClient
 from planner.dispatch.driver import Driver, Placement
+from planner.dispatch.leadership import Leadership
 from planner.dispatch.lease import Leases, Standing, failure_of
 from planner.dispatch.ledger import Ledger
 from planner.dispatch.rollout import Broken, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests, prepare_requests
 from planner.dispatch.succession import has_ended
-from planner.errors import DeviceFull, DeviceGone, DeviceTaken, NotDeployable, NotFound, PlannerError, Unavailable
+from planner.errors import (
+    DeviceFull,
+    DeviceGone,
+    DeviceTaken,
+    NotDeployable,
+    NotFound,
+    NotLeading,
+    PlannerError,
+    Unavailable,
+)
 from planner.plan.plan import Plan
 from planner.store.blobs import BlobStore
 from planner.store.daemons import find_daemon, list_daemons, list_live_daemons, renew_lease, save_daemon
@@ -46,6 +57,8 @@ from planner.store.request_ids import create_once
 MISSES_UNTIL_LOST = 2
 # From one look for the daemons of a deployment that recovers to the next.
 PLACE_PERIOD_SECONDS = 0.25
+# One that is late loses nothing.
+RENEWALS_PER_CLAIM = 4
 # As many ids as fit into a fact of an error; the next heartbeat is told the rest.
 MOST_RELEASES_IN_REFUSAL = 10
 
@@ -57,6 +70,8 @@ class DispatchSettings(Protocol):
     def lease_seconds(self) -> float: ...
     @property
     def recovery_seconds(self) -> float: ...
+    @property
+    def claim_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +85,10 @@ class HeldDeployment:
 
 
 class Dispatcher:
-    """`start`, or `run` in a task, has to go on for leases to expire; the other calls work without it."""
+    """`start` has to go on for leases to expire and this planner to lead; the other calls work without it.
+
+    Of several planners on a database one leads; at the others all calls but `watch` raise NotLeading.
+    """
 
     def __init__(
         self,
@@ -88,7 +106,8 @@ class Dispatcher:
         self._planner_secret = planner_secret
         self._recovery_seconds = settings.recovery_seconds
         self._leases = Leases(settings.lease_seconds, _seconds())
-        self._ledger = Ledger(database)
+        self._leadership = Leadership(database, settings.claim_seconds)
+        self._ledger = Ledger(database, self._leadership)
         self._drivers: dict[str, Driver] = {}
         self._misses: dict[tuple[str, str], int] = {}
         self._clients: dict[tuple[str, str], DaemonClient] = {}
@@ -101,6 +120,8 @@ class Dispatcher:
     def start(self) -> None:
         """Runs in the background until `close`."""
         self._spawn(self.run())
+        if self._database.is_shared:
+            self._spawn(self._keep_leading())
 
     async def run(self) -> None:
         """Takes up what a planner before this one left, then ends deployments whose daemons' leases run out."""
@@ -111,6 +132,8 @@ class Dispatcher:
                 async with asyncio.timeout(self._leases.lease_seconds):
                     await self._write_leases()
                 await self._end_lost()
+            except NotLeading:
+                pass
             except (PlannerError, TimeoutError) as error:
                 log.warning("leases stand still", message=str(error) or "the database does not answer")
             except Exception:
@@ -136,6 +159,8 @@ class Dispatcher:
         if driver is not None:
             await asyncio.shield(driver.handle(StopAsked()))
             await driver.ended.wait()
+            if not driver.rollout.state.ended:
+                raise NotLeading(f"another planner stops {deployment_id} now; ask it")
             return
         async with self._database.reading() as session:
             await get_deployment(session, deployment_id)
@@ -165,6 +190,7 @@ class Dispatcher:
             if self._leases.find(device.id) not in (None, standing):
                 self._refuse_taken(device.id)
             async with self._database.session() as session:
+                await self._leadership.check(session)
                 await save_daemon(session, daemon, now)
             self._leases.hear(device.id, incarnation_id, _seconds())
         log.info("daemon registered", device_id=device.id, address=address)
@@ -192,6 +218,39 @@ class Dispatcher:
             *self._tasks, *(driver.close() for driver in self._drivers.values()), return_exceptions=True
         )
         await asyncio.gather(*(client.close() for client in self._clients.values()), return_exceptions=True)
+        try:
+            await self._leadership.give_up()
+        except PlannerError as error:
+            log.warning("others wait until this planner's claim ends", message=error.message)
+
+    async def _keep_leading(self) -> None:
+        """Leads as soon as nobody else does, until another has to because this planner was silent."""
+        while True:
+            try:
+                async with asyncio.timeout(self._leadership.claim_seconds):
+                    if not self._resumed:
+                        await self._resume()
+                    elif not await self._leadership.renew():
+                        await self._step_down()
+            except NotLeading:
+                pass
+            except (PlannerError, TimeoutError) as error:
+                log.warning("cannot claim now", message=str(error) or "the database does not answer")
+            except Exception:
+                log.exception("leading")
+            await asyncio.sleep(self._leadership.claim_seconds / RENEWALS_PER_CLAIM)
+
+    async def _step_down(self) -> None:
+        """Another planner has taken up all that this one did; what this one still does is refused by the database."""
+        log.warning("another planner leads")
+        self._resumed = False
+        drivers = tuple(self._drivers.values())
+        self._drivers.clear()
+        self._misses.clear()
+        self._leases = Leases(self._leases.lease_seconds, _seconds())
+        await asyncio.gather(*(driver.close() for driver in drivers), return_exceptions=True)
+        for driver in drivers:
+            driver.ended.set()
 
     async def _create(self, plan_id: str, request_id: str, fingerprint: str, recovery: RecoveryPolicy) -> str:
         now = datetime.now(UTC)
@@ -215,6 +274,7 @@ class Dispatcher:
     async def _admit(
         self, session: AsyncSession, plan_id: str, recovery: RecoveryPolicy, now: datetime
     ) -> tuple[Deployment, Plan, GraphRecord]:
+        await self._leadership.check(session)
         plan, _ = await get_plan(session, plan_id, keep=True)
         graph = await get_graph(session, plan.graph_id)
         if graph.not_deployable_reason:
@@ -238,17 +298,19 @@ class Dispatcher:
         return deployment, plan, graph
 
     async def _roll_out(self, driver: Driver, plan: Plan, graph: GraphRecord) -> None:
+        with suppress(NotLeading):
+            await driver.handle(await self._start_of(driver, plan, graph))
+
+    async def _start_of(self, driver: Driver, plan: Plan, graph: GraphRecord) -> Started | Broken:
+        """Prepares what the daemons are told."""
         try:
             driver.requests = await self._prepare(driver.deployment, plan, graph)
         except PlannerError as error:
-            await driver.handle(Broken(failure_of_error(error)))
+            return Broken(failure_of_error(error))
         except Exception as error:
             log.exception("preparing stages", deployment_id=driver.deployment.id)
-            await driver.handle(
-                Broken(Failure(reason="INTERNAL", message=f"the stages could not be prepared: {error}"))
-            )
-        else:
-            await driver.handle(Started())
+            return Broken(Failure(reason="INTERNAL", message=f"the stages could not be prepared: {error}"))
+        return Started()
 
     def _prepare(self, deployment: Deployment, plan: Plan, graph: GraphRecord) -> Awaitable[StageRequests]:
         return asyncio.to_thread(
@@ -291,10 +353,13 @@ class Dispatcher:
         return Placement(deployment=deployment, clients=clients, requests=await self._prepare(deployment, plan, graph))
 
     async def _resume(self) -> None:
-        """Once: what was being rolled out begins anew, what is ready goes on, what was draining is drained."""
+        """Each time that it begins to lead: what was being rolled out begins anew, what is ready goes on, what was
+        draining is drained. Raises NotLeading.
+        """
         async with self._resumption:
             if self._resumed:
                 return
+            await self._leadership.take()
             async with self._database.reading() as session:
                 deployments = await list_active_deployments(session)
                 daemons = await list_daemons(session)
@@ -395,6 +460,7 @@ class Dispatcher:
         renewals = self._leases.renewals(_seconds())
         now = datetime.now(UTC)
         async with self._database.session() as session:
+            await self._leadership.check(session)
             for renewal in renewals:
                 expires_at = now + timedelta(seconds=renewal.remaining_seconds)
                 await renew_lease(session, renewal.device_id, renewal.incarnation_id, expires_at)

@@ -37,7 +37,7 @@ from planner.dispatch.rollout import (
     rollout_of,
 )
 from planner.dispatch.stage_modules import StageRequests
-from planner.errors import PlannerError
+from planner.errors import NotLeading, PlannerError
 from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
 from planner.store.failures import failure_of
 from protos.v1 import stage_daemon_pb2
@@ -147,6 +147,8 @@ class Driver:
             await self._perform(command)
         except DaemonCallFailed as error:
             await self._answer_failed(command, error.failure)
+        except NotLeading as error:
+            log.info("left to another planner", deployment_id=self.deployment.id, message=error.message)
         except Exception as error:
             log.exception("rollout", deployment_id=self.deployment.id, command=str(command))
             failure = Failure(reason="INTERNAL", message=f"the planner failed: {error}")

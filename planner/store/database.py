@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
-from planner.errors import InvalidArgument, PlannerError, ResourceExhausted, Unavailable
+from planner.errors import InvalidArgument, NotLeading, PlannerError, ResourceExhausted, Unavailable
 from planner.redaction import without_secrets
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -109,7 +109,7 @@ class Database:
                 async with self.session() as session:
                     return await write(session)
             except (Unavailable, ResourceExhausted) as error:
-                if self._closing:
+                if self._closing or isinstance(error, NotLeading):
                     raise
                 log.warning("cannot write now", message=error.message)
             await asyncio.sleep(pause_seconds)

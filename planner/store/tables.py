@@ -387,6 +387,12 @@ class DeploymentEventRow(FailureColumns, Row):
     total_bytes: Mapped[int]
 
 
+class RoleRow(ClaimColumns, Row):
+    """What one planner of all does; there is one row, `dispatch`: hearing daemons and rolling plans out."""
+
+    __tablename__ = "roles"
+
+
 class RequestIdRow(Row):
     """What a create call answered; `fingerprint` is the sha256 of the request without its id."""
 

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from planner.dispatch.daemon_client import DaemonClient
 from planner.dispatch.driver import Driver, Placement
+from planner.dispatch.leadership import Leadership
 from planner.dispatch.ledger import Ledger
 from planner.dispatch.rollout import Broken, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests
@@ -86,7 +87,7 @@ async def world(daemons: dict[str, ScriptedDaemon], database: Database) -> Async
     record = deployment(stages=(placement(0, "a"), placement(1, "b"), placement(2, "a")))
     await fill(database, graph(), record)
     clients = {name: DaemonClient(name, daemon.address, PATIENT) for name, daemon in daemons.items()}
-    ledger = Ledger(database)
+    ledger = Ledger(database, Leadership(database, 600.0))
     world = World(ledger, database, daemons, clients)
     driver = world.driver = Driver(record, clients, ledger, world.place)
     driver.requests = requests()

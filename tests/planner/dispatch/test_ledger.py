@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from planner.dispatch.leadership import Leadership
 from planner.dispatch.ledger import Ledger
 from planner.errors import NotFound
 from planner.store.database import Database
@@ -26,7 +27,9 @@ async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     with empty_database(request.param, tmp_path) as url:
         database = Database(url)
         await fill(database, graph(), deployment(), deployment("dep-2"))
-        yield Ledger(database)
+        leadership = Leadership(database, 600.0)
+        await leadership.take()
+        yield Ledger(database, leadership)
         await database.close()
 
 

@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner.dispatch.ledger import Ledger
 from planner.errors import Unavailable
 from planner.store.database import Database
 from planner.store.deployment_records import DeploymentState
@@ -100,5 +99,5 @@ async def test_an_event_whose_commit_was_not_confirmed_is_written_once(
 
     before = await world.events(deployment_id)
     monkeypatch.setattr(world.database, "session", breaking)
-    await Ledger(world.database).append(deployment_id, event(DeploymentState.READY))
+    await world.dispatcher._ledger.append(deployment_id, event(DeploymentState.READY))
     assert (len(await world.events(deployment_id)), num_broken) == (len(before) + 1, 1)

@@ -33,6 +33,7 @@ FIRST, SECOND = "node0/cpu", "node1/cpu"
 class LeaseSettings:
     lease_seconds: float
     recovery_seconds: float
+    claim_seconds: float = 600.0
 
 
 class World:

@@ -63,6 +63,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("method", "request_id", name=op.f("pk_request_ids")),
     )
     op.create_table(
+        "roles",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("claimed_by", sa.Text(), nullable=True),
+        sa.Column("claimed_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_roles")),
+    )
+    op.execute("INSERT INTO roles (id, fence) VALUES ('dispatch', 0)")
+    op.create_table(
         "deployments",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("plan_id", sa.Text(), nullable=False),
@@ -413,6 +422,7 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_deployments_created_at"), table_name="deployments")
     op.drop_table("deployments")
     op.drop_table("request_ids")
+    op.drop_table("roles")
     op.drop_index(op.f("ix_inventories_created_at"), table_name="inventories")
     op.drop_table("inventories")
     op.drop_index(op.f("ix_graphs_created_at"), table_name="graphs")
