@@ -32,6 +32,9 @@ class Settings(BaseSettings):
     )
     plan_workers: int = Field(2, ge=1, le=64, description="plans computed at the same time, one process each")
     plan_timeout_seconds: float = Field(3600.0, gt=0, description="a plan that takes longer has failed")
+    plan_memory_bytes: int = Field(
+        16 * GIBIBYTE, gt=0, description="address space that computing a plan, or checking a graph, may take"
+    )
     max_pending_plans: int = Field(1000, ge=1, description="plans that may wait for a worker; more are refused")
     max_blob_bytes: int = Field(256 * GIBIBYTE, gt=0, description="largest blob that may be uploaded")
     max_graph_bytes: int = Field(GIBIBYTE, gt=0, description="largest blob that is read as a graph")

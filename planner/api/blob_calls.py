@@ -12,8 +12,10 @@ from planner.errors import InvalidArgument, Unavailable
 from planner.store.blobs import BlobStore, BlobWriter
 from protos.v1 import planner_pb2
 
-# A stream that is silent for longer has lost its client; what it sent stays.
+# A stream that brings nothing for longer has lost its client; what it sent stays.
 SILENT_SECONDS = 60.0
+# Slower ones would hold the blob for as long as they like.
+LEAST_BYTES_PER_SECOND = 1024
 
 
 class BlobCalls:
@@ -24,7 +26,7 @@ class BlobCalls:
         return await self._upload(request.sha256)
 
     async def UploadBlob(self, requests: AsyncIterator[planner_pb2.UploadBlobRequest], _: Any) -> planner_pb2.Upload:
-        first = await _next(requests)
+        first = await _next(requests, asyncio.get_running_loop().time() + SILENT_SECONDS)
         if first is None or first.WhichOneof("content") != "begin":
             raise InvalidArgument("the first message of an upload must be `begin`, with sha256, size and offset")
         begin = first.begin
@@ -60,22 +62,29 @@ async def _receive(
     writer: BlobWriter, requests: AsyncIterator[planner_pb2.UploadBlobRequest], sha256: bytes
 ) -> planner_pb2.Upload:
     await in_thread(writer.open)
+    clock = asyncio.get_running_loop().time
+    ends_at = clock() + SILENT_SECONDS
     try:
-        while (message := await _next(requests)) is not None:
+        while (message := await _next(requests, ends_at)) is not None:
             if message.WhichOneof("content") != "chunk":
                 raise InvalidArgument("only the first message of an upload is `begin`; the others are `chunk`")
             await in_thread(writer.append, message.chunk)
+            # Each chunk buys time by its bytes, an empty one none.
+            ends_at = min(clock() + SILENT_SECONDS, ends_at + len(message.chunk) / LEAST_BYTES_PER_SECOND)
         complete = await in_thread(writer.finish)
     finally:
         writer.close()
     return planner_pb2.Upload(sha256=sha256, committed_bytes=writer.committed_bytes, complete=complete)
 
 
-async def _next(requests: AsyncIterator[planner_pb2.UploadBlobRequest]) -> planner_pb2.UploadBlobRequest | None:
+async def _next(
+    requests: AsyncIterator[planner_pb2.UploadBlobRequest], ends_at: float
+) -> planner_pb2.UploadBlobRequest | None:
     try:
-        async with asyncio.timeout(SILENT_SECONDS):
+        async with asyncio.timeout_at(ends_at):
             return await anext(requests, None)
     except TimeoutError:
         raise Unavailable(
-            f"nothing came for {SILENT_SECONDS:g} seconds; what was sent is kept, ask GetUpload where to go on"
+            f"nothing came for {SILENT_SECONDS:g} seconds, or less than {LEAST_BYTES_PER_SECOND} bytes a second; what "
+            "was sent is kept, ask GetUpload where to go on"
         ) from None

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -43,14 +44,18 @@ class ComputationFailed(PlannerError):
 
 
 class Computing:
-    """At most `num_workers` computations at a time; others wait their turn."""
+    """At most `num_workers` computations at a time; others wait their turn.
 
-    def __init__(self, num_workers: int) -> None:
+    Each may take `memory_bytes` of address space beyond what its process begins with; None sets no limit.
+    """
+
+    def __init__(self, num_workers: int, memory_bytes: int | None = None) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
         # Now, so that it loads while the server starts: the first call then finds it ready.
         forkserver.ensure_running()
         self.num_workers = num_workers
+        self._memory_bytes = memory_bytes
         self._turns = asyncio.Semaphore(num_workers)
 
     def turn(self) -> asyncio.Semaphore:
@@ -65,7 +70,7 @@ class Computing:
         Raises what the call raised where that is a PlannerError, else WorkerDied, TimedOut or ComputationFailed.
         """
         parent, child = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_work, args=(child, call, args), daemon=True)
+        process = self._context.Process(target=_work, args=(child, self._memory_bytes, call, args), daemon=True)
         try:
             await in_thread(process.start)
             child.close()
@@ -127,14 +132,23 @@ def _how(process: ForkServerProcess) -> str:
     return f"ended with exit code {code}"
 
 
-def _work(connection: Connection, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _work(connection: Connection, memory_bytes: int | None, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Where memory runs out, the computation goes and not the server.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+    if memory_bytes is not None:
+        _limit_memory(memory_bytes)
     connection.send(_outcome(call, args))
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    """Beyond it Python raises MemoryError, and libraries that cannot end the process."""
+    with contextlib.suppress(OSError):
+        taken_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken_bytes + memory_bytes, taken_bytes + memory_bytes))
 
 
 def _outcome(call: Callable[..., Any], args: tuple[Any, ...]) -> PlannerError | tuple[Any]:
@@ -143,7 +157,9 @@ def _outcome(call: Callable[..., Any], args: tuple[Any, ...]) -> PlannerError | 
     except PlannerError as error:
         return error
     except MemoryError:
-        return ResourceExhausted("the computation ran out of memory; give the server more, or ask for less")
+        return ResourceExhausted(
+            "the computation ran out of memory; ask for less, or give the server more (PLANNER_PLAN_MEMORY_BYTES)"
+        )
     except Exception as error:
         import traceback
 

@@ -127,3 +127,30 @@ async def test_uploads_that_make_no_sense(
         await calls.UploadBlob(messages(*parts), None)
     assert await calls.committed() == (kept, False)
     assert (await calls.UploadBlob(messages(begin(kept), CONTENT[kept:]), None)).complete
+
+
+async def dripping(content: bytes) -> Messages:
+    """The content again and again, a moment apart."""
+    yield begin(size=1 << 30)
+    while True:
+        await asyncio.sleep(0.01)
+        yield planner_pb2.UploadBlobRequest(chunk=content)
+
+
+@pytest.mark.parametrize("content", [b"", b"x"])
+async def test_a_stream_that_brings_next_to_nothing_does_not_hold_the_blob(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(blob_calls, "SILENT_SECONDS", 0.3)
+    async with asyncio.timeout(120):
+        with pytest.raises(Unavailable, match="less than 1024 bytes a second"):
+            await calls.UploadBlob(dripping(content), None)
+
+
+async def test_a_stream_that_is_fast_enough_may_take_longer_than_silence(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blob_calls, "SILENT_SECONDS", 30.0)
+    monkeypatch.setattr(blob_calls, "LEAST_BYTES_PER_SECOND", 1)
+    answer = await calls.UploadBlob(messages(begin(), *(CONTENT[i : i + 1] for i in range(len(CONTENT)))), None)
+    assert answer.complete

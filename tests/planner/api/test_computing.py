@@ -47,6 +47,10 @@ def run_out_of_memory() -> None:
     raise MemoryError
 
 
+def take(num_bytes: int) -> int:
+    return len(bytearray(num_bytes))
+
+
 def what_cannot_be_pickled() -> object:
     return lambda: None
 
@@ -152,3 +156,10 @@ def _read_once_there(path: Path) -> int:
     while not path.exists():
         time.sleep(0.01)
     return int(path.read_text())
+
+
+async def test_a_computation_takes_no_more_memory_than_it_may() -> None:
+    computing = Computing(1, memory_bytes=64 << 20)
+    with pytest.raises(ResourceExhausted, match="PLANNER_PLAN_MEMORY_BYTES"):
+        await computing.run(DEADLINE_SECONDS, take, 128 << 20)
+    assert await computing.run(DEADLINE_SECONDS, take, 8 << 20) == 8 << 20
