@@ -41,6 +41,9 @@ class Settings(BaseSettings):
     max_graph_nodes: int = Field(250_000, gt=0, description="a graph with more nodes is refused")
     max_message_bytes: int = Field(64 * MEBIBYTE, gt=0, description="largest gRPC message, both ways")
     check_timeout_seconds: float = Field(120.0, gt=0, description="a graph that takes longer to check is refused")
+    keep_days: float = Field(
+        30.0, gt=0, description="how long request ids, plans' failures and daemons that are gone are remembered"
+    )
     stop_grace_seconds: float = Field(5.0, ge=0, description="how long calls may go on after SIGTERM")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["console", "json"] = Field("console", description="for people or for machines")

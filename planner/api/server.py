@@ -21,6 +21,7 @@ from planner.api.access_service import AccessService
 from planner.api.audit_trail import AuditTrail
 from planner.api.computing import Computing
 from planner.api.gate import GateInterceptor
+from planner.api.housekeeping import Housekeeping
 from planner.api.metrics import CallMetrics
 from planner.api.plan_runner import PlanRunner
 from planner.api.principals import Principals
@@ -131,6 +132,9 @@ async def _add_services(
     runner = PlanRunner(database, Computing(settings.plan_workers, settings.plan_memory_bytes), settings)
     resources.push_async_callback(runner.close)
     await runner.start()
+    housekeeping = Housekeeping(database, settings.keep_days)
+    resources.push_async_callback(housekeeping.close)
+    housekeeping.start()
     dispatcher = Dispatcher(database, blobs, settings, credentials=credentials, planner_secret=secret)
     resources.push_async_callback(dispatcher.close)
     dispatcher.start()

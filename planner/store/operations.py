@@ -36,7 +36,7 @@ class OperationState(Enum):
 
 
 _OPEN = (OperationState.PENDING, OperationState.RUNNING)
-_IS_OPEN = PlanOperationRow.state.in_([state.value for state in _OPEN])
+IS_OPEN = PlanOperationRow.state.in_([state.value for state in _OPEN])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ async def get_operation(session: AsyncSession, operation_id: str) -> PlanOperati
 
 
 async def count_open(session: AsyncSession) -> int:
-    query = select(func.count()).where(_IS_OPEN)
+    query = select(func.count()).where(IS_OPEN)
     return (await session.execute(query)).scalar_one()
 
 
@@ -95,7 +95,7 @@ async def claim_operation(session: AsyncSession, planner_id: str, claim_seconds:
         PlanOperationRow,
         planner_id,
         claim_seconds,
-        _IS_OPEN,
+        IS_OPEN,
         PlanOperationRow.created_at.asc(),
         PlanOperationRow.id.asc(),
     )
@@ -108,21 +108,21 @@ async def claim_operation(session: AsyncSession, planner_id: str, claim_seconds:
 
 async def renew_operations(session: AsyncSession, planner_id: str, claim_seconds: float) -> frozenset[str]:
     """The ids of those that are still this planner's and have not ended."""
-    return await renew_claims(session, PlanOperationRow, planner_id, claim_seconds, _IS_OPEN)
+    return await renew_claims(session, PlanOperationRow, planner_id, claim_seconds, IS_OPEN)
 
 
 async def give_back_operations(
     session: AsyncSession, planner_id: str | None, operation_ids: Iterable[str] | None = None
 ) -> None:
     """They wait again: all of the planner's, or those named, or, where it is None, everybody's."""
-    of_whom = _IS_OPEN if planner_id is None else and_(_IS_OPEN, PlanOperationRow.claimed_by == planner_id)
+    of_whom = IS_OPEN if planner_id is None else and_(IS_OPEN, PlanOperationRow.claimed_by == planner_id)
     if operation_ids is not None:
         of_whom = and_(of_whom, PlanOperationRow.id.in_(tuple(operation_ids)))
     await give_back(session, PlanOperationRow, of_whom, state=OperationState.PENDING.value)
 
 
 async def list_ended(session: AsyncSession, operation_ids: Iterable[str]) -> frozenset[str]:
-    query = select(PlanOperationRow.id).where(PlanOperationRow.id.in_(tuple(operation_ids)), not_(_IS_OPEN))
+    query = select(PlanOperationRow.id).where(PlanOperationRow.id.in_(tuple(operation_ids)), not_(IS_OPEN))
     return frozenset(await session.scalars(query))
 
 
@@ -137,7 +137,7 @@ async def end_operation(
 ) -> bool:
     """False where it has ended already, or, with `fence`, where another planner has claimed it since."""
     columns = failure_columns(failure) if failure else {}
-    statement = update(PlanOperationRow).where(PlanOperationRow.id == operation_id, _IS_OPEN)
+    statement = update(PlanOperationRow).where(PlanOperationRow.id == operation_id, IS_OPEN)
     if fence is not None:
         statement = statement.where(PlanOperationRow.fence == fence)
     statement = statement.values(state=state.value, ended_at=now, claimed_by=None, claimed_until=None, **columns)
