@@ -45,7 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         for problem in error.errors():
-            print(f"planner-server: {'.'.join(map(str, problem['loc']))}: {problem['msg']}", file=sys.stderr)
+            print(
+                f"planner-server: {'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}",
+                file=sys.stderr,
+            )
         return 2
     if administrator is not None:
         return _create_admin_token(settings, administrator)

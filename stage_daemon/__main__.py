@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValidationError as error:
         for problem in error.errors():
             where = "".join(f"--{part}: ".replace("_", "-") for part in problem["loc"])
-            print(f"stage-daemon: {where}{problem['msg']}", file=sys.stderr)
+            print(f"stage-daemon: {where}{problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         return 2
     configure_logs(settings.log_level, settings.log_format)
     try:

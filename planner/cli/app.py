@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -31,6 +32,10 @@ COMMANDS = {
         "planner.",
     ),
     "solve": ("solve:solve", "Place a profiled cost graph on its devices. Needs no server and no torch."),
+    "config": (
+        "settings:config",
+        "List the PLANNER_* settings: what holds, where it differs from the default, what it means.",
+    ),
     "certs": ("certs:app", "Certificates for mutual TLS, from an authority of your own."),
     "tokens": ("tokens:app", "Bearer tokens: who may submit, deploy, operate or administer."),
     "audit": ("audit:app", "Who did what, when, from where, and what came of it."),
@@ -79,8 +84,18 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"planner-cli {importlib.metadata.version('partition-planner')}")
+        raise typer.Exit
+
+
 @app.callback()
-def planner_cli() -> None:
+def planner_cli(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
     """Cut models over unequal accelerators, and run them.
 
     Results go to stdout (-o table, json or yaml), progress and messages to stderr.

@@ -36,4 +36,4 @@ def test_a_daemon_has_one_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert read_settings(["--device", "gpu"]).gpu_index == 0
     for arguments in ([], ["--gpu", "1", "--device", "cpu"], ["--gpu", "-1"]):
         assert main(arguments) == 2
-    assert "no device is named; give --gpu N, or --device cpu" in capsys.readouterr().err
+    assert "stage-daemon: no device is named; give --gpu N, or --device cpu" in capsys.readouterr().err
