@@ -88,6 +88,9 @@ def _captioned_images(scale: int) -> Inputs:
 
 CAUSAL = Kind(title="causal", auto_class="AutoModelForCausalLM", batch=_text)
 ENCODER = Kind(title="encoder", auto_class="AutoModelForMaskedLM", batch=_masked_text)
+UNMASKED = Kind(title="encoder", auto_class="AutoModelForMaskedLM", batch=_text)
+# Language models that hear as well: the text alone.
+HEARING = Kind(title="speech", auto_class="AutoModelForSeq2SeqLM", batch=_text)
 SEQ2SEQ = Kind(title="seq2seq", auto_class="AutoModelForSeq2SeqLM", batch=_translation)
 VISION = Kind(title="vision", auto_class="AutoModelForImageClassification", batch=_images)
 LARGER_VISION = Kind(title="vision", auto_class=VISION.auto_class, batch=_larger_images)
@@ -300,7 +303,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="ernie", kind=ENCODER),
     Architecture(model_type="eurobert", kind=ENCODER),
     Architecture(model_type="flaubert", kind=ENCODER),
-    Architecture(model_type="fnet", kind=ENCODER),
+    Architecture(model_type="fnet", kind=UNMASKED),
     Architecture(model_type="gte", kind=ENCODER),
     Architecture(model_type="ibert", kind=ENCODER),
     Architecture(model_type="jina_embeddings_v3", kind=ENCODER),
@@ -327,31 +330,31 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="xlm-roberta", kind=ENCODER),
     Architecture(model_type="xlm-roberta-xl", kind=ENCODER),
     Architecture(model_type="yoso", kind=ENCODER),
-    Architecture(model_type="audioflamingo3", kind=SEQ2SEQ),
+    Architecture(model_type="audioflamingo3", kind=HEARING),
     Architecture(model_type="bart", kind=SEQ2SEQ),
     Architecture(model_type="bigbird_pegasus", kind=SEQ2SEQ),
     Architecture(model_type="blenderbot", kind=SEQ2SEQ),
     Architecture(model_type="blenderbot-small", kind=SEQ2SEQ),
     Architecture(model_type="encoder-decoder", kind=SEQ2SEQ),
     Architecture(model_type="fsmt", kind=SEQ2SEQ),
-    Architecture(model_type="glmasr", kind=SEQ2SEQ),
-    Architecture(model_type="granite_speech", kind=SEQ2SEQ),
-    Architecture(model_type="granite_speech_plus", kind=SEQ2SEQ),
+    Architecture(model_type="glmasr", kind=HEARING),
+    Architecture(model_type="granite_speech", kind=HEARING),
+    Architecture(model_type="granite_speech_plus", kind=HEARING),
     Architecture(model_type="led", kind=SEQ2SEQ),
     Architecture(model_type="longt5", kind=SEQ2SEQ),
     Architecture(model_type="m2m_100", kind=SEQ2SEQ),
     Architecture(model_type="marian", kind=SEQ2SEQ),
     Architecture(model_type="mbart", kind=SEQ2SEQ),
-    Architecture(model_type="moss_transcribe_diarize", kind=SEQ2SEQ),
+    Architecture(model_type="moss_transcribe_diarize", kind=HEARING),
     Architecture(model_type="mt5", kind=SEQ2SEQ),
-    Architecture(model_type="musicflamingo", kind=SEQ2SEQ),
+    Architecture(model_type="musicflamingo", kind=HEARING),
     Architecture(model_type="mvp", kind=SEQ2SEQ),
     Architecture(model_type="nllb-moe", kind=SEQ2SEQ),
     Architecture(model_type="pegasus", kind=SEQ2SEQ),
     Architecture(model_type="pegasus_x", kind=SEQ2SEQ),
     Architecture(model_type="plbart", kind=SEQ2SEQ),
-    Architecture(model_type="qwen2_audio", kind=SEQ2SEQ),
-    Architecture(model_type="qwen3_asr", kind=SEQ2SEQ),
+    Architecture(model_type="qwen2_audio", kind=HEARING),
+    Architecture(model_type="qwen3_asr", kind=HEARING),
     Architecture(model_type="seamless_m4t", kind=SEQ2SEQ),
     Architecture(model_type="seamless_m4t_v2", kind=SEQ2SEQ),
     Architecture(model_type="switch_transformers", kind=SEQ2SEQ),
@@ -359,7 +362,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="t5gemma", kind=SEQ2SEQ),
     Architecture(model_type="t5gemma2", kind=SEQ2SEQ),
     Architecture(model_type="umt5", kind=SEQ2SEQ),
-    Architecture(model_type="voxtral", kind=SEQ2SEQ),
+    Architecture(model_type="voxtral", kind=HEARING),
     Architecture(model_type="beit", kind=VISION),
     Architecture(model_type="clip", kind=VISION),
     Architecture(model_type="data2vec-vision", kind=VISION),

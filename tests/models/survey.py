@@ -124,7 +124,7 @@ def _of_dynamic_sizes(example: Inputs, larger: Inputs, dynamic: set[tuple[str, i
 
 def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    text = lines[0] if lines else type(error).__name__
     return text.replace("|", "/")[:300]
 
 

@@ -49,15 +49,24 @@ _PYTHON: dict[Any, str] = {
 }
 
 
+# For what torch's transforms and loops leave in a program.
+_REMEDIES = {
+    "_add_batch_dim": "torch.vmap cannot be carried; write its function for the whole batch",
+    "scan": "a scan cannot be carried; write it as a loop in Python, over a length that is fixed",
+    "while_loop": "a while_loop cannot be carried; write it as a loop in Python, of a number of steps that is fixed",
+}
+
+
 def operator_of(node: fx.Node) -> Operator:
     """Raises UnsupportedModule, naming the operator and its module, for one outside the vocabulary."""
     found = _named(node)
     if found is None or (found.kind, found.name, found.overload) not in load_vocabulary():
         where = module_path(node)
+        name = found.qualified_name if found else str(getattr(node.target, "__name__", node.target))
         raise UnsupportedModule(
-            f"operator {found.qualified_name if found else getattr(node.target, '__name__', node.target)} in "
+            f"operator {name} in "
             f"{f'module {where!r}' if where else 'the root module'}: not among the operators that a daemon runs; "
-            "write that part of the forward with other operators",
+            f"{_REMEDIES.get(name, 'write that part of the forward with other operators')}",
             module_path=where,
         )
     return found

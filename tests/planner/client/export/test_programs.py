@@ -163,6 +163,11 @@ def branch_on_a_size(module: Program, features: torch.Tensor) -> Any:
     return torch.cond(features.shape[0] > 4, lambda it: module.linear(it), lambda it: it.cos(), (features,))
 
 
+def normed_weight(module: Program, features: torch.Tensor) -> Any:
+    """As in the convolutions of speech models."""
+    return features @ torch._weight_norm(module.linear.weight, module.linear.bias[:, None], 0).t()
+
+
 def random_numbers_nobody_reads(module: Program, features: torch.Tensor) -> Any:
     torch.rand(2)
     return torch.rand_like(features)
@@ -191,6 +196,7 @@ PROGRAMS = (
     complex_rotation,
     branch_on_a_tensor,
     branch_on_a_size,
+    normed_weight,
     random_numbers_nobody_reads,
     inputs_and_states_as_results,
 )
