@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from planner.cli.quantities import format_bytes, format_gap, format_seconds
@@ -28,6 +28,8 @@ from planner.plan.plan import Plan, Stage
 BAR_CELLS = 6
 # Enough of a graph's id to name it.
 ID_CHARACTERS = 12
+# Headings of columns that hold ids.
+_IDS = frozenset({"id", "plan", "device"})
 
 
 def plan_table(plan: Plan) -> RenderableType:
@@ -160,8 +162,9 @@ def deployment_table(deployment: Deployment) -> RenderableType:
 
 
 def plain_table(*headings: str, title: str | None = None, caption: str | None = None) -> Table:
+    """Ids are to be copied: where a terminal is narrow, all other columns give way first."""
     return Table(
-        *headings,
+        *(Column(heading, no_wrap=heading in _IDS, overflow="fold") for heading in headings),
         title=title,
         caption=caption,
         box=box.SIMPLE_HEAD,

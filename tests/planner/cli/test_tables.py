@@ -318,6 +318,18 @@ def test_deployments() -> None:
     assert "it died" not in shown(deployment_table(deployment()))
 
 
+def test_ids_are_whole_on_a_narrow_terminal() -> None:
+    plan_id, deployment_id = "plan-0123456789abcdef0123", "dep-fedcba98765432100123"
+    failure = Failure(reason="R", message="a stage died, and what it said takes more than a line " * 3)
+    failed = deployment(id=deployment_id, plan_id=plan_id, state=DeploymentState.FAILED, failure=failure)
+
+    text = shown(deployments_table([failed]), width=80)
+
+    assert plan_id in text
+    assert deployment_id in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_what_changes_between_plans() -> None:
     found = PlanDiff(
         num_nodes=2000,
