@@ -15,11 +15,15 @@ export PYTHONDONTWRITEBYTECODE :=
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/access.proto protos/v1/planner.proto protos/v1/stage_daemon.proto
 
-.PHONY: demo test test-fast test-shuffled test-floor test-without-torch coverage fuzz soak mutants bench survey
+.PHONY: demo train-demo test test-fast test-shuffled test-floor test-without-torch coverage fuzz soak mutants bench survey
 .PHONY: check lint types imports protos protos-check deploy-check lock upgrade clean
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/python -m examples.embed_sentences
+
+# Trains a small GPT over two daemons, and compares the losses with one process's.
+train-demo: $(VENV)/installed.stamp
+	$(BIN)/python -m examples.train_tiny_gpt
 
 # The whole suite, the same examples in the same order each time.
 test: $(VENV)/installed.stamp

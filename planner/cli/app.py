@@ -25,6 +25,7 @@ COMMANDS = {
     "deploy": ("deployment:deploy", "Roll a plan out to its daemons."),
     "deployment": ("deployment:app", "Plans that run, or ran."),
     "run": ("run:run", "Run a file of inputs through a deployment."),
+    "train": ("train:train", "Export, plan and deploy a module, train it, and write its weights down."),
     "stop": ("deployment:stop", "Finish what is in flight, then let go of the devices."),
     "up": (
         "up:up",

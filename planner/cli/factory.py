@@ -19,11 +19,12 @@ def export_from_factory(target: str, name: str | None) -> ExportedModel:
     It returns the module, a tuple of example arguments or a dict of keyword arguments (or one, then the other), and
     optionally the dynamic shapes. Needs torch.
     """
-    module, args, kwargs, dynamic_shapes = _unpack(_call(target), target)
+    module, args, kwargs, dynamic_shapes = _unpack(call_factory(target), target)
     return export(module, args, kwargs, dynamic_shapes=dynamic_shapes, name=name or target.rpartition(":")[2])
 
 
-def _call(target: str) -> Any:
+def call_factory(target: str) -> Any:
+    """What package.module:callable returns. Raises InvalidArgument, saying why, where it cannot be called."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise InvalidArgument(f"{target!r} is neither a path nor package.module:factory")

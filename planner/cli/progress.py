@@ -19,6 +19,7 @@ from rich.progress import (
 
 from planner.cli.output import messages
 from planner.client.records import DeploymentEvent, ProfileProgress, UploadProgress
+from planner.client.training import StepResult
 
 
 @contextmanager
@@ -76,6 +77,20 @@ def batch_bar(num_batches: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=messages()) as progress:
         task = progress.add_task("batches", total=num_batches)
         yield lambda: progress.advance(task)
+
+
+@contextmanager
+def training_bar(num_steps: int) -> Iterator[Callable[[StepResult, float], None]]:
+    """Takes each step's result, and tokens per second so far."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=messages()) as progress:
+        task = progress.add_task("loss", total=num_steps)
+
+        def show(result: StepResult, tokens_per_second: float) -> None:
+            description = f"loss {result.loss:.4f}  {tokens_per_second:.0f} tokens/s  bubble {result.bubble_share:.0%}"
+            progress.update(task, advance=1, description=description)
+
+        yield show
 
 
 @contextmanager

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import torch
+from safetensors.torch import load_file as read_torch_file
 from torch import nn
 
+from examples.tiny_gpt import batches, build
+from planner.cli.__main__ import main
 from planner.client import PlannerClient, export
+from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment
 from planner.client.training import Trainer
 from planner.errors import Conflict, DeploymentFailed, InvalidArgument, StepNotApplied
@@ -113,6 +119,29 @@ def test_two_trainings_at_once_on_the_same_daemons(client: PlannerClient) -> Non
             thread.join()
         if errors:
             raise errors[0]
+
+
+def test_the_command_trains_and_writes_the_weights(
+    cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "weights.safetensors"
+    command = ["train", "examples.tiny_gpt:build", "--data", "examples.tiny_gpt:batches", "--steps", "6", "--seed", "s"]
+    command += ["--optimizer", "adamw:lr=0.003", "--microbatches", "4", "--stages", "2", "--cosine", "1"]
+    command += ["--out", str(target), "--server", cluster.planner_address, "-o", "json"]
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    told = capsys.readouterr()
+    assert not ended.value.code, told.err
+    document = json.loads(told.out)
+    assert (document["steps"], document["num_stages"], len(document["losses"])) == (6, 2, 6)
+    assert document["last_loss"] < document["first_loss"]
+    assert 0 <= document["predicted_bubble_share"] < 1
+    assert document["tokens_per_second"] > 0
+    module = build()[0]
+    module.load_state_dict(read_torch_file(target))
+    with torch.no_grad():
+        loss = module(*next(batches()))
+    assert loss < document["first_loss"]
 
 
 def test_what_cannot_be_a_step_is_refused_and_changes_nothing(client: PlannerClient) -> None:

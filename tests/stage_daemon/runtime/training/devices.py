@@ -6,7 +6,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -131,12 +130,12 @@ def train_on_threads(
     microbatches: int = 4,
     routing: Routing = Routing.DIRECT,
     dynamic_shapes: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
     optimizer: OptimizerSettings = SGD,
     loss: str = "output",
-    folder: Path | None = None,
 ) -> Cluster:
     """`stage_of_node` takes the graph; the output called `loss` is trained on, or the only one."""
-    exported = export(module, args, dynamic_shapes=dynamic_shapes)
+    exported = export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
     graph = exported.graph
     training = Training(schedule=schedule, microbatches=microbatches)
     plan = plan_of(graph, stage_of_node(graph), routing, devices, training=training)

@@ -1,0 +1,179 @@
+"""`train`: a module from a factory, batches from a loader, steps over the daemons, weights into a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+
+from planner.cli.factory import call_factory, export_from_factory
+from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.output import OutputFormat, emit
+from planner.cli.progress import rollout_bars, training_bar, upload_bars
+from planner.cli.tensor_files import as_raw, check_writable, write_tensors
+from planner.client.microbatches import carried
+from planner.client.records import StoredPlan
+from planner.client.training import StepResult, Trainer, cosine, optimizer_from_text
+from planner.errors import InvalidArgument
+from planner.graph.ir import Graph
+from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.plan.options import OptimalMode, PlanOptions
+
+
+def train(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="package.module:factory, as `submit` takes it.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            metavar="LOADER",
+            help="package.module:loader, a callable that returns batches: tuples of arguments, or dicts of named ones.",
+        ),
+    ],
+    steps: Annotated[int, typer.Option("--steps", min=1, help="How many; batches begin anew when they run out.")],
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="sgd, adam, adamw or adafactor with options: adamw:lr=3e-4,eps=1e-8.")
+    ] = "adamw:lr=3e-4",
+    loss: Annotated[
+        str | None, typer.Option("--loss", help="Output to train on; the only scalar one if left out.")
+    ] = None,
+    schedule: Annotated[PipelineSchedule, typer.Option("--schedule")] = PipelineSchedule.ONE_F_ONE_B,
+    microbatches: Annotated[int, typer.Option("--microbatches", min=1, help="Of each batch.")] = 8,
+    stages: Annotated[int, typer.Option("--stages", min=0, help="0: as many as help.")] = 0,
+    clip_norm: Annotated[float | None, typer.Option("--clip-norm", help="Clip gradients to this norm.")] = None,
+    warmup: Annotated[
+        int | None, typer.Option("--cosine", metavar="STEPS", help="Cosine decay, after a warmup of so many steps.")
+    ] = None,
+    seed: Annotated[str, typer.Option("--seed", help="Decides what dropout draws.")] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where to write the weights: .npz or .safetensors.")
+    ] = None,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Export, plan and deploy a module, train it, and write its weights down."""
+    if out is not None:
+        check_writable(out)
+    wanted = optimizer_from_text(optimizer)
+    batches = _batches(data)
+    exported = export_from_factory(source, None)
+    options = PlanOptions(
+        mode=OptimalMode(num_stages=stages),
+        objective=Objective.STEP_TIME,
+        training=Training(schedule=schedule, microbatches=microbatches),
+    )
+    with connect(server) as client:
+        with upload_bars() as on_progress:
+            graph = client.submit(exported, on_progress=on_progress)
+        plan = client.create_plan(graph.id, options)
+        with rollout_bars() as on_event:
+            deployment = client.deploy(plan.id, on_event=on_event)
+        try:
+            with client.train(
+                deployment.id,
+                wanted,
+                loss=loss,
+                clip_norm=clip_norm,
+                schedule=None if warmup is None else cosine(steps, warmup_steps=warmup),
+                seed=seed,
+            ) as trainer:
+                document = _run(trainer, batches, steps)
+                if out is not None:
+                    _write(out, trainer)
+        finally:
+            client.stop(deployment.id)
+    document |= {
+        "plan_id": plan.id,
+        "num_stages": len(plan.stages),
+        "predicted_bubble_share": _predicted_bubble(plan),
+        "path": str(out) if out else None,
+    }
+    emit(document, output, lambda: _table(document))
+
+
+def _batches(target: str) -> Iterable[Any]:
+    found = call_factory(target)
+    if not isinstance(found, Iterable) or isinstance(found, str | bytes):
+        raise InvalidArgument(f"{target} returned {type(found).__name__}, needs batches that can be iterated over")
+    return found
+
+
+def _endless(batches: Iterable[Any]) -> Iterator[Any]:
+    """Begins anew at the end; an iterator that cannot is remembered as it passes."""
+    seen = []
+    for batch in batches:
+        seen.append(batch)
+        yield batch
+    if not seen:
+        raise InvalidArgument("--data: there is no batch")
+    while True:
+        yield from seen
+
+
+def _run(trainer: Trainer, batches: Iterable[Any], steps: int) -> dict[str, Any]:
+    results: list[StepResult] = []
+    num_tokens, started = 0, time.monotonic()
+    with training_bar(steps) as show:
+        for _, batch in zip(range(steps), _endless(batches), strict=False):
+            named = batch if isinstance(batch, dict) else {}
+            arguments = () if named else (batch if isinstance(batch, tuple) else (batch,))
+            results.append(trainer.step(*arguments, **named))
+            num_tokens += _num_tokens(trainer.graph, (*arguments, *named.values()))
+            show(results[-1], num_tokens / (time.monotonic() - started))
+    spent = [result.seconds for result in results]
+    return {
+        "steps": steps,
+        "first_loss": results[0].loss,
+        "last_loss": results[-1].loss,
+        "losses": [result.loss for result in results],
+        "tokens_per_second": num_tokens / sum(spent),
+        "seconds_per_step": sum(spent) / steps,
+        "bubble_share": sum(result.bubble_share * result.seconds for result in results) / sum(spent),
+    }
+
+
+def _num_tokens(graph: Graph, leaves: tuple[Any, ...]) -> int:
+    """Elements of the first input that is integers of two dimensions; rows of the first one where none is."""
+    values = graph.values_by_id()
+    shapes: list[tuple[int, ...]] = [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
+    for shape, (_, value_id) in zip(shapes, carried(graph.inputs), strict=False):
+        dtype = values[value_id].dtype
+        if len(shape) == 2 and dtype is not None and dtype.name.startswith("INT"):
+            return shape[0] * shape[1]
+    return next((shape[0] for shape in shapes if shape), 1)
+
+
+def _write(path: Path, trainer: Trainer) -> None:
+    values = trainer.graph.values_by_id()
+    dtypes = {state.name: values[state.value_id].dtype for state in trainer.graph.states}
+    tensors = {}
+    for name, tensor in trainer.state_dict().items():
+        dtype = dtypes[name]
+        assert dtype is not None
+        tensors[name] = as_raw(name, tensor, dtype)
+    write_tensors(path, tensors)
+
+
+def _predicted_bubble(plan: StoredPlan) -> float:
+    from planner.schedule.simulate import simulate
+    from planner.schedule.training import training_schedule
+
+    schedule = training_schedule(plan)
+    return simulate(plan, schedule, microbatches=schedule.microbatches).bubble_share
+
+
+def _table(document: dict[str, Any]) -> RenderableType:
+    table = Table("", "", box=box.SIMPLE, show_header=False)
+    table.add_row("loss", f"{document['first_loss']:.4f} to {document['last_loss']:.4f} in {document['steps']} steps")
+    table.add_row("tokens per second", f"{document['tokens_per_second']:.0f}")
+    table.add_row("seconds per step", f"{document['seconds_per_step']:.4f}")
+    predicted = document["predicted_bubble_share"]
+    table.add_row("bubble share", f"{document['bubble_share']:.1%} measured, {predicted:.1%} predicted")
+    table.add_row("weights", document["path"] or "not kept (--out FILE keeps them)")
+    return table
