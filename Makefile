@@ -79,6 +79,7 @@ bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.plan_llama_70b
 	$(BIN)/python -m benchmarks.plan_growth
 	$(BIN)/python -m benchmarks.answer_while_planning
+	$(BIN)/python -m benchmarks.calls_over_tls
 	$(BIN)/python -m benchmarks.predicted_stage_times
 	$(BIN)/python -m benchmarks.export_llama_70b
 	$(BIN)/python -m benchmarks.training_schedules
