@@ -2,7 +2,7 @@
 
 | search | finds | proves |
 |---|---|---|
-| arithmetic | | work divided at will; what runs in turn; all states spread evenly |
+| arithmetic | | work divided at will; what runs in turn; all states spread evenly; a pipeline that fills and drains |
 | paths, by arithmetic | | transfers that no device is spared |
 | single devices | the whole program on one | |
 | the program order | segments, exact over that order | all orders, if there is no other |
@@ -25,16 +25,19 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+
 from planner.errors import Infeasible
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.latency import block_bound, serial_bound
+from planner.partition.bounds.step_time import fill_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, path_bound, work_bound
 from planner.partition.infeasible import memory_shortage
 from planner.partition.list_scheduling import offer_schedules
 from planner.partition.modes.balanced import check_num_stages
-from planner.partition.objective import Objective
-from planner.partition.ordered.least_bottleneck import least_bottleneck
+from planner.partition.objective import Objective, PipelineSchedule
+from planner.partition.ordered.least_bottleneck import OrderedPlan, least_bottleneck
 from planner.partition.ordered.objectives import offer_ordered
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.portfolio.cut_search import climb
@@ -147,7 +150,11 @@ def _arithmetic(found: Portfolio, bundles: Bundles, *, recomputes: bool = False)
         turns = microbatches if objective is Objective.STEP_TIME else 1
         found.prove(work_bound(problem) * turns)
         if not found.has_copies:
-            found.prove(largest_bundle_bound(problem, bundles) * turns)
+            largest = largest_bundle_bound(problem, bundles)
+            found.prove(largest * turns)
+            if objective is Objective.STEP_TIME and not (found.request.free or recomputes):
+                busiest = max(work_bound(problem), largest)
+                found.prove(fill_bound(problem, bundles, busiest, found.request.num_stages))
 
 
 def _program_order(found: Portfolio, bundles: Bundles) -> None:
@@ -159,6 +166,26 @@ def _program_order(found: Portfolio, bundles: Bundles) -> None:
     found.offer(contiguous(problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
     if only_one and request.objective is Objective.THROUGHPUT and not found.has_copies:
         found.prove(layout.lower_bound_seconds)
+    if only_one and request.objective is Objective.STEP_TIME and not (found.has_copies or request.free):
+        _busiest_in_memory(found, bundles, layout)
+
+
+def _busiest_in_memory(found: Portfolio, bundles: Bundles, layout: OrderedPlan) -> None:
+    """What memory and messages make of the busiest device, and the pipeline filled and drained around it.
+
+    The best order makes do with less memory than these stages are sought for.
+    """
+    problem, num_stages = found.problem, found.request.num_stages
+    assert problem.training is not None
+    if problem.training.schedule is PipelineSchedule.BEST:
+        return
+    found.prove(layout.lower_bound_seconds * problem.training.microbatches)
+    nothing = np.zeros_like(problem.link_latency_seconds)
+    computing = least_bottleneck(
+        replace(problem, link_latency_seconds=nothing, link_seconds_per_byte=nothing), num_stages
+    )
+    if computing is not None:
+        found.prove(fill_bound(problem, bundles, computing.lower_bound_seconds, num_stages))
 
 
 def _is_chain(bundles: Bundles) -> bool:

@@ -1,0 +1,95 @@
+"""The bound on a training step with the pipeline filled and drained, against every assignment of small programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.partition.bounds.step_time import fill_bound
+from planner.partition.bounds.work import largest_bundle_bound, work_bound
+from planner.partition.evaluate import evaluate
+from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
+from planner.partition.portfolio.program_orders import bundles_of
+from planner.partition.problem import PartitionProblem
+from tests.planner.partition.exact import all_contiguous, every_assignment, least
+from tests.planner.partition.problems import chain
+from tests.random_examples import random_seeds
+
+
+def trained(seconds: list[list[float]], training: Training, **more: object) -> PartitionProblem:
+    """Gradients come back for what nodes make."""
+    problem = chain(seconds, training=training, **more)
+    made = np.arange(problem.num_values) >= problem.num_values - problem.num_nodes
+    return replace(
+        problem,
+        node_has_gradient=np.ones(problem.num_nodes, dtype=np.bool_),
+        value_gradient_bytes=np.where(made, problem.value_bytes, 0),
+    )
+
+
+def bound_of(problem: PartitionProblem, num_stages: int = 0) -> float:
+    bundles = bundles_of(problem)
+    return fill_bound(problem, bundles, max(work_bound(problem), largest_bundle_bound(problem, bundles)), num_stages)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(40))
+def test_it_is_never_above_the_optimum(seed: int) -> None:
+    """Chains and programs with skips and branches; equal devices and several kinds."""
+    rng = np.random.default_rng(seed)
+    devices, nodes = int(rng.integers(1, 4)), int(rng.integers(2, 6))
+    speeds = rng.choice([1.0, 1.5, 3.0], devices) if seed % 2 else np.ones(devices)
+    own = rng.uniform(0.5, 2.0, nodes)
+    training = Training(
+        schedule=(*NAMED_SCHEDULES, PipelineSchedule.BEST)[seed % 6],
+        microbatches=int(rng.integers(1, 13)),
+        backward_ratio=float(rng.choice([1.0, 2.0])),
+    )
+    more = {"reads": [[0], *(_reads(rng, node) for node in range(1, nodes))]} if seed % 3 == 0 else {}
+    problem = trained([list(own * speed) for speed in speeds], training, latency=float(rng.choice([0, 0.5])), **more)
+    stages = int(rng.integers(1, devices + 1)) if seed % 5 == 0 and nodes >= devices else 0
+    every = [one for one in every_assignment(problem) if stages in (0, one.num_stages)]
+    assert bound_of(problem, stages) <= least(problem, Objective.STEP_TIME, every) * (1 + 1e-9)
+
+
+def _reads(rng: np.random.Generator, node: int) -> list[int]:
+    """Of an earlier value, and of the last one more often than not."""
+    return sorted({int(rng.integers(1, node + 1)), *([node] if rng.random() < 0.6 else [])})
+
+
+@pytest.mark.parametrize("schedule", [PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B])
+@pytest.mark.parametrize("microbatches", [8, 16])
+def test_equal_stages_of_an_even_chain_are_proven(schedule: PipelineSchedule, microbatches: int) -> None:
+    """Twelve equal nodes on four devices: (m + S - 1) times a stage, where the work alone says m."""
+    problem = trained([[1.0] * 12] * 4, Training(schedule=schedule, microbatches=microbatches))
+    even = next(one for one in all_contiguous(problem, 4) if np.bincount(one.stage_of_node).tolist() == [3] * 4)
+    step = evaluate(problem, even).step_seconds
+    assert step == (microbatches + 3) * 9
+    assert bound_of(problem, 4) == pytest.approx(step, rel=1e-6)
+
+
+def test_work_beside_the_path_needs_no_place_before_it() -> None:
+    """Two branches that a device each may run: nothing fills before either."""
+    training = Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=8)
+    apart = trained([[1.0, 1.0]] * 2, training, reads=[[0], [0]])
+    in_turn = trained([[1.0, 1.0]] * 2, training)
+    assert bound_of(apart) <= 8 * 3 * (1 + 1e-9)
+    assert bound_of(in_turn) > 8 * 3 * 1.05
+
+
+def test_frozen_nodes_send_nothing_back() -> None:
+    problem = trained([[1.0] * 4] * 2, Training(microbatches=4))
+    frozen = replace(
+        problem,
+        node_has_gradient=np.array([False, False, True, True]),
+        value_gradient_bytes=np.where(np.arange(problem.num_values) >= 3, problem.value_gradient_bytes, 0),
+    )
+    best = least(frozen, Objective.STEP_TIME, every_assignment(frozen))
+    assert bound_of(frozen) <= best * (1 + 1e-9)
+
+
+def test_one_device_has_all_the_work() -> None:
+    problem = trained([[1.0, 2.0]], Training(microbatches=3))
+    assert bound_of(problem) == pytest.approx(3 * 9, rel=1e-6)
