@@ -17,13 +17,14 @@ from planner.partition.describe import describe_node
 from planner.partition.evaluate import evaluate, objective_value, with_best_order
 from planner.partition.from_graph import problem_from_graph
 from planner.partition.next_best import NextBestCut, next_best_cuts
+from planner.partition.one_device import fastest_alone
 from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
 from planner.plan.assignment import assignment_of
 from planner.plan.build import build_plan
 from planner.plan.dimensions import chosen_symbol_values, settings_of
-from planner.plan.explain import CutAlternative, explain
+from planner.plan.explain import Alone, CutAlternative, explain
 from planner.plan.options import AotBasedMode, BalancedMode, CutMode, OptimalMode, PlanOptions, Routing
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
@@ -130,7 +131,14 @@ def explain_plan(
     assignment, objective = assignment_of(plan), plan.options.objective
     value = objective_value(evaluate(problem, assignment), objective)
     found = next_best_cuts(problem, assignment, lambda evaluation: objective_value(evaluation, objective))
-    return explain(plan, [_alternative(problem, cut, value) for cut in found])
+    return explain(plan, [_alternative(problem, cut, value) for cut in found], _alone(problem))
+
+
+def _alone(problem: PartitionProblem) -> Alone | None:
+    fastest = fastest_alone(problem) if problem.training else None
+    if fastest is None:
+        return None
+    return Alone(device_id=problem.labels.devices[fastest.device], step_seconds=fastest.step_seconds)
 
 
 def _alternative(problem: PartitionProblem, cut: NextBestCut, value: float) -> CutAlternative:

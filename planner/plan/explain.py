@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from planner.partition.describe import describe_bytes, describe_seconds
 from planner.partition.objective import Objective
+from planner.plan.options import OptimalMode
 from planner.plan.plan import Plan, Stage, StageEdge
 
 
@@ -23,11 +24,20 @@ class CutAlternative:
     change: float
 
 
-def explain(plan: Plan, alternatives: Sequence[CutAlternative] = ()) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """The device that would be fastest with the whole program on it, and what a training step takes there."""
+
+    device_id: str
+    step_seconds: float
+
+
+def explain(plan: Plan, alternatives: Sequence[CutAlternative] = (), alone: Alone | None = None) -> tuple[str, ...]:
     """Lines to print: the plan, each stage with the edges that leave it, states held twice."""
     next_best = {alternative.cut_index: alternative for alternative in alternatives}
     return (
         *_headline(plan),
+        *_pipelining(plan, alone),
         *(line for stage in plan.stages for line in _stage(plan, stage, next_best)),
         *_ties(plan),
     )
@@ -55,6 +65,22 @@ def _headline(plan: Plan) -> Iterator[str]:
             f"objective {objective.value}: no plan that the mode allows does better than "
             f"{_BOUNDS[objective](plan.lower_bound_seconds)}; this one is {_closeness(plan)}"
         )
+
+
+def _pipelining(plan: Plan, alone: Alone | None) -> Iterator[str]:
+    """Whether bubbles and messages leave anything of what several devices are for."""
+    if plan.step_seconds is None or alone is None:
+        return
+    if len(plan.stages) == 1:
+        was_searched = plan.options.mode.name == OptimalMode.name and plan.options.objective is Objective.STEP_TIME
+        if was_searched and len(plan.inventory.devices) > len(plan.stages[0].device_ids):
+            yield f"do not pipeline: no stages on the {len(plan.inventory.devices)} devices were found that take less"
+        return
+    taken = f"{alone.device_id} holds the whole program and takes {describe_seconds(alone.step_seconds)} for a step"
+    if alone.step_seconds <= plan.step_seconds:
+        yield f"do not pipeline: {taken}, no more than these {len(plan.stages)} stages"
+    else:
+        yield f"{taken}: the pipeline is {alone.step_seconds / plan.step_seconds:.2f} times as fast"
 
 
 def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) -> Iterator[str]:
