@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
 from torch.autograd.function import _SingleLevelFunction
 from torch.export import ExportedProgram
@@ -26,6 +27,7 @@ def capture(
     """The raw program in the training IR. Raises UnsupportedModule."""
     what = type(module).__name__
     _refuse_ambient_autocast(what)
+    _refuse_one_tensor_twice(what, (args, kwargs))
     try:
         with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module):
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
@@ -48,6 +50,22 @@ def _refuse_ambient_autocast(what: str) -> None:
             raise UnsupportedModule(
                 f"{what}: autocast is on around export and would be lost; open it inside the module's forward"
             )
+
+
+def _refuse_one_tensor_twice(what: str, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    """torch.export takes both for one input, so that the graph would read the first wherever it should the second."""
+    seen: dict[int, str] = {}
+    for kind, given in zip(("args", "kwargs"), inputs, strict=True):
+        for path, leaf in pytree.tree_leaves_with_path(given):
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            name = kind + pytree.keystr(path)
+            if id(leaf) in seen:
+                raise UnsupportedModule(
+                    f"{what}: the example inputs {seen[id(leaf)]} and {name} are one tensor, which torch.export takes "
+                    "for one input; clone() it for the second"
+                )
+            seen[id(leaf)] = name
 
 
 def _custom_functions(module: nn.Module) -> contextlib.AbstractContextManager[None]:
