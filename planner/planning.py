@@ -11,6 +11,7 @@ from planner.cost.inventory import Inventory
 from planner.cost.measured import MeasuredTimes
 from planner.cost.roofline import NodeCosts, node_costs
 from planner.errors import GraphError, InventoryError, OptionsError
+from planner.graph.bounds import shown
 from planner.graph.check import check_graph
 from planner.graph.ir import Graph
 from planner.partition.describe import describe_node
@@ -103,7 +104,19 @@ def partition_problem(
     return _problem(graph, plan_costs(graph, inventory, options, measured, calibrations), inventory, options)
 
 
+def _check_trainable(graph: Graph) -> None:
+    if graph.custom_backwards:
+        raise OptionsError(
+            f"graph {shown(graph.name)} cannot be trained: it has the forward of {shown(graph.custom_backwards[0])}, a "
+            "custom torch.autograd.Function, and not its backward; write the function with torch's own operators and "
+            "export the module again",
+            function=graph.custom_backwards[0][:200],
+        )
+
+
 def _problem(graph: Graph, costs: NodeCosts, inventory: Inventory, options: PlanOptions) -> PartitionProblem:
+    if options.training is not None:
+        _check_trainable(graph)
     return problem_from_graph(
         graph,
         costs,

@@ -283,7 +283,10 @@ PyTree = TreeLeaf | TreeNone | TreeList | TreeTuple | TreeDict | TreeObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A program, or one stage of it. Nodes stand in program order: each reads only what stands before it."""
+    """A program, or one stage of it. Nodes stand in program order: each reads only what stands before it.
+
+    `custom_backwards`: autograd functions of which the forward is here and the backward is not; it cannot be trained.
+    """
 
     torch_version: str
     name: str
@@ -297,6 +300,7 @@ class Graph:
     input_tree: PyTree = TreeLeaf()
     output_tree: PyTree = TreeLeaf()
     training: bool = False
+    custom_backwards: tuple[str, ...] = ()
 
     def values_by_id(self) -> dict[int, Value]:
         return {value.id: value for value in self.values}

@@ -197,6 +197,7 @@ class Graph(google.protobuf.message.Message):
     INPUT_TREE_FIELD_NUMBER: builtins.int
     OUTPUT_TREE_FIELD_NUMBER: builtins.int
     TRAINING_FIELD_NUMBER: builtins.int
+    CUSTOM_BACKWARDS_FIELD_NUMBER: builtins.int
     schema_version: builtins.int
     """The only version so far is 1."""
     torch_version: builtins.str
@@ -247,6 +248,12 @@ class Graph(google.protobuf.message.Message):
 
     @property
     def output_tree(self) -> Global___PyTree: ...
+    @property
+    def custom_backwards(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Custom autograd functions, by name, whose forward is in the graph and whose backward is not: a graph with any cannot
+        be trained.
+        """
+
     def __init__(
         self,
         *,
@@ -266,9 +273,10 @@ class Graph(google.protobuf.message.Message):
         input_tree: Global___PyTree | None = ...,
         output_tree: Global___PyTree | None = ...,
         training: builtins.bool = ...,
+        custom_backwards: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["input_tree", b"input_tree", "output_tree", b"output_tree"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["contexts", b"contexts", "input_tree", b"input_tree", "inputs", b"inputs", "module_paths", b"module_paths", "name", b"name", "nodes", b"nodes", "operators", b"operators", "output_tree", b"output_tree", "outputs", b"outputs", "schema_version", b"schema_version", "states", b"states", "subgraphs", b"subgraphs", "symbols", b"symbols", "torch_version", b"torch_version", "training", b"training", "values", b"values"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["contexts", b"contexts", "custom_backwards", b"custom_backwards", "input_tree", b"input_tree", "inputs", b"inputs", "module_paths", b"module_paths", "name", b"name", "nodes", b"nodes", "operators", b"operators", "output_tree", b"output_tree", "outputs", b"outputs", "schema_version", b"schema_version", "states", b"states", "subgraphs", b"subgraphs", "symbols", b"symbols", "torch_version", b"torch_version", "training", b"training", "values", b"values"]) -> None: ...
 
 Global___Graph: typing_extensions.TypeAlias = Graph
 

@@ -101,6 +101,13 @@ def test_empty_graph_is_refused() -> None:
         make_plan(Graph(torch_version="2.13", name="void"), "id", inventory(1), PlanOptions(mode=SizeBasedMode()))
 
 
+def test_a_graph_without_the_backward_of_a_function_is_planned_and_not_trained() -> None:
+    graph = replace(random_graph(1, 8), custom_backwards=("experiments.Rounded",))
+    assert make_plan(graph, "graph", inventory_of(2), PlanOptions()).stages
+    with pytest.raises(OptionsError, match=r"cannot be trained: it has the forward of 'experiments.Rounded'"):
+        make_plan(graph, "graph", inventory_of(2), PlanOptions(training=Training()))
+
+
 def test_empty_inventory_is_refused() -> None:
     with pytest.raises(InventoryError, match="no devices"):
         make_plan(random_graph(0, 5), "id", Inventory(devices=()), PlanOptions(mode=SizeBasedMode()))

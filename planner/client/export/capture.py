@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,16 +22,25 @@ from planner.errors import UnsupportedModule
 _ADVICE = "The error above occurred when calling torch.export.export"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Captured:
+    """The raw program in the training IR. `custom_backwards` are custom functions of which it has the forward alone."""
+
+    program: ExportedProgram
+    custom_backwards: tuple[str, ...]
+
+
 def capture(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, strict: bool
-) -> ExportedProgram:
-    """The raw program in the training IR. Raises UnsupportedModule."""
+) -> Captured:
+    """Raises UnsupportedModule."""
     what = type(module).__name__
     _refuse_ambient_autocast(what)
     _refuse_one_tensor_twice(what, (args, kwargs))
     try:
-        with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module):
-            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+        with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module) as called:
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+        return Captured(program=program, custom_backwards=tuple(called))
     except UnsupportedModule:
         raise
     except GuardOnDataDependentSymNode as error:
@@ -68,32 +78,33 @@ def _refuse_one_tensor_twice(what: str, inputs: tuple[tuple[Any, ...], dict[str,
             seen[id(leaf)] = name
 
 
-def _custom_functions(module: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """In evaluation the forward of a torch.autograd.Function is all that matters, and torch.export inlines it."""
-    training = any(part.training for part in module.modules())
-    return _refuse_custom_functions(type(module).__name__) if training else contextlib.nullcontext()
-
-
 @contextlib.contextmanager
-def _refuse_custom_functions(what: str) -> Iterator[None]:
-    """While a module is captured, calling a torch.autograd.Function says that it cannot be carried."""
+def _custom_functions(module: nn.Module) -> Iterator[dict[str, None]]:
+    """While a module is captured, the custom torch.autograd.Functions that it calls, by name.
 
-    exporting = threading.get_ident()
+    In evaluation their forward is all that matters, and torch.export inlines it; in training the first is refused.
+    """
+    what, exporting = type(module).__name__, threading.get_ident()
+    training = any(part.training for part in module.modules())
+    called: dict[str, None] = {}
 
-    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls.__module__.startswith("torch.") or threading.get_ident() != exporting:
-            return super(_SingleLevelFunction, cls).apply(*args, **kwargs)  # type: ignore[misc]
-        raise UnsupportedModule(
-            f"{what}: calls {cls.__module__}.{cls.__qualname__}, a custom torch.autograd.Function, whose backward is "
-            "Python code that a graph cannot hold; call eval() on the module to export what it computes, or write its "
-            "forward with torch's own operators"
-        )
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch.") and threading.get_ident() == exporting:
+            name = f"{cls.__module__}.{cls.__qualname__}"
+            if training:
+                raise UnsupportedModule(
+                    f"{what}: calls {name}, a custom torch.autograd.Function, whose backward is Python code that a "
+                    "graph cannot hold; call eval() on the module to export what it computes, or write its forward "
+                    "with torch's own operators"
+                )
+            called[name] = None
+        return super(_SingleLevelFunction, cls).apply(*args, **kwargs)  # type: ignore[misc]
 
     # Below Function.apply, which a module may have taken hold of before: `double = Doubling.apply`.
     below: Any = _SingleLevelFunction
-    below.apply = classmethod(refuse)
+    below.apply = classmethod(apply)
     try:
-        yield
+        yield called
     finally:
         del below.apply
 

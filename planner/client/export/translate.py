@@ -40,7 +40,8 @@ def translate(
     for index, leaf in enumerate(tree_leaves((args, kwargs))):
         if isinstance(leaf, torch.Tensor):
             check_tensor(leaf, f"input {index}")
-    program = capture(module, args, kwargs, dynamic_shapes, strict)
+    captured = capture(module, args, kwargs, dynamic_shapes, strict)
+    program = captured.program
     canonicalise(program.graph_module)
     states = captured_states(program)
     fakes = [node.meta.get("val") for node in _inputs(program)]
@@ -64,6 +65,7 @@ def translate(
         input_tree=input_tree,
         output_tree=output_tree,
         training=module.training,
+        custom_backwards=captured.custom_backwards,
     )
     check_graph(graph)
     return ExportedModel(graph=graph, tensors=_stored(states))

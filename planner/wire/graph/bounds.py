@@ -26,7 +26,7 @@ def check_sizes(message: graph_pb2.Graph, depth: int) -> None:
     check_count("subgraphs", len(message.subgraphs), bounds.MAX_TOTAL_SUBGRAPHS)
     check_count("inputs", len(message.inputs), bounds.MAX_INPUTS)
     check_count("outputs", len(message.outputs), bounds.MAX_INPUTS)
-    for table in ("operators", "contexts", "module_paths"):
+    for table in ("operators", "contexts", "module_paths", "custom_backwards"):
         check_count(table, len(getattr(message, table)), MAX_TABLE_ENTRIES)
 
 

@@ -56,6 +56,7 @@ def graph_from_proto(message: graph_pb2.Graph, depth: int = 0) -> Graph:
         input_tree=tree_from_proto(message.input_tree),
         output_tree=tree_from_proto(message.output_tree),
         training=message.training,
+        custom_backwards=tuple(message.custom_backwards),
     )
 
 

@@ -51,6 +51,7 @@ def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
         input_tree=tree_to_proto(graph.input_tree),
         output_tree=tree_to_proto(graph.output_tree),
         training=graph.training,
+        custom_backwards=graph.custom_backwards,
     )
 
 

@@ -190,6 +190,7 @@ def graphs(**parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Graph]:
         input_tree=TREES,
         output_tree=TREES,
         training=st.booleans(),
+        custom_backwards=several(NAMES),
         **parts,
     )
 

@@ -131,6 +131,13 @@ def custom_function(module: Program, features: torch.Tensor) -> Any:
     return RoundedWithAGradient.apply(module.linear(features), 8)
 
 
+def test_the_graph_remembers_functions_whose_backward_it_lacks() -> None:
+    module = Program(custom_function).eval()
+    graph = export(module, (torch.ones(3, 4),)).graph
+    assert graph.custom_backwards == (f"{__name__}.RoundedWithAGradient",)
+    assert not export(Program(constants).eval(), (torch.ones(3, 4),)).graph.custom_backwards
+
+
 def results_in_several_pieces(module: Program, features: torch.Tensor) -> Any:
     left, right = features.chunk(2, 1)
     return torch.stack(features.unbind(1)), left, right, features.topk(2), features.max(1)
