@@ -63,6 +63,7 @@ class Supervisor:
 
         Raises Conflict where this generation of the deployment, or a later one, is here already.
         """
+        self._check_may_load(request)
         await self.release(request.deployment_id, 0.0, request.generation - 1)
         hosted = self._host(request)
         wanted = stage_daemon_pb2.LoadStagesRequest()
@@ -163,11 +164,15 @@ class Supervisor:
             self._empty.set()
         self.changed.set()
 
-    def _host(self, request: stage_daemon_pb2.LoadStagesRequest) -> HostedDeployment:
+    def _check_may_load(self, request: stage_daemon_pb2.LoadStagesRequest) -> None:
         if self._leaving:
             raise Conflict(f"the daemon of {self.device_id} is shutting down", device_id=self.device_id)
         if not request.deployment_id or not request.stages:
             raise InvalidRequest("LoadStages needs a deployment_id and at least one stage")
+
+    def _host(self, request: stage_daemon_pb2.LoadStagesRequest) -> HostedDeployment:
+        # The release before it takes its time, and the daemon may be asked to leave meanwhile.
+        self._check_may_load(request)
         present = self._hosted.get(request.deployment_id)
         if present is not None and not (present.life.phase.ended and present.life.generation < request.generation):
             raise Conflict(

@@ -19,9 +19,11 @@ import torch
 from safetensors.torch import load_file as read_torch_file
 from torch import nn
 
+from access.tickets import TICKET_KEY
 from examples.tiny_gpt import batches, build
 from planner.cli.__main__ import main
 from planner.client import PlannerClient, export
+from planner.client.access import TicketHolder
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment
 from planner.client.training import Trainer
@@ -172,11 +174,12 @@ def test_a_plan_for_inference_does_not_train(client: PlannerClient) -> None:
     with deployed(client, Tied(), tokens(4, 0), None) as [deployment]:
         with pytest.raises(Conflict, match="of a plan for inference"):
             client.train(deployment.id, "sgd:lr=0.1")
+        ticket = TicketHolder(client._connection, deployment.id).ticket()
         with grpc.insecure_channel(deployment.stages[0].daemon_address) as channel:
             opened = stage_daemon_pb2.OpenTraining(deployment_id=deployment.id)
             stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
             with pytest.raises(grpc.RpcError, match="is for inference"):
-                list(stub.Train(iter([stage_daemon_pb2.TrainRequest(open=opened)])))
+                list(stub.Train(iter([stage_daemon_pb2.TrainRequest(open=opened)]), metadata=((TICKET_KEY, ticket),)))
 
 
 def test_a_worker_that_dies_ends_the_step_and_is_named(client: PlannerClient) -> None:

@@ -92,8 +92,9 @@ async def test_a_signal_ends_it_even_where_it_was_ignored(
     ("arguments", "told"),
     [
         (["--database-url", "mysql://x/y"], "mysql"),
-        (["--listen", "nowhere"], "cannot listen on nowhere"),
-        (["--metrics-listen", "nowhere"], "host:port"),
+        (["--listen", "127.0.0.1:none"], "cannot listen on 127.0.0.1:none"),
+        (["--metrics-listen", "127.0.0.1:none"], "host:port"),
+        (["--listen", "0.0.0.0:0"], "--insecure-plaintext-beyond-loopback"),
     ],
 )
 def test_what_keeps_it_from_starting_ends_with_one_line(

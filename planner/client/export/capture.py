@@ -36,7 +36,7 @@ def capture(
     """Raises UnsupportedModule."""
     what = type(module).__name__
     _refuse_ambient_autocast(what)
-    _refuse_one_tensor_twice(what, (args, kwargs))
+    args, kwargs = _distinct((args, kwargs))
     try:
         with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module) as called:
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
@@ -62,20 +62,20 @@ def _refuse_ambient_autocast(what: str) -> None:
             )
 
 
-def _refuse_one_tensor_twice(what: str, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
-    """torch.export takes both for one input, so that the graph would read the first wherever it should the second."""
-    seen: dict[int, str] = {}
-    for kind, given in zip(("args", "kwargs"), inputs, strict=True):
-        for path, leaf in pytree.tree_leaves_with_path(given):
-            if not isinstance(leaf, torch.Tensor):
-                continue
-            name = kind + pytree.keystr(path)
-            if id(leaf) in seen:
-                raise UnsupportedModule(
-                    f"{what}: the example inputs {seen[id(leaf)]} and {name} are one tensor, which torch.export takes "
-                    "for one input; clone() it for the second"
-                )
-            seen[id(leaf)] = name
+def _distinct(inputs: Any) -> Any:
+    """A tensor that stands for two inputs is cloned for the second.
+
+    torch.export takes both for one: its program would read the second wherever the module reads the first.
+    """
+    seen: set[int] = set()
+
+    def distinct(leaf: torch.Tensor) -> torch.Tensor:
+        if id(leaf) in seen:
+            return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        seen.add(id(leaf))
+        return leaf
+
+    return pytree.tree_map_only(torch.Tensor, distinct, inputs)
 
 
 @contextlib.contextmanager

@@ -31,9 +31,11 @@ STATUSES = {
     errors.ResourceExhausted: 6,
     errors.Corrupt: 4,
     errors.Unavailable: 7,
+    errors.NotLeading: 7,
     errors.PlanInvariantError: 1,
     errors.DeploymentFailed: 8,
     errors.MicrobatchFailed: 8,
+    errors.StepNotApplied: 8,
     errors.Cancelled: 130,
 }
 

@@ -131,6 +131,19 @@ def custom_function(module: Program, features: torch.Tensor) -> Any:
     return RoundedWithAGradient.apply(module.linear(features), 8)
 
 
+class Difference(nn.Module):
+    def forward(self, x: torch.Tensor, pair: dict[str, torch.Tensor]) -> torch.Tensor:
+        return x - 2 * pair["y"]
+
+
+def test_one_example_tensor_for_two_inputs_is_two_inputs(tmp_path: Path) -> None:
+    """torch.export gives a program that reads the second input wherever the module reads the first."""
+    x, y = torch.randn(3), torch.randn(3)
+    exported = export(Difference(), (x,), {"pair": {"y": x}})
+    batch = Batch(args=(x,), kwargs={"pair": {"y": y}})
+    assert_bitwise_equal(run_program(exported, reload(exported, tmp_path), batch), x - 2 * y)
+
+
 def test_the_graph_remembers_functions_whose_backward_it_lacks() -> None:
     module = Program(custom_function).eval()
     graph = export(module, (torch.ones(3, 4),)).graph

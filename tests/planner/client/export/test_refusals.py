@@ -105,19 +105,6 @@ def test_a_parameter_of_another_class_is_refused() -> None:
         export(module, (torch.ones(3, 4),))
 
 
-def test_one_tensor_for_two_inputs_is_refused() -> None:
-    """torch.export gives a program that reads the second input wherever the module reads the first."""
-
-    class Difference(nn.Module):
-        def forward(self, x: torch.Tensor, pair: dict[str, torch.Tensor]) -> torch.Tensor:
-            return x - 2 * pair["y"]
-
-    x = torch.randn(3)
-    with pytest.raises(UnsupportedModule, match=r"args\[0\] and kwargs\['pair'\]\['y'\] are one tensor.*clone"):
-        export(Difference(), (x,), {"pair": {"y": x}})
-    export(Difference(), (x,), {"pair": {"y": x.clone()}})
-
-
 def test_autocast_around_the_call_is_refused() -> None:
     with torch.autocast("cpu"), pytest.raises(UnsupportedModule, match="inside the module's forward"):
         export(nn.Linear(4, 4), (torch.ones(3, 4),))

@@ -5,6 +5,7 @@ from hypothesis import given
 
 from planner.partition.assignment import contiguous
 from planner.partition.evaluate import evaluate
+from planner.partition.objective import PipelineSchedule
 from planner.partition.ordered.segments import Segments
 from planner.partition.problem import PartitionProblem
 from planner.partition.traffic import traffic
@@ -42,8 +43,10 @@ def test_rows_equal_evaluate(problem: PartitionProblem) -> None:
             if problem.training is None:
                 continue
             assert row.trained_bytes[at] == found.gradient_bytes + found.optimizer_bytes
-            kept = kept_microbatches(problem.training, count, stage)
-            assert kept * row.saved_bytes[at] == found.saved_bytes
-            assert row.peak_bytes[at] >= found.peak_bytes
+            # The best order keeps what memory there is for, and is not known before the stages are.
+            if problem.training.schedule is not PipelineSchedule.BEST:
+                kept = kept_microbatches(problem.training, count, stage)
+                assert kept * row.saved_bytes[at] == found.saved_bytes
+                assert row.peak_bytes[at] >= found.peak_bytes
             assert row.gradients_returned_bytes[at] == problem.value_gradient_bytes[arriving].sum()
             assert row.gradients_awaited_bytes[at] == problem.value_gradient_bytes[departing].sum()

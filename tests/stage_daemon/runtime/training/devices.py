@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import Routing
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
+from planner.schedule.reschedule import with_training
 from planner.store.deployment_records import Deployment, DeploymentState, StagePlacement
 from planner.wire.graph import graph_to_bytes
 from stage_daemon.loader.load import StageProgram
@@ -137,8 +138,11 @@ def train_on_threads(
     """`stage_of_node` takes the graph; the output called `loss` is trained on, or the only one."""
     exported = export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
     graph = exported.graph
-    training = Training(schedule=schedule, microbatches=microbatches)
+    # The best order is searched on what a plan for another schedule says.
+    planned = PipelineSchedule.ONE_F_ONE_B if schedule is PipelineSchedule.BEST else schedule
+    training = Training(schedule=planned, microbatches=microbatches)
     plan = plan_of(graph, stage_of_node(graph), routing, devices, training=training)
+    plan = with_training(plan, replace(training, schedule=schedule))
     requests = connect_requests(deployment_of(plan), plan, graph, edge_seconds=WAIT_SECONDS)
     outputs = {output.name: output.content.value_id for output in graph.outputs}  # type: ignore[union-attr]
     loss_id = outputs.get(loss, next(iter(outputs.values())))
