@@ -15,6 +15,9 @@ from protos.v1 import access_pb2
 
 # A ticket is renewed when so much of its time is left, where the planner answers.
 RENEW_BEFORE = timedelta(minutes=10)
+# A planner that stands still holds up nobody who has a ticket.
+RENEW_SECONDS = 1.0
+ASK_AGAIN = timedelta(seconds=10)
 
 
 class AccessCalls:
@@ -43,28 +46,39 @@ class AccessCalls:
 
 
 class TicketHolder:
-    """A deployment's ticket, renewed in time. Threads may share it."""
+    """A deployment's ticket, asked for at once and renewed in time. Threads may share it.
+
+    Raises Unavailable where no planner answers at first; later the ticket that is there serves as long as it is valid.
+    """
 
     def __init__(self, connection: Connection, deployment_id: str) -> None:
         self._connection = connection
         self._request = access_pb2.CreateTicketRequest(deployment_id=deployment_id)
         self._lock = threading.Lock()
+        self._expires_at = self._renew_at = datetime.min.replace(tzinfo=UTC)
         self._ticket = ""
-        self._expires_at = datetime.min.replace(tzinfo=UTC)
+        self.ticket()
 
     def ticket(self) -> str:
-        """While no planner answers, the one that is still valid."""
         with self._lock:
             now = datetime.now(UTC)
-            if now + RENEW_BEFORE > self._expires_at:
-                try:
-                    answer = self._connection.call(self._connection.access_stub.CreateTicket, self._request)
-                except Unavailable:
-                    if now > self._expires_at:
-                        raise
-                else:
-                    self._ticket, self._expires_at = answer.ticket, _moment(answer.expires_at)
+            if now >= self._renew_at:
+                self._renew(now)
             return self._ticket
+
+    def _renew(self, now: datetime) -> None:
+        is_valid = now < self._expires_at
+        patience_seconds = RENEW_SECONDS if is_valid else None
+        method = self._connection.access_stub.CreateTicket
+        try:
+            answer = self._connection.call(method, self._request, timeout_seconds=patience_seconds)
+        except Unavailable:
+            if not is_valid:
+                raise
+            self._renew_at = now + ASK_AGAIN
+        else:
+            self._ticket, self._expires_at = answer.ticket, _moment(answer.expires_at)
+            self._renew_at = self._expires_at - RENEW_BEFORE
 
 
 def _token_from_proto(message: access_pb2.TokenRecord) -> TokenRecord:
