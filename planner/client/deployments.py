@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.client.access import TicketHolder
@@ -127,11 +128,12 @@ class DeploymentCalls(GraphCalls):
         skip_nonfinite: bool = False,
         seed: str = "",
         deadline_seconds: float = 300.0,
+        resume: Path | str | None = None,
     ) -> Trainer:
         """Trains a deployment that is ready and was planned with training; see docs/training.md.
 
         `loss` names the output that is trained on; without it the only floating scalar is. `seed` decides what dropout
-        draws; without it the deployment does.
+        draws; without it the deployment does. `resume` is a checkpoint, or a folder of which the latest is taken.
         """
         from planner.client.training.optimizers import optimizer_from_text
         from planner.client.training.trainer import Trainer
@@ -147,7 +149,7 @@ class DeploymentCalls(GraphCalls):
                 f"deployment {deployment.id} is of a plan for inference; plan with training, and deploy that",
                 deployment_id=deployment.id,
             )
-        return Trainer(
+        trainer = Trainer(
             graph=self.read_graph(deployment.graph_id),
             deployment=deployment,
             microbatches=training.microbatches,
@@ -165,6 +167,13 @@ class DeploymentCalls(GraphCalls):
             pipeline=lambda: self.pipeline(deployment.id, deadline_seconds=deadline_seconds),
             why_failed=lambda: self._why_failed(deployment.id),
         )
+        if resume is not None:
+            try:
+                trainer.load(resume)
+            except BaseException:
+                trainer.close()
+                raise
+        return trainer
 
     def _wait_until_ready(self, deployment_id: str, on_event: OnEvent | None) -> Deployment:
         for event in self.watch(deployment_id):

@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from planner.client.uploads import Blob
-from planner.graph.ir import Dtype
+from planner.errors import Corrupt, InvalidArgument
+from planner.graph.ir import Dtype, WeightFile
 from planner.graph.safetensors_dtypes import SAFETENSORS_DTYPES
+from planner.store.weights import index_safetensors
 
+# Which file has which tensor, where a checkpoint has several.
+INDEX_FILE = "model.safetensors.index.json"
 _CHUNK_BYTES = 1 << 20
 _NAMES = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 
@@ -37,11 +42,32 @@ class TensorSource:
     def size_bytes(self) -> int:
         return sum(map(_length, self.pieces))
 
+    def read(self) -> bytes:
+        return b"".join(chunk for piece in self.pieces for chunk in _chunks(piece, 0))
+
+
+def stored_tensors(path: Path) -> Iterator[tuple[str, TensorSource]]:
+    """Those of a safetensors file, by name. Raises Corrupt where it is none."""
+
+    def read_range(sha256: bytes, offset: int, length: int) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            file.seek(offset)
+            yield file.read(length)
+
+    try:
+        found = index_safetensors(read_range, WeightFile(sha256=b"", size_bytes=path.stat().st_size))
+    except InvalidArgument as error:
+        raise Corrupt(f"{path}: {error.message}") from error
+    for name, place in found.items():
+        piece = FileRange(path=path, offset_bytes=place.offset_bytes, length_bytes=place.length_bytes)
+        yield name, TensorSource(dtype=place.dtype, dims=place.dims, pieces=(piece,))
+
 
 def weight_blobs(tensors: Mapping[str, TensorSource], max_file_bytes: int) -> Iterator[Blob]:
     """Files of at most `max_file_bytes` of tensors each, or of one larger tensor. Reads every byte once, to hash it."""
     for index, shard in enumerate(_shards(tensors, max_file_bytes), start=1):
-        pieces = (_header(shard), *(piece for tensor in shard.values() for piece in tensor.pieces))
+        header = safetensors_header({name: (tensor.dtype, tensor.dims) for name, tensor in shard.items()})
+        pieces = (header, *(piece for tensor in shard.values() for piece in tensor.pieces))
         digest = hashlib.sha256()
         with _open(pieces) as file:
             while chunk := file.read(_CHUNK_BYTES):
@@ -67,11 +93,12 @@ def _shards(tensors: Mapping[str, TensorSource], max_file_bytes: int) -> Iterato
         yield shard
 
 
-def _header(tensors: Mapping[str, TensorSource]) -> bytes:
+def safetensors_header(tensors: Mapping[str, tuple[Dtype, tuple[int, ...]]]) -> bytes:
+    """What stands before the bytes of these tensors, one after another."""
     entries, end = {}, 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.size_bytes
-        entries[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.dims), "data_offsets": [begin, end]}
+    for name, (dtype, dims) in tensors.items():
+        begin, end = end, end + math.prod(dims) * dtype.size_bytes
+        entries[name] = {"dtype": _NAMES[dtype], "shape": list(dims), "data_offsets": [begin, end]}
     content = json.dumps(entries).encode()
     # The format aligns what follows to 8 bytes.
     content += b" " * (-len(content) % 8)

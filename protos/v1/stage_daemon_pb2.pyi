@@ -1049,7 +1049,7 @@ class OpenTraining(google.protobuf.message.Message):
     loss_value: builtins.int
     """Value.id of the output that is trained on."""
     seed: builtins.str
-    """Random numbers depend on it, on the stage, the step and the microbatch. Empty: the deployment's id."""
+    """Random numbers depend on it, on the node, the step and the microbatch. Empty: the deployment's id."""
     @property
     def optimizer(self) -> Global___Optimizer: ...
     def __init__(
@@ -1219,25 +1219,39 @@ Global___TrainingStep: typing_extensions.TypeAlias = TrainingStep
 class ReadStates(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    WITH_OPTIMIZER_FIELD_NUMBER: builtins.int
+    with_optimizer: builtins.bool
+    """The optimizer's tensors too, of every trained state."""
     def __init__(
         self,
+        *,
+        with_optimizer: builtins.bool = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["with_optimizer", b"with_optimizer"]) -> None: ...
 
 Global___ReadStates: typing_extensions.TypeAlias = ReadStates
 
 @typing.final
 class WriteStates(google.protobuf.message.Message):
+    """States that are not here are other daemons'. Nothing is written where one of them does not fit."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STATES_FIELD_NUMBER: builtins.int
+    ONLY_CHECK_FIELD_NUMBER: builtins.int
+    only_check: builtins.bool
+    """Writes nothing, and answers with those that are here. Tensors have no bytes, neither here nor in the answer."""
     @property
-    def states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NamedTensor]: ...
+    def states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NamedTensor]:
+        """All of the optimizer's tensors for a state come in one message."""
+
     def __init__(
         self,
         *,
         states: collections.abc.Iterable[Global___NamedTensor] | None = ...,
+        only_check: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["states", b"states"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["only_check", b"only_check", "states", b"states"]) -> None: ...
 
 Global___WriteStates: typing_extensions.TypeAlias = WriteStates
 
@@ -1247,8 +1261,13 @@ class NamedTensor(google.protobuf.message.Message):
 
     NAME_FIELD_NUMBER: builtins.int
     TENSOR_FIELD_NUMBER: builtins.int
+    OPTIMIZER_TENSOR_FIELD_NUMBER: builtins.int
     name: builtins.str
     """State.name"""
+    optimizer_tensor: builtins.str
+    """As torch.optim's class calls what it keeps for the state ("exp_avg", "step"), or "master" for a float32 copy.
+    Empty: the state itself.
+    """
     @property
     def tensor(self) -> Global___Tensor: ...
     def __init__(
@@ -1256,9 +1275,10 @@ class NamedTensor(google.protobuf.message.Message):
         *,
         name: builtins.str = ...,
         tensor: Global___Tensor | None = ...,
+        optimizer_tensor: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["tensor", b"tensor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "tensor", b"tensor"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "optimizer_tensor", b"optimizer_tensor", "tensor", b"tensor"]) -> None: ...
 
 Global___NamedTensor: typing_extensions.TypeAlias = NamedTensor
 

@@ -150,6 +150,7 @@ class StageDaemonServiceServicer(object):
     def Train(self, request_iterator, context):
         """Training, on a deployment whose plan is for it: one stream to each of its daemons, all told the same in the same order.
         The first message is `open`; each is answered once it is done here, in order. One client trains a deployment at a time.
+        A later `open` begins anew, with a fresh optimizer on the weights as they are.
         A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -291,6 +291,7 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
     Train: _StageDaemonServiceTrainType
     """Training, on a deployment whose plan is for it: one stream to each of its daemons, all told the same in the same order.
     The first message is `open`; each is answered once it is done here, in order. One client trains a deployment at a time.
+    A later `open` begins anew, with a fresh optimizer on the weights as they are.
     A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
     """
 
@@ -417,6 +418,7 @@ class StageDaemonServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[protos.v1.stage_daemon_pb2.TrainResponse], collections.abc.AsyncIterator[protos.v1.stage_daemon_pb2.TrainResponse]]:
         """Training, on a deployment whose plan is for it: one stream to each of its daemons, all told the same in the same order.
         The first message is `open`; each is answered once it is done here, in order. One client trains a deployment at a time.
+        A later `open` begins anew, with a fresh optimizer on the weights as they are.
         A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
         """
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from stage_daemon.errors import InvalidMicrobatch, StageFailed
+from stage_daemon.randomness import drawing
 from stage_daemon.runtime.action_loop import ActionLoop
 from stage_daemon.runtime.actions import Kind, Lane
 from stage_daemon.runtime.egress import Egress, Result
@@ -15,7 +16,6 @@ from stage_daemon.runtime.environment import Environment, reading
 from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
 from stage_daemon.runtime.ingress import Ingress
 from stage_daemon.runtime.metrics import StageMetrics
-from stage_daemon.runtime.randomness import drawing
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.edge import Edge
@@ -118,7 +118,7 @@ class LaneInterpreter:
     def _run_stage(self, stage: Stage, items: Sequence[Item], microbatch: int) -> Sequence[Item]:
         if not stage.draws_random:
             return stage.run(*items)
-        with drawing(self._around.deployment_id, stage.index, microbatch):
+        with drawing(self._around.deployment_id, microbatch):
             return stage.run(*items)
 
     def _send(self, edge_id: int, environment: Environment) -> None:

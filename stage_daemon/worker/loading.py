@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import torch
 
-from protos.v1 import graph_pb2, stage_daemon_pb2
+from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import DaemonError
 from stage_daemon.loader.load import StageProgram, load_stage
+from stage_daemon.loader.rebuild import draws_random
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.worker.blobs import BlobReader
 from stage_daemon.worker.memory import check_states_fit
@@ -49,15 +50,9 @@ def stage_from_program(index: int, program: StageProgram, device_id: str) -> Sta
         run=program.module,
         input_ids=program.input_ids,
         output_ids=program.output_ids,
-        draws_random=_draws_random(program.graph),
+        draws_random=draws_random(program.graph),
         module=program.module,
     )
-
-
-def _draws_random(graph: graph_pb2.Graph) -> bool:
-    if any(operator.random for operator in graph.operators):
-        return True
-    return any(map(_draws_random, graph.subgraphs))
 
 
 class _Progress:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
 
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Conflict, DaemonError, InvalidRequest
 from stage_daemon.runtime.ingress import InputFormat
+from stage_daemon.runtime.training.states import DeviceStates
 from stage_daemon.runtime.training.step import StepInterpreter, TrainingSurroundings
 from stage_daemon.runtime.training.weights import Weights
 from stage_daemon.worker import training_wire
@@ -37,9 +36,9 @@ class Training:
         self._told = told
         self._reply = reply
         self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._interpreter: StepInterpreter | None = None
+        self.interpreter: StepInterpreter | None = None
         self._num_groups = 0
-        self._names = _names(told)
+        self._states = DeviceStates(told.around.stages)
 
     def submit(self, request: bytes) -> None:
         self._waiting.put(request)
@@ -50,32 +49,34 @@ class Training:
     def run(self) -> None:
         """Returns after `take_no_more`, once the other daemons have been told."""
         while (body := self._waiting.get()) is not None:
-            request = stage_daemon_pb2.TrainRequest.FromString(body)
-            if request.WhichOneof("content") == "step":
-                self._reply(self._step(request.step), True)
-                continue
-            try:
-                self._answer(request)
-            except InvalidRequest as error:
-                self._reply(_refusal(error), True)
+            self.do(stage_daemon_pb2.TrainRequest.FromString(body))
         self._told.around.mail.end()
+
+    def do(self, request: stage_daemon_pb2.TrainRequest) -> None:
+        if request.WhichOneof("content") == "step":
+            self._reply(self._step(request.step), True)
+            return
+        try:
+            self._answer(request)
+        except InvalidRequest as error:
+            self._reply(_refusal(error), True)
 
     def _answer(self, request: stage_daemon_pb2.TrainRequest) -> None:
         kind = request.WhichOneof("content")
         if kind == "open":
             self._open(request.open)
         elif kind == "read_states":
-            for name, tensor in self._names.items():
-                self._reply(training_wire.state_to_proto(name, tensor), False)
+            for key, tensor in self._states.read(self.interpreter, with_optimizer=request.read_states.with_optimizer):
+                self._reply(training_wire.state_to_proto(key, tensor), False)
         elif kind == "write_states":
-            self._write(training_wire.states_from_proto(request.write_states.states))
+            self._write(request.write_states)
         else:
             raise InvalidRequest("a training request of no known kind; client and daemon are of different versions")
         self._reply(stage_daemon_pb2.TrainResponse(), True)
 
     def _open(self, opened: stage_daemon_pb2.OpenTraining) -> None:
         settings = training_wire.optimizer_from_proto(opened.optimizer)
-        self._interpreter = StepInterpreter(
+        self.interpreter = StepInterpreter(
             self._told.around,
             self._told.weights,
             settings,
@@ -85,37 +86,22 @@ class Training:
         self._num_groups = len(settings.groups)
 
     def _step(self, step: stage_daemon_pb2.TrainingStep) -> stage_daemon_pb2.TrainResponse:
-        if self._interpreter is None:
+        if self.interpreter is None:
             return _refusal(Conflict("a step came before training was opened"))
         try:
             asked = training_wire.step_from_proto(step, self._num_groups, self._told.inputs)
         except InvalidRequest as error:
             return _refusal(error)
-        return training_wire.outcome_to_proto(self._interpreter.run(asked))
+        return training_wire.outcome_to_proto(self.interpreter.run(asked))
 
-    def _write(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Those that are not here are other daemons'."""
-        for name, tensor in tensors.items():
-            held = self._names.get(name)
-            if held is not None and (held.dtype, held.shape) != (tensor.dtype, tensor.shape):
-                raise InvalidRequest(
-                    f"state {name!r}: found {tensor.dtype} {list(tensor.shape)}, needs {held.dtype} {list(held.shape)}"
-                )
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                if name in self._names:
-                    self._names[name].copy_(tensor)
-        if self._interpreter is not None:
-            self._interpreter.pushed()
+    def _write(self, request: stage_daemon_pb2.WriteStates) -> None:
+        tensors = training_wire.states_from_proto(request)
+        if not request.only_check:
+            self._states.write(tensors, self.interpreter)
+            return
+        for key in self._states.check(tensors, self.interpreter):
+            self._reply(training_wire.state_to_proto(key, None), False)
 
 
 def _refusal(error: DaemonError) -> stage_daemon_pb2.TrainResponse:
     return stage_daemon_pb2.TrainResponse(failure=failure_from_error(error))
-
-
-def _names(told: TrainingOf) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for _, stage in sorted(told.around.stages.items()):
-        if stage.module is not None:
-            found.update(stage.module.states())
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -21,6 +21,7 @@ from stage_daemon.runtime.training.records import (
     TrainingEdge,
     TrainingLane,
 )
+from stage_daemon.runtime.training.states import TensorKey
 from stage_daemon.transport.declared import Symbol
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
@@ -152,19 +153,29 @@ def outcome_to_proto(outcome: StepOutcome) -> stage_daemon_pb2.TrainResponse:
     return response
 
 
-def state_to_proto(name: str, tensor: torch.Tensor) -> stage_daemon_pb2.TrainResponse:
+def state_to_proto(key: TensorKey, tensor: torch.Tensor | None) -> stage_daemon_pb2.TrainResponse:
+    """Without a tensor it says that there is one."""
     response = stage_daemon_pb2.TrainResponse()
-    response.state.name = name
-    wire.fill_tensor(response.state.tensor, tensor)
+    response.state.name, response.state.optimizer_tensor = key
+    if tensor is not None:
+        wire.fill_tensor(response.state.tensor, tensor)
     return response
 
 
-def states_from_proto(states: Iterable[stage_daemon_pb2.NamedTensor]) -> dict[str, torch.Tensor]:
-    """Raises InvalidMicrobatch for bytes that are not the tensor's."""
-    found: dict[str, torch.Tensor] = {}
-    for state in states:
+def states_from_proto(request: stage_daemon_pb2.WriteStates) -> dict[TensorKey, torch.Tensor]:
+    """Without elements where they are only to be checked. Raises InvalidRequest for bytes that are not the tensor's."""
+    found: dict[TensorKey, torch.Tensor] = {}
+    for state in request.states:
         raw = wire.raw_tensor(state.tensor)
         if not isinstance(raw, RawTensor) or raw.dtype is None:
             raise InvalidRequest(f"state {state.name!r}: a dtype that this version does not know")
-        found[state.name] = tensor_of(state.name, raw)
+        key = TensorKey(state.name, state.optimizer_tensor)
+        found[key] = _without_elements(state.name, raw) if request.only_check else tensor_of(state.name, raw)
     return found
+
+
+def _without_elements(name: str, raw: RawTensor) -> torch.Tensor:
+    try:
+        return torch.empty(raw.dims, dtype=raw.dtype, device="meta")
+    except RuntimeError:
+        raise InvalidRequest(f"state {name!r}: no tensor has dims {list(raw.dims)}") from None

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from planner.client import PlannerClient, export
 from planner.client.access import TicketHolder
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment
-from planner.client.training import Trainer
+from planner.client.training import Trainer, cosine
 from planner.errors import Conflict, DeploymentFailed, InvalidArgument, StepNotApplied
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import BalancedMode, PlanOptions
@@ -47,10 +48,11 @@ def deployed(
     schedule: PipelineSchedule | None,
     *,
     copies: int = 1,
+    num_stages: int = 3,
 ) -> Iterator[list[Deployment]]:
     graph = client.submit(export(module, args, dynamic_shapes=SHAPES))
     training = Training(schedule=schedule, microbatches=4) if schedule else None
-    plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=3), training=training))
+    plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=num_stages), training=training))
     found = [client.deploy(plan.id) for _ in range(copies)]
     try:
         yield found
@@ -89,11 +91,13 @@ def assert_same_step(trainer: Trainer, eager: Eager, seed: int, rate: float) -> 
 def test_two_trainings_at_once_on_the_same_daemons(client: PlannerClient) -> None:
     """Each is trained, evaluated in between, read back and pushed to as if it were alone."""
     module, _ = tied(0.0)
+    # Threads would draw their weights from one generator.
+    eagers = {rate: tied(rate)[1] for rate in (0.01, 0.02)}
     errors: list[BaseException] = []
 
     def train(deployment: Deployment, rate: float) -> None:
         try:
-            _, eager = tied(rate)
+            eager = eagers[rate]
             with client.train(deployment.id, f"adamw:lr={rate},weight_decay=0.1", clip_norm=1.0) as trainer:
                 for step in range(3):
                     assert_same_step(trainer, eager, step, rate)
@@ -123,18 +127,23 @@ def test_two_trainings_at_once_on_the_same_daemons(client: PlannerClient) -> Non
             raise errors[0]
 
 
-def test_the_command_trains_and_writes_the_weights(
+def test_the_command_trains_writes_the_weights_and_goes_on(
     cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = tmp_path / "weights.safetensors"
+    target, checkpoints = tmp_path / "weights.safetensors", tmp_path / "checkpoints"
     command = ["train", "examples.tiny_gpt:build", "--data", "examples.tiny_gpt:batches", "--steps", "6", "--seed", "s"]
-    command += ["--optimizer", "adamw:lr=0.003", "--microbatches", "4", "--stages", "2", "--cosine", "1"]
-    command += ["--out", str(target), "--server", cluster.planner_address, "-o", "json"]
-    with pytest.raises(SystemExit) as ended:
-        main(command)
-    told = capsys.readouterr()
-    assert not ended.value.code, told.err
-    document = json.loads(told.out)
+    command += ["--optimizer", "adamw:lr=0.003", "--microbatches", "4", "--cosine", "1", "--out", str(target)]
+    command += ["--checkpoint", str(checkpoints), "--every", "4"]
+    command += ["--server", cluster.planner_address, "-o", "json"]
+
+    def run(*options: str) -> tuple[int | str | None, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*command, *options])
+        return ended.value.code, *capsys.readouterr()
+
+    status, printed, told = run("--stages", "2")
+    assert not status, told
+    document = json.loads(printed)
     assert (document["steps"], document["num_stages"], len(document["losses"])) == (6, 2, 6)
     assert document["last_loss"] < document["first_loss"]
     assert 0 <= document["predicted_bubble_share"] < 1
@@ -144,6 +153,41 @@ def test_the_command_trains_and_writes_the_weights(
     with torch.no_grad():
         loss = module(*next(batches()))
     assert loss < document["first_loss"]
+
+    shutil.rmtree(checkpoints / "step-00000006")
+    status, printed, told = run("--stages", "3", "--resume", "--keep", "1")
+    assert not status, told
+    resumed = json.loads(printed)
+    assert (resumed["steps"], resumed["num_stages"]) == (2, 3)
+    assert resumed["losses"] == pytest.approx(document["losses"][4:], rel=1e-6)
+    assert [path.name for path in checkpoints.iterdir()] == ["step-00000006"]
+
+
+def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient, tmp_path: Path) -> None:
+    """With dropout, whose units are the same wherever their stage is."""
+    torch.manual_seed(0)
+    module = Normed(dropout=0.5)
+    with (
+        deployed(client, copy.deepcopy(module), rows(4, 0), PipelineSchedule.ONE_F_ONE_B) as [deployment],
+        client.train(deployment.id, "adamw:lr=0.01", schedule=cosine(9)) as trainer,
+    ):
+        for number in range(2):
+            trainer.step(*rows(10, number))
+        trainer.save(tmp_path)
+        wanted = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
+    with deployed(client, copy.deepcopy(module), rows(4, 0), PipelineSchedule.GPIPE, num_stages=2) as [deployment]:
+        with pytest.raises(InvalidArgument, match="of adamw, this trainer has sgd"):
+            client.train(deployment.id, "sgd:lr=0.01", resume=tmp_path)
+        with client.train(deployment.id, "adamw:lr=0.01", schedule=cosine(9), resume=tmp_path) as trainer:
+            found = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
+            read = read_torch_file(trainer.save(tmp_path, keep=1) / "model-00001.safetensors")
+            assert_same_weights(trainer, restored(module, read))
+    assert found == wanted
+
+
+def restored(module: nn.Module, states: dict[str, torch.Tensor]) -> nn.Module:
+    module.load_state_dict(states)
+    return module
 
 
 def test_what_cannot_be_a_step_is_refused_and_changes_nothing(client: PlannerClient) -> None:

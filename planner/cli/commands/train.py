@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +21,8 @@ from planner.cli.progress import rollout_bars, training_bar, upload_bars
 from planner.cli.tensor_files import as_raw, check_writable, write_tensors
 from planner.client.microbatches import carried
 from planner.client.records import StoredPlan
-from planner.client.training import StepResult, Trainer, cosine, optimizer_from_text
+from planner.client.training import StepResult, Trainer, cosine, latest, optimizer_from_text
+from planner.client.training.checkpoints import read_manifest
 from planner.errors import InvalidArgument
 from planner.graph.ir import Graph
 from planner.partition.objective import Objective, PipelineSchedule, Training
@@ -36,7 +39,12 @@ def train(
             help="package.module:loader, a callable that returns batches: tuples of arguments, or dicts of named ones.",
         ),
     ],
-    steps: Annotated[int, typer.Option("--steps", min=1, help="How many; batches begin anew when they run out.")],
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps", min=1, help="How many, with those of a resumed checkpoint; batches begin anew when they run out."
+        ),
+    ],
     optimizer: Annotated[
         str, typer.Option("--optimizer", help="sgd, adam, adamw or adafactor with options: adamw:lr=3e-4,eps=1e-8.")
     ] = "adamw:lr=3e-4",
@@ -51,6 +59,16 @@ def train(
         int | None, typer.Option("--cosine", metavar="STEPS", help="Cosine decay, after a warmup of so many steps.")
     ] = None,
     seed: Annotated[str, typer.Option("--seed", help="Decides what dropout draws.")] = "",
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", metavar="DIR", help="Write checkpoints into this folder.")
+    ] = None,
+    every: Annotated[
+        int, typer.Option("--every", min=0, help="Steps from one checkpoint to the next. 0: only after the last.")
+    ] = 0,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many checkpoints stay.")] = 2,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the latest checkpoint of DIR, if there is one.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Where to write the weights: .npz or .safetensors.")
     ] = None,
@@ -60,6 +78,11 @@ def train(
     """Export, plan and deploy a module, train it, and write its weights down."""
     if out is not None:
         check_writable(out)
+    if checkpoint is None and (every or resume):
+        raise InvalidArgument("--every and --resume need a folder of checkpoints; give --checkpoint DIR")
+    start = latest(checkpoint) if checkpoint is not None and resume else None
+    if start is not None and (done := read_manifest(start).progress.num_steps) >= steps:
+        raise InvalidArgument(f"{start} has {done} steps, --steps {steps} asks for no more; ask for more")
     wanted = optimizer_from_text(optimizer)
     batches = _batches(data)
     exported = export_from_factory(source, None)
@@ -82,8 +105,10 @@ def train(
                 clip_norm=clip_norm,
                 schedule=None if warmup is None else cosine(steps, warmup_steps=warmup),
                 seed=seed,
+                resume=start,
             ) as trainer:
-                document = _run(trainer, batches, steps)
+                saving = _Saving(directory=checkpoint, every=every, keep=keep) if checkpoint else None
+                document = _run(trainer, batches, steps, saving)
                 if out is not None:
                     _write(out, trainer)
         finally:
@@ -93,6 +118,7 @@ def train(
         "num_stages": len(plan.stages),
         "predicted_bubble_share": _predicted_bubble(plan),
         "path": str(out) if out else None,
+        "resumed_from": str(start) if start else None,
     }
     emit(document, output, lambda: _table(document))
 
@@ -116,24 +142,40 @@ def _endless(batches: Iterable[Any]) -> Iterator[Any]:
         yield from seen
 
 
-def _run(trainer: Trainer, batches: Iterable[Any], steps: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saving:
+    """`every` so many steps, if any, and after the last."""
+
+    directory: Path
+    every: int
+    keep: int
+
+    def is_due(self, step: int, last: int) -> bool:
+        return step == last or (self.every > 0 and step % self.every == 0)
+
+
+def _run(trainer: Trainer, batches: Iterable[Any], steps: int, saving: _Saving | None) -> dict[str, Any]:
+    """Up to step `steps`; batches of steps that a checkpoint has done are passed over."""
+    done = trainer.num_steps
     results: list[StepResult] = []
     num_tokens, started = 0, time.monotonic()
     with training_bar(steps) as show:
-        for _, batch in zip(range(steps), _endless(batches), strict=False):
+        for _, batch in zip(range(done, steps), islice(_endless(batches), done, None), strict=False):
             named = batch if isinstance(batch, dict) else {}
             arguments = () if named else (batch if isinstance(batch, tuple) else (batch,))
             results.append(trainer.step(*arguments, **named))
             num_tokens += _num_tokens(trainer.graph, (*arguments, *named.values()))
             show(results[-1], num_tokens / (time.monotonic() - started))
+            if saving is not None and saving.is_due(trainer.num_steps, steps):
+                trainer.save(saving.directory, keep=saving.keep)
     spent = [result.seconds for result in results]
     return {
-        "steps": steps,
+        "steps": len(results),
         "first_loss": results[0].loss,
         "last_loss": results[-1].loss,
         "losses": [result.loss for result in results],
         "tokens_per_second": num_tokens / sum(spent),
-        "seconds_per_step": sum(spent) / steps,
+        "seconds_per_step": sum(spent) / len(spent),
         "bubble_share": sum(result.bubble_share * result.seconds for result in results) / sum(spent),
     }
 

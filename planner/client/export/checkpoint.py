@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.client.weight_layout import FileRange, TensorSource
-from planner.errors import Corrupt, InvalidArgument, NotFound, UnsupportedModule
-from planner.graph.ir import Graph, WeightFile
-from planner.store.weights import index_safetensors
+from planner.client.weight_layout import INDEX_FILE, TensorSource, stored_tensors
+from planner.errors import Corrupt, NotFound, UnsupportedModule
+from planner.graph.ir import Graph
 
 if TYPE_CHECKING:
     from planner.client.export.exported_model import ExportedModel
-
-INDEX_FILE = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +48,7 @@ def export_checkpoint(folder: Path | str, name: str | None = None) -> ExportedCh
 
 def _stored_tensors(folder: Path) -> Iterator[tuple[str, TensorSource]]:
     for path in _weight_files(folder):
-
-        def read_range(sha256: bytes, offset: int, length: int, path: Path = path) -> Iterator[bytes]:
-            with path.open("rb") as file:
-                file.seek(offset)
-                yield file.read(length)
-
-        try:
-            found = index_safetensors(read_range, WeightFile(sha256=b"", size_bytes=path.stat().st_size))
-        except InvalidArgument as error:
-            raise Corrupt(f"{path}: {error.message}") from error
-        for key, place in found.items():
-            piece = FileRange(path=path, offset_bytes=place.offset_bytes, length_bytes=place.length_bytes)
-            yield key, TensorSource(dtype=place.dtype, dims=place.dims, pieces=(piece,))
+        yield from stored_tensors(path)
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -34,22 +34,19 @@ class TrainingStreams:
         return tuple(self._streams)
 
     def ask(self, requests: Mapping[str, stage_daemon_pb2.TrainRequest]) -> dict[str, list[_Response]]:
-        """What each daemon answers; raises the first failure, once all have answered."""
-        for device_id, stream in self._streams.items():
-            stream.send(requests[device_id])
+        """What each daemon that is asked answers; raises the first failure, once all have answered."""
+        for device_id, request in requests.items():
+            self._streams[device_id].send(request)
         answers: dict[str, list[_Response]] = {}
         failure: PlannerError | None = None
-        for device_id, stream in self._streams.items():
-            answers[device_id] = stream.answers(requests[device_id])
+        for device_id in requests:
+            answers[device_id] = self._streams[device_id].answers()
             last = answers[device_id][-1]
             if failure is None and last.WhichOneof("content") == "failure":
                 failure = error_from_failure(failure_from_proto(last.failure), otherwise=StepNotApplied)
         if failure is not None:
             raise failure
         return answers
-
-    def ask_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, list[_Response]]:
-        return self.ask(dict.fromkeys(self._streams, request))
 
     def close(self) -> None:
         for stream in self._streams.values():
@@ -75,11 +72,10 @@ class _Stream:
     def send(self, request: stage_daemon_pb2.TrainRequest) -> None:
         self._requests.put(request)
 
-    def answers(self, request: stage_daemon_pb2.TrainRequest) -> list[_Response]:
-        """Weights come one by one, until a response without one."""
-        several = request.WhichOneof("content") == "read_states"
+    def answers(self) -> list[_Response]:
+        """To one request. States come one by one, until a response without one."""
         found = [self._next()]
-        while several and found[-1].WhichOneof("content") == "state":
+        while found[-1].WhichOneof("content") == "state":
             found.append(self._next())
         return found
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -15,13 +16,22 @@ from planner.client.microbatches import InputEncoder, Item, decode, fill, fill_t
 from planner.client.pipeline import DATA_MESSAGE_BYTES, Batch, Pipeline
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
-from planner.client.tensors import TensorKind, loaded_torch, to_raw
+from planner.client.tensors import RawTensor, TensorKind, from_raw, loaded_torch, to_raw
+from planner.client.training.checkpoints import (
+    CheckpointWriter,
+    Progress,
+    check_fits,
+    manifest_of,
+    read_checkpoint,
+)
 from planner.client.training.cutting import cut, loss_output, num_rows
 from planner.client.training.learning_rates import Schedule, constant
 from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_to_proto
+from planner.client.training.state_names import StateNames
 from planner.client.training.streams import TrainingStreams
+from planner.client.training.transfer import Transfer
 from planner.errors import Conflict, DeploymentFailed, InvalidArgument, MicrobatchFailed, PlannerError, StepNotApplied
-from planner.graph.ir import Graph, State, StateKind
+from planner.graph.ir import Graph
 from protos.v1 import stage_daemon_pb2
 
 # Of a batch's arguments: what a microbatch of it counts, as the number of its tokens that are not padding.
@@ -95,6 +105,9 @@ class Trainer:
         self._pipeline: Pipeline | None = None
         self._why_failed = why_failed
         self._num_steps = 0
+        self._rate_set: float | None = None
+        self._names = StateNames(graph)
+        self._graph_id = deployment.graph_id
         addresses = {placement.device_id: placement.daemon_address for placement in deployment.stages}
         self._input_device = deployment.stages[0].device_id
         self._output_device = deployment.stages[-1].device_id
@@ -105,17 +118,18 @@ class Trainer:
         self._streams = TrainingStreams(
             self._channels, f"a daemon of {deployment.id} does not answer", deadline_seconds, ticket()
         )
-        opened = stage_daemon_pb2.OpenTraining(
-            deployment_id=deployment.id,
-            optimizer=optimizer_to_proto(optimizer),
-            loss_value=loss_value,
-            seed=seed,
-        )
+        self._loss_value = loss_value
         try:
-            self._ask_all(stage_daemon_pb2.TrainRequest(open=opened))
+            # The deployment's id would be another one after a checkpoint.
+            self._open(seed or deployment.id)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def num_steps(self) -> int:
+        """Asked for so far, by those too from whose checkpoint this one goes on."""
+        return self._num_steps
 
     @property
     def learning_rate(self) -> float:
@@ -125,6 +139,7 @@ class Trainer:
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         """From now on, whatever the schedule says; groups with a rate of their own keep it."""
+        self._rate_set = rate
         self._optimizer = replace(self._optimizer, learning_rate=rate)
         self._schedule = constant()
 
@@ -146,37 +161,77 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Parameters and persistent buffers as they are now, under the module's own names."""
         kind = TensorKind.TORCH if loaded_torch() is not None else TensorKind.NUMPY
-        answers = self._ask_all(stage_daemon_pb2.TrainRequest(read_states=stage_daemon_pb2.ReadStates()))
-        told = {
-            response.state.name: response.state.tensor for responses in answers.values() for response in responses[:-1]
+        held = {
+            self._names.first(name): raw
+            for device_id in self._streams.device_ids
+            for name, _, raw in self._read(device_id, with_optimizer=False)
         }
-        found: dict[str, Any] = {}
-        for state in self.graph.states:
-            held = next((name for name in _tied_names(self.graph, state) if name in told), None)
-            if _is_saved(state) and held is not None:
-                [found[state.name]] = decode([stage_daemon_pb2.Datum(tensor=told[held])], kind)
-        return found
+        first = {name: self._names.first(name) for name in self._names.saved}
+        return {name: from_raw(held[first[name]], kind) for name in first if first[name] in held}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Puts these in the places of the states of those names; others stay. The optimizer's own state stays too."""
         values = self.graph.values_by_id()
-        known = {state.name: state for state in self.graph.states}
+        value_ids = {state.name: state.value_id for state in self.graph.states}
         request = stage_daemon_pb2.TrainRequest()
         request.write_states.SetInParent()
         for name, tensor in states.items():
-            if name not in known:
+            if name not in self._names:
                 raise InvalidArgument(f"no state of the graph is called {name!r}")
-            declared = values[known[name].value_id]
+            declared = values[value_ids[name]]
             assert declared.dtype is not None
             raw = to_raw(tensor, declared.dtype)
             if raw.dims != declared.dims:
                 raise InvalidArgument(
                     f"state {name!r} has dims {list(raw.dims)}, needs {list(map(str, declared.dims))}"
                 )
-            for tied in _tied_names(self.graph, known[name]):
+            for tied in self._names.tied(name):
                 if tied == name or tied not in states:
                     fill_tensor(request.write_states.states.add(name=tied).tensor, raw)
         self._ask_all(request)
+
+    def save(self, directory: Path | str, *, keep: int | None = None) -> Path:
+        """Writes a checkpoint into a folder of its own in `directory`, and returns that. With `keep`, so many stay.
+
+        It is there whole or not at all. See docs/training.md for what it has; it can be taken up on any plan.
+        """
+        if keep is not None and keep < 1:
+            raise InvalidArgument(f"keep is {keep}, needs at least 1")
+        progress = Progress(
+            num_steps=self._num_steps,
+            seed=self._seed,
+            loss_scale=self._scale,
+            num_grown=self._num_grown,
+            learning_rate=self._rate_set,
+        )
+        with CheckpointWriter(directory, self.graph) as writer:
+            for device_id in self._streams.device_ids:
+                for name, optimizer_tensor, raw in self._read(device_id, with_optimizer=True):
+                    writer.add(name, optimizer_tensor, raw)
+            return writer.finish(manifest_of(self.graph, self._graph_id, self._optimizer.name, progress), keep)
+
+    def load(self, path: Path | str) -> None:
+        """Goes on from a checkpoint, or from the latest in a folder of several, whatever plan it was written on.
+
+        Raises NotFound, Corrupt or InvalidArgument, before anything changes, for what is no whole checkpoint of this
+        module and optimizer. Seed, learning rate set by hand and scale of the loss become the checkpoint's.
+        """
+        checkpoint = read_checkpoint(path)
+        check_fits(checkpoint.manifest, self.graph, self._optimizer.name)
+        transfer = Transfer(checkpoint, self._names)
+        here = self._ask_all(transfer.check())
+        progress = checkpoint.manifest.progress
+        # Also forgets what the optimizer has kept so far.
+        self._open(progress.seed)
+        for device_id, answers in here.items():
+            for request in transfer.writes(answers[:-1]):
+                self._ask({device_id: request})
+        self._num_steps = progress.num_steps
+        self._num_grown = progress.num_grown
+        if self._scaling is not None:
+            self._scale = progress.loss_scale
+        if progress.learning_rate is not None:
+            self.learning_rate = progress.learning_rate
 
     def close(self) -> None:
         """Idempotent."""
@@ -193,6 +248,25 @@ class Trainer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _open(self, seed: str) -> None:
+        self._seed = seed
+        opened = stage_daemon_pb2.OpenTraining(
+            deployment_id=self.deployment_id,
+            optimizer=optimizer_to_proto(self._optimizer),
+            loss_value=self._loss_value,
+            seed=seed,
+        )
+        self._ask_all(stage_daemon_pb2.TrainRequest(open=opened))
+
+    def _read(self, device_id: str, *, with_optimizer: bool) -> Iterator[tuple[str, str, RawTensor]]:
+        """(state, the optimizer's tensor or empty, it) of all that the device has."""
+        asked = stage_daemon_pb2.ReadStates(with_optimizer=with_optimizer)
+        for response in self._ask({device_id: stage_daemon_pb2.TrainRequest(read_states=asked)})[device_id][:-1]:
+            state = response.state
+            [raw] = decode([stage_daemon_pb2.Datum(tensor=state.tensor)], TensorKind.RAW)
+            assert isinstance(raw, RawTensor)
+            yield state.name, state.optimizer_tensor, raw
 
     def _flatten(self, batch: Any) -> list[object]:
         if isinstance(batch, Batch):
@@ -298,16 +372,6 @@ class Trainer:
             raise
         except PlannerError as error:
             raise self._why_failed() or error from None
-
-
-def _is_saved(state: State) -> bool:
-    return state.kind is StateKind.PARAMETER or (state.kind is StateKind.BUFFER and state.persistent)
-
-
-def _tied_names(graph: Graph, state: State) -> tuple[str, ...]:
-    """Its own, and those of the states that it is tied to: a stage holds them under one of these."""
-    tied = (other.name for other in graph.states if state.tie_group and other.tie_group == state.tie_group)
-    return tuple(dict.fromkeys((state.name, *tied)))
 
 
 def _number(leaf: Any) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -21,6 +21,8 @@ _OPTIMIZERS: Mapping[str, tuple[Any, frozenset[str]]] = {
     "adafactor": (torch.optim.Adafactor, frozenset({"beta2_decay", "eps", "d", "weight_decay", "maximize"})),
 }
 _MASTER = torch.float32
+MASTER = "master"
+_STEP = "step"
 
 
 class StageOptimizer:
@@ -51,10 +53,77 @@ class StageOptimizer:
             for parameter, master in self._masters.items():
                 parameter.copy_(master)
 
-    def pushed(self) -> None:
-        """Weights were written from outside: masters follow."""
-        for parameter, master in self._masters.items():
-            master.copy_(parameter.detach())
+    def pushed(self, names: frozenset[str]) -> None:
+        """States of these names were written from outside: their masters follow."""
+        for weight in self._weights:
+            if weight.parameter in self._masters and not names.isdisjoint(weight.names):
+                self._masters[weight.parameter].copy_(weight.parameter.detach())
+
+    def kept(self, weight: Weight) -> dict[str, torch.Tensor]:
+        """What is kept for a weight beside it, as torch's class names it, and its master. Before its first step that
+        is at most the master."""
+        found: dict[str, torch.Tensor] = {}
+        if weight.parameter in self._masters:
+            found[MASTER] = self._masters[weight.parameter]
+        if self._optimizer is not None:
+            state = self._optimizer.state.get(self._stepped(weight), {})
+            found |= {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+        return found
+
+    def check(self, weight: Weight, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Raises InvalidRequest for what this optimizer does not keep, or not so."""
+        needed = self._declared(weight)
+        masters = {MASTER} & needed.keys()
+        if tensors.keys() not in (needed.keys(), masters):
+            raise InvalidRequest(
+                f"state {weight.names[0]!r}: found the optimizer's {_listed(tensors)}, needs {_listed(needed)}; train"
+                " with the same optimizer and options"
+            )
+        for name, tensor in tensors.items():
+            if (tensor.dtype, tuple(tensor.shape)) != needed[name]:
+                dtype, dims = needed[name]
+                raise InvalidRequest(
+                    f"state {weight.names[0]!r}: found {name} of {tensor.dtype} {list(tensor.shape)}, needs {dtype}"
+                    f" {list(dims)}"
+                )
+
+    def put_back(self, weight: Weight, tensors: Mapping[str, torch.Tensor]) -> None:
+        """As `kept` gave them, and `check` found them right."""
+        stepped = self._stepped(weight)
+        if MASTER in tensors:
+            self._masters[weight.parameter].copy_(tensors[MASTER])
+        assert self._optimizer is not None
+        # Torch counts steps on the CPU.
+        self._optimizer.state[stepped] = {
+            name: tensor if name == _STEP else tensor.to(stepped.device)
+            for name, tensor in tensors.items()
+            if name != MASTER
+        }
+
+    def _stepped(self, weight: Weight) -> torch.Tensor:
+        return self._masters.get(weight.parameter, weight.parameter)
+
+    def _declared(self, weight: Weight) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Of what is kept for a weight that has been stepped, all dtypes and dims."""
+        stepped = self._stepped(weight)
+        like = stepped.dtype, tuple(stepped.shape)
+        found = {MASTER: like} if weight.parameter in self._masters else {}
+        assert self._optimizer is not None
+        [options] = [
+            group
+            for group in self._optimizer.param_groups
+            if any(parameter is stepped for parameter in group["params"])
+        ]
+        if isinstance(self._optimizer, torch.optim.SGD):
+            return found | ({"momentum_buffer": like} if options["momentum"] else {})
+        found[_STEP] = torch.float32, ()
+        if isinstance(self._optimizer, torch.optim.Adafactor):
+            dtype, dims = like
+            if len(dims) < 2:
+                return found | {"variance": like}
+            return found | {"row_var": (dtype, (*dims[:-1], 1)), "col_var": (dtype, (*dims[:-2], 1, dims[-1]))}
+        found |= {"exp_avg": like, "exp_avg_sq": like}
+        return found | ({"max_exp_avg_sq": like} if options["amsgrad"] else {})
 
     def _made(self, settings: OptimizerSettings, weights: Sequence[Weight]) -> torch.optim.Optimizer | None:
         if settings.name not in _OPTIMIZERS:
@@ -85,3 +154,7 @@ def _group_of(weight: Weight, groups: Sequence[ParameterGroup]) -> int:
         if any(fnmatchcase(name, group.pattern or "*") for name in weight.names):
             return index
     raise InvalidRequest(f"state {weight.names[0]!r} is in no parameter group; give the last one the pattern *")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

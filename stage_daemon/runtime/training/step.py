@@ -7,24 +7,24 @@ backward as well, until all devices agree that the step is not to be applied.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from stage_daemon.errors import StageFailed
+from stage_daemon.randomness import drawing
 from stage_daemon.runtime.action_loop import ActionLoop
 from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.environment import Environment, reading
 from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
 from stage_daemon.runtime.metrics import StageMetrics
-from stage_daemon.runtime.randomness import drawing
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.training.mail import Mail
 from stage_daemon.runtime.training.optimizers import StageOptimizer
 from stage_daemon.runtime.training.passes import StagePass
 from stage_daemon.runtime.training.records import OptimizerSettings, Reduction, Step, StepOutcome, TrainingLane
-from stage_daemon.runtime.training.weights import Weights
+from stage_daemon.runtime.training.weights import Weight, Weights
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.header import BadHeader
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
@@ -90,9 +90,15 @@ class StepInterpreter:
             self._with_gradient.setdefault(edge.values.source_stage, {loss_id}).update(edge.gradient_ids)
         self._loops: dict[tuple[int, bool], tuple[ActionLoop, list[tuple[int, int]]]] = {}
 
-    def pushed(self) -> None:
+    def pushed(self, names: Iterable[str]) -> None:
+        """States of these names were written from outside."""
+        written = frozenset(names)
         for optimizer in self._optimizers.values():
-            optimizer.pushed()
+            optimizer.pushed(written)
+
+    def trained(self) -> dict[str, tuple[StageOptimizer, Weight]]:
+        """By the first of its names: each weight, and what steps it."""
+        return {weight.names[0]: (self._optimizers[weight.stage], weight) for weight in self._weights.all}
 
     def run(self, step: Step) -> StepOutcome:
         """Of any number of microbatches: those of the plan's step at a time. Raises what ends the worker."""
@@ -174,7 +180,7 @@ class StepInterpreter:
     def _run_stage(self, stage: Stage, items: Sequence[Item], microbatch: int) -> Sequence[Item]:
         if not stage.draws_random:
             return stage.run(*items)
-        with drawing(self._seed, stage.index, f"{self._step.number}.{microbatch}"):
+        with drawing(self._seed, f"{self._step.number}.{microbatch}"):
             return stage.run(*items)
 
     def _send(self, index: int, environment: Environment) -> None:

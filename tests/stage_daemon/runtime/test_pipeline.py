@@ -105,7 +105,7 @@ async def test_a_microbatch_that_does_not_fit_is_refused_alone(preparation: Prep
         assert re.search(words, failure.message), failure.message
 
 
-async def test_random_numbers_depend_on_deployment_stage_and_microbatch(preparation: Preparation) -> None:
+async def test_random_numbers_depend_on_deployment_node_and_microbatch(preparation: Preparation) -> None:
     async def run(deployment_id: str, devices: tuple[int, ...]) -> list[torch.Tensor]:
         prepared = preparation.prepare(
             Dropping().train(), (torch.ones(64),), None, ("second",), devices, deployment_id=deployment_id
@@ -116,6 +116,8 @@ async def test_random_numbers_depend_on_deployment_stage_and_microbatch(preparat
     once, again, other = await run("dep-a", (0, 1)), await run("dep-a", (0, 0)), await run("dep-b", (0, 1))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(once, again, strict=True))
     assert len({tuple(result.tolist()) for result in once}) == len(once)
+    # 0 where the second drops, 6 where neither does, 2 where the first does alone: they do not drop the same.
+    assert all(set(result.tolist()) == {0.0, 2.0, 6.0} for result in once)
     assert not any(torch.equal(ours, theirs) for ours, theirs in zip(once, other, strict=True))
 
 

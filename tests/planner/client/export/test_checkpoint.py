@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from planner.client.export import ExportedCheckpoint, export_checkpoint
-from planner.client.export.checkpoint import INDEX_FILE
 from planner.client.uploads import CHUNK_BYTES
-from planner.client.weight_layout import weight_blobs
+from planner.client.weight_layout import INDEX_FILE, weight_blobs
 from planner.errors import Corrupt, InvalidArgument, NotFound, PlannerError, UnsupportedModule
 from tests.builders.case import Batch
 from tests.builders.cuts import even_cuts

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from planner.client.export import export
+from planner.client.export.exported_model import ExportedModel
 from planner.dispatch.stage_modules import connect_requests
 from planner.graph.ir import Graph
 from planner.partition.objective import PipelineSchedule, Training
@@ -24,6 +25,7 @@ from planner.wire.graph import graph_to_bytes
 from stage_daemon.loader.load import StageProgram
 from stage_daemon.loader.parse import parse_graph
 from stage_daemon.loader.rebuild import rebuild_module
+from stage_daemon.runtime.ingress import InputFormat
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.training.mail import Mail
@@ -34,6 +36,7 @@ from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.local import local_channel
 from stage_daemon.worker import training_wire, wire
 from stage_daemon.worker.loading import stage_from_program
+from stage_daemon.worker.training import TrainingOf
 from tests.builders.plans import plan_of
 from tests.stage_daemon.waiting import WAIT_SECONDS
 
@@ -50,6 +53,7 @@ class Cluster:
     interpreters: dict[str, StepInterpreter]
     stages: dict[int, Stage]
     weights: dict[str, Weights]
+    told: dict[str, TrainingOf]
     first: str
     last: str
     num_steps: int = 0
@@ -134,9 +138,13 @@ def train_on_threads(
     kwargs: Mapping[str, Any] | None = None,
     optimizer: OptimizerSettings = SGD,
     loss: str = "output",
+    exported: ExportedModel | None = None,
 ) -> Cluster:
-    """`stage_of_node` takes the graph; the output called `loss` is trained on, or the only one."""
-    exported = export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+    """`stage_of_node` takes the graph; the output called `loss` is trained on, or the only one.
+
+    `exported` saves exporting the module again.
+    """
+    exported = exported or export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
     graph = exported.graph
     # The best order is searched on what a plan for another schedule says.
     planned = PipelineSchedule.ONE_F_ONE_B if schedule is PipelineSchedule.BEST else schedule
@@ -156,7 +164,7 @@ def train_on_threads(
             if edge.source_device_id == device_id:
                 ends = local_channel(edge, edge.in_flight)
                 senders[device_id][edge.id], receivers[edge.target_device_id][edge.id] = ends
-    interpreters, weights = {}, {}
+    interpreters, weights, told = {}, {}, {}
     all_stages: dict[int, Stage] = {}
     tensors = _state_tensors(module)
     for device_id, request in requests.items():
@@ -167,15 +175,27 @@ def train_on_threads(
         }
         all_stages.update(stages)
         weights[device_id] = Weights(stages, lanes[device_id].trained, lanes[device_id].ties)
+        around = TrainingSurroundings(
+            lane=lanes[device_id],
+            stages=stages,
+            metrics={index: StageMetrics() for index in stages},
+            mail=Mail(senders[device_id], receivers[device_id]),
+            input_ids=tuple(value.value for value in request.inputs),
+            output_ids=tuple(value.value for value in request.outputs),
+        )
+        inputs = InputFormat(
+            values=wire.declared_from_proto(request.inputs),
+            symbols=wire.symbols_from_proto(request.symbols),
+            device=torch.device("cpu"),
+        )
+        told[device_id] = TrainingOf(
+            deployment_id="dep-test",
+            around=around,
+            weights=weights[device_id],
+            inputs=inputs if plan.stages[0].device_ids[0] == device_id else None,
+        )
         interpreters[device_id] = StepInterpreter(
-            TrainingSurroundings(
-                lane=lanes[device_id],
-                stages=stages,
-                metrics={index: StageMetrics() for index in stages},
-                mail=Mail(senders[device_id], receivers[device_id]),
-                input_ids=tuple(value.value for value in request.inputs),
-                output_ids=tuple(value.value for value in request.outputs),
-            ),
+            around,
             weights[device_id],
             optimizer,
             loss_id=loss_id,
@@ -187,6 +207,7 @@ def train_on_threads(
         interpreters=interpreters,
         stages=all_stages,
         weights=weights,
+        told=told,
         first=plan.stages[0].device_ids[0],
         last=plan.stages[-1].device_ids[0],
     )
