@@ -12,6 +12,7 @@ import grpc
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from access.handlers import wrapped
 from planner.api.audit_trail import AuditTrail
 from planner.api.principals import Context, Principal, Principals
 from planner.api.rules import RULES, Caller, Rule, Scope
@@ -40,13 +41,11 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
         rule = RULES.get(method)
         if handler is None or (rule is not None and rule.needs is Caller.ANYONE):
             return handler
-        if handler.unary_unary:
-            return handler._replace(unary_unary=self._one_answer(handler.unary_unary, method, rule))
-        if handler.stream_unary:
-            return handler._replace(stream_unary=self._one_answer(handler.stream_unary, method, rule))
-        if handler.unary_stream:
-            return handler._replace(unary_stream=self._many_answers(handler.unary_stream, method, rule))
-        return handler._replace(stream_stream=self._many_answers(handler.stream_stream, method, rule))
+        return wrapped(
+            handler,
+            lambda call: self._one_answer(call, method, rule),
+            lambda call: self._many_answers(call, method, rule),
+        )
 
     def _one_answer(self, call: Callable[..., Any], method: str, rule: Rule | None) -> Callable[..., Any]:
         async def answer(request: Any, context: Context) -> Any:

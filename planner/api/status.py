@@ -17,6 +17,7 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from access.handlers import wrapped
 from planner import errors
 from planner.api.metrics import CallMetrics
 
@@ -72,13 +73,11 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         method = handler_call_details.method
-        if handler.unary_unary:
-            return handler._replace(unary_unary=self._one_answer(handler.unary_unary, method))
-        if handler.stream_unary:
-            return handler._replace(stream_unary=self._one_answer(handler.stream_unary, method))
-        if handler.unary_stream:
-            return handler._replace(unary_stream=self._many_answers(handler.unary_stream, method))
-        return handler._replace(stream_stream=self._many_answers(handler.stream_stream, method))
+        return wrapped(
+            handler,
+            lambda call: self._one_answer(call, method),
+            lambda call: self._many_answers(call, method),
+        )
 
     def _one_answer(self, call: Callable[..., Any], method: str) -> Callable[..., Any]:
         if not inspect.iscoroutinefunction(call):

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from access.errors import AccessError
+from access.handlers import wrapped
 from access.peers import peer_of
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Forbidden
@@ -52,11 +53,11 @@ class CallerInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or service != _SERVICE:
             return handler
         caller = CALLERS.get(method)
-        if handler.unary_unary:
-            return handler._replace(unary_unary=self._one_answer(handler.unary_unary, method, caller))
-        if handler.unary_stream:
-            return handler._replace(unary_stream=self._many_answers(handler.unary_stream, method, caller))
-        return handler._replace(stream_stream=self._many_answers(handler.stream_stream, method, caller))
+        return wrapped(
+            handler,
+            lambda call: self._one_answer(call, method, caller),
+            lambda call: self._many_answers(call, method, caller),
+        )
 
     def _one_answer(self, call: Callable[..., Any], method: str, caller: Caller | None) -> Callable[..., Any]:
         async def answer(request: Any, context: Context) -> Any:

@@ -14,6 +14,7 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from access.handlers import wrapped
 from stage_daemon import errors
 
 DOMAIN = "partition_planner"
@@ -64,11 +65,11 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith("/partition_planner."):
             return handler
-        if handler.unary_unary:
-            return handler._replace(unary_unary=_one_answer(handler.unary_unary, method))
-        if handler.unary_stream:
-            return handler._replace(unary_stream=_many_answers(handler.unary_stream, method))
-        return handler._replace(stream_stream=_many_answers(handler.stream_stream, method))
+        return wrapped(
+            handler,
+            lambda call: _one_answer(call, method),
+            lambda call: _many_answers(call, method),
+        )
 
 
 def _one_answer(call: Callable[..., Any], method: str) -> Callable[..., Any]:

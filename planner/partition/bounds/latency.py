@@ -18,8 +18,9 @@ import numpy as np
 
 from planner.partition.bounds.work import fair_weights
 from planner.partition.ordered.distinct_rows import distinct_rows
-from planner.partition.portfolio.program_orders import Bundles, topological_order
+from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.topological_order import topological_order
 
 # What lies between path nodes further apart is not counted, in turn: it would keep apart too many others.
 _SPANS = (4, 8, 16, 32, 64, 128, 512)

@@ -11,9 +11,9 @@ from planner.partition.hybrid.alternatives import FITS
 from planner.partition.hybrid.chains import COPIES, DEGREE, NEVER, NEXT, SLACK, Room, chains_within, choose_in_stage
 from planner.partition.hybrid.evaluate import stage_costs
 from planner.partition.hybrid.problem import HybridPlan, HybridProblem, HybridStage
-from planner.partition.hybrid.tables import costs_of, tables_of
+from planner.partition.hybrid.tables import Costs, costs_of, tables_of
 from planner.partition.placement.ideals.ideals import Order, enumerate_ideals, order_of, prefixes
-from planner.partition.portfolio.program_orders import topological_order
+from planner.partition.topological_order import topological_order
 
 MAX_IDEALS = 40_000
 # Ideals times devices: 512 MiB.
@@ -31,9 +31,11 @@ def best_hybrid(problem: HybridProblem, out_of_time: Callable[[], bool] = lambda
     """Exact, but for knapsacks that are given up and graphs of more than MAX_IDEALS ideals, where the stages follow one
     order of the nodes; the bound says so. Raises Infeasible where no plan fits the devices' memory."""
     order = order_of(problem.num_nodes, problem.edge_source, problem.edge_target)
-    ideals = enumerate_ideals(order, min(MAX_IDEALS, MAX_STATES // costs_of(problem).num_devices))
-    search = _Search(problem, ideals if ideals is not None else _of_one_order(order))
-    least = _work_bound(problem)
+    costs = costs_of(problem)
+    ideals = enumerate_ideals(order, min(MAX_IDEALS, MAX_STATES // costs.num_devices))
+    search = _Search(problem, costs, ideals if ideals is not None else _of_one_order(order))
+    # All devices busy all the time with the least device seconds of every node.
+    least = search.work_seconds / problem.num_devices
     bound, is_exact, stages = least, ideals is not None, None
     for factor in FIRST_LIMITS:
         stages = search.stages_within(least * factor if least else np.inf)
@@ -67,8 +69,8 @@ def best_hybrid(problem: HybridProblem, out_of_time: Callable[[], bool] = lambda
 class _Search:
     """`is_decided`: whether the last search gave no knapsack up."""
 
-    def __init__(self, problem: HybridProblem, ideals: Sequence[int]) -> None:
-        self._costs, self._tables = costs_of(problem), tables_of(problem, ideals)
+    def __init__(self, problem: HybridProblem, costs: Costs, ideals: Sequence[int]) -> None:
+        self._costs, self._tables = costs, tables_of(problem, ideals)
         shape = (len(ideals) * (len(ideals) - 1) // 2, len(problem.degrees), len(problem.copies))
         if np.prod(shape) > MAX_ROOM:
             shape = (1, 1, 1)
@@ -78,6 +80,10 @@ class _Search:
             now=np.zeros(shape, dtype=np.int64),
         )
         self.is_decided = True
+
+    @property
+    def work_seconds(self) -> float:
+        return float(self._tables.work[-1])
 
     def stages_within(self, limit_seconds: float) -> tuple[HybridStage, ...] | None:
         """Stages that take no longer each, by how the chains add up; None if there are none."""
@@ -127,12 +133,6 @@ class _Search:
 
 def _seconds(problem: HybridProblem, stages: Sequence[HybridStage]) -> float:
     return max(cost.seconds for cost in stage_costs(problem, stages))
-
-
-def _work_bound(problem: HybridProblem) -> float:
-    """All devices busy all the time with the least device seconds of every node."""
-    least = problem.seconds.min(axis=2) * problem.degrees[:, None]
-    return float(least.min(axis=0).sum() / problem.num_devices)
 
 
 def _of_one_order(order: Order) -> list[int]:

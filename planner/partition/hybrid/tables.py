@@ -56,24 +56,10 @@ class Tables(NamedTuple):
 
 
 def costs_of(problem: HybridProblem) -> Costs:
-    return Costs(
-        degrees=problem.degrees,
-        copies=problem.copies,
-        seconds=problem.seconds,
-        parameter_bytes=problem.parameter_bytes,
-        held_per_microbatch=problem.held_per_microbatch,
-        held_always=problem.held_always,
-        edge_source=problem.edge_source,
-        edge_target=problem.edge_target,
-        edge_bytes=problem.edge_bytes,
-        entering_bytes=problem.entering_bytes,
-        leaving_bytes=problem.leaving_bytes,
-        microbatches=problem.microbatches,
-        # More than all copies can have are of no use.
-        num_devices=min(problem.num_devices, problem.microbatches * int(problem.degrees[-1])),
-        memory_bytes=problem.memory_bytes,
-        bandwidth=problem.bandwidth,
-    )
+    same = {name: getattr(problem, name) for name in Costs._fields}
+    # More devices than all copies can have are of no use.
+    most = problem.microbatches * int(problem.degrees[-1])
+    return Costs(**same | {"num_devices": min(problem.num_devices, most)})
 
 
 def tables_of(problem: HybridProblem, ideals: Sequence[int]) -> Tables:

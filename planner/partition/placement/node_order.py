@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.errors import GraphError
 from planner.partition.placement.problem import PlacementProblem
+from planner.partition.topological_order import topological_order
 
 
 def producers_of_nodes(problem: PlacementProblem) -> list[list[int]]:
@@ -22,14 +23,8 @@ def node_order(problem: PlacementProblem) -> list[int]:
     for node, found in enumerate(producers):
         for producer in found:
             readers[producer].append(node)
-    left = [len(found) for found in producers]
-    order = [node for node, count in enumerate(left) if not count]
-    for node in order:
-        for reader in readers[node]:
-            left[reader] -= 1
-            if not left[reader]:
-                order.append(reader)
-    if len(order) < len(left):
-        stuck = next(node for node, count in enumerate(left) if count)
+    order = topological_order(producers, readers)
+    if len(order) < len(producers):
+        stuck = min(set(range(len(producers))).difference(order))
         raise GraphError(f"node {problem.node_names[stuck]!r} waits for itself; nodes that form a cycle cannot run")
     return order

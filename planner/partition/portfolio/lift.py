@@ -8,8 +8,9 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.portfolio.program_orders import Bundles, topological_order
+from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.topological_order import topological_order
 
 
 def one_stage_each(problem: PartitionProblem, bundles: Bundles, device_of_node: Integers) -> Assignment | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,17 +27,6 @@ class Bundles:
     @property
     def count(self) -> int:
         return len(self.members)
-
-
-def topological_order(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[int]:
-    waiting = [len(own) for own in before]
-    order = [bundle for bundle, left in enumerate(waiting) if not left]
-    for bundle in order:
-        for reader in after[bundle]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                order.append(reader)
-    return order
 
 
 def bundles_of(problem: PartitionProblem) -> Bundles:
