@@ -85,6 +85,7 @@ bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.training_schedules
 	$(BIN)/python -m benchmarks.submit_checkpoint
 	$(BIN)/python -m benchmarks.pipeline_peers
+	$(BIN)/python -m benchmarks.timeline_cost
 
 check: lint types imports protos-check deploy-check
 

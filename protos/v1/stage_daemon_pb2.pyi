@@ -767,6 +767,170 @@ class StageMetrics(google.protobuf.message.Message):
 Global___StageMetrics: typing_extensions.TypeAlias = StageMetrics
 
 @typing.final
+class GetTimelineRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEPLOYMENT_ID_FIELD_NUMBER: builtins.int
+    ONLY_TOTALS_FIELD_NUMBER: builtins.int
+    deployment_id: builtins.str
+    only_totals: builtins.bool
+    """Without what each run did: totals and percentiles alone."""
+    def __init__(
+        self,
+        *,
+        deployment_id: builtins.str = ...,
+        only_totals: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "only_totals", b"only_totals"]) -> None: ...
+
+Global___GetTimelineRequest: typing_extensions.TypeAlias = GetTimelineRequest
+
+@typing.final
+class GetTimelineResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEVICE_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    CLOCK_FIELD_NUMBER: builtins.int
+    RECEIVED_SECONDS_FIELD_NUMBER: builtins.int
+    ANSWERED_SECONDS_FIELD_NUMBER: builtins.int
+    THREADS_FIELD_NUMBER: builtins.int
+    device_id: builtins.str
+    generation: builtins.int
+    clock: builtins.str
+    """The boot id of the daemon's Linux kernel, a slash and the inode of its time namespace: who has the same reads the same
+    monotonic clock. Empty: not known.
+    """
+    received_seconds: builtins.float
+    """On that clock: when the request came, and when the answer left."""
+    answered_seconds: builtins.float
+    @property
+    def threads(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ThreadTimeline]: ...
+    def __init__(
+        self,
+        *,
+        device_id: builtins.str = ...,
+        generation: builtins.int = ...,
+        clock: builtins.str = ...,
+        received_seconds: builtins.float = ...,
+        answered_seconds: builtins.float = ...,
+        threads: collections.abc.Iterable[Global___ThreadTimeline] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answered_seconds", b"answered_seconds", "clock", b"clock", "device_id", b"device_id", "generation", b"generation", "received_seconds", b"received_seconds", "threads", b"threads"]) -> None: ...
+
+Global___GetTimelineResponse: typing_extensions.TypeAlias = GetTimelineResponse
+
+@typing.final
+class ThreadTimeline(google.protobuf.message.Message):
+    """Of a thread that does the same actions for one microbatch, or for one training step, after the other."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_TRAINING_FIELD_NUMBER: builtins.int
+    ACTIONS_FIELD_NUMBER: builtins.int
+    ENTRIES_FIELD_NUMBER: builtins.int
+    END_SECONDS_FIELD_NUMBER: builtins.int
+    TIMES_FIELD_NUMBER: builtins.int
+    UNDER_WAY_FIELD_NUMBER: builtins.int
+    UNDER_WAY_SINCE_SECONDS_FIELD_NUMBER: builtins.int
+    is_training: builtins.bool
+    """Of training steps; else of a lane."""
+    under_way_since_seconds: builtins.float
+    @property
+    def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TimedAction]:
+        """That may occur, in the order of the schedule."""
+
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The latest, oldest first, as many as the daemon keeps: positions in `actions`. An action began when the entry before it
+        ended. -1 - n begins a run: of microbatch n, or of training step n.
+        """
+
+    @property
+    def end_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """When each entry ended. Messages that say so mean seconds on the daemon's clock."""
+
+    @property
+    def times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ActivityTimes]: ...
+    @property
+    def under_way(self) -> Global___TimedAction:
+        """What it was doing when it was asked, if it was in a run."""
+
+    def __init__(
+        self,
+        *,
+        is_training: builtins.bool = ...,
+        actions: collections.abc.Iterable[Global___TimedAction] | None = ...,
+        entries: collections.abc.Iterable[builtins.int] | None = ...,
+        end_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        times: collections.abc.Iterable[Global___ActivityTimes] | None = ...,
+        under_way: Global___TimedAction | None = ...,
+        under_way_since_seconds: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["under_way", b"under_way"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "end_seconds", b"end_seconds", "entries", b"entries", "is_training", b"is_training", "times", b"times", "under_way", b"under_way", "under_way_since_seconds", b"under_way_since_seconds"]) -> None: ...
+
+Global___ThreadTimeline: typing_extensions.TypeAlias = ThreadTimeline
+
+@typing.final
+class TimedAction(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """That the action is for; of what a device does once for all its stages, the first of them."""
+    @property
+    def action(self) -> Global___Action: ...
+    def __init__(
+        self,
+        *,
+        action: Global___Action | None = ...,
+        stage: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "stage", b"stage"]) -> None: ...
+
+Global___TimedAction: typing_extensions.TypeAlias = TimedAction
+
+@typing.final
+class ActivityTimes(google.protobuf.message.Message):
+    """All actions of one kind for one stage. Waits include the time in which bytes are copied."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    P50_SECONDS_FIELD_NUMBER: builtins.int
+    P95_SECONDS_FIELD_NUMBER: builtins.int
+    P99_SECONDS_FIELD_NUMBER: builtins.int
+    kind: Global___ActionKind.ValueType
+    stage: builtins.int
+    count: builtins.int
+    """Since the deployment started here."""
+    seconds: builtins.float
+    p50_seconds: builtins.float
+    """Of the latest."""
+    p95_seconds: builtins.float
+    p99_seconds: builtins.float
+    def __init__(
+        self,
+        *,
+        kind: Global___ActionKind.ValueType = ...,
+        stage: builtins.int = ...,
+        count: builtins.int = ...,
+        seconds: builtins.float = ...,
+        p50_seconds: builtins.float = ...,
+        p95_seconds: builtins.float = ...,
+        p99_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "kind", b"kind", "p50_seconds", b"p50_seconds", "p95_seconds", b"p95_seconds", "p99_seconds", b"p99_seconds", "seconds", b"seconds", "stage", b"stage"]) -> None: ...
+
+Global___ActivityTimes: typing_extensions.TypeAlias = ActivityTimes
+
+@typing.final
 class Tensor(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

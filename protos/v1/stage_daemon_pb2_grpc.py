@@ -79,6 +79,11 @@ class StageDaemonServiceStub(object):
                 request_serializer=protos_dot_v1_dot_stage__daemon__pb2.TrainRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_stage__daemon__pb2.TrainResponse.FromString,
                 _registered_method=True)
+        self.GetTimeline = channel.unary_unary(
+                '/partition_planner.v1.StageDaemonService/GetTimeline',
+                request_serializer=protos_dot_v1_dot_stage__daemon__pb2.GetTimelineRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_stage__daemon__pb2.GetTimelineResponse.FromString,
+                _registered_method=True)
 
 
 class StageDaemonServiceServicer(object):
@@ -157,6 +162,14 @@ class StageDaemonServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTimeline(self, request, context):
+        """What each thread of the deployment did when on this device, on the daemon's own clock. Asks for a ticket, as
+        SendInputs does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StageDaemonServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -204,6 +217,11 @@ def add_StageDaemonServiceServicer_to_server(servicer, server):
                     servicer.Train,
                     request_deserializer=protos_dot_v1_dot_stage__daemon__pb2.TrainRequest.FromString,
                     response_serializer=protos_dot_v1_dot_stage__daemon__pb2.TrainResponse.SerializeToString,
+            ),
+            'GetTimeline': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTimeline,
+                    request_deserializer=protos_dot_v1_dot_stage__daemon__pb2.GetTimelineRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_stage__daemon__pb2.GetTimelineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -449,6 +467,33 @@ class StageDaemonService(object):
             '/partition_planner.v1.StageDaemonService/Train',
             protos_dot_v1_dot_stage__daemon__pb2.TrainRequest.SerializeToString,
             protos_dot_v1_dot_stage__daemon__pb2.TrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTimeline(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.StageDaemonService/GetTimeline',
+            protos_dot_v1_dot_stage__daemon__pb2.GetTimelineRequest.SerializeToString,
+            protos_dot_v1_dot_stage__daemon__pb2.GetTimelineResponse.FromString,
             options,
             channel_credentials,
             insecure,

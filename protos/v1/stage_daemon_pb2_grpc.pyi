@@ -172,7 +172,23 @@ _StageDaemonServiceTrainType = typing_extensions.TypeVar(
     ],
 )
 
-class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _StageDaemonServiceOpenRendezvousType, _StageDaemonServiceConnectStagesType, _StageDaemonServiceReleaseDeploymentType, _StageDaemonServiceGetDaemonStatusType, _StageDaemonServiceProfileType, _StageDaemonServiceSendInputsType, _StageDaemonServiceReceiveOutputsType, _StageDaemonServiceTrainType]):
+_StageDaemonServiceGetTimelineType = typing_extensions.TypeVar(
+    '_StageDaemonServiceGetTimelineType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.stage_daemon_pb2.GetTimelineRequest,
+        protos.v1.stage_daemon_pb2.GetTimelineResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.stage_daemon_pb2.GetTimelineRequest,
+        protos.v1.stage_daemon_pb2.GetTimelineResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.stage_daemon_pb2.GetTimelineRequest,
+        protos.v1.stage_daemon_pb2.GetTimelineResponse,
+    ],
+)
+
+class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _StageDaemonServiceOpenRendezvousType, _StageDaemonServiceConnectStagesType, _StageDaemonServiceReleaseDeploymentType, _StageDaemonServiceGetDaemonStatusType, _StageDaemonServiceProfileType, _StageDaemonServiceSendInputsType, _StageDaemonServiceReceiveOutputsType, _StageDaemonServiceTrainType, _StageDaemonServiceGetTimelineType]):
     @typing.overload
     def __init__(self: StageDaemonServiceStub[
         grpc.UnaryStreamMultiCallable[
@@ -210,6 +226,10 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
         grpc.StreamStreamMultiCallable[
             protos.v1.stage_daemon_pb2.TrainRequest,
             protos.v1.stage_daemon_pb2.TrainResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.stage_daemon_pb2.GetTimelineRequest,
+            protos.v1.stage_daemon_pb2.GetTimelineResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -250,6 +270,10 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
         grpc.aio.StreamStreamMultiCallable[
             protos.v1.stage_daemon_pb2.TrainRequest,
             protos.v1.stage_daemon_pb2.TrainResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.stage_daemon_pb2.GetTimelineRequest,
+            protos.v1.stage_daemon_pb2.GetTimelineResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -295,6 +319,11 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
     A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
     """
 
+    GetTimeline: _StageDaemonServiceGetTimelineType
+    """What each thread of the deployment did when on this device, on the daemon's own clock. Asks for a ticket, as
+    SendInputs does.
+    """
+
 StageDaemonServiceAsyncStub: typing_extensions.TypeAlias = StageDaemonServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         protos.v1.stage_daemon_pb2.LoadStagesRequest,
@@ -331,6 +360,10 @@ StageDaemonServiceAsyncStub: typing_extensions.TypeAlias = StageDaemonServiceStu
     grpc.aio.StreamStreamMultiCallable[
         protos.v1.stage_daemon_pb2.TrainRequest,
         protos.v1.stage_daemon_pb2.TrainResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.stage_daemon_pb2.GetTimelineRequest,
+        protos.v1.stage_daemon_pb2.GetTimelineResponse,
     ],
 ]
 
@@ -420,6 +453,16 @@ class StageDaemonServiceServicer(metaclass=abc.ABCMeta):
         The first message is `open`; each is answered once it is done here, in order. One client trains a deployment at a time.
         A later `open` begins anew, with a fresh optimizer on the weights as they are.
         A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
+        """
+
+    @abc.abstractmethod
+    def GetTimeline(
+        self,
+        request: protos.v1.stage_daemon_pb2.GetTimelineRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.stage_daemon_pb2.GetTimelineResponse, collections.abc.Awaitable[protos.v1.stage_daemon_pb2.GetTimelineResponse]]:
+        """What each thread of the deployment did when on this device, on the daemon's own clock. Asks for a ticket, as
+        SendInputs does.
         """
 
 def add_StageDaemonServiceServicer_to_server(servicer: StageDaemonServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -34,6 +34,7 @@ CALLERS: Mapping[str, Caller] = {
     "SendInputs": Caller.CLIENT,
     "ReceiveOutputs": Caller.CLIENT,
     "Train": Caller.CLIENT,
+    "GetTimeline": Caller.CLIENT,
 }
 
 

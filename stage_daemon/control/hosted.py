@@ -148,6 +148,15 @@ class HostedDeployment:
         except (TimeoutError, DaemonError):
             return []
 
+    async def timelines(self, request: stage_daemon_pb2.GetTimelineRequest) -> stage_daemon_pb2.GetTimelineResponse:
+        """Only its threads. Raises what ended the deployment, or Conflict where it is not running."""
+        self.check_running()
+        assert self._worker is not None
+        try:
+            return await self._worker.timelines(request)
+        except DaemonError as error:
+            raise (self._end() if self.life.phase.ended else self._placed(error)) from error
+
     def check_running(self) -> None:
         """Raises what ended the deployment, or Conflict where it is not running yet or no more."""
         if self.life.phase is Phase.RUNNING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ from access.errors import AccessError
 from access.peers import peer_of
 from access.tickets import TICKET_KEY, check_ticket
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.microbatches import check_microbatch
 from stage_daemon.control.supervisor import Supervisor
@@ -118,6 +120,18 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
                     async for response in responses:
                         yield stage_daemon_pb2.TrainResponse.FromString(response)
                 request = await anext(request_iterator, None)
+
+    async def GetTimeline(
+        self, request: stage_daemon_pb2.GetTimelineRequest, context: Context
+    ) -> stage_daemon_pb2.GetTimelineResponse:
+        received_seconds = time.monotonic()
+        hosted = self._supervisor.find(request.deployment_id)
+        _check_ticket(hosted, context)
+        response = await hosted.timelines(request)
+        response.device_id, response.generation = self._supervisor.device_id, hosted.life.generation
+        response.clock, response.received_seconds = clock_identity(), received_seconds
+        response.answered_seconds = time.monotonic()
+        return response
 
     def _input_end(self, opened: stage_daemon_pb2.OpenSession) -> HostedDeployment:
         hosted = self._supervisor.find(opened.deployment_id, opened.generation)

@@ -57,7 +57,11 @@ class WorkerProcess:
         self._error: DaemonError | None = None
         self._drained = False
         self._write_lock = asyncio.Lock()
-        self._metrics: deque[asyncio.Future[bytes]] = deque()
+        # By the kind of the answer, in the order of the questions.
+        self._asked: dict[FrameKind, deque[asyncio.Future[bytes]]] = {
+            FrameKind.METRICS_REPLY: deque(),
+            FrameKind.TIMELINE_REPLY: deque(),
+        }
         self._replies: dict[FrameKind, asyncio.Queue[Frame | None]] = {}
         self._inputs_taken: dict[tuple[int, int], asyncio.Future[None]] = {}
         self._outputs: asyncio.Queue[Frame | None] = asyncio.Queue()
@@ -145,9 +149,14 @@ class WorkerProcess:
 
         Replies come in the order of the questions; that of a caller who has left is dropped.
         """
-        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        await self._write(Frame(kind=FrameKind.METRICS), reply)
-        return list(stage_daemon_pb2.GetDaemonStatusResponse.FromString(await reply).stages)
+        reply = await self._ask(Frame(kind=FrameKind.METRICS), FrameKind.METRICS_REPLY)
+        return list(stage_daemon_pb2.GetDaemonStatusResponse.FromString(reply).stages)
+
+    async def timelines(self, request: stage_daemon_pb2.GetTimelineRequest) -> stage_daemon_pb2.GetTimelineResponse:
+        """Only its threads: none before the stages are connected."""
+        asked = Frame(kind=FrameKind.TIMELINE, body=request.SerializeToString())
+        reply = await self._ask(asked, FrameKind.TIMELINE_REPLY)
+        return stage_daemon_pb2.GetTimelineResponse.FromString(reply)
 
     async def drain(self) -> None:
         """Takes no more inputs, and returns once everything in flight has left and been taken; the worker then exits.
@@ -184,8 +193,8 @@ class WorkerProcess:
             self._outputs.put_nowait(frame)
         elif frame.kind in (FrameKind.INPUT_TAKEN, FrameKind.INPUT_REFUSED):
             self._answer_input(frame)
-        elif frame.kind is FrameKind.METRICS_REPLY:
-            reply = self._metrics.popleft()
+        elif (asked := self._asked.get(frame.kind)) is not None:
+            reply = asked.popleft()
             if not reply.done():
                 reply.set_result(frame.body)
         elif frame.kind is FrameKind.RESULTS_UNREAD:
@@ -216,14 +225,19 @@ class WorkerProcess:
             raise self._gone()
         return frame
 
-    async def _write(self, frame: Frame, metrics_reply: asyncio.Future[bytes] | None = None) -> None:
-        """Queues `metrics_reply` together with its question, so that both have the same order."""
+    async def _ask(self, question: Frame, kind: FrameKind) -> bytes:
+        """The body of the answer, of that kind."""
+        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        await self._write(question, lambda: self._asked[kind].append(reply))
+        return await reply
+
+    async def _write(self, frame: Frame, before: Callable[[], None] = lambda: None) -> None:
+        """Calls `before` just before, so that questions and those who wait for answers have one order."""
         if self._ended.is_set():
             raise self._gone()
         async with self._write_lock:
             try:
-                if metrics_reply is not None:
-                    self._metrics.append(metrics_reply)
+                before()
                 self._writer.writelines([frame.head(), frame.body])
                 await self._writer.drain()
             except ConnectionError:
@@ -247,7 +261,8 @@ class WorkerProcess:
         self._ended.set()
         for replies in self._replies.values():
             replies.put_nowait(None)
-        waiting: list[asyncio.Future[Any]] = [*self._inputs_taken.values(), *self._metrics]
+        asked = (reply for replies in self._asked.values() for reply in replies)
+        waiting: list[asyncio.Future[Any]] = [*self._inputs_taken.values(), *asked]
         for reply in waiting:
             if not reply.done():
                 reply.set_exception(self._gone())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 
 from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.environment import Environment, dead_after
+from stage_daemon.runtime.timeline import Timeline, clock
 
 # Does an action of the index that it gets.
 Doer = Callable[[int, Environment], None]
@@ -15,6 +17,7 @@ class ActionLoop:
     """Each action runs on one of several environments, `places[position]`; a value goes once nothing there reads it.
 
     `doers` has one entry for each kind that may occur: that is all that an action needs to be added here.
+    `timed_as` has each action's position in the timeline's actions.
     """
 
     def __init__(
@@ -23,16 +26,25 @@ class ActionLoop:
         doers: Mapping[Kind, Doer],
         places: Sequence[int],
         reads: Callable[[Action], Sequence[int]],
+        timeline: Timeline,
+        timed_as: Sequence[int],
     ) -> None:
         dead = dead_after(lane, places, reads)
-        self.num_places = max(places, default=-1) + 1
         self._bound = tuple(
             (doers[action.kind], action.index, place, value_ids)
             for action, place, value_ids in zip(lane, places, dead, strict=True)
         )
+        self._timeline = timeline
+        self._timed_as = array("q", timed_as)
 
-    def run(self, environments: Sequence[Environment]) -> None:
+    def run(self, number: int, environments: Sequence[Environment]) -> None:
+        """`number` is of the microbatch, or of the step."""
+        timeline = self._timeline
+        ends, position = timeline.ends, timeline.begin(number, self._timed_as)
         for do, index, place, dead in self._bound:
             environment = environments[place]
             do(index, environment)
             environment.drop(dead)
+            ends[position] = clock()
+            position += 1
+            timeline.position = position

@@ -17,6 +17,7 @@ from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
 from stage_daemon.runtime.ingress import Ingress
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
+from stage_daemon.runtime.timeline import Timeline, timed
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.header import BadHeader
@@ -62,8 +63,11 @@ class LaneInterpreter:
             Kind.GIVE_OUTPUT: self._give_output,
         }
         reads = reading(surroundings.stages, surroundings.edges, surroundings.output_ids)
-        self._loop = ActionLoop(lane, doers, [0] * len(lane), reads)
-        self._metrics = surroundings.metrics[stages_of(lane)[0]]
+        first = stages_of(lane)[0]
+        stages = [action.index if action.kind is Kind.FORWARD else first for action in lane]
+        self.timeline = Timeline(timed(lane, stages))
+        self._loop = ActionLoop(lane, doers, [0] * len(lane), reads, self.timeline, range(len(lane)))
+        self._metrics = surroundings.metrics[first]
         self._num_begun = 0
 
     def run(self) -> None:
@@ -78,14 +82,13 @@ class LaneInterpreter:
     def _run_microbatch(self) -> Environment:
         self._num_begun += 1
         environment = Environment(microbatch=self._num_begun)
-        self._loop.run((environment,))
+        self._loop.run(self._num_begun, (environment,))
         self._metrics.num_microbatches += not environment.ended
         return environment
 
     def _take_input(self, _: int, environment: Environment) -> None:
         assert self._around.ingress is not None
-        with self._metrics.receiving():
-            submission = self._around.ingress.take()
+        submission = self._around.ingress.take()
         if submission is None:
             environment.ended = True
             return
@@ -96,8 +99,7 @@ class LaneInterpreter:
             environment.fail(MicrobatchFailure(reason=error.reason, message=error.message))
 
     def _receive(self, edge_id: int, environment: Environment) -> None:
-        with self._metrics.receiving():
-            parcel, num_bytes = self._around.receivers[edge_id].receive()
+        parcel, num_bytes = self._around.receivers[edge_id].receive()
         self._metrics.received_bytes += num_bytes
         environment.admit(parcel, self._around.edges[edge_id])
 
@@ -107,8 +109,7 @@ class LaneInterpreter:
         stage = self._around.stages[index]
         items = environment.read(stage.input_ids)
         try:
-            with self._metrics.busy():
-                outputs = self._run_stage(stage, items, environment.microbatch)
+            outputs = self._run_stage(stage, items, environment.microbatch)
         except Exception as error:
             raise_if_ruinous(stage, error)
             environment.fail(stage_failure(stage, error))
@@ -123,32 +124,30 @@ class LaneInterpreter:
 
     def _send(self, edge_id: int, environment: Environment) -> None:
         edge, sender = self._around.edges[edge_id], self._around.senders[edge_id]
-        with self._metrics.sending():
-            try:
-                self._metrics.sent_bytes += sender.send(environment.parcel(edge))
-            except BadHeader as error:
-                environment.fail(
-                    MicrobatchFailure(
-                        reason=StageFailed.reason,
-                        message=f"stage {edge.source_stage} gave what {edge} does not declare: {error}",
-                        stage=edge.source_stage,
-                        device_id=edge.source_device_id,
-                    )
+        try:
+            self._metrics.sent_bytes += sender.send(environment.parcel(edge))
+        except BadHeader as error:
+            environment.fail(
+                MicrobatchFailure(
+                    reason=StageFailed.reason,
+                    message=f"stage {edge.source_stage} gave what {edge} does not declare: {error}",
+                    stage=edge.source_stage,
+                    device_id=edge.source_device_id,
                 )
-                sender.send(environment.parcel(edge))
+            )
+            sender.send(environment.parcel(edge))
 
     def _give_output(self, _: int, environment: Environment) -> None:
         egress = self._around.egress
         assert egress is not None
-        with self._metrics.sending():
-            if environment.ended:
-                egress.end()
-                return
-            egress.give(
-                Result(
-                    session_id=environment.session_id,
-                    sequence=environment.sequence,
-                    items=() if environment.failure else environment.read(self._around.output_ids),
-                    failure=environment.failure,
-                )
+        if environment.ended:
+            egress.end()
+            return
+        egress.give(
+            Result(
+                session_id=environment.session_id,
+                sequence=environment.sequence,
+                items=() if environment.failure else environment.read(self._around.output_ids),
+                failure=environment.failure,
             )
+        )

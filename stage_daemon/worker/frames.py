@@ -23,6 +23,7 @@ class FrameKind(IntEnum):
     DRAIN = 6
     PROFILE = 7  # ProfileRequest; `sequence` is the distinct node to start from
     TRAIN = 8  # TrainRequest
+    TIMELINE = 9  # GetTimelineRequest
     # Worker to supervisor.
     LOAD_PROGRESS = 32  # LoadStagesResponse
     LOADED = 33
@@ -38,6 +39,7 @@ class FrameKind(IntEnum):
     PROFILED = 43  # ProfileResponse, empty
     TRAINED = 45  # TrainResponse; `sequence` is 1 where more of the same request follow
     RESULTS_UNREAD = 44  # only a session id: its client at the worker's door leaves too many results unread
+    TIMELINE_REPLY = 46  # GetTimelineResponse, only its threads
 
 
 # What a profiling process exits with whose device is lost to it; its last PROFILE_STEP says of which node.

@@ -18,8 +18,9 @@ from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
 from stage_daemon.runtime.interpreter import LaneInterpreter, Surroundings, is_fed, stages_of
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
+from stage_daemon.runtime.timeline import COMPUTE, Timeline
 from stage_daemon.runtime.training.mail import Mail
-from stage_daemon.runtime.training.step import TrainingSurroundings
+from stage_daemon.runtime.training.step import TrainingSurroundings, step_timeline
 from stage_daemon.runtime.training.weights import Weights
 from stage_daemon.transport.channel import FailureCallback
 from stage_daemon.transport.connect import Channels, Meeting, host_memory_bytes, open_channels
@@ -30,8 +31,8 @@ from stage_daemon.worker.door import Door
 from stage_daemon.worker.failures import failure_from_error
 from stage_daemon.worker.training import Reply, Training, TrainingOf
 
-# A forward is not a wait, and may well take longer than one; beyond this many deadlines it is taken to hang.
-FORWARD_DEADLINES = 10
+# A pass is not a wait, and may well take longer than one; beyond this many deadlines it is taken to hang.
+PASS_DEADLINES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class Pipeline:
                 secret=secret,
             ),
         )
+        self._step_timeline = step_timeline(self._lane_of_steps) if self._lane_of_steps else None
         self._training = self._make_training(request, edges) if self._lane_of_steps else None
         self._around = Surroundings(
             deployment_id=request.deployment_id,
@@ -110,18 +112,24 @@ class Pipeline:
             ingress=self._ingress,
             egress=self._egress,
         )
+        self._interpreters = tuple(LaneInterpreter(lane, self._around) for lane in self._lanes)
+        # One for each thread; that of training steps is the last.
+        self.timelines: tuple[Timeline, ...] = (
+            *(interpreter.timeline for interpreter in self._interpreters),
+            *((self._step_timeline,) if self._step_timeline else ()),
+        )
 
     def start(self) -> None:
         self._threads = [
-            self._spawn(f"lane-{stages_of(lane)[0]}", LaneInterpreter(lane, self._around).run, stages_of(lane)[0])
-            for lane in self._lanes
+            self._spawn(f"lane-{stages_of(lane)[0]}", interpreter.run, stages_of(lane)[0])
+            for lane, interpreter in zip(self._lanes, self._interpreters, strict=True)
         ]
         self._fed_threads = [thread for thread, lane in zip(self._threads, self._lanes, strict=True) if is_fed(lane)]
         if self._gives_output:
             self._fed_threads.append(self._spawn("results", self._give_results, None))
         if self._training is not None:
             self._fed_threads.append(self._spawn("training", self._training.run, None))
-        self._spawn("watch", self._watch_forwards, None)
+        self._spawn("watch", self._watch_passes, None)
 
     def train(self, request: bytes) -> None:
         """Answered by `on_trained`."""
@@ -156,6 +164,7 @@ class Pipeline:
 
     def _make_training(self, request: stage_daemon_pb2.ConnectStagesRequest, of_lanes: Mapping[int, Edge]) -> Training:
         assert self._lane_of_steps is not None
+        assert self._step_timeline is not None
         mail = Mail(
             {edge_id: end for edge_id, end in self._channels.senders.items() if edge_id not in of_lanes},
             {edge_id: end for edge_id, end in self._channels.receivers.items() if edge_id not in of_lanes},
@@ -164,6 +173,7 @@ class Pipeline:
             lane=self._lane_of_steps,
             stages=self._stages,
             metrics=self._metrics,
+            timeline=self._step_timeline,
             mail=mail,
             input_ids=tuple(value.value for value in request.inputs),
             output_ids=tuple(value.value for value in request.outputs),
@@ -193,19 +203,23 @@ class Pipeline:
         while (result := self._egress.take()) is not None:
             self._callbacks.on_result(result)
 
-    def _watch_forwards(self) -> None:
-        limit_seconds = FORWARD_DEADLINES * self._deadline_seconds
+    def _watch_passes(self) -> None:
+        limit_seconds = PASS_DEADLINES * self._deadline_seconds
         while True:
             time.sleep(self._deadline_seconds)
-            for index, metrics in self._metrics.items():
-                since = metrics.forward_since
-                if since is not None and time.monotonic() - since > limit_seconds:
+            for timeline in self.timelines:
+                found = timeline.under_way()
+                if (
+                    found is not None
+                    and found.timed.action.kind in COMPUTE
+                    and time.monotonic() - found.since_seconds > limit_seconds
+                ):
                     raise StageFailed(
-                        f"stage {index} has been running one microbatch for over {limit_seconds:g} s: it hangs, or the"
-                        " deployment needs a longer deadline",
-                        stage=index,
-                        device_id=self._stages[index].device_id,
-                        action="forward",
+                        f"stage {found.timed.stage} has been running one microbatch for over {limit_seconds:g} s: it"
+                        " hangs, or the deployment needs a longer deadline",
+                        stage=found.timed.stage,
+                        device_id=self._stages[found.timed.stage].device_id,
+                        action=found.timed.action.kind.name.lower(),
                     )
 
 

@@ -17,6 +17,7 @@ from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import RawItem, RawTensor
 from stage_daemon.runtime.metrics import StageMetrics
+from stage_daemon.runtime.timeline import COMPUTE, RECEIVES, SENDS, Timeline
 from stage_daemon.transport.declared import (
     DeclaredValue,
     Dimension,
@@ -49,6 +50,7 @@ _OPERATORS = {
     graph_pb2.Expression.Operation.OPERATOR_MAXIMUM: DimensionOperator.MAXIMUM,
 }
 _ACTIONS = {stage_daemon_pb2.ActionKind.Value(f"ACTION_KIND_{kind.name}"): kind for kind in Kind}
+_WIRE_ACTIONS = {kind: value for value, kind in _ACTIONS.items()}
 _WIRE_DTYPES = {
     torch_dtype("", number): number for number in graph_pb2.Dtype.values() if number != graph_pb2.DTYPE_UNSPECIFIED
 }
@@ -239,8 +241,12 @@ def _wire_dtype(dtype: torch.dtype) -> graph_pb2.Dtype.ValueType:
     return _WIRE_DTYPES[dtype]
 
 
+def kind_to_proto(kind: Kind) -> stage_daemon_pb2.ActionKind.ValueType:
+    return _WIRE_ACTIONS[kind]
+
+
 def metrics_to_proto(
-    deployment_id: str, process_id: int, metrics: Mapping[int, StageMetrics]
+    deployment_id: str, process_id: int, metrics: Mapping[int, StageMetrics], timelines: Sequence[Timeline]
 ) -> stage_daemon_pb2.GetDaemonStatusResponse:
     return stage_daemon_pb2.GetDaemonStatusResponse(
         stages=[
@@ -248,9 +254,9 @@ def metrics_to_proto(
                 deployment_id=deployment_id,
                 stage=stage,
                 num_microbatches=counted.num_microbatches,
-                busy_seconds=counted.busy_seconds,
-                receive_wait_seconds=counted.receive_wait_seconds,
-                send_wait_seconds=counted.send_wait_seconds,
+                busy_seconds=sum(timeline.total_seconds(COMPUTE, stage) for timeline in timelines),
+                receive_wait_seconds=sum(timeline.total_seconds(RECEIVES, stage) for timeline in timelines),
+                send_wait_seconds=sum(timeline.total_seconds(SENDS, stage) for timeline in timelines),
                 received_bytes=counted.received_bytes,
                 sent_bytes=counted.sent_bytes,
                 worker_process_id=process_id,

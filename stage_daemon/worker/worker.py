@@ -16,7 +16,7 @@ from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Submission
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
-from stage_daemon.worker import wire
+from stage_daemon.worker import timeline_wire, wire
 from stage_daemon.worker.blobs import BlobReader
 from stage_daemon.worker.failures import failure_from_error
 from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
@@ -67,8 +67,13 @@ class Worker:
         elif frame.kind is FrameKind.TRAIN:
             self._train(frame.body)
         elif frame.kind is FrameKind.METRICS:
-            status = wire.metrics_to_proto(self._deployment_id, os.getpid(), self._metrics)
+            timelines = self._pipeline.timelines if self._pipeline else ()
+            status = wire.metrics_to_proto(self._deployment_id, os.getpid(), self._metrics, timelines)
             self._write(Frame(kind=FrameKind.METRICS_REPLY, body=status.SerializeToString()))
+        elif frame.kind is FrameKind.TIMELINE:
+            asked = stage_daemon_pb2.GetTimelineRequest.FromString(frame.body)
+            found = timeline_wire.timelines_to_proto(self._pipeline.timelines if self._pipeline else (), asked)
+            self._write(Frame(kind=FrameKind.TIMELINE_REPLY, body=found.SerializeToString()))
         elif frame.kind is FrameKind.LOAD:
             self._start(self._load, frame.body)
         elif frame.kind is FrameKind.CONNECT:

@@ -20,6 +20,7 @@ from stage_daemon.runtime.environment import Environment, reading
 from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
+from stage_daemon.runtime.timeline import COMPUTE, Timeline, timed
 from stage_daemon.runtime.training.mail import Mail
 from stage_daemon.runtime.training.optimizers import StageOptimizer
 from stage_daemon.runtime.training.passes import StagePass
@@ -41,6 +42,7 @@ class TrainingSurroundings:
     lane: TrainingLane
     stages: Mapping[int, Stage]
     metrics: Mapping[int, StageMetrics]
+    timeline: Timeline
     mail: Mail
     input_ids: tuple[int, ...] = ()
     output_ids: tuple[int, ...] = ()
@@ -102,7 +104,7 @@ class StepInterpreter:
 
     def run(self, step: Step) -> StepOutcome:
         """Of any number of microbatches: those of the plan's step at a time. Raises what ends the worker."""
-        started, busy = time.monotonic(), self._busy_seconds()
+        started, busy = time.monotonic(), self._around.timeline.total_seconds(COMPUTE)
         self._step = step
         self._failure: MicrobatchFailure | None = None
         self._outputs: list[tuple[Item, ...]] = []
@@ -120,38 +122,31 @@ class StepInterpreter:
             gradient_norm=self._norm,
             applied=self._applied,
             failure=self._failure,
-            busy_seconds=self._busy_seconds() - busy,
+            busy_seconds=self._around.timeline.total_seconds(COMPUTE) - busy,
             seconds=time.monotonic() - started,
         )
-
-    def _busy_seconds(self) -> float:
-        return sum(metrics.busy_seconds for metrics in self._around.metrics.values())
 
     def _run_part(self, first: int, size: int, *, is_last: bool) -> None:
         """With fewer microbatches it is the plan's step without those that lack: no action waits for anything new."""
         if (size, is_last) not in self._loops:
             self._loops[size, is_last] = self._loop(size, is_last)
         loop, places = self._loops[size, is_last]
-        loop.run([StagePass(stage=stage, microbatch=first + index) for stage, index in places])
+        loop.run(self._step.number, [StagePass(stage=stage, microbatch=first + index) for stage, index in places])
 
     def _loop(self, size: int, is_last: bool) -> tuple[ActionLoop, list[tuple[int, int]]]:
-        lane: Lane = tuple(
-            action
-            for action in self._lane.actions
+        timed_as = [
+            position
+            for position, action in enumerate(self._lane.actions)
             if (is_last if action.microbatch is None else action.microbatch < size)
-        )
-        keys = [(self._stage_of(action), ONCE if action.microbatch is None else action.microbatch) for action in lane]
+        ]
+        lane: Lane = tuple(self._lane.actions[position] for position in timed_as)
+        keys = [
+            (_stage_of(self._lane, action), ONCE if action.microbatch is None else action.microbatch) for action in lane
+        ]
         places = list(dict.fromkeys(keys))
         at = {key: place for place, key in enumerate(places)}
-        return ActionLoop(lane, self._doers, [at[key] for key in keys], self._reads), places
-
-    def _stage_of(self, action: Action) -> int:
-        """Whose microbatch the action is about."""
-        if action.kind in (Kind.SEND, Kind.RECEIVE_GRADIENT):
-            return self._lane.edges[action.index].values.source_stage
-        if action.kind in (Kind.RECEIVE, Kind.SEND_GRADIENT):
-            return self._lane.edges[action.index].values.target_stage
-        return ONCE if action.microbatch is None else action.index
+        loop = ActionLoop(lane, self._doers, [at[key] for key in keys], self._reads, self._around.timeline, timed_as)
+        return loop, places
 
     def _take_input(self, stage: int, environment: Environment) -> None:
         if self._step.refusal is not None:
@@ -172,7 +167,7 @@ class StepInterpreter:
         stage, found = self._around.stages[index], _pass(environment)
         items = found.read(stage.input_ids)
         try:
-            with self._around.metrics[index].busy(), torch.enable_grad():
+            with torch.enable_grad():
                 found.ran(stage.output_ids, self._run_stage(stage, items, found.microbatch), self._with_gradient[index])
         except Exception as error:
             self._fail(stage, found, error)
@@ -217,16 +212,15 @@ class StepInterpreter:
             return
         found = _pass(environment)
         try:
-            with self._around.metrics[index].busy():
-                if kind is Kind.BACKWARD_WEIGHT:
-                    found.backward_weight(self._weights.of_stage(index))
-                    return
-                if index in self._loss_stages():
-                    found.start(self._loss_id, self._step.weights[found.microbatch] * self._step.loss_scale)
-                if kind is Kind.BACKWARD:
-                    found.backward()
-                else:
-                    found.backward_input()
+            if kind is Kind.BACKWARD_WEIGHT:
+                found.backward_weight(self._weights.of_stage(index))
+                return
+            if index in self._loss_stages():
+                found.start(self._loss_id, self._step.weights[found.microbatch] * self._step.loss_scale)
+            if kind is Kind.BACKWARD:
+                found.backward()
+            else:
+                found.backward_input()
         except Exception as error:
             self._fail(self._around.stages[index], found, error)
 
@@ -288,8 +282,7 @@ class StepInterpreter:
 
     def _optimizer_step(self, index: int, environment: Environment) -> None:
         if self._applied:
-            with self._around.metrics[index].busy():
-                self._optimizers[index].step(self._step.learning_rates, self._clip)
+            self._optimizers[index].step(self._step.learning_rates, self._clip)
 
     def _reduce(self, reduction: Reduction, own: tuple[Item, ...], combine: _Combine) -> tuple[Item, ...] | None:
         """What `combine` makes of all devices' items, in one order; None where one has failed: then all have."""
@@ -311,33 +304,27 @@ class StepInterpreter:
 
     def _incoming(self, edge: Edge, environment: Environment) -> tuple[Item, ...] | None:
         """None of a microbatch that has failed."""
-        metrics = self._metrics_of(edge.target_stage)
-        with metrics.receiving():
-            parcel, num_bytes = self._around.mail.receive(edge, self._step.number, environment.microbatch)
-        metrics.received_bytes += num_bytes
+        parcel, num_bytes = self._around.mail.receive(edge, self._step.number, environment.microbatch)
+        self._around.metrics[edge.target_stage].received_bytes += num_bytes
         if parcel.failure is not None:
             self._note(environment, parcel.failure)
         return None if environment.is_void else parcel.items
 
     def _outgoing(self, edge: Edge, environment: Environment, items: tuple[Item, ...]) -> None:
-        metrics, number = self._metrics_of(edge.source_stage), self._step.number
-        with metrics.sending():
-            try:
-                metrics.sent_bytes += self._around.mail.send(
-                    edge, number, environment.microbatch, items, environment.failure
-                )
-            except BadHeader as error:
-                failure = MicrobatchFailure(
-                    reason=StageFailed.reason,
-                    message=f"stage {edge.source_stage} gave what {edge} does not declare: {error}",
-                    stage=edge.source_stage,
-                    device_id=edge.source_device_id,
-                )
-                self._note(environment, failure)
-                self._around.mail.send(edge, number, environment.microbatch, (), environment.failure)
-
-    def _metrics_of(self, stage: int) -> StageMetrics:
-        return self._around.metrics[stage]
+        metrics, number = self._around.metrics[edge.source_stage], self._step.number
+        try:
+            metrics.sent_bytes += self._around.mail.send(
+                edge, number, environment.microbatch, items, environment.failure
+            )
+        except BadHeader as error:
+            failure = MicrobatchFailure(
+                reason=StageFailed.reason,
+                message=f"stage {edge.source_stage} gave what {edge} does not declare: {error}",
+                stage=edge.source_stage,
+                device_id=edge.source_device_id,
+            )
+            self._note(environment, failure)
+            self._around.mail.send(edge, number, environment.microbatch, (), environment.failure)
 
     def _fail(self, stage: Stage, environment: Environment, error: Exception) -> None:
         raise_if_ruinous(stage, error)
@@ -346,6 +333,25 @@ class StepInterpreter:
     def _note(self, environment: Environment, failure: MicrobatchFailure) -> None:
         environment.fail(failure)
         self._failure = self._failure or failure
+
+
+def step_timeline(lane: TrainingLane) -> Timeline:
+    """Of all steps that the lane's device does."""
+    stages = [_stage_of(lane, action) for action in lane.actions]
+    first = min((stage for stage in stages if stage != ONCE), default=0)
+    of_all = [action.index if action.kind is Kind.OPTIMIZER_STEP else first for action in lane.actions]
+    return Timeline(
+        timed(lane.actions, [one if stage == ONCE else stage for stage, one in zip(stages, of_all, strict=True)])
+    )
+
+
+def _stage_of(lane: TrainingLane, action: Action) -> int:
+    """Whose microbatch the action is about; ONCE where it is about none."""
+    if action.kind in (Kind.SEND, Kind.RECEIVE_GRADIENT):
+        return lane.edges[action.index].values.source_stage
+    if action.kind in (Kind.RECEIVE, Kind.SEND_GRADIENT):
+        return lane.edges[action.index].values.target_stage
+    return ONCE if action.microbatch is None else action.index
 
 
 def _pass(environment: Environment) -> StagePass:

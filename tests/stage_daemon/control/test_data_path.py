@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import grpc
@@ -11,9 +12,11 @@ import pytest_asyncio
 import torch
 
 from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.sessions import Sessions
 from stage_daemon.transport.sockets import host_identity
 from tests.stage_daemon.control.daemons import (
+    Daemon,
     RolledOut,
     assert_results,
     inputs,
@@ -160,6 +163,42 @@ async def test_status_tells_of_deployments_and_stages(deployment: RolledOut) -> 
         assert (metrics.deployment_id, metrics.stage) == (deployment.id, stage)
         assert metrics.num_microbatches == before[device_id].num_microbatches + 3
         assert not is_gone(metrics.worker_process_id)
+
+
+async def test_a_timeline_has_what_ran_by_the_daemons_clock(deployment: RolledOut) -> None:
+    request = stage_daemon_pb2.GetTimelineRequest(deployment_id=deployment.id)
+
+    async def waits(daemon: Daemon) -> bool:
+        [thread] = (await daemon.stub.GetTimeline(request)).threads
+        return bool(thread.under_way == thread.actions[0])
+
+    async def all_wait() -> bool:
+        return all([await waits(daemon) for daemon in deployment.daemons.values()])
+
+    await wait_for_async(all_wait, "both lanes to wait for the next microbatch")
+    asked_seconds = time.monotonic()
+    await run_session(deployment, 71, [torch.randn(2, 8)] * 3)
+    await wait_for_async(all_wait, "both lanes to wait again")
+    for device_id, daemon in deployment.daemons.items():
+        found = await daemon.stub.GetTimeline(request)
+        assert (found.device_id, found.generation, found.clock) == (device_id, 1, clock_identity())
+        [thread] = found.threads
+        lately = [
+            (entry, end) for entry, end in zip(thread.entries, thread.end_seconds, strict=True) if end >= asked_seconds
+        ]
+        begins = [entry for entry, _ in lately if entry < 0]
+        assert [entry for entry, _ in lately] == [0, 1, 2, begins[0], 0, 1, 2, begins[1], 0, 1, 2, begins[2]]
+        assert begins == [begins[0], begins[0] - 1, begins[0] - 2]
+        last_end = lately[-1][1]
+        assert last_end <= found.received_seconds <= found.answered_seconds <= time.monotonic()
+        assert thread.under_way_since_seconds == last_end
+        sums = await daemon.stub.GetTimeline(
+            stage_daemon_pb2.GetTimelineRequest(deployment_id=deployment.id, only_totals=True)
+        )
+        assert not sums.threads[0].entries
+        assert [times.count for times in sums.threads[0].times] == [times.count for times in thread.times]
+    unknown = deployment.first.GetTimeline(stage_daemon_pb2.GetTimelineRequest(deployment_id="dep-none"))
+    assert (await refusal(unknown))[0] == "NOT_FOUND"
 
 
 async def test_rendezvous_of_a_deployment_is_one(deployment: RolledOut) -> None:

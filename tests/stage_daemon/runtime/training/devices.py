@@ -30,7 +30,7 @@ from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.training.mail import Mail
 from stage_daemon.runtime.training.records import OptimizerSettings, ParameterGroup, Step, StepOutcome
-from stage_daemon.runtime.training.step import StepInterpreter, TrainingSurroundings
+from stage_daemon.runtime.training.step import StepInterpreter, TrainingSurroundings, step_timeline
 from stage_daemon.runtime.training.weights import Weights
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.local import local_channel
@@ -179,6 +179,7 @@ def train_on_threads(
             lane=lanes[device_id],
             stages=stages,
             metrics={index: StageMetrics() for index in stages},
+            timeline=step_timeline(lanes[device_id]),
             mail=Mail(senders[device_id], receivers[device_id]),
             input_ids=tuple(value.value for value in request.inputs),
             output_ids=tuple(value.value for value in request.outputs),
