@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from protos.v1 import planner_pb2
 
 if TYPE_CHECKING:
     from planner.client.pipeline import Pipeline
+    from planner.client.timelines import DeploymentTimeline, TimelineReader
     from planner.client.training.learning_rates import Schedule
     from planner.client.training.optimizers import LossScaling, Optimizer
     from planner.client.training.trainer import Count, Trainer
@@ -174,6 +176,45 @@ class DeploymentCalls(GraphCalls):
                 trainer.close()
                 raise
         return trainer
+
+    def deployment_timeline(self, deployment_id: str) -> DeploymentTimeline:
+        """What its daemons measured lately, by microbatch and stage, beside what the plan predicts.
+
+        Raises Conflict unless it is ready: daemons keep timelines for as long as a deployment runs.
+        """
+        with closing(self.timelines(deployment_id)) as readings:
+            return next(readings)
+
+    def timelines(self, deployment_id: str, *, every_seconds: float = 2.0) -> Generator[DeploymentTimeline]:
+        """One reading after the other, through recoveries too. Raises what ended the deployment."""
+        reader: TimelineReader | None = None
+        generation = 0
+        try:
+            while True:
+                deployment = self.get_deployment(deployment_id)
+                if deployment.state is not DeploymentState.READY:
+                    raise _not_ready(deployment)
+                if reader is None or deployment.generation != generation:
+                    if reader is not None:
+                        reader.close()
+                    reader, generation = self._timeline_reader(deployment), deployment.generation
+                yield reader.read()
+                time.sleep(every_seconds)
+        finally:
+            if reader is not None:
+                reader.close()
+
+    def _timeline_reader(self, deployment: Deployment) -> TimelineReader:
+        from planner.client.timelines import TimelineReader
+
+        request = planner_pb2.GetPlanRequest(plan_id=deployment.plan_id)
+        return TimelineReader(
+            deployment,
+            stored_plan_from_proto(self._connection.call(self._connection.stub.GetPlan, request)),
+            ticket=TicketHolder(self._connection, deployment.id).ticket,
+            timeout_seconds=self._connection.timeout_seconds,
+            credentials=self._connection.credentials,
+        )
 
     def _wait_until_ready(self, deployment_id: str, on_event: OnEvent | None) -> Deployment:
         for event in self.watch(deployment_id):

@@ -1,4 +1,4 @@
-"""What a simulated schedule did, as data: events in seconds from its start, and sums over them."""
+"""What a schedule did, as data: events in seconds from its start, and sums over them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,40 @@ class Activity(Enum):
     BACKWARD_WEIGHT = "backward for weights"
     SEND_GRADIENT = "send gradient"
     REDUCE = "reduce gradients"
+    # Daemons measure these, and no plan predicts them.
+    TAKE_INPUT = "take input"
+    GIVE_OUTPUT = "give output"
+    AGREE = "agree on the step"
+    OPTIMIZER_STEP = "optimizer step"
 
     @property
     def is_compute(self) -> bool:
         return self in _COMPUTE
 
+    @property
+    def is_receive(self) -> bool:
+        return self in _RECEIVES
 
-_COMPUTE = frozenset({Activity.FORWARD, Activity.BACKWARD, Activity.BACKWARD_INPUT, Activity.BACKWARD_WEIGHT})
+    @property
+    def is_send(self) -> bool:
+        return self in _SENDS
+
+    @property
+    def is_reduction(self) -> bool:
+        return self in (Activity.REDUCE, Activity.AGREE)
+
+
+_COMPUTE = frozenset(
+    {
+        Activity.FORWARD,
+        Activity.BACKWARD,
+        Activity.BACKWARD_INPUT,
+        Activity.BACKWARD_WEIGHT,
+        Activity.OPTIMIZER_STEP,
+    }
+)
+_RECEIVES = frozenset({Activity.TAKE_INPUT, Activity.RECEIVE, Activity.RECEIVE_GRADIENT})
+_SENDS = frozenset({Activity.GIVE_OUTPUT, Activity.SEND, Activity.SEND_GRADIENT})
 
 
 @dataclass(frozen=True, slots=True)

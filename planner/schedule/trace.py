@@ -41,16 +41,16 @@ def chrome_trace(simulation: Simulation) -> dict[str, Any]:
 
 def _names(simulation: Simulation) -> Iterator[dict[str, Any]]:
     for index, device in enumerate(simulation.devices):
-        yield _name("process_name", index, device.device_id)
-        yield _name("thread_name", index, "compute", COMPUTE_TRACK)
-        yield _name("thread_name", index, "transfers", MESSAGE_TRACK)
+        yield name_entry("process_name", index, device.device_id)
+        yield name_entry("thread_name", index, "compute", COMPUTE_TRACK)
+        yield name_entry("thread_name", index, "transfers", MESSAGE_TRACK)
     if simulation.links:
-        yield _name("process_name", len(simulation.devices), "links")
+        yield name_entry("process_name", len(simulation.devices), "links")
     for index, link in enumerate(simulation.links):
-        yield _name("thread_name", len(simulation.devices), f"{link.source_id} to {link.target_id}", index)
+        yield name_entry("thread_name", len(simulation.devices), f"{link.source_id} to {link.target_id}", index)
 
 
-def _name(kind: str, process: int, name: str, track: int = 0) -> dict[str, Any]:
+def name_entry(kind: str, process: int, name: str, track: int = 0) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
 
 
@@ -62,7 +62,7 @@ def _event(event: Event, process: int) -> dict[str, Any]:
         "cat": event.activity.value,
         "pid": process,
         "tid": COMPUTE_TRACK if event.activity.is_compute else MESSAGE_TRACK,
-        **_span(event.start_seconds, event.end_seconds),
+        **span_times(event.start_seconds, event.end_seconds),
         "args": {"stage": event.stage, "microbatch": event.microbatch},
     }
 
@@ -75,7 +75,7 @@ def _transfer(transfer: Transfer, process: int, links: dict[tuple[str, str], int
         "cat": "transfer",
         "pid": process,
         "tid": links[transfer.source_id, transfer.target_id],
-        **_span(transfer.start_seconds, transfer.end_seconds),
+        **span_times(transfer.start_seconds, transfer.end_seconds),
         "args": {"edge": transfer.edge_index, "bytes": transfer.size_bytes},
     }
 
@@ -86,5 +86,5 @@ def _arrow(transfer: Transfer, index: int, process: dict[str, int]) -> Iterator[
     yield {**shared, "ph": "f", "bp": "e", "pid": process[transfer.target_id], "ts": transfer.end_seconds * 1e6}
 
 
-def _span(start_seconds: float, end_seconds: float) -> dict[str, float]:
+def span_times(start_seconds: float, end_seconds: float) -> dict[str, float]:
     return {"ts": start_seconds * 1e6, "dur": (end_seconds - start_seconds) * 1e6}

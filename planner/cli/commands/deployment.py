@@ -1,9 +1,11 @@
-"""`deploy`, `stop`, and `deployment list`, `get` and `watch`."""
+"""`deploy`, `stop`, and `deployment list`, `get`, `watch`, `trace` and `top`."""
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,8 +16,9 @@ from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit, say
 from planner.cli.progress import event_text, rollout_bars
 from planner.cli.tables import deployment_table, deployments_table
+from planner.cli.timeline_tables import live_table, timeline_document, timeline_table
 from planner.client.records import DeploymentEvent, DeploymentState, RecoveryPolicy
-from planner.errors import DeploymentFailed
+from planner.errors import DeploymentFailed, InvalidArgument
 
 app = typer.Typer(no_args_is_help=True, help="Plans that run, or ran.")
 
@@ -84,6 +87,49 @@ def watch_deployment(
     if event.state is DeploymentState.FAILED:
         raise DeploymentFailed(event.failure.message if event.failure else event.message)
     say(f"{deployment} is {event.state.value}")
+
+
+@app.command("trace")
+def trace_deployment(
+    deployment: DeploymentArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write it, as JSON.")],
+    server: ServerOption = None,
+) -> None:
+    """Write what every device did lately, beside what the plan predicts, for ui.perfetto.dev."""
+    with connect(server) as client:
+        timeline = client.deployment_timeline(deployment)
+    try:
+        out.write_text(json.dumps(timeline.trace()))
+    except OSError as error:
+        raise InvalidArgument(f"--out {out}: {error.strerror}") from None
+    say(f"timeline written to {out}: open it in ui.perfetto.dev or chrome://tracing")
+
+
+@app.command("top")
+def watch_stages(
+    deployment: DeploymentArgument,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two readings.")] = 2.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="One reading, of all that the daemons still know, and no more.")
+    ] = False,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """How busy each stage is and what it waits for, measured while it runs, and the bubble beside the predicted one.
+
+    Ends with the deployment or by Ctrl-C; one JSON object per line with -o json.
+    """
+    with connect(server) as client, closing(client.timelines(deployment, every_seconds=every)) as readings:
+        if once:
+            found = next(readings)
+            summary = found.summary()
+            emit(timeline_document(found, summary), output, lambda: timeline_table(found, summary))
+            return
+        with live_table(output) as show:
+            since_seconds = None
+            for found in readings:
+                show(found, found.summary(since_seconds))
+                since_seconds = found.measured.read_at_seconds
 
 
 def _write(event: DeploymentEvent, output: OutputFormat) -> None:

@@ -20,13 +20,13 @@ from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import rollout_bars, training_bar, upload_bars
 from planner.cli.tensor_files import as_raw, check_writable, write_tensors
 from planner.client.microbatches import carried
-from planner.client.records import StoredPlan
 from planner.client.training import StepResult, Trainer, cosine, latest, optimizer_from_text
 from planner.client.training.checkpoints import read_manifest
 from planner.errors import InvalidArgument
 from planner.graph.ir import Graph
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.plan.options import OptimalMode, PlanOptions
+from planner.schedule.prediction import idle_share, predict
 
 
 def train(
@@ -116,7 +116,7 @@ def train(
     document |= {
         "plan_id": plan.id,
         "num_stages": len(plan.stages),
-        "predicted_bubble_share": _predicted_bubble(plan),
+        "predicted_bubble_share": idle_share(plan, predict(plan)),
         "path": str(out) if out else None,
         "resumed_from": str(start) if start else None,
     }
@@ -200,14 +200,6 @@ def _write(path: Path, trainer: Trainer) -> None:
         assert dtype is not None
         tensors[name] = as_raw(name, tensor, dtype)
     write_tensors(path, tensors)
-
-
-def _predicted_bubble(plan: StoredPlan) -> float:
-    from planner.schedule.simulate import simulate
-    from planner.schedule.training import training_schedule
-
-    schedule = training_schedule(plan)
-    return simulate(plan, schedule, microbatches=schedule.microbatches).bubble_share
 
 
 def _table(document: dict[str, Any]) -> RenderableType:

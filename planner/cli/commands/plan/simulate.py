@@ -18,8 +18,6 @@ from planner.partition.objective import PipelineSchedule
 from planner.plan.plan import Plan
 from planner.schedule.timeline import Simulation
 
-USUAL_MICROBATCHES = 32
-
 
 @app.command("simulate")
 def simulate_plan(
@@ -49,10 +47,8 @@ def simulate_plan(
 
 
 def _simulate(plan: Plan, microbatches: int, schedule: PipelineSchedule | None) -> Simulation:
-    from planner.schedule.inference import inference_schedule
+    from planner.schedule.prediction import predict
     from planner.schedule.reschedule import with_training
-    from planner.schedule.simulate import simulate
-    from planner.schedule.training import training_schedule
 
     training = plan.options.training
     if training is None:
@@ -60,12 +56,11 @@ def _simulate(plan: Plan, microbatches: int, schedule: PipelineSchedule | None) 
             raise OptionsError(
                 f"--schedule {schedule.value}: the plan is for inference; make one with plan create --schedule"
             )
-        return simulate(plan, inference_schedule(plan), microbatches=microbatches or USUAL_MICROBATCHES)
+        return predict(plan, microbatches)
     training = replace(
         training, schedule=schedule or training.schedule, microbatches=microbatches or training.microbatches
     )
-    asked = with_training(plan, training)
-    return simulate(asked, training_schedule(asked), microbatches=training.microbatches)
+    return predict(with_training(plan, training))
 
 
 def _schedule_name(plan: Plan, schedule: PipelineSchedule | None) -> str:
