@@ -18,6 +18,9 @@ from planner.store.paging import parse_page
 from planner.wire.inventory import inventory_to_proto
 from protos.v1 import planner_pb2
 
+# More than any host has: what is meant for another field is refused before it reaches a daemon.
+MAX_THREADS = 4096
+
 
 class DeploymentCalls:
     _database: Database
@@ -26,8 +29,14 @@ class DeploymentCalls:
     async def Deploy(self, request: planner_pb2.DeployRequest, _: Any) -> planner_pb2.Deployment:
         if not request.plan_id:
             raise InvalidArgument("plan_id is empty; name the plan to deploy")
+        if request.num_threads > MAX_THREADS:
+            raise InvalidArgument(f"num_threads is {request.num_threads}, needs at most {MAX_THREADS}")
         deployment_id = await self._dispatcher.deploy(
-            request.plan_id, request.request_id, fingerprint(request), recovery_from_proto(request.recovery)
+            request.plan_id,
+            request.request_id,
+            fingerprint(request),
+            recovery_from_proto(request.recovery),
+            request.num_threads,
         )
         return await self._deployment(deployment_id)
 

@@ -155,9 +155,10 @@ def deployments_table(deployments: Iterable[Deployment]) -> Table:
 def deployment_table(deployment: Deployment) -> RenderableType:
     title = f"{deployment.id}: {deployment.state.value} ({deployment.plan_id}, generation {deployment.generation})"
     failure = [Text(deployment.failure.message, style="red")] if deployment.failure else []
-    table = plain_table("stage", "device", "daemon")
+    table = plain_table("stage", "device", "threads", "daemon")
     for placement in deployment.stages:
-        table.add_row(str(placement.stage), placement.device_id, placement.daemon_address)
+        threads = str(placement.num_threads or "-")
+        table.add_row(str(placement.stage), placement.device_id, threads, placement.daemon_address)
     return Group(Text(title, style="bold", no_wrap=True), *failure, table)
 
 

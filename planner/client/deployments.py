@@ -20,7 +20,7 @@ from planner.client.messages import (
 from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
 from planner.client.request_ids import new_request_id
 from planner.client.status import error_from_failure, place_of
-from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
+from planner.errors import Conflict, DeploymentFailed, InvalidArgument, PlannerError, Unavailable
 from protos.v1 import planner_pb2
 
 if TYPE_CHECKING:
@@ -54,10 +54,20 @@ class DeploymentCalls(GraphCalls):
         on_event: OnEvent | None = None,
         request_id: str | None = None,
         recovery: RecoveryPolicy = RecoveryPolicy.MANUAL,
+        num_threads: int | None = None,
     ) -> Deployment:
-        """Rolls a plan out; with `wait`, returns once it is ready. Raises DeploymentFailed naming the stage."""
+        """Rolls a plan out; with `wait`, returns once it is ready. Raises DeploymentFailed naming the stage.
+
+        `num_threads` is how many an operator may use on a CPU in each worker; without it each has its share of its
+        host: see docs/operations.md.
+        """
+        if num_threads is not None and num_threads < 1:
+            raise InvalidArgument(f"num_threads is {num_threads}, needs at least 1")
         request = planner_pb2.DeployRequest(
-            request_id=request_id or new_request_id(), plan_id=plan_id, recovery=recovery_to_proto(recovery)
+            request_id=request_id or new_request_id(),
+            plan_id=plan_id,
+            recovery=recovery_to_proto(recovery),
+            num_threads=num_threads or 0,
         )
         deployment = deployment_from_proto(self._connection.call(self._connection.stub.Deploy, request))
         return self._wait_until_ready(deployment.id, on_event) if wait else deployment

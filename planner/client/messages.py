@@ -106,7 +106,9 @@ def deployment_from_proto(message: planner_pb2.Deployment) -> records.Deployment
         generation=message.generation,
         failure=failure_from_proto(message.failure) if message.HasField("failure") else None,
         stages=tuple(
-            records.StagePlacement(stage=s.stage, device_id=s.device_id, daemon_address=s.daemon_address)
+            records.StagePlacement(
+                stage=s.stage, device_id=s.device_id, daemon_address=s.daemon_address, num_threads=s.num_threads
+            )
             for s in message.stages
         ),
         input_address=message.input_address,
@@ -114,6 +116,7 @@ def deployment_from_proto(message: planner_pb2.Deployment) -> records.Deployment
         created_at=time_from_proto(message.created_at),
         ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
         recovery=recovery_from_proto(message.recovery),
+        num_threads=message.num_threads,
     )
 
 

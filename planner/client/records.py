@@ -141,14 +141,20 @@ class RecoveryPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlacement:
+    """`num_threads` is what the worker says that it uses for an operator; 0 until it has loaded."""
+
     stage: int
     device_id: str
     daemon_address: str
+    num_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """`input_address` and `output_address` are known once it is ready. Each recovery begins a new `generation`."""
+    """`input_address` and `output_address` are known once it is ready. Each recovery begins a new `generation`.
+
+    `num_threads` is what was asked for; 0: each worker's share of its host.
+    """
 
     id: str
     plan_id: str
@@ -162,6 +168,7 @@ class Deployment:
     created_at: datetime
     ended_at: datetime | None
     recovery: RecoveryPolicy = RecoveryPolicy.MANUAL
+    num_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

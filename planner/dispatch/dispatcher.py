@@ -146,11 +146,13 @@ class Dispatcher:
         request_id: str,
         fingerprint: str = "",
         recovery: RecoveryPolicy = RecoveryPolicy.MANUAL,
+        num_threads: int = 0,
     ) -> str:
         """Starts a rollout and returns the deployment's id at once. Raises NotFound, NotDeployable, DeviceGone ..."""
         await self._resume()
         # A client that hangs up must not leave a deployment behind that nobody rolls out.
-        return await asyncio.shield(asyncio.ensure_future(self._create(plan_id, request_id, fingerprint, recovery)))
+        creating = self._create(plan_id, request_id, fingerprint, recovery, num_threads)
+        return await asyncio.shield(asyncio.ensure_future(creating))
 
     async def stop(self, deployment_id: str) -> None:
         """Returns once it has ended; draining goes on if the caller leaves. Idempotent. Raises NotFound."""
@@ -252,13 +254,15 @@ class Dispatcher:
         for driver in drivers:
             driver.ended.set()
 
-    async def _create(self, plan_id: str, request_id: str, fingerprint: str, recovery: RecoveryPolicy) -> str:
+    async def _create(
+        self, plan_id: str, request_id: str, fingerprint: str, recovery: RecoveryPolicy, num_threads: int
+    ) -> str:
         now = datetime.now(UTC)
         created: list[tuple[Deployment, Plan, GraphRecord]] = []
 
         async def create(session: AsyncSession) -> str:
             created.clear()
-            created.append(await self._admit(session, plan_id, recovery, now))
+            created.append(await self._admit(session, plan_id, recovery, num_threads, now))
             return created[0][0].id
 
         async with self._admission:
@@ -272,7 +276,7 @@ class Dispatcher:
         return deployment_id
 
     async def _admit(
-        self, session: AsyncSession, plan_id: str, recovery: RecoveryPolicy, now: datetime
+        self, session: AsyncSession, plan_id: str, recovery: RecoveryPolicy, num_threads: int, now: datetime
     ) -> tuple[Deployment, Plan, GraphRecord]:
         await self._leadership.check(session)
         plan, _ = await get_plan(session, plan_id, keep=True)
@@ -293,6 +297,7 @@ class Dispatcher:
             stages=admit(plan, live, await promised_bytes(session, device_ids)),
             created_at=now,
             recovery=recovery,
+            num_threads=num_threads,
         )
         await add_deployment(session, deployment)
         return deployment, plan, graph

@@ -182,8 +182,12 @@ class Driver:
 
     async def _load(self, device_id: str) -> None:
         assert self.requests is not None
+        num_threads = 0
         async for response in self._clients[device_id].load(self.requests.load[device_id]):
+            num_threads = response.num_threads
             await self._tell_progress(device_id, response)
+        if num_threads:
+            await self._ledger.tell_threads(self.deployment.id, device_id, num_threads)
         await self.handle(Loaded(device_id))
 
     async def _tell_progress(self, device_id: str, response: stage_daemon_pb2.LoadStagesResponse) -> None:

@@ -11,7 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.dispatch.leadership import Leadership
 from planner.store.database import Database
 from planner.store.deployment_records import Deployment, DeploymentEvent
-from planner.store.deployments import append_event, begin_generation, get_deployment, is_last_event, list_events
+from planner.store.deployments import (
+    append_event,
+    begin_generation,
+    get_deployment,
+    is_last_event,
+    list_events,
+    set_num_threads,
+)
 
 POLL_SECONDS = 0.5
 
@@ -44,6 +51,15 @@ class Ledger:
         await self._database.persist(write)
         for wake in self._watchers.get(deployment_id, ()):
             wake.set()
+
+    async def tell_threads(self, deployment_id: str, device_id: str, num_threads: int) -> None:
+        """As `append`, what the worker of that device says it uses."""
+
+        async def write(session: AsyncSession) -> None:
+            await self._leadership.check(session)
+            await set_num_threads(session, deployment_id, device_id, num_threads)
+
+        await self._database.persist(write)
 
     async def watch(self, deployment_id: str, after_sequence: int) -> AsyncIterator[DeploymentEvent]:
         """History, then each new event; ends after the one that ends the deployment. Raises NotFound."""

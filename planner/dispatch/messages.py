@@ -69,7 +69,10 @@ def deployment_to_proto(deployment: Deployment) -> planner_pb2.Deployment:
         failure=failure_to_proto(deployment.failure) if deployment.failure else None,
         stages=[
             planner_pb2.StagePlacement(
-                stage=placement.stage, device_id=placement.device_id, daemon_address=placement.daemon_address
+                stage=placement.stage,
+                device_id=placement.device_id,
+                daemon_address=placement.daemon_address,
+                num_threads=placement.num_threads,
             )
             for placement in deployment.stages
         ],
@@ -78,6 +81,7 @@ def deployment_to_proto(deployment: Deployment) -> planner_pb2.Deployment:
         created_at=timestamp(deployment.created_at),
         ended_at=timestamp(deployment.ended_at) if deployment.ended_at else None,
         recovery=_recovery_to_proto(deployment.recovery),
+        num_threads=deployment.num_threads,
     )
 
 

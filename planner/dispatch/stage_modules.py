@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -52,8 +53,15 @@ def prepare_requests(
 def _load_requests(
     deployment: Deployment, plan: Plan, graph: Graph, locations: Mapping[str, TensorLocation], blobs: BlobStore
 ) -> dict[str, stage_daemon_pb2.LoadStagesRequest]:
+    hosts = {device.id: device.host for device in plan.inventory.devices}
+    workers = Counter(hosts[device_id] for device_id in deployment.device_ids())
     requests = {
-        device_id: stage_daemon_pb2.LoadStagesRequest(deployment_id=deployment.id, generation=deployment.generation)
+        device_id: stage_daemon_pb2.LoadStagesRequest(
+            deployment_id=deployment.id,
+            generation=deployment.generation,
+            num_threads=deployment.num_threads,
+            workers_on_host=workers[hosts[device_id]],
+        )
         for device_id in deployment.device_ids()
     }
     for placement in deployment.stages:

@@ -51,6 +51,8 @@ class StagePlacement:
     device_id: str
     daemon_address: str
     incarnation_id: str
+    # That its worker uses for an operator; 0 until it has loaded.
+    num_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class Deployment:
     stages: tuple[StagePlacement, ...]
     created_at: datetime
     recovery: RecoveryPolicy = RecoveryPolicy.MANUAL
+    # That each worker is to use for an operator; 0: its share of the host.
+    num_threads: int = 0
     ended_at: datetime | None = None
     failure: Failure | None = None
 

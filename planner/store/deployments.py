@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Select, delete, func, select
+from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import NotFound
@@ -34,6 +34,7 @@ async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
             state=deployment.state.value,
             generation=deployment.generation,
             recovery=deployment.recovery.value,
+            num_threads=deployment.num_threads,
             input_address=first.daemon_address,
             output_address=last.daemon_address,
             created_at=deployment.created_at,
@@ -62,9 +63,18 @@ def _add_stages(session: AsyncSession, deployment: Deployment) -> None:
             device_id=placement.device_id,
             daemon_address=placement.daemon_address,
             incarnation_id=placement.incarnation_id,
+            num_threads=placement.num_threads,
         )
         for placement in deployment.stages
     )
+
+
+async def set_num_threads(session: AsyncSession, deployment_id: str, device_id: str, num_threads: int) -> None:
+    """What the worker of that device says it uses."""
+    stages = update(DeploymentStageRow).where(
+        DeploymentStageRow.deployment_id == deployment_id, DeploymentStageRow.device_id == device_id
+    )
+    await session.execute(stages.values(num_threads=num_threads))
 
 
 async def get_deployment(session: AsyncSession, deployment_id: str) -> Deployment:
@@ -184,6 +194,7 @@ async def _placements(session: AsyncSession, deployment_ids: list[str]) -> Mappi
             device_id=row.device_id,
             daemon_address=row.daemon_address,
             incarnation_id=row.incarnation_id,
+            num_threads=row.num_threads,
         )
         placements[row.deployment_id].append(placement)
     return placements
@@ -197,6 +208,7 @@ def _record(row: DeploymentRow, placements: list[StagePlacement]) -> Deployment:
         state=DeploymentState(row.state),
         generation=row.generation,
         recovery=RecoveryPolicy(row.recovery),
+        num_threads=row.num_threads,
         stages=tuple(placements),
         created_at=row.created_at,
         ended_at=row.ended_at,

@@ -355,6 +355,7 @@ class DeploymentRow(FailureColumns, Row):
     state: Mapped[str] = mapped_column(index=True)
     generation: Mapped[int]
     recovery: Mapped[str]
+    num_threads: Mapped[int] = mapped_column(server_default="0")
     input_address: Mapped[str]
     output_address: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(index=True)
@@ -370,6 +371,7 @@ class DeploymentStageRow(Row):
     device_id: Mapped[str] = mapped_column(index=True)
     daemon_address: Mapped[str]
     incarnation_id: Mapped[str]
+    num_threads: Mapped[int] = mapped_column(server_default="0")
 
 
 class DeploymentEventRow(FailureColumns, Row):

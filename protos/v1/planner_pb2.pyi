@@ -1273,18 +1273,24 @@ class DeployRequest(google.protobuf.message.Message):
     REQUEST_ID_FIELD_NUMBER: builtins.int
     PLAN_ID_FIELD_NUMBER: builtins.int
     RECOVERY_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     plan_id: builtins.str
     recovery: Global___RecoveryPolicy.ValueType
     """Unspecified means manual."""
+    num_threads: builtins.int
+    """That an operator of a stage may use on a CPU, in each worker. 0: as many as the host has for each of the deployment's
+    workers there.
+    """
     def __init__(
         self,
         *,
         request_id: builtins.str = ...,
         plan_id: builtins.str = ...,
         recovery: Global___RecoveryPolicy.ValueType = ...,
+        num_threads: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["plan_id", b"plan_id", "recovery", b"recovery", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["num_threads", b"num_threads", "plan_id", b"plan_id", "recovery", b"recovery", "request_id", b"request_id"]) -> None: ...
 
 Global___DeployRequest: typing_extensions.TypeAlias = DeployRequest
 
@@ -1304,6 +1310,7 @@ class Deployment(google.protobuf.message.Message):
     CREATED_AT_FIELD_NUMBER: builtins.int
     ENDED_AT_FIELD_NUMBER: builtins.int
     RECOVERY_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
     id: builtins.str
     plan_id: builtins.str
     graph_id: builtins.str
@@ -1314,6 +1321,8 @@ class Deployment(google.protobuf.message.Message):
     output_address: builtins.str
     """Where outputs come out, once it is ready."""
     recovery: Global___RecoveryPolicy.ValueType
+    num_threads: builtins.int
+    """As DeployRequest.num_threads."""
     @property
     def failure(self) -> Global___Failure:
         """Only if it failed."""
@@ -1339,9 +1348,10 @@ class Deployment(google.protobuf.message.Message):
         created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         ended_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         recovery: Global___RecoveryPolicy.ValueType = ...,
+        num_threads: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure", "generation", b"generation", "graph_id", b"graph_id", "id", b"id", "input_address", b"input_address", "output_address", b"output_address", "plan_id", b"plan_id", "recovery", b"recovery", "stages", b"stages", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure", "generation", b"generation", "graph_id", b"graph_id", "id", b"id", "input_address", b"input_address", "num_threads", b"num_threads", "output_address", b"output_address", "plan_id", b"plan_id", "recovery", b"recovery", "stages", b"stages", "state", b"state"]) -> None: ...
 
 Global___Deployment: typing_extensions.TypeAlias = Deployment
 
@@ -1352,17 +1362,21 @@ class StagePlacement(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     DEVICE_ID_FIELD_NUMBER: builtins.int
     DAEMON_ADDRESS_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
     stage: builtins.int
     device_id: builtins.str
     daemon_address: builtins.str
+    num_threads: builtins.int
+    """That the worker says it uses; 0 until it has loaded."""
     def __init__(
         self,
         *,
         stage: builtins.int = ...,
         device_id: builtins.str = ...,
         daemon_address: builtins.str = ...,
+        num_threads: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["daemon_address", b"daemon_address", "device_id", b"device_id", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["daemon_address", b"daemon_address", "device_id", b"device_id", "num_threads", b"num_threads", "stage", b"stage"]) -> None: ...
 
 Global___StagePlacement: typing_extensions.TypeAlias = StagePlacement
 

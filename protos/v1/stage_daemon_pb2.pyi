@@ -98,6 +98,8 @@ class LoadStagesRequest(google.protobuf.message.Message):
     STAGES_FIELD_NUMBER: builtins.int
     BLOB_ADDRESS_FIELD_NUMBER: builtins.int
     SECRET_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
+    WORKERS_ON_HOST_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     generation: builtins.int
     blob_address: builtins.str
@@ -106,6 +108,10 @@ class LoadStagesRequest(google.protobuf.message.Message):
     """The deployment's own: tickets are checked with it, and workers prove by it that they belong. Empty: nothing is
     asked of clients.
     """
+    num_threads: builtins.int
+    """As DeployRequest.num_threads."""
+    workers_on_host: builtins.int
+    """Of this deployment, on this worker's host."""
     @property
     def stages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StageModule]: ...
     def __init__(
@@ -116,8 +122,10 @@ class LoadStagesRequest(google.protobuf.message.Message):
         stages: collections.abc.Iterable[Global___StageModule] | None = ...,
         blob_address: builtins.str = ...,
         secret: builtins.bytes = ...,
+        num_threads: builtins.int = ...,
+        workers_on_host: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "deployment_id", b"deployment_id", "generation", b"generation", "secret", b"secret", "stages", b"stages"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "deployment_id", b"deployment_id", "generation", b"generation", "num_threads", b"num_threads", "secret", b"secret", "stages", b"stages", "workers_on_host", b"workers_on_host"]) -> None: ...
 
 Global___LoadStagesRequest: typing_extensions.TypeAlias = LoadStagesRequest
 
@@ -178,17 +186,21 @@ class LoadStagesResponse(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     LOADED_BYTES_FIELD_NUMBER: builtins.int
     TOTAL_BYTES_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
     stage: builtins.int
     loaded_bytes: builtins.int
     total_bytes: builtins.int
+    num_threads: builtins.int
+    """That the worker uses for an operator."""
     def __init__(
         self,
         *,
         stage: builtins.int = ...,
         loaded_bytes: builtins.int = ...,
         total_bytes: builtins.int = ...,
+        num_threads: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["loaded_bytes", b"loaded_bytes", "stage", b"stage", "total_bytes", b"total_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["loaded_bytes", b"loaded_bytes", "num_threads", b"num_threads", "stage", b"stage", "total_bytes", b"total_bytes"]) -> None: ...
 
 Global___LoadStagesResponse: typing_extensions.TypeAlias = LoadStagesResponse
 

@@ -57,7 +57,7 @@ def stage_from_program(index: int, program: StageProgram, device_id: str) -> Sta
 
 class _Progress:
     def __init__(self, stage: int, on_progress: OnProgress) -> None:
-        self._state = stage_daemon_pb2.LoadStagesResponse(stage=stage)
+        self._state = stage_daemon_pb2.LoadStagesResponse(stage=stage, num_threads=torch.get_num_threads())
         self._on_progress = on_progress
         self._told_at = 0.0
 

@@ -22,6 +22,7 @@ from stage_daemon.worker.failures import failure_from_error
 from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
 from stage_daemon.worker.loading import load_stages
 from stage_daemon.worker.pipeline import Callbacks, Pipeline
+from stage_daemon.worker.threads import use_threads
 
 # Results that the supervisor has been sent and that no client has taken yet.
 MAX_OUTPUTS_AHEAD = 4
@@ -95,6 +96,7 @@ class Worker:
 
     def _load(self, body: bytes) -> None:
         request = stage_daemon_pb2.LoadStagesRequest.FromString(body)
+        use_threads(self._device, request.num_threads, request.workers_on_host)
         reader = BlobReader(request.blob_address or self._blob_address, self._tls)
         self._secret = request.secret
         self._stages = load_stages(request, reader, self._device, self._tell_progress)

@@ -31,6 +31,7 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self.refusal: dict[str, str] = {}
         self.hold = ""
         self.num_steps = 2
+        self.num_threads = 0
         self.resume = asyncio.Event()
         self.asked: list[str] = []
         self.cancelled: list[str] = []
@@ -72,7 +73,10 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         for module in request.stages:
             for loaded in range(1, self.num_steps + 1):
                 yield stage_daemon_pb2.LoadStagesResponse(
-                    stage=module.stage, loaded_bytes=loaded, total_bytes=self.num_steps
+                    stage=module.stage,
+                    loaded_bytes=loaded,
+                    total_bytes=self.num_steps,
+                    num_threads=self.num_threads,
                 )
 
     async def OpenRendezvous(

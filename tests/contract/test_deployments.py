@@ -153,6 +153,21 @@ async def test_two_phases_then_ready(world: World) -> None:
     assert [value.name for value in world.first.connects[0].inputs] == ["x"]
 
 
+async def test_threads_are_asked_for_and_told(world: World) -> None:
+    world.first.num_threads, world.second.num_threads = 3, 5
+    request = planner_pb2.DeployRequest(plan_id=world.plan_id, num_threads=4)
+    deployment_id = (await world.planner.Deploy(request, timeout=WAIT)).id
+    await world.wait(deployment_id, READY)
+    for daemon in (world.first, world.second):
+        # Both say that they are on the host "node".
+        assert [(load.num_threads, load.workers_on_host) for load in daemon.loads] == [(4, 2)]
+    found = await world.get(deployment_id)
+    assert (found.num_threads, [stage.num_threads for stage in found.stages]) == (4, [3, 5])
+    with refused("INVALID_ARGUMENT"):
+        request = planner_pb2.DeployRequest(plan_id=world.plan_id, num_threads=5000)
+        await world.planner.Deploy(request, timeout=WAIT)
+
+
 async def test_the_stage_graphs_are_blobs_that_daemons_can_read(world: World) -> None:
     await world.deploy_until(READY)
     module = world.first.loads[0].stages[0]

@@ -47,7 +47,8 @@ def test_microbatches_through_two_stages(
 ) -> None:
     module, sample = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)).eval(), torch.ones(2, 16)
     plan = client.create_plan(client.submit(export(module, (sample,))).id, BalancedMode(num_stages=2))
-    deployment = client.deploy(plan.id)
+    deployment = client.deploy(plan.id, num_threads=2)
+    assert (deployment.num_threads, [stage.num_threads for stage in deployment.stages]) == (2, [2, 2])
     with client.pipeline(deployment.id) as pipeline:
         list(pipeline.run([sample] * NUM_BATCHES))
     timeline = client.deployment_timeline(deployment.id)

@@ -31,6 +31,10 @@ def deploy(
     recovery: Annotated[
         RecoveryPolicy, typer.Option(help="When it breaks: leave it failed, or roll it out again where it was.")
     ] = RecoveryPolicy.MANUAL,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", min=1, help="CPU threads of an operator in each worker; else its share of the host."),
+    ] = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -38,9 +42,9 @@ def deploy(
     with connect(server) as client:
         if wait:
             with rollout_bars() as on_event:
-                deployment = client.deploy(plan, on_event=on_event, recovery=recovery)
+                deployment = client.deploy(plan, on_event=on_event, recovery=recovery, num_threads=threads)
         else:
-            deployment = client.deploy(plan, wait=False, recovery=recovery)
+            deployment = client.deploy(plan, wait=False, recovery=recovery, num_threads=threads)
     emit(deployment, output, lambda: deployment_table(deployment))
 
 

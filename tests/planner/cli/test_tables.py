@@ -314,7 +314,7 @@ def test_deployments() -> None:
     alone = shown(deployment_table(failed))
     assert "dep-2: failed (plan-1, generation 2)" in alone
     assert "[bold]it died[/bold]" in alone
-    assert ["0", "a", "h:1"] in [line.split() for line in alone.splitlines()]
+    assert ["0", "a", "-", "h:1"] in [line.split() for line in alone.splitlines()]
     assert "it died" not in shown(deployment_table(deployment()))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from planner.client import PlannerClient, deployments
 from planner.client.records import DeploymentEvent, DeploymentState
-from planner.errors import Conflict, DeploymentFailed, DeviceFull, NotFound, Unavailable
+from planner.errors import Conflict, DeploymentFailed, DeviceFull, InvalidArgument, NotFound, Unavailable
 from planner.wire.graph import graph_to_bytes
 from protos.v1 import planner_pb2
 from tests.planner.client.loopback_daemon import LoopbackDaemon, identity_graph, serving
@@ -49,6 +49,16 @@ def test_a_rollout_is_waited_for_until_it_is_ready(scripted: Scripted) -> None:
     [request] = script.requests("Deploy")
     assert (request.request_id, request.plan_id) == ("mine", "plan-1")
     assert request.recovery == planner_pb2.RECOVERY_POLICY_MANUAL
+
+
+def test_threads_are_asked_for(scripted: Scripted) -> None:
+    script, client = scripted
+    script.on("Deploy", deployment("PENDING", num_threads=3))
+    assert client.deploy("plan-1", wait=False, num_threads=3).num_threads == 3
+    client.deploy("plan-1", wait=False)
+    assert [request.num_threads for request in script.requests("Deploy")] == [3, 0]
+    with pytest.raises(InvalidArgument, match="num_threads is 0, needs at least 1"):
+        client.deploy("plan-1", num_threads=0)
 
 
 def test_a_rollout_need_not_be_waited_for(scripted: Scripted) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.cost.inventory import Device, Inventory
 from planner.dispatch.stage_modules import StageRequests, prepare_requests
 from planner.errors import NotFound
 from planner.graph.ir import Graph, WeightFile
@@ -41,6 +42,18 @@ def deployed(plan: Plan) -> Deployment:
 def prepare(blobs: BlobStore, graph: Graph, plan: Plan, edge_seconds: float = 9.5) -> StageRequests:
     digest = blobs.put(graph_to_bytes(graph))
     return prepare_requests(deployed(plan), plan, digest, (FILE,), blobs, edge_seconds)
+
+
+def test_workers_are_counted_by_host(blobs: BlobStore) -> None:
+    graph = linear_chain(4, 8)
+    hosts = {"a": "one", "b": "two", "c": "one", "unused": "two"}
+    inventory = Inventory(
+        devices=tuple(Device(id=name, kind="cpu", host=host, memory_bytes=2**40) for name, host in hosts.items())
+    )
+    plan = plan_of(graph, [0, 1, 2, 3], device_of_stage=[0, 1, 2, 0], inventory=inventory)
+    requests = prepare(blobs, graph, plan).load
+    assert {name: request.workers_on_host for name, request in requests.items()} == {"a": 2, "b": 1, "c": 2}
+    assert {request.num_threads for request in requests.values()} == {0}
 
 
 def test_each_device_loads_its_stages_from_the_bytes_of_its_tensors(blobs: BlobStore) -> None:

@@ -1,0 +1,22 @@
+"""How many threads a worker uses for one operator on a CPU."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+# Whoever sets one of these has shared the cores out.
+SHARED_OUT_BY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def use_threads(device: torch.device, asked: int, workers_on_host: int) -> None:
+    """Before any lane begins: threads that start later take over what is set here.
+
+    Where nothing is asked for (0), workers of one host would each take all of its cores and wait for each other: each
+    takes its share.
+    """
+    if asked:
+        torch.set_num_threads(asked)
+    elif device.type == "cpu" and workers_on_host > 1 and not any(name in os.environ for name in SHARED_OUT_BY):
+        torch.set_num_threads(max(1, torch.get_num_threads() // workers_on_host))

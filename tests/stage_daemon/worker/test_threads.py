@@ -1,0 +1,53 @@
+"""How many threads a worker takes, and that threads which start later take them over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from stage_daemon.worker.threads import SHARED_OUT_BY, use_threads
+
+CPU = torch.device("cpu")
+OF_HOST = 6
+
+
+@pytest.fixture(autouse=True)
+def six_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As torch would take on a host of six cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(OF_HOST)
+    for name in SHARED_OUT_BY:
+        monkeypatch.delenv(name, raising=False)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("asked", "workers_on_host", "used"),
+    [(0, 0, OF_HOST), (0, 1, OF_HOST), (0, 2, 3), (0, 4, 1), (0, 12, 1), (5, 1, 5), (5, 6, 5)],
+)
+def test_workers_of_a_host_share_its_cores_unless_told_otherwise(asked: int, workers_on_host: int, used: int) -> None:
+    use_threads(CPU, asked, workers_on_host)
+    assert torch.get_num_threads() == used
+    seen: list[int] = []
+    lane = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    lane.start()
+    lane.join()
+    assert seen == [used]
+
+
+@pytest.mark.parametrize("name", SHARED_OUT_BY)
+def test_who_has_shared_the_cores_out_is_not_overruled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, str(OF_HOST))
+    use_threads(CPU, 0, 3)
+    assert torch.get_num_threads() == OF_HOST
+    use_threads(CPU, 2, 3)
+    assert torch.get_num_threads() == 2
+
+
+def test_what_runs_on_a_gpu_needs_no_share() -> None:
+    use_threads(torch.device("cuda:0"), 0, 3)
+    assert torch.get_num_threads() == OF_HOST
