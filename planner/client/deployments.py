@@ -196,23 +196,43 @@ class DeploymentCalls(GraphCalls):
             return next(readings)
 
     def timelines(self, deployment_id: str, *, every_seconds: float = 2.0) -> Generator[DeploymentTimeline]:
-        """One reading after the other, through recoveries too. Raises what ended the deployment."""
+        """One reading after the other until it is stopped, through recoveries too. Raises what it failed of."""
         reader: TimelineReader | None = None
         generation = 0
         try:
             while True:
                 deployment = self.get_deployment(deployment_id)
-                if deployment.state is not DeploymentState.READY:
+                if deployment.state is DeploymentState.READY:
+                    if reader is None or deployment.generation != generation:
+                        if reader is not None:
+                            reader.close()
+                        reader, generation = self._timeline_reader(deployment), deployment.generation
+                    timeline = self._read_timeline(reader, deployment)
+                    if timeline is not None:
+                        yield timeline
+                elif reader is not None and deployment.state is DeploymentState.STOPPED:
+                    return
+                elif reader is None or deployment.state.has_ended:
                     raise _not_ready(deployment)
-                if reader is None or deployment.generation != generation:
-                    if reader is not None:
-                        reader.close()
-                    reader, generation = self._timeline_reader(deployment), deployment.generation
-                yield reader.read()
                 time.sleep(every_seconds)
         finally:
             if reader is not None:
                 reader.close()
+
+    def _read_timeline(self, reader: TimelineReader, deployment: Deployment) -> DeploymentTimeline | None:
+        """None where it broke and goes on in a later generation, or is being stopped."""
+        try:
+            return reader.read()
+        except PlannerError as error:
+            state = self.get_deployment(deployment.id).state
+            if state in (DeploymentState.DRAINING, DeploymentState.STOPPED):
+                return None
+            if (
+                deployment.recovery is not RecoveryPolicy.MANUAL
+                and self._next_generation(deployment.id, deployment.generation) is not None
+            ):
+                return None
+            raise self._why_failed(deployment.id) or error from None
 
     def _timeline_reader(self, deployment: Deployment) -> TimelineReader:
         from planner.client.timelines import TimelineReader

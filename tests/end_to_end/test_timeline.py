@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from torch import nn
 from planner.cli.__main__ import main
 from planner.client import PlannerClient, export
 from planner.client.local_cluster import LocalCluster
+from planner.client.records import RecoveryPolicy
 from planner.client.timelines import DeploymentTimeline
 from planner.errors import Conflict
 from planner.partition.objective import PipelineSchedule, Training
@@ -60,7 +64,15 @@ def test_microbatches_through_two_stages(
         request = stage_daemon_pb2.GetTimelineRequest(deployment_id=deployment.id)
         with pytest.raises(grpc.RpcError, match="ticket"):
             stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).GetTimeline(request)
-    client.stop(deployment.id)
+    with closing(client.timelines(deployment.id, every_seconds=0.05)) as readings:
+        once, again = next(readings), next(readings)
+        assert once.measured.read_at_seconds < again.measured.read_at_seconds
+        # Since the reading before, both stages have waited for microbatches.
+        waiting = again.summary(once.measured.read_at_seconds)
+        assert all(0 < stage.receive_wait_share <= 1.001 for stage in waiting.stages)
+        assert waiting.bubble_share is None
+        client.stop(deployment.id)
+        assert list(readings) == []
     with pytest.raises(Conflict, match="is stopped, needs to be ready"):
         client.deployment_timeline(deployment.id)
 
@@ -142,6 +154,22 @@ def test_passes_of_training_steps(
     assert sorted(entry["name"] for entry in steps) == sorted(["step 1", "step 2", "step 3"] * 2)
     for one, next_one in pairwise(entry for entry in steps if entry["pid"] == 0):
         assert one["ts"] + one["dur"] <= next_one["ts"]
+
+
+def test_readings_go_on_in_the_next_generation(client: PlannerClient) -> None:
+    module, sample = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4)).eval(), torch.ones(2, 16)
+    plan = client.create_plan(client.submit(export(module, (sample,))).id, BalancedMode(num_stages=2))
+    deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)
+    with closing(client.timelines(deployment.id, every_seconds=0.05)) as readings:
+        assert next(readings).generation == 1
+        with grpc.insecure_channel(deployment.stages[1].daemon_address) as channel:
+            status = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).GetDaemonStatus(
+                stage_daemon_pb2.GetDaemonStatusRequest()
+            )
+        [worker] = {one.worker_process_id for one in status.stages if one.deployment_id == deployment.id}
+        os.kill(worker, signal.SIGKILL)
+        assert next(timeline for timeline in readings if timeline.generation == 2).measured.threads
+    client.stop(deployment.id)
 
 
 def read_entries(file: Path) -> list[dict[str, Any]]:
