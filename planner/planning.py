@@ -14,6 +14,7 @@ from planner.errors import GraphError, InventoryError, OptionsError
 from planner.graph.bounds import shown
 from planner.graph.check import check_graph
 from planner.graph.ir import Graph
+from planner.partition.activations import partition_with_activations
 from planner.partition.describe import describe_node
 from planner.partition.evaluate import evaluate, objective_value, with_best_order
 from planner.partition.from_graph import problem_from_graph
@@ -63,7 +64,9 @@ def make_plan(
     check_graph(graph)
     costs = plan_costs(graph, inventory, options, measured, calibrations)
     problem = _problem(graph, costs, inventory, options)
-    assignment = with_best_order(problem, partition(problem, _request(options, inventory)))
+    request = _request(options, inventory)
+    found = partition_with_activations(problem, options.objective, lambda problem: partition(problem, request))
+    assignment = with_best_order(problem, found)
     evaluation = evaluate(problem, assignment)
     plan = build_plan(graph, graph_id, inventory, options, assignment, evaluation, costs.sources)
     verify_plan(plan, graph)

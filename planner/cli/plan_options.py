@@ -13,7 +13,7 @@ import typer
 from planner.cli.document_file import expect_mapping, read_document
 from planner.errors import OptionsError
 from planner.graph.bounds import shown_value
-from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
 from planner.plan.options import (
     AotBasedMode,
     BalancedMode,
@@ -92,6 +92,10 @@ OptimizerBytesOption = Annotated[
 ]
 BackwardRatioOption = Annotated[
     float, typer.Option("--backward-ratio", help="Training: a backward pass's time over its forward pass's.")
+]
+ActivationsOption = Annotated[
+    Activations,
+    typer.Option("--activations", help="Training: kept for the backward pass, or computed again to save memory."),
 ]
 RoutingOption = Annotated[Routing, typer.Option("--routing", help="Straight to each consumer, or hop by hop.")]
 InFlightOption = Annotated[int, typer.Option("--in-flight", min=0, max=1024, help="Microbatches per edge; 0 means 2.")]
@@ -181,13 +185,18 @@ class ModeFlags:
 
 
 def training_of(
-    schedule: PipelineSchedule | None, microbatches: int, optimizer_bytes: float, backward_ratio: float
+    schedule: PipelineSchedule | None,
+    microbatches: int,
+    optimizer_bytes: float,
+    backward_ratio: float,
+    activations: Activations = Activations.KEPT,
 ) -> Training | None:
     usual = Training()
     given = {
         "--microbatches": microbatches != usual.microbatches,
         "--optimizer-bytes": optimizer_bytes != usual.optimizer_bytes_per_parameter,
         "--backward-ratio": backward_ratio != usual.backward_ratio,
+        "--activations": activations is not usual.activations,
     }
     if schedule is None:
         flag = next((flag for flag, is_given in given.items() if is_given), None)
@@ -199,6 +208,7 @@ def training_of(
         microbatches=microbatches,
         optimizer_bytes_per_parameter=optimizer_bytes,
         backward_ratio=backward_ratio,
+        activations=activations,
     )
 
 

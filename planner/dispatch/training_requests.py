@@ -40,6 +40,11 @@ def add_training(
         training.microbatches = schedule.microbatches
         training.messages_in_flight = capacity
         training.agreement.SetInParent()
+        training.recomputing_stages.extend(
+            stage.index
+            for stage in plan.stages
+            if stage.recomputes_activations and device.device_id in stage.device_ids
+        )
     writer = _Writer(requests, plan, graph, value_to_proto)
     writer.add_edges()
     writer.add_ties()

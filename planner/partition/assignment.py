@@ -18,6 +18,7 @@ class Assignment:
     `replicas` [stages]: further devices that run copies of the stage, each taking its share of the microbatches; empty
     where no stage has any. `recomputed` [stages]: nodes of earlier stages that it runs again, ascending; likewise.
     `orders`: of each device that runs a stage, its passes in a training step; empty where the schedule has a rule.
+    `keeping`: stages that keep their activations although the problem's training has them computed again.
     """
 
     stage_of_node: tuple[int, ...]
@@ -27,6 +28,7 @@ class Assignment:
     replicas: tuple[tuple[int, ...], ...] = ()
     recomputed: tuple[tuple[int, ...], ...] = ()
     orders: tuple[tuple[int, tuple[Step, ...]], ...] = ()
+    keeping: tuple[int, ...] = ()
 
     @property
     def num_stages(self) -> int:

@@ -8,7 +8,8 @@
 - buffer: microbatches in flight x (bytes that enter + bytes made here that a later stage or the caller needs).
 - in training, gradient and optimizer: what the trained states among them hold besides. saved: for each microbatch that
   the stage keeps at once, the storages made in it that a node with a gradient makes or reads, and the values that enter
-  and that such a node of it reads.
+  and that such a node of it reads. A stage that computes its activations again saves all values that enter and that
+  are read there; what is made in it is among its activations, once.
 - load: compute, forward and backward, and each distinct tensor that enters from or leaves to another device, once (see
   communication), and in training its gradient on the way back. A device's load sums its stages'; of a stage with
   copies it has its share of the microbatches.
@@ -57,6 +58,7 @@ class StageEvaluation:
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
     saved_bytes: int = 0
+    recomputes_activations: bool = False
 
     @property
     def load_seconds(self) -> float:
@@ -194,6 +196,7 @@ def _stages(
             devices=copies[stage],
             held=held,
             communication_seconds=float(communication[stage]),
+            recomputed=problem.recomputes_activations and stage not in assignment.keeping,
         )
         for stage in range(assignment.num_stages)
     )
@@ -322,23 +325,27 @@ def _stage(
     devices: Sequence[int],
     held: _HeldBytes,
     communication_seconds: float,
+    recomputed: bool,
 ) -> StageEvaluation:
     """With what it saves of one microbatch."""
     nodes = np.flatnonzero(stage_of_node == stage)
     entering = (flow.made_in < stage) & (flow.last_needed_in >= stage)
     leaving = (flow.made_in == stage) & ((flow.last_needed_in > stage) | problem.value_returned)
     moved = int(problem.value_bytes[entering].sum() + problem.value_bytes[leaving].sum())
+    made, given = _saved_bytes(problem, stage_of_node, entering, stage, recomputed=recomputed)
+    activation_bytes = _activation_bytes(problem, stage_of_node, flow, stage, nodes, entering)
     return StageEvaluation(
         compute_seconds=_slowest(problem.compute_seconds, devices, nodes),
         communication_seconds=communication_seconds,
         flops=float(problem.flops[nodes].sum()),
         state_bytes=int(held.states[stage]),
-        activation_bytes=_activation_bytes(problem, stage_of_node, flow, stage, nodes, entering),
+        activation_bytes=activation_bytes + (made if recomputed else 0),
         buffer_bytes=problem.microbatches_in_flight * moved,
-        backward_seconds=_slowest(problem.backward_seconds, devices, nodes) if problem.training else 0.0,
+        backward_seconds=_slowest(problem.backward_seconds(recomputed=recomputed), devices, nodes),
         gradient_bytes=int(held.gradients[stage]),
         optimizer_bytes=int(held.optimizer[stage]),
-        saved_bytes=_saved_bytes(problem, stage_of_node, entering, stage) if problem.training else 0,
+        saved_bytes=given + (0 if recomputed else made),
+        recomputes_activations=recomputed,
     )
 
 
@@ -346,14 +353,18 @@ def _slowest(seconds: Floats, devices: Sequence[int], nodes: Integers) -> float:
     return max(float(seconds[device, nodes].sum()) for device in devices)
 
 
-def _saved_bytes(problem: PartitionProblem, stage_of_node: Integers, entering: Booleans, stage: int) -> int:
-    """Of one microbatch."""
+def _saved_bytes(
+    problem: PartitionProblem, stage_of_node: Integers, entering: Booleans, stage: int, *, recomputed: bool
+) -> tuple[int, int]:
+    """Of one microbatch: what the backward pass reads of what is made here, and what is kept of what enters."""
+    if problem.training is None:
+        return 0, 0
     made = problem.root_producer >= 0
     made[made] = stage_of_node[problem.root_producer[made]] == stage
-    reads = problem.node_has_gradient[problem.read_node] & (stage_of_node[problem.read_node] == stage)
+    reads = (stage_of_node[problem.read_node] == stage) & (recomputed | problem.node_has_gradient[problem.read_node])
     values = np.unique(problem.read_value[reads])
     given = values[entering[values]]
-    return int(problem.root_saved_bytes[made].sum() + problem.value_bytes[given].sum())
+    return int(problem.root_saved_bytes[made].sum()), int(problem.value_bytes[given].sum())
 
 
 def _activation_bytes(

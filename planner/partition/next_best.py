@@ -96,4 +96,5 @@ def _with_boundaries(problem: PartitionProblem, assignment: Assignment, boundari
         device_of_stage=moved.device_of_stage,
         reasons=moved.reasons,
         replicas=assignment.replicas,
+        keeping=assignment.keeping,
     )

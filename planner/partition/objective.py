@@ -45,18 +45,33 @@ NAMED_SCHEDULES = tuple(
 )
 
 
+# Whose backward passes are for inputs and weights at once.
+UNSPLIT_SCHEDULES = (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.INTERLEAVED)
+
+
+class Activations(Enum):
+    """What a stage keeps of a microbatch for its backward pass: all that is read there, or what it was given alone,
+    and runs forward again first (Chen et al. 2016). As needed: some stages, where that makes room or a better plan."""
+
+    KEPT = "kept"
+    RECOMPUTED = "recomputed"
+    AS_NEEDED = "as_needed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """A step runs `microbatches` forward and backward under a schedule, then the optimizer once.
 
     `optimizer_bytes_per_parameter` counts an optimizer's own state and copies for each trained element (Adam: 8, with a
-    float32 master copy 12). A backward pass takes `backward_ratio` times its forward pass.
+    float32 master copy 12). A backward pass takes `backward_ratio` times its forward pass, and where activations are
+    computed again one forward pass more.
     """
 
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     microbatches: int = 8
     optimizer_bytes_per_parameter: float = 8.0
     backward_ratio: float = 2.0
+    activations: Activations = Activations.KEPT
 
     def __post_init__(self) -> None:
         if not 1 <= self.microbatches <= MAX_MICROBATCHES:
@@ -65,3 +80,9 @@ class Training:
             found = getattr(self, name)
             if not math.isfinite(found) or not 0 <= found <= 1024:
                 raise OptionsError(f"training: {name} is {found}, needs 0 to 1024")
+        if self.activations is not Activations.KEPT and self.schedule not in UNSPLIT_SCHEDULES:
+            raise OptionsError(
+                f"training: activations are {self.activations.value} under schedule {self.schedule.value}, whose "
+                "passes for weights would keep what was computed again; ask for "
+                f"{', '.join(schedule.value for schedule in UNSPLIT_SCHEDULES)}, or keep them"
+            )

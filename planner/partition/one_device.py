@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planner.partition.assignment import contiguous
-from planner.partition.objective import Objective, PipelineSchedule
+from planner.partition.objective import Activations, Objective, PipelineSchedule
 from planner.partition.portfolio.score import score
 from planner.partition.problem import PartitionProblem
 
@@ -22,7 +22,7 @@ def fastest_alone(problem: PartitionProblem) -> OneDevice | None:
     With one stage nothing is better than 1F1B: each microbatch forward and back, so that one is kept.
     """
     assert problem.training is not None
-    training = replace(problem.training, schedule=PipelineSchedule.ONE_F_ONE_B)
+    training = replace(problem.training, schedule=PipelineSchedule.ONE_F_ONE_B, activations=Activations.KEPT)
     alone = replace(problem, training=training)
     fastest: OneDevice | None = None
     for device in range(problem.num_devices):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from planner.errors import GraphError, InventoryError, OptionsError
 from planner.partition.check_problem import MAX_SECONDS, check_arrays, check_seconds_shape
-from planner.partition.objective import Training
+from planner.partition.objective import Activations, Training
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -209,20 +209,24 @@ class PartitionProblem:
         np.maximum.at(last, self.shown_root, self.shown_node)
         return last
 
-    @cached_property
-    def backward_seconds(self) -> Floats:
-        """[d, n] seconds of the backward pass; infinite where the forward pass is."""
+    @property
+    def recomputes_activations(self) -> bool:
+        """Whether stages compute their activations again, but for those that an assignment says keep them."""
+        return self.training is not None and self.training.activations is not Activations.KEPT
+
+    def backward_seconds(self, *, recomputed: bool) -> Floats:
+        """[d, n] seconds of the backward pass, with or without a forward pass before it; infinite where that is."""
         if self.training is None:
             return np.zeros_like(self.compute_seconds)
-        ratio = np.where(self.node_has_gradient, self.training.backward_ratio, 0.0)
-        return self._times(ratio)
+        return self._times(np.where(self.node_has_gradient, self.training.backward_ratio + recomputed, 0.0))
 
     @cached_property
     def work_seconds(self) -> Floats:
         """[d, n] seconds that a device gives a node for each microbatch: forward, and backward in training."""
         if self.training is None:
             return self.compute_seconds
-        return self._times(np.where(self.node_has_gradient, 1.0 + self.training.backward_ratio, 1.0))
+        passes = 1.0 + self.training.backward_ratio + self.recomputes_activations
+        return self._times(np.where(self.node_has_gradient, passes, 1.0))
 
     def _times(self, factor: Floats) -> Floats:
         return np.where(np.isinf(self.compute_seconds), np.inf, self._finite_seconds * factor)

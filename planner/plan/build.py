@@ -65,6 +65,7 @@ def build_plan(
             last_module=modules[index][1],
             backward_seconds=costs.backward_seconds,
             recomputed_ranges=ranges_of(assignment.recomputed[index]) if assignment.recomputed else (),
+            recomputes_activations=costs.recomputes_activations,
         )
         for index, costs in enumerate(evaluation.stages)
     )

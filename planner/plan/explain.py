@@ -99,6 +99,8 @@ def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) ->
     consumed = sum(entry.consumed for entry in stage.liveness)
     bypassing = sum(entry.bypassing and not entry.consumed for entry in stage.liveness)
     yield f"  on entry {_count(len(stage.liveness), 'value')} live: {consumed} read here, {bypassing} only passing by"
+    if stage.recomputes_activations and stage.backward_seconds:
+        yield "  computes its activations again before each backward pass, which has that forward pass in its seconds"
     if stage.recomputed_ranges:
         yield f"  runs {_count(stage.num_recomputed_nodes, 'node')} of earlier stages again: {_recomputed(stage)}"
     for edge in plan.edges:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
 from planner.plan.options import (
     AotBasedMode,
     BalancedMode,
@@ -48,6 +48,7 @@ def options_document(options: PlanOptions) -> dict[str, Any]:
     document["rates_from"] = options.rates_from.value if options.rates_from else None
     if options.training is not None:
         document["training"]["schedule"] = options.training.schedule.value
+        document["training"]["activations"] = options.training.activations.value
     return document
 
 
@@ -65,13 +66,18 @@ def options_from_document(document: Mapping[str, Any]) -> PlanOptions:
             "objective": Objective(document["objective"]),
             "routing": Routing(document["routing"]),
             "rates_from": document["rates_from"] and RatesFrom(document["rates_from"]),
-            "training": training and Training(**{**training, "schedule": PipelineSchedule(training["schedule"])}),
+            "training": training and _training(training),
             "buckets": tuple(
                 ShapeBucket(symbol_values=_tuples(bucket["symbol_values"]), weight=bucket["weight"])
                 for bucket in document["buckets"]
             ),
         }
     )
+
+
+def _training(document: Mapping[str, Any]) -> Training:
+    schedule, activations = PipelineSchedule(document["schedule"]), Activations(document["activations"])
+    return Training(**{**document, "schedule": schedule, "activations": activations})
 
 
 def _tuples(content: Any) -> Any:

@@ -41,7 +41,8 @@ class LiveTensor:
 class StageMemory:
     """Peak bytes of a stage on each of its devices: `buffer_bytes` counts every microbatch in flight.
 
-    In training, `saved_bytes` is what every microbatch in flight keeps for its backward pass.
+    In training, `saved_bytes` is what every microbatch in flight keeps for its backward pass. Where activations are
+    computed again, for one microbatch at a time, `activation_bytes` has them.
     """
 
     state_bytes: int
@@ -64,6 +65,7 @@ class Stage:
     `first_module` and `last_module` are where its program begins and ends; empty where it runs outside of every module.
     `recomputed_ranges` are nodes of earlier stages that it runs again rather than receive what they make. With several
     devices, each takes its share of the microbatches: `compute_seconds` is of one microbatch on the slowest of them.
+    `recomputes_activations`: each backward pass begins with one more forward pass, and `backward_seconds` has both.
     """
 
     index: int
@@ -81,6 +83,7 @@ class Stage:
     last_module: str = ""
     backward_seconds: float = 0.0
     recomputed_ranges: tuple[tuple[int, int], ...] = ()
+    recomputes_activations: bool = False
 
     def node_indexes(self) -> tuple[int, ...]:
         return tuple(index for start, end in self.node_ranges for index in range(start, end))

@@ -11,6 +11,7 @@
 | liveness, outputs, states, tie_groups | the tables say what the graph says |
 | edges, edge_bytes | edges carry exactly what the routing asks for |
 | edge_gradients, backward_seconds | gradients come back where a backward pass goes, and nowhere else |
+| recomputed_activations | activations are computed again only where the options ask for it |
 | pass_orders | the order of a training step's passes is there where its schedule has no rule, and complete |
 | stage_memory, device_memory | bytes are right, and each device can hold its stages |
 | communication_seconds, bottleneck_seconds, latency_seconds, step_seconds, lower_bound | the sums are right |

@@ -99,6 +99,7 @@ async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:
             last_module=row.last_module,
             backward_seconds=row.backward_seconds,
             recomputed_ranges=_ranges(ranges.get(row.stage, ()), recomputed=True),
+            recomputes_activations=row.recomputes_activations,
         )
         for row in await _rows(session, PlanStageRow, plan_id)
     )

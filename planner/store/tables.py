@@ -184,6 +184,7 @@ class PlanStageRow(Row):
     compute_seconds: Mapped[float]
     communication_seconds: Mapped[float]
     backward_seconds: Mapped[float]
+    recomputes_activations: Mapped[bool]
     flops: Mapped[float]
     state_bytes: Mapped[int]
     activation_bytes: Mapped[int]

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TypeVar
 
 from planner.errors import OptionsError
-from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
 from planner.plan.options import (
     AotBasedMode,
     BalancedMode,
@@ -58,6 +58,12 @@ _SCHEDULES: Mapping[int, PipelineSchedule] = {
     plan_pb2.PIPELINE_SCHEDULE_ZERO_BUBBLE_V: PipelineSchedule.ZERO_BUBBLE_V,
     plan_pb2.PIPELINE_SCHEDULE_V_HALF: PipelineSchedule.V_HALF,
 }
+_ACTIVATIONS: Mapping[int, Activations] = {
+    plan_pb2.ACTIVATIONS_UNSPECIFIED: Activations.KEPT,
+    plan_pb2.ACTIVATIONS_KEPT: Activations.KEPT,
+    plan_pb2.ACTIVATIONS_RECOMPUTED: Activations.RECOMPUTED,
+    plan_pb2.ACTIVATIONS_AS_NEEDED: Activations.AS_NEEDED,
+}
 _RATES_FROM: Mapping[int, RatesFrom | None] = {
     plan_pb2.RATES_FROM_UNSPECIFIED: None,
     plan_pb2.RATES_FROM_OWN: RatesFrom.OWN,
@@ -67,6 +73,7 @@ _RATES_FROM: Mapping[int, RatesFrom | None] = {
 _ROUTING_NUMBERS = {choice: number for number, choice in _ROUTINGS.items()}
 _OBJECTIVE_NUMBERS = {choice: number for number, choice in _OBJECTIVES.items()}
 _SCHEDULE_NUMBERS = {choice: number for number, choice in _SCHEDULES.items()}
+_ACTIVATIONS_NUMBERS = {choice: number for number, choice in _ACTIVATIONS.items()}
 _RATES_FROM_NUMBERS = {choice: number for number, choice in _RATES_FROM.items()}
 
 
@@ -183,6 +190,7 @@ def _training_to_proto(training: Training) -> plan_pb2.Training:
         microbatches=training.microbatches,
         optimizer_bytes_per_parameter=training.optimizer_bytes_per_parameter,
         backward_ratio=training.backward_ratio,
+        activations=_ACTIVATIONS_NUMBERS[training.activations],  # type: ignore[arg-type]
     )
 
 
@@ -198,6 +206,7 @@ def _training(message: plan_pb2.Training) -> Training:
             else usual.optimizer_bytes_per_parameter
         ),
         backward_ratio=message.backward_ratio if given("backward_ratio") else usual.backward_ratio,
+        activations=_choice("training.activations", message.activations, _ACTIVATIONS),
     )
 
 

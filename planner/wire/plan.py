@@ -98,6 +98,7 @@ def _stage_to_proto(stage: Stage) -> plan_pb2.Stage:
         flops=stage.flops,
         backward_seconds=stage.backward_seconds,
         recomputed_ranges=[plan_pb2.NodeRange(start=start, end=end) for start, end in stage.recomputed_ranges],
+        recomputes_activations=stage.recomputes_activations,
     )
 
 
@@ -125,6 +126,7 @@ def _stage_from_proto(message: plan_pb2.Stage) -> Stage:
         last_module=message.last_module,
         backward_seconds=message.backward_seconds,
         recomputed_ranges=tuple((found.start, found.end) for found in message.recomputed_ranges),
+        recomputes_activations=message.recomputes_activations,
     )
 
 

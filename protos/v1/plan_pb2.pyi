@@ -106,6 +106,32 @@ PIPELINE_SCHEDULE_ZERO_BUBBLE_V: PipelineSchedule.ValueType  # 7
 PIPELINE_SCHEDULE_V_HALF: PipelineSchedule.ValueType  # 8
 Global___PipelineSchedule: typing_extensions.TypeAlias = PipelineSchedule
 
+class _Activations:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ActivationsEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Activations.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ACTIVATIONS_UNSPECIFIED: _Activations.ValueType  # 0
+    ACTIVATIONS_KEPT: _Activations.ValueType  # 1
+    """All that the pass reads."""
+    ACTIVATIONS_RECOMPUTED: _Activations.ValueType  # 2
+    """What the stage was given: it runs forward again first. Stages with one microbatch at a time keep."""
+    ACTIVATIONS_AS_NEEDED: _Activations.ValueType  # 3
+    """Some stages compute theirs again, where memory asks for it or the objective gains."""
+
+class Activations(_Activations, metaclass=_ActivationsEnumTypeWrapper):
+    """What a stage keeps of each microbatch for its backward pass."""
+
+ACTIVATIONS_UNSPECIFIED: Activations.ValueType  # 0
+ACTIVATIONS_KEPT: Activations.ValueType  # 1
+"""All that the pass reads."""
+ACTIVATIONS_RECOMPUTED: Activations.ValueType  # 2
+"""What the stage was given: it runs forward again first. Stages with one microbatch at a time keep."""
+ACTIVATIONS_AS_NEEDED: Activations.ValueType  # 3
+"""Some stages compute theirs again, where memory asks for it or the objective gains."""
+Global___Activations: typing_extensions.TypeAlias = Activations
+
 class _Routing:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -306,6 +332,7 @@ class Training(google.protobuf.message.Message):
     MICROBATCHES_FIELD_NUMBER: builtins.int
     OPTIMIZER_BYTES_PER_PARAMETER_FIELD_NUMBER: builtins.int
     BACKWARD_RATIO_FIELD_NUMBER: builtins.int
+    ACTIVATIONS_FIELD_NUMBER: builtins.int
     schedule: Global___PipelineSchedule.ValueType
     """Unspecified means 1F1B."""
     microbatches: builtins.int
@@ -314,6 +341,8 @@ class Training(google.protobuf.message.Message):
     """The optimizer's own state for each trained element. Absent: 8 (Adam)."""
     backward_ratio: builtins.float
     """A backward pass's seconds over its forward pass's. Absent: 2."""
+    activations: Global___Activations.ValueType
+    """Unspecified means kept. Others only under schedules whose backward passes are whole: GPipe, 1F1B, interleaved."""
     def __init__(
         self,
         *,
@@ -321,9 +350,10 @@ class Training(google.protobuf.message.Message):
         microbatches: builtins.int = ...,
         optimizer_bytes_per_parameter: builtins.float | None = ...,
         backward_ratio: builtins.float | None = ...,
+        activations: Global___Activations.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_backward_ratio", b"_backward_ratio", "_optimizer_bytes_per_parameter", b"_optimizer_bytes_per_parameter", "backward_ratio", b"backward_ratio", "optimizer_bytes_per_parameter", b"optimizer_bytes_per_parameter"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_backward_ratio", b"_backward_ratio", "_optimizer_bytes_per_parameter", b"_optimizer_bytes_per_parameter", "backward_ratio", b"backward_ratio", "microbatches", b"microbatches", "optimizer_bytes_per_parameter", b"optimizer_bytes_per_parameter", "schedule", b"schedule"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_backward_ratio", b"_backward_ratio", "_optimizer_bytes_per_parameter", b"_optimizer_bytes_per_parameter", "activations", b"activations", "backward_ratio", b"backward_ratio", "microbatches", b"microbatches", "optimizer_bytes_per_parameter", b"optimizer_bytes_per_parameter", "schedule", b"schedule"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_backward_ratio", b"_backward_ratio"]) -> typing.Literal["backward_ratio"] | None: ...
     @typing.overload
@@ -758,6 +788,7 @@ class Stage(google.protobuf.message.Message):
     LAST_MODULE_FIELD_NUMBER: builtins.int
     BACKWARD_SECONDS_FIELD_NUMBER: builtins.int
     RECOMPUTED_RANGES_FIELD_NUMBER: builtins.int
+    RECOMPUTES_ACTIVATIONS_FIELD_NUMBER: builtins.int
     index: builtins.int
     compute_seconds: builtins.float
     """Forward compute on its device."""
@@ -772,6 +803,8 @@ class Stage(google.protobuf.message.Message):
     last_module: builtins.str
     backward_seconds: builtins.float
     """Of one microbatch; 0 in inference."""
+    recomputes_activations: builtins.bool
+    """In training: each backward pass begins with one more forward pass. `backward_seconds` has both."""
     @property
     def node_ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeRange]:
         """Indexes into Graph.nodes, ascending, as half-open ranges."""
@@ -817,9 +850,10 @@ class Stage(google.protobuf.message.Message):
         last_module: builtins.str = ...,
         backward_seconds: builtins.float = ...,
         recomputed_ranges: collections.abc.Iterable[Global___NodeRange] | None = ...,
+        recomputes_activations: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["memory", b"memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["backward_seconds", b"backward_seconds", "communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "device_ids", b"device_ids", "first_module", b"first_module", "flops", b"flops", "index", b"index", "last_module", b"last_module", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "recomputed_ranges", b"recomputed_ranges", "states", b"states"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backward_seconds", b"backward_seconds", "communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "device_ids", b"device_ids", "first_module", b"first_module", "flops", b"flops", "index", b"index", "last_module", b"last_module", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "recomputed_ranges", b"recomputed_ranges", "recomputes_activations", b"recomputes_activations", "states", b"states"]) -> None: ...
 
 Global___Stage: typing_extensions.TypeAlias = Stage
 

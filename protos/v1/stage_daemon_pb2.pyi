@@ -317,6 +317,7 @@ class StageTraining(google.protobuf.message.Message):
     AGREEMENT_FIELD_NUMBER: builtins.int
     TRAINED_FIELD_NUMBER: builtins.int
     MESSAGES_IN_FLIGHT_FIELD_NUMBER: builtins.int
+    RECOMPUTING_STAGES_FIELD_NUMBER: builtins.int
     microbatches: builtins.int
     messages_in_flight: builtins.int
     """Receive buffers of each of these edges, at least 1: as many as the order of actions needs."""
@@ -340,6 +341,10 @@ class StageTraining(google.protobuf.message.Message):
     def trained(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TrainedState]:
         """Trained states of this worker's stages."""
 
+    @property
+    def recomputing_stages(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Stages that keep of a microbatch what they were given alone, and run forward again before its backward pass."""
+
     def __init__(
         self,
         *,
@@ -350,9 +355,10 @@ class StageTraining(google.protobuf.message.Message):
         agreement: Global___Reduction | None = ...,
         trained: collections.abc.Iterable[Global___TrainedState] | None = ...,
         messages_in_flight: builtins.int = ...,
+        recomputing_stages: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["agreement", b"agreement"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agreement", b"agreement", "edges", b"edges", "messages_in_flight", b"messages_in_flight", "microbatches", b"microbatches", "ties", b"ties", "trained", b"trained"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agreement", b"agreement", "edges", b"edges", "messages_in_flight", b"messages_in_flight", "microbatches", b"microbatches", "recomputing_stages", b"recomputing_stages", "ties", b"ties", "trained", b"trained"]) -> None: ...
 
 Global___StageTraining: typing_extensions.TypeAlias = StageTraining
 

@@ -66,7 +66,10 @@ class _Rebuild:
             # GraphModule takes over only what some node reads.
             if not hasattr(program, attribute):
                 setattr(program, attribute, getattr(self._root, attribute))
-        return StageModule(program, state_names, switches_context=self._switches_context)
+        written = frozenset(
+            state.name for state in self._graph.states if state.mutated and state.kind != pb.STATE_KIND_PARAMETER
+        )
+        return StageModule(program, state_names, switches_context=self._switches_context, written_names=written)
 
     def _add_inputs(self) -> None:
         for index, input_ in enumerate(self._graph.inputs):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,14 +17,22 @@ class StageModule(nn.Module):
     """Takes the flat non-constant inputs and gives a tuple of the non-constant outputs, in the graph's order.
 
     `state_names` maps each state's own name to the attribute of `program` that holds it: wire strings never become
-    identifiers. Tied states are one tensor under several names.
+    identifiers. Tied states are one tensor under several names. A run writes the states `written_names`.
     """
 
-    def __init__(self, program: fx.GraphModule, state_names: Mapping[str, str], *, switches_context: bool) -> None:
+    def __init__(
+        self,
+        program: fx.GraphModule,
+        state_names: Mapping[str, str],
+        *,
+        switches_context: bool,
+        written_names: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__()
         self.program = program
         self.state_names = dict(state_names)
         self._switches_context = switches_context
+        self._written_names = written_names
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         # Not program(...): its wrapper prints generated source to stderr whenever a microbatch raises.
@@ -54,6 +62,24 @@ class StageModule(nn.Module):
     def share(self, name: str, parameter: nn.Parameter) -> None:
         """Makes a parameter of another module, that is tied to this one, this one too."""
         setattr(self.program, self.state_names[name], parameter)
+
+    def written_states(self) -> dict[str, torch.Tensor]:
+        """Copies of what the next run will write over; tied ones are one copy."""
+        found = {name: tensor for name, tensor in self.states().items() if name in self._written_names}
+        copies = {id(tensor): tensor.detach().clone() for tensor in found.values()}
+        return {name: copies[id(tensor)] for name, tensor in found.items()}
+
+    @contextmanager
+    def standing_in(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Runs inside read and write these where the states of those names are; those stay as they are."""
+        own = {name: getattr(self.program, self.state_names[name]) for name in tensors}
+        try:
+            for name, tensor in tensors.items():
+                setattr(self.program, self.state_names[name], tensor)
+            yield
+        finally:
+            for name, tensor in own.items():
+                setattr(self.program, self.state_names[name], tensor)
 
     def evaluating(self) -> StageModule:
         """The same program on the same states, without what is done in training only."""

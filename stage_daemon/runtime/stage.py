@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +21,14 @@ class Program(Protocol):
 
     def share(self, name: str, parameter: torch.nn.Parameter) -> None:
         """Makes a parameter of another stage, that is tied to this one, this one too."""
+        ...
+
+    def written_states(self) -> dict[str, torch.Tensor]:
+        """Copies of what the next run will write over."""
+        ...
+
+    def standing_in(self, tensors: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
+        """Runs inside read and write these where the states of those names are; those stay as they are."""
         ...
 
     def evaluating(self) -> Callable[..., Sequence[Item]]:

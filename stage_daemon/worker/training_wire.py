@@ -46,6 +46,7 @@ def training_from_proto(
         trained=tuple(
             TrainedState(stage=state.stage, name=state.name, position=state.position) for state in training.trained
         ),
+        recomputing=frozenset(training.recomputing_stages),
     )
 
 

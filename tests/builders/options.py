@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
 from planner.plan.options import (
     AotBasedMode,
     BalancedMode,
@@ -44,10 +44,11 @@ def full_options(mode: Mode, routing: Routing = Routing.RELAY) -> PlanOptions:
             ShapeBucket(symbol_values=(("batch", 64), ("sequence", 2))),
         ),
         training=Training(
-            schedule=PipelineSchedule.ZERO_BUBBLE,
+            schedule=PipelineSchedule.INTERLEAVED,
             microbatches=5,
             optimizer_bytes_per_parameter=12.0,
             backward_ratio=1.5,
+            activations=Activations.AS_NEEDED,
         ),
         fixed=(("embeddings", "b"), ("head", "a")),
         together=(("block.0", "block.1"), ("head",)),

@@ -29,7 +29,7 @@ from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment
 from planner.client.training import Trainer, cosine
 from planner.errors import Conflict, DeploymentFailed, InvalidArgument, StepNotApplied
-from planner.partition.objective import PipelineSchedule, Training
+from planner.partition.objective import Activations, PipelineSchedule, Training
 from planner.plan.options import BalancedMode, PlanOptions
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.stage_daemon.runtime.training.eager import Eager
@@ -49,9 +49,10 @@ def deployed(
     *,
     copies: int = 1,
     num_stages: int = 3,
+    activations: Activations = Activations.KEPT,
 ) -> Iterator[list[Deployment]]:
     graph = client.submit(export(module, args, dynamic_shapes=SHAPES))
-    training = Training(schedule=schedule, microbatches=4) if schedule else None
+    training = Training(schedule=schedule, microbatches=4, activations=activations) if schedule else None
     plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=num_stages), training=training))
     found = [client.deploy(plan.id) for _ in range(copies)]
     try:
@@ -164,7 +165,7 @@ def test_the_command_trains_writes_the_weights_and_goes_on(
 
 
 def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient, tmp_path: Path) -> None:
-    """With dropout, whose units are the same wherever their stage is."""
+    """With dropout, whose units are the same wherever their stage is, and where activations are computed again."""
     torch.manual_seed(0)
     module = Normed(dropout=0.5)
     with (
@@ -175,7 +176,9 @@ def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient,
             trainer.step(*rows(10, number))
         trainer.save(tmp_path)
         wanted = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
-    with deployed(client, copy.deepcopy(module), rows(4, 0), PipelineSchedule.GPIPE, num_stages=2) as [deployment]:
+    schedule, again = PipelineSchedule.GPIPE, Activations.RECOMPUTED
+    with deployed(client, copy.deepcopy(module), rows(4, 0), schedule, num_stages=2, activations=again) as [deployment]:
+        assert all(stage.recomputes_activations for stage in client.get_plan(deployment.plan_id).stages)
         with pytest.raises(InvalidArgument, match="of adamw, this trainer has sgd"):
             client.train(deployment.id, "sgd:lr=0.01", resume=tmp_path)
         with client.train(deployment.id, "adamw:lr=0.01", schedule=cosine(9), resume=tmp_path) as trainer:

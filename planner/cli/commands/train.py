@@ -17,6 +17,7 @@ from rich.table import Table
 from planner.cli.factory import call_factory, export_from_factory
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
+from planner.cli.plan_options import ActivationsOption
 from planner.cli.progress import rollout_bars, training_bar, upload_bars
 from planner.cli.tensor_files import as_raw, check_writable, write_tensors
 from planner.client.microbatches import carried
@@ -24,7 +25,7 @@ from planner.client.training import StepResult, Trainer, cosine, latest, optimiz
 from planner.client.training.checkpoints import read_manifest
 from planner.errors import InvalidArgument
 from planner.graph.ir import Graph
-from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
 from planner.plan.options import OptimalMode, PlanOptions
 from planner.schedule.prediction import idle_share, predict
 
@@ -54,6 +55,7 @@ def train(
     schedule: Annotated[PipelineSchedule, typer.Option("--schedule")] = PipelineSchedule.ONE_F_ONE_B,
     microbatches: Annotated[int, typer.Option("--microbatches", min=1, help="Of each batch.")] = 8,
     stages: Annotated[int, typer.Option("--stages", min=0, help="0: as many as help.")] = 0,
+    activations: ActivationsOption = Activations.KEPT,
     clip_norm: Annotated[float | None, typer.Option("--clip-norm", help="Clip gradients to this norm.")] = None,
     warmup: Annotated[
         int | None, typer.Option("--cosine", metavar="STEPS", help="Cosine decay, after a warmup of so many steps.")
@@ -89,7 +91,7 @@ def train(
     options = PlanOptions(
         mode=OptimalMode(num_stages=stages),
         objective=Objective.STEP_TIME,
-        training=Training(schedule=schedule, microbatches=microbatches),
+        training=Training(schedule=schedule, microbatches=microbatches, activations=activations),
     )
     with connect(server) as client:
         with upload_bars() as on_progress:

@@ -23,8 +23,9 @@ class SegmentRow:
 
     `received_bytes` and `sent_bytes` count each crossing value once, however many stages there are at the other end.
     `receives` and `sends`: whether any value crosses, even of 0 bytes. In training, `trained_bytes` are gradients and
-    what the optimizer keeps, `saved_bytes` what one microbatch keeps for its backward pass; `gradients_returned_bytes`
-    go back for what is received, `gradients_awaited_bytes` come back for what is sent.
+    what the optimizer keeps, `saved_bytes` what one microbatch keeps for its backward pass, `recomputed_bytes` the
+    activations that are computed again, of one microbatch at a time; `gradients_returned_bytes` go back for what is
+    received, `gradients_awaited_bytes` come back for what is sent.
     """
 
     start: int
@@ -36,6 +37,7 @@ class SegmentRow:
     receives: Booleans
     sends: Booleans
     trained_bytes: Floats
+    recomputed_bytes: Floats
     saved_bytes: Floats
     gradients_returned_bytes: Floats
     gradients_awaited_bytes: Floats
@@ -48,7 +50,8 @@ class SegmentRow:
     @property
     def resting_bytes(self) -> Floats:
         """The peak, but for what is saved."""
-        return self.state_bytes + self.trained_bytes + self.activation_bytes + self.buffer_bytes
+        held = self.state_bytes + self.trained_bytes + self.buffer_bytes
+        return held + self.activation_bytes + self.recomputed_bytes
 
 
 class Segments:
@@ -74,7 +77,7 @@ class Segments:
             self._most_kept = most_kept_microbatches(problem.training, problem.num_devices)
             self._gradient_bytes = problem.value_gradient_bytes.astype(np.float64)
             self._trained_bytes = (problem.state_gradient_bytes + problem.state_optimizer_bytes).astype(np.float64)
-            differentiated = problem.node_has_gradient[problem.read_node]
+            differentiated = problem.recomputes_activations | problem.node_has_gradient[problem.read_node]
             self._saved_reads = _FirstUses(problem.read_node[differentiated], problem.read_value[differentiated], n)
 
     def row(self, start: int, furthest_end: int) -> SegmentRow:
@@ -103,16 +106,25 @@ class Segments:
         """The row's fields about training; zeros in inference."""
         problem, nothing = self._problem, np.zeros(width)
         if problem.training is None:
-            names = "trained_bytes", "saved_bytes", "gradients_returned_bytes", "gradients_awaited_bytes"
+            names = (
+                "trained_bytes",
+                "recomputed_bytes",
+                "saved_bytes",
+                "gradients_returned_bytes",
+                "gradients_awaited_bytes",
+            )
             return {**dict.fromkeys(names, nothing), "most_kept_microbatches": 0}
         own = self._roots.between(start, start + width)
         kept = np.bincount(problem.root_producer[own] - start, problem.root_saved_bytes[own], minlength=width)
         given = self._saved_reads.sums(self._bytes, start, width, problem.value_producer)
         leaving = _sums(self._gradient_bytes, made, problem.value_producer, self._last, start, width)
         awaited, returned = self._crossing(self._gradient_bytes, start, width, entering, leaving)
+        made_bytes = np.cumsum(kept)
+        once = problem.recomputes_activations
         return {
             "trained_bytes": self._uses.sums(self._trained_bytes, start, width),
-            "saved_bytes": np.cumsum(kept) + given,
+            "recomputed_bytes": made_bytes if once else nothing,
+            "saved_bytes": given if once else made_bytes + given,
             "gradients_returned_bytes": returned,
             "gradients_awaited_bytes": awaited,
             "most_kept_microbatches": self._most_kept,

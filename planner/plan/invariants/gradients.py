@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.graph.ir import Graph, Node, ValueKind, values_in
+from planner.partition.objective import Activations
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.history import ProgramHistory
 from planner.plan.plan import Plan
@@ -60,6 +61,17 @@ def check_gradients(plan: Plan, gradients: Gradients) -> None:
                 f"stage {stage.index} spends {stage.backward_seconds} s on a backward pass that nothing asks for",
                 stage=stage.index,
             )
+        if stage.recomputes_activations and not _may_recompute(plan):
+            raise broken(
+                "recomputed_activations",
+                f"stage {stage.index} computes its activations again, and the options have them kept",
+                stage=stage.index,
+            )
+
+
+def _may_recompute(plan: Plan) -> bool:
+    training = plan.options.training
+    return training is not None and training.activations is not Activations.KEPT
 
 
 def _differentiates(node: Node) -> bool:

@@ -4,7 +4,8 @@ States once per storage; in training their gradients and what the optimizer keep
 program order: what enters lives from the start, what is made lives from its node, both to the last access of their
 storage, or to the end if needed behind. Views are free. Buffers: what enters and what leaves, once per microbatch in
 flight. Saved, for each microbatch that the stage has run forward and not yet backward: what it made and what it was
-given, as far as a backward pass goes through it.
+given, as far as a backward pass goes through it; where activations are computed again, what it was given and reads, and
+what it makes once.
 """
 
 from __future__ import annotations
@@ -74,14 +75,16 @@ class _Recount:
     def stage(self, stage: Stage, need: Needs) -> StageMemory:
         entering = [value for value, (_, consumed, bypassing) in need.entry.items() if consumed or bypassing]
         leaving = [value for value in need.outputs if value not in self._history.given_tokens]
+        made, given = self._saved_bytes(stage, entering) if self._training else (0, 0)
+        again = made if stage.recomputes_activations else 0
         tokens = {self._history.given_tokens[self._states[name]] for name in need.states}
         return StageMemory(
             state_bytes=sum(self._sizes[token] for token in tokens),
-            activation_bytes=self._activation_bytes(stage, need, entering),
+            activation_bytes=self._activation_bytes(stage, need, entering) + again,
             buffer_bytes=self._in_flight * sum(self._sizes[value] for value in (*entering, *leaving)),
             gradient_bytes=sum(self._sizes[token] for token in tokens & self._gradients.trained_tokens),
             optimizer_bytes=sum(self._optimizer_bytes(token) for token in tokens & self._gradients.trained_tokens),
-            saved_bytes=self._kept[stage.index] * self._saved_bytes(stage, entering) if self._training else 0,
+            saved_bytes=self._kept[stage.index] * (made + given - again),
         )
 
     def _optimizer_bytes(self, token: int) -> int:
@@ -89,17 +92,17 @@ class _Recount:
         elements = self._sizes[token] / self._element_bytes[token]
         return math.ceil(elements * self._training.optimizer_bytes_per_parameter)
 
-    def _saved_bytes(self, stage: Stage, entering: Sequence[int]) -> int:
-        """Of one microbatch."""
+    def _saved_bytes(self, stage: Stage, entering: Sequence[int]) -> tuple[int, int]:
+        """Of one microbatch: of what it makes, and of what it was given."""
         saved, given = 0, set[int]()
         owned = set(self._states.values())
         for index in stage.node_indexes():
             effect = self._history.effects[index]
             made = [v for v in effect.outputs if self._roots[v] == v and v not in owned]
             saved += sum(self._sizes[value] for value in made if value in self._saved_roots)
-            if index in self._gradients.nodes:
+            if stage.recomputes_activations or index in self._gradients.nodes:
                 given.update(effect.reads)
-        return saved + sum(self._sizes[value] for value in given.intersection(entering))
+        return saved, sum(self._sizes[value] for value in given.intersection(entering))
 
     def _activation_bytes(self, stage: Stage, need: Needs, entering: Sequence[int]) -> int:
         nodes = stage.node_indexes()

@@ -2,17 +2,44 @@
 
 What a stage receives are leaves of a graph of its own; what comes back for them is sent on. A gradient that is absent
 is not one of zeros: backward through zeros may give NaN where no gradient goes at all.
+
+A stage that computes its activations again lets the graph of its forward pass go, and keeps what a second one begins
+from: the same inputs, and the states that a run writes as they were, so that it writes them once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from stage_daemon.runtime.environment import Environment
+from stage_daemon.runtime.stage import Stage
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Of a forward pass. `versions` count the writes to each tensor among `inputs` before it ran."""
+
+    inputs: tuple[Item, ...]
+    written_states: Mapping[str, torch.Tensor]
+    versions: tuple[int, ...]
+
+    @property
+    def still_holds(self) -> bool:
+        """No input was written over meanwhile."""
+        return self.versions == _versions(self.inputs)
+
+
+def beginning_of(stage: Stage, inputs: tuple[Item, ...]) -> Beginning:
+    written = stage.module.written_states() if stage.module else {}
+    return Beginning(inputs=inputs, written_states=written, versions=_versions(inputs))
+
+
+def _versions(items: Iterable[Item]) -> tuple[int, ...]:
+    return tuple(item._version for item in items if isinstance(item, torch.Tensor))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +55,8 @@ class StagePass(Environment):
     leaf_gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     # What the pass for weights goes on from.
     begun: tuple[list[torch.Tensor], list[torch.Tensor]] = field(default_factory=lambda: ([], []))
+    # Where the forward pass is to run again before backward does.
+    beginning: Beginning | None = None
 
     def fail(self, failure: MicrobatchFailure) -> None:
         Environment.fail(self, failure)
@@ -37,6 +66,7 @@ class StagePass(Environment):
         for held in (self.leaves, self.roots, self.root_gradients, self.leaf_gradients):
             held.clear()
         self.begun = ([], [])
+        self.beginning = None
 
     def receive(self, value_ids: Iterable[int], items: Sequence[Item], with_gradient: Collection[int]) -> None:
         for value_id, item in zip(value_ids, items, strict=True):
@@ -45,14 +75,21 @@ class StagePass(Environment):
                 self.leaves[value_id] = item
             self.values[value_id] = item
 
-    def ran(self, value_ids: Iterable[int], outputs: Sequence[Item], with_gradient: Collection[int]) -> None:
+    def ran(self, value_ids: Sequence[int], outputs: Sequence[Item], with_gradient: Collection[int]) -> None:
         """Keeps the graph only of what a gradient comes back for."""
+        self.add(value_ids, [one.detach() if isinstance(one, torch.Tensor) else one for one in outputs])
+        self.keep_graph(value_ids, outputs, with_gradient)
+
+    def keep_graph(self, value_ids: Sequence[int], outputs: Sequence[Item], with_gradient: Collection[int]) -> None:
         for value_id, output in zip(value_ids, outputs, strict=True):
-            if isinstance(output, torch.Tensor) and output.requires_grad:
-                if value_id in with_gradient:
-                    self.roots[value_id] = output
-                output = output.detach()
-            self.values[value_id] = output
+            if value_id in with_gradient and isinstance(output, torch.Tensor) and output.requires_grad:
+                self.roots[value_id] = output
+
+    def keep_beginning(self, beginning: Beginning) -> None:
+        """In place of the graph, unless the pass wrote over an input and would give something else."""
+        if beginning.still_holds:
+            self.roots.clear()
+            self.beginning = beginning
 
     def receive_gradients(self, value_ids: Iterable[int], items: Sequence[Item], source_stage: int) -> None:
         for value_id, item in zip(value_ids, items, strict=True):

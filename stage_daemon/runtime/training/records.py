@@ -47,7 +47,10 @@ class TrainedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLane:
-    """`actions` of a step of `microbatches`, in order. `edges` and `ties` by the indexes that actions speak of."""
+    """`actions` of a step of `microbatches`, in order. `edges` and `ties` by the indexes that actions speak of.
+
+    `recomputing` stages keep what they were given alone, and run forward again before they run backward.
+    """
 
     actions: Lane
     microbatches: int
@@ -55,6 +58,7 @@ class TrainingLane:
     ties: Mapping[int, Reduction] = field(default_factory=dict)
     agreement: Reduction = Reduction()
     trained: tuple[TrainedState, ...] = ()
+    recomputing: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

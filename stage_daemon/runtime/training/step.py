@@ -23,7 +23,7 @@ from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.timeline import COMPUTE, Timeline, timed
 from stage_daemon.runtime.training.mail import Mail
 from stage_daemon.runtime.training.optimizers import StageOptimizer
-from stage_daemon.runtime.training.passes import StagePass
+from stage_daemon.runtime.training.passes import StagePass, beginning_of
 from stage_daemon.runtime.training.records import OptimizerSettings, Reduction, Step, StepOutcome, TrainingLane
 from stage_daemon.runtime.training.weights import Weight, Weights
 from stage_daemon.transport.edge import Edge
@@ -168,7 +168,10 @@ class StepInterpreter:
         items = found.read(stage.input_ids)
         try:
             with torch.enable_grad():
+                beginning = beginning_of(stage, items) if index in self._lane.recomputing else None
                 found.ran(stage.output_ids, self._run_stage(stage, items, found.microbatch), self._with_gradient[index])
+                if beginning is not None:
+                    found.keep_beginning(beginning)
         except Exception as error:
             self._fail(stage, found, error)
 
@@ -177,6 +180,15 @@ class StepInterpreter:
             return stage.run(*items)
         with drawing(self._seed, f"{self._step.number}.{microbatch}"):
             return stage.run(*items)
+
+    def _run_again(self, stage: Stage, found: StagePass) -> None:
+        """With the gradients' graph on, as the first time, so that no operator chooses another kernel."""
+        assert found.beginning is not None
+        assert stage.module is not None
+        beginning, found.beginning = found.beginning, None
+        with torch.enable_grad(), stage.module.standing_in(beginning.written_states):
+            outputs = self._run_stage(stage, beginning.inputs, found.microbatch)
+        found.keep_graph(stage.output_ids, outputs, self._with_gradient[stage.index])
 
     def _send(self, index: int, environment: Environment) -> None:
         edge = self._lane.edges[index].values
@@ -215,6 +227,8 @@ class StepInterpreter:
             if kind is Kind.BACKWARD_WEIGHT:
                 found.backward_weight(self._weights.of_stage(index))
                 return
+            if found.beginning is not None and (found.root_gradients or index in self._loss_stages()):
+                self._run_again(self._around.stages[index], found)
             if index in self._loss_stages():
                 found.start(self._loss_id, self._step.weights[found.microbatch] * self._step.loss_scale)
             if kind is Kind.BACKWARD:

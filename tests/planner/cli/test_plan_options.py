@@ -11,7 +11,7 @@ import pytest
 from planner.cli import plan_options as given
 from planner.cli.plan_options import ModeFlags, ModeName
 from planner.errors import InvalidArgument, OptionsError
-from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
 from planner.plan.options import (
     AotBasedMode,
     BalancedMode,
@@ -86,6 +86,8 @@ def test_training_is_what_is_given() -> None:
     assert given.training_of(PipelineSchedule.GPIPE, 4, 12.0, 1.5) == Training(
         schedule=PipelineSchedule.GPIPE, microbatches=4, optimizer_bytes_per_parameter=12.0, backward_ratio=1.5
     )
+    asked = given.training_of(PipelineSchedule.GPIPE, 4, 8.0, 2.0, Activations.AS_NEEDED)
+    assert asked == Training(schedule=PipelineSchedule.GPIPE, microbatches=4, activations=Activations.AS_NEEDED)
     usual = Training()
     assert (
         given.training_of(None, usual.microbatches, usual.optimizer_bytes_per_parameter, usual.backward_ratio) is None
@@ -94,9 +96,14 @@ def test_training_is_what_is_given() -> None:
 
 @pytest.mark.parametrize(
     ("values", "flag"),
-    [((9, 8.0, 2.0), "--microbatches"), ((8, 9.0, 2.0), "--optimizer-bytes"), ((8, 8.0, 3.0), "--backward-ratio")],
+    [
+        ((9, 8.0, 2.0), "--microbatches"),
+        ((8, 9.0, 2.0), "--optimizer-bytes"),
+        ((8, 8.0, 3.0), "--backward-ratio"),
+        ((8, 8.0, 2.0, Activations.RECOMPUTED), "--activations"),
+    ],
 )
-def test_training_flags_need_a_schedule(values: tuple[int, float, float], flag: str) -> None:
+def test_training_flags_need_a_schedule(values: tuple[Any, ...], flag: str) -> None:
     with pytest.raises(OptionsError, match=f"^{flag} without --schedule"):
         given.training_of(None, *values)
 

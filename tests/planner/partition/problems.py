@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from planner.partition.objective import NAMED_SCHEDULES, PipelineSchedule, Training
+from planner.partition.objective import NAMED_SCHEDULES, UNSPLIT_SCHEDULES, Activations, PipelineSchedule, Training
 from planner.partition.problem import FREE, Labels, PartitionProblem
 
 
@@ -114,6 +114,12 @@ trainings = st.builds(
     schedule=st.sampled_from([*NAMED_SCHEDULES, PipelineSchedule.BEST]),
     microbatches=st.integers(1, 4),
     backward_ratio=st.sampled_from([0.0, 1.0, 2.0]),
+) | st.builds(
+    Training,
+    schedule=st.sampled_from(UNSPLIT_SCHEDULES),
+    microbatches=st.integers(1, 4),
+    backward_ratio=st.just(2.0),
+    activations=st.just(Activations.RECOMPUTED),
 )
 
 

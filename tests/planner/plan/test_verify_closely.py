@@ -12,7 +12,7 @@ import pytest
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import PlanInvariantError
 from planner.graph.ir import Graph
-from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
+from planner.partition.objective import NAMED_SCHEDULES, Activations, Objective, PipelineSchedule, Training
 from planner.plan.invariants.gradients import find_gradients
 from planner.plan.invariants.history import program_history
 from planner.plan.invariants.memory import kept_microbatches
@@ -56,8 +56,10 @@ def uneven(count: int) -> Inventory:
 
 
 @cache
-def training_plan(schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B) -> Plan:
-    training = Training(schedule=schedule, microbatches=4, optimizer_bytes_per_parameter=12.0)
+def training_plan(
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B, activations: Activations = Activations.KEPT
+) -> Plan:
+    training = Training(schedule=schedule, microbatches=4, optimizer_bytes_per_parameter=12.0, activations=activations)
     asked = PlanOptions(mode=BalancedMode(num_stages=3), training=training)
     return make_plan(trained(GRAPH), "id", uneven(3), asked)
 
@@ -100,6 +102,22 @@ def test_no_part_of_a_stages_memory_may_be_one_byte_off(schedule: PipelineSchedu
         assert refused(with_memory(plan, stage.index, **{field: found + 1}), graph) == "stage_memory"
         if found:
             assert refused(with_memory(plan, stage.index, **{field: found - 1}), graph) == "stage_memory"
+
+
+@pytest.mark.parametrize("field", ["activation_bytes", "saved_bytes"])
+def test_no_part_of_the_memory_of_a_stage_that_recomputes_may_be_one_byte_off(field: str) -> None:
+    plan, graph = training_plan(PipelineSchedule.GPIPE, Activations.RECOMPUTED), trained(GRAPH)
+    verify_plan(plan, graph)
+    recomputing = [stage for stage in plan.stages if stage.recomputes_activations]
+    assert recomputing
+    for stage in recomputing:
+        found = getattr(stage.memory, field)
+        for change in (-1, 1):
+            assert refused(with_memory(plan, stage.index, **{field: found + change}), graph) == "stage_memory"
+        assert refused(with_stage(plan, stage.index, recomputes_activations=False), graph) == "stage_memory"
+        kept = training_plan(PipelineSchedule.GPIPE)
+        asked = with_stage(kept, stage.index, recomputes_activations=True)
+        assert refused(asked, graph) == "recomputed_activations"
 
 
 def test_memory_of_a_trained_stage_by_hand() -> None:

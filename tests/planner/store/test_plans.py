@@ -71,6 +71,7 @@ def stage(index: int, **changes: object) -> Stage:
         last_module="decoder",
         backward_seconds=2 / 7,
         recomputed_ranges=((3, 4), (12, 14)),
+        recomputes_activations=index == 2,
     )
     return replace(record, **changes)
 

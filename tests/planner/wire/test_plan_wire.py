@@ -90,6 +90,7 @@ def full_plan() -> Plan:
         last_module="decoder",
         backward_seconds=next(seconds),
         recomputed_ranges=((3, 4), (12, 14)),
+        recomputes_activations=True,
     )
     return replace(
         plan,

@@ -14,7 +14,7 @@ from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
 from planner.cli.tables import plan_table
-from planner.partition.objective import Objective
+from planner.partition.objective import Activations, Objective
 from planner.plan.options import Routing
 
 
@@ -34,6 +34,7 @@ def create_plan(
     microbatches: given.MicrobatchesOption = 8,
     optimizer_bytes: given.OptimizerBytesOption = 8.0,
     backward_ratio: given.BackwardRatioOption = 2.0,
+    activations: given.ActivationsOption = Activations.KEPT,
     routing: given.RoutingOption = Routing.DIRECT,
     device: Annotated[
         list[str] | None, typer.Option("--device", metavar="ID", help="A registered device to use; repeat. Else all.")
@@ -65,7 +66,7 @@ def create_plan(
     options = given.plan_options(
         flags.mode(),
         objective=objective,
-        training=given.training_of(schedule, microbatches, optimizer_bytes, backward_ratio),
+        training=given.training_of(schedule, microbatches, optimizer_bytes, backward_ratio, activations),
         routing=routing,
         in_flight=in_flight,
         symbols=symbol or (),

@@ -351,6 +351,7 @@ def upgrade() -> None:
         sa.Column("compute_seconds", sa.Double(), nullable=False),
         sa.Column("communication_seconds", sa.Double(), nullable=False),
         sa.Column("backward_seconds", sa.Double(), nullable=False),
+        sa.Column("recomputes_activations", sa.Boolean(), nullable=False),
         sa.Column("flops", sa.Double(), nullable=False),
         sa.Column("state_bytes", sa.BigInteger(), nullable=False),
         sa.Column("activation_bytes", sa.BigInteger(), nullable=False),

@@ -15,7 +15,7 @@ from planner.client.export import export
 from planner.client.export.exported_model import ExportedModel
 from planner.dispatch.stage_modules import connect_requests
 from planner.graph.ir import Graph
-from planner.partition.objective import PipelineSchedule, Training
+from planner.partition.objective import Activations, PipelineSchedule, Training
 from planner.plan.options import Routing
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
@@ -138,6 +138,7 @@ def train_on_threads(
     kwargs: Mapping[str, Any] | None = None,
     optimizer: OptimizerSettings = SGD,
     loss: str = "output",
+    activations: Activations = Activations.KEPT,
     exported: ExportedModel | None = None,
 ) -> Cluster:
     """`stage_of_node` takes the graph; the output called `loss` is trained on, or the only one.
@@ -148,7 +149,7 @@ def train_on_threads(
     graph = exported.graph
     # The best order is searched on what a plan for another schedule says.
     planned = PipelineSchedule.ONE_F_ONE_B if schedule is PipelineSchedule.BEST else schedule
-    training = Training(schedule=planned, microbatches=microbatches)
+    training = Training(schedule=planned, microbatches=microbatches, activations=activations)
     plan = plan_of(graph, stage_of_node(graph), routing, devices, training=training)
     plan = with_training(plan, replace(training, schedule=schedule))
     requests = connect_requests(deployment_of(plan), plan, graph, edge_seconds=WAIT_SECONDS)
