@@ -87,7 +87,7 @@ def trainer_on(
         microbatches=4,
         optimizer=optimizer_from_text(optimizer) if isinstance(optimizer, str) else optimizer,
         loss=None,
-        reduction="mean",
+        reduction=options.pop("reduction", "mean"),
         clip_norm=options.pop("clip_norm", None),
         schedule=options.pop("schedule", None),
         loss_scaling=options.pop("loss_scaling", None),
