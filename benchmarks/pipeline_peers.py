@@ -123,17 +123,17 @@ def deployed(shape: Shape) -> Iterator[Window]:
                 raise SystemExit(f"{shape.name}: {len(deployment.stages)} stages, needs 2")
 
             def window(num: int) -> Spent:
-                began, began_cpu = time.monotonic(), _cpu_seconds([os.getpid(), *daemons])
+                began, began_cpu = time.monotonic(), cpu_seconds([os.getpid(), *daemons])
                 for _ in pipeline.run_leaves([(sample,)] * num, WINDOW_IN_FLIGHT):
                     pass
                 wall = time.monotonic() - began
-                return Spent(wall=wall, cpu=_cpu_seconds([os.getpid(), *daemons]) - began_cpu)
+                return Spent(wall=wall, cpu=cpu_seconds([os.getpid(), *daemons]) - began_cpu)
 
             yield window
         client.stop(deployment.id)
 
 
-def _cpu_seconds(roots: list[int]) -> float:
+def cpu_seconds(roots: list[int]) -> float:
     """Of these processes and of all that they started, this one's other children left out."""
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}
@@ -159,7 +159,7 @@ RankMain = Callable[[int, Shape, socket.socket, torch.Tensor], Callable[[int], N
 
 
 @contextmanager
-def _ranks(shape: Shape, prepare: RankMain) -> Iterator[Window]:
+def two_ranks(shape: Shape, prepare: RankMain) -> Iterator[Window]:
     """Two processes; `prepare` gives what each runs per window."""
     ring = torch.empty(RING_SLOTS, shape.rows, shape.columns).share_memory_()
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -263,15 +263,15 @@ def _shared_ring(rank: int, shape: Shape, waker: socket.socket, ring: torch.Tens
 
 
 def torch_pipelining(shape: Shape) -> AbstractContextManager[Window]:
-    return _ranks(shape, _torch_pipelining)
+    return two_ranks(shape, _torch_pipelining)
 
 
 def send_receive(shape: Shape) -> AbstractContextManager[Window]:
-    return _ranks(shape, _send_receive)
+    return two_ranks(shape, _send_receive)
 
 
 def shared_ring(shape: Shape) -> AbstractContextManager[Window]:
-    return _ranks(shape, _shared_ring)
+    return two_ranks(shape, _shared_ring)
 
 
 PEERS: dict[str, Callable[[Shape], AbstractContextManager[Window]]] = {
