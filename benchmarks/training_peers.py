@@ -4,8 +4,8 @@
 
 A step is 8 microbatches forward and backward, and SGD. "One process" runs both stages after each other; ideal is what
 two devices would take if they did the same work, and waited only to fill and drain. The deployed pipeline also carries
-the batch from a client and the losses back to it. The predicted step is of a plan made after a profile of the forward
-pass; it counts no optimizer. Every process runs one thread per operator.
+the batch from a client and the losses back to it. The predicted step is of a plan made after a profile, backward
+passes too; it counts no optimizer. Every process runs one thread per operator.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Deployed:
             PlannerClient(cluster.planner_address) as client,
         ):
             graph = client.submit(export(module, (whole[: SHAPE.rows], wanted[: SHAPE.rows])))
-            client.profile_graph(graph.id, device_ids=[cluster.device_id(0)])
+            client.profile_graph(graph.id, device_ids=[cluster.device_id(0)], backward=True)
             options = PlanOptions(mode=CutMode(module_paths=("first",)), training=training)
             plan = client.create_plan(graph.id, options)
             assert len(plan.stages) == NUM_STAGES

@@ -97,6 +97,7 @@ class ProfileCalls:
             symbol_values=dict(request.symbol_values),
             repetitions=request.repetitions,
             warmup=request.warmup,
+            backward=request.backward,
         )
         async with aclosing(profile(daemon, graph.id, asked, CallDeadlines(), self._credentials)) as steps:
             async for step in steps:

@@ -16,7 +16,7 @@ from planner.store.operations import OperationState, PlanOperation
 from planner.store.plans import PlanSummary
 from planner.store.profiles import Profile, ProfileRecord
 from planner.wire.inventory import inventory_to_proto
-from planner.wire.profiles import calibration_to_proto
+from planner.wire.profiles import calibration_to_proto, node_times_to_proto
 from protos.v1 import graph_pb2, planner_pb2
 
 MAX_NAME_CHARACTERS = 200
@@ -132,6 +132,6 @@ def profile_record_to_proto(record: ProfileRecord) -> planner_pb2.ProfileRecord:
 def profile_to_proto(profile: Profile) -> planner_pb2.Profile:
     return planner_pb2.Profile(
         record=profile_record_to_proto(profile.record),
-        times=[planner_pb2.NodeTime(node=node, seconds=seconds) for node, seconds in profile.times.seconds],
+        times=node_times_to_proto(profile.times),
         unmeasured=[planner_pb2.UnmeasuredNode(node=node, reason=reason) for node, reason in profile.unmeasured],
     )

@@ -39,11 +39,13 @@ class ProfileCalls:
         symbol_values: Mapping[str, int] | None = None,
         repetitions: int = 0,
         warmup: int = 0,
+        backward: bool = False,
         on_progress: Callable[[ProfileProgress], None] | None = None,
     ) -> tuple[ProfileRecord, ...]:
         """Times the graph's nodes, one device after the other, and stores the times; given up on, it ends there.
 
-        On the devices named, else on a free one of each kind named, else of each kind that is there.
+        On the devices named, else on a free one of each kind named, else of each kind that is there. With `backward`
+        the backward passes through its nodes too, which plans for training are made with.
         """
         request = planner_pb2.ProfileGraphRequest(
             graph_id=graph_id,
@@ -52,6 +54,7 @@ class ProfileCalls:
             symbol_values=symbol_values or {},
             repetitions=repetitions,
             warmup=warmup,
+            backward=backward,
         )
         stored: list[ProfileRecord] = []
         for response in self._connection.stream(self._connection.stub.ProfileGraph, request):

@@ -19,6 +19,7 @@ def mean_costs(costs: Sequence[tuple[NodeCosts, float]]) -> NodeCosts:
         return costs[0][0]
     return NodeCosts(
         seconds=_mean([(one.seconds, weight) for one, weight in costs]),
+        backward_ratio=_mean([(one.backward_ratio, weight) for one, weight in costs]),
         flops=_mean([(one.flops, weight) for one, weight in costs]),
         bytes_moved=_mean([(one.bytes_moved, weight) for one, weight in costs]),
         shapes=_largest([one for one, _ in costs]),
@@ -44,5 +45,6 @@ def _joint(sources: Sequence[CostSource]) -> CostSource:
     return replace(
         sources[0],
         num_measured=min(source.num_measured for source in sources),
+        num_backward=min(source.num_backward for source in sources),
         scaled=any(source.scaled for source in sources),
     )

@@ -24,12 +24,15 @@ from planner.graph.ir import Graph
 class KindCosts:
     """`measured` is [nodes] seconds, nan where not measured; None without any. `scaled` if at other dimensions.
 
+    `backward_ratio` [nodes]: a measured backward pass over its forward pass, nan where one of them was not measured.
+
     `measured_profile_ids` are of the times, `calibration_profile_ids` of the rates, where they are stored.
     """
 
     rates: DeviceKind
     rate_source: RateSource
     measured: Floats | None = None
+    backward_ratio: Floats | None = None
     scaled: bool = False
     measured_profile_ids: tuple[str, ...] = ()
     calibration_profile_ids: tuple[str, ...] = ()
@@ -70,7 +73,9 @@ def kind_costs(
     at = nearest(points, symbol_values)
     scaled = points[at] != symbol_values
     found = seconds[at] * _growth(works[at], work, rates) if scaled else seconds[at]
-    return replace(costs, measured=found, scaled=scaled)
+    backward = _by_node(tables[at].backward_seconds, len(graph.nodes))
+    ratio = np.divide(backward, seconds[at], out=np.full_like(backward, np.nan), where=seconds[at] > 0)
+    return replace(costs, measured=found, backward_ratio=ratio, scaled=scaled)
 
 
 def _stored(calibration: Calibration | None) -> tuple[str, ...]:
@@ -90,10 +95,14 @@ def roofline_seconds(
 
 def _seconds(times: MeasuredTimes, graph: Graph) -> Floats:
     check_fits(times, graph)
-    seconds = np.full(len(graph.nodes), np.nan)
-    for index, found in times.seconds:
-        seconds[index] = found
-    return seconds
+    return _by_node(times.seconds, len(graph.nodes))
+
+
+def _by_node(pairs: Sequence[tuple[int, float]], num_nodes: int) -> Floats:
+    found = np.full(num_nodes, np.nan)
+    for index, seconds in pairs:
+        found[index] = seconds
+    return found
 
 
 def _growth(before: Work, after: Work, rates: DeviceKind) -> Floats:

@@ -18,7 +18,8 @@ SymbolValues = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTimes:
-    """`seconds` holds (node index, seconds) for the nodes that were measured, ascending.
+    """`seconds` holds (node index, seconds) for the nodes that were measured, ascending; `backward_seconds` likewise,
+    of the backward passes through some of them.
 
     `symbol_values` are dynamic dimensions by name, sorted; a symbol that is left out stood at its hint. `graph_id` is
     the graph's digest, empty where nobody has said. `source` says in words where the times are from. `profile_id` is
@@ -31,6 +32,7 @@ class MeasuredTimes:
     symbol_values: SymbolValues = ()
     source: str = ""
     profile_id: str = ""
+    backward_seconds: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name, text in (("device_kind", self.device_kind), ("source", self.source)):
@@ -38,16 +40,25 @@ class MeasuredTimes:
                 raise InvalidArgument(f"{name} is {text[:40]!r}, needs at most {MAX_TEXT_CHARACTERS} printable ones")
         if not self.device_kind:
             raise InvalidArgument("device_kind is empty; say which kind of device the times are of, as in 'h200'")
-        before = -1
-        for index, seconds in self.seconds:
-            if index <= before:
-                raise InvalidArgument(f"node {index} stands after node {before}; each node may have one time, in order")
-            if not math.isfinite(seconds) or not 0.0 <= seconds <= MAX_SECONDS:
-                raise InvalidArgument(f"node {index}: seconds is {seconds}, needs 0 to {MAX_SECONDS:g}")
-            before = index
+        _check_seconds("seconds", self.seconds)
+        _check_seconds("backward_seconds", self.backward_seconds)
+        forward = {index for index, _ in self.seconds}
+        alone = next((index for index, _ in self.backward_seconds if index not in forward), None)
+        if alone is not None:
+            raise InvalidArgument(f"node {alone} has backward_seconds and no seconds; give both")
 
     def is_of_kind(self, kind: str) -> bool:
         return self.device_kind.lower() == kind.lower()
+
+
+def _check_seconds(name: str, pairs: Iterable[tuple[int, float]]) -> None:
+    before = -1
+    for index, seconds in pairs:
+        if index <= before:
+            raise InvalidArgument(f"node {index} stands after node {before}; each node may have one time, in order")
+        if not math.isfinite(seconds) or not 0.0 <= seconds <= MAX_SECONDS:
+            raise InvalidArgument(f"node {index}: {name} is {seconds}, needs 0 to {MAX_SECONDS:g}")
+        before = index
 
 
 def check_fits(times: MeasuredTimes, graph: Graph) -> None:

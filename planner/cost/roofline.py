@@ -29,9 +29,13 @@ ANY_KIND = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeCosts:
-    """`seconds` is [devices, nodes]; `flops` and `bytes_moved` are [nodes]; `shapes` by value id."""
+    """`seconds` is [devices, nodes]; `flops` and `bytes_moved` are [nodes]; `shapes` by value id.
+
+    `backward_ratio` [devices, nodes]: a backward pass over its forward pass, nan where it was not measured.
+    """
 
     seconds: Floats
+    backward_ratio: Floats
     flops: Floats
     bytes_moved: Floats
     shapes: Mapping[int, Shape]
@@ -61,8 +65,11 @@ def node_costs(
         if _speed(device) not in rows:
             rows[_speed(device)] = _seconds(graph, work, device, kinds[device.kind])
     seconds = np.stack([rows[_speed(device)] for device in devices]) if devices else np.zeros((0, len(graph.nodes)))
+    ratios = [kinds[device.kind].backward_ratio for device in devices]
+    unknown = np.full(len(graph.nodes), np.nan)
     return NodeCosts(
         seconds=seconds,
+        backward_ratio=np.array([unknown if ratio is None else ratio for ratio in ratios]).reshape(seconds.shape),
         flops=work.flops,
         bytes_moved=work.bytes_moved,
         shapes=work.shapes,
@@ -101,6 +108,7 @@ def _source(graph: Graph, name: str, kind: KindCosts, devices: Sequence[Device])
         device_kind=name,
         num_measured=0 if kind.measured is None else int(np.isfinite(kind.measured).sum()),
         num_nodes=len(graph.nodes),
+        num_backward=0 if kind.backward_ratio is None else int(np.isfinite(kind.backward_ratio).sum()),
         rates=RateSource.GIVEN if given else kind.rate_source,
         scaled=kind.scaled,
         measured_profile_ids=kind.measured_profile_ids,

@@ -17,7 +17,8 @@ class RateSource(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSource:
-    """`num_measured` of `num_nodes` nodes have measured times; `scaled` if those were taken at other dimensions.
+    """`num_measured` of `num_nodes` nodes have measured times, `num_backward` of them of their backward passes too;
+    `scaled` if those were taken at other dimensions.
 
     `measured_profile_ids` are the stored profiles of the graph that the times are from, newest first.
     `calibration_profile_ids` are those that rates were fitted to; with given rates, only what a call costs is of them.
@@ -30,6 +31,7 @@ class CostSource:
     scaled: bool = False
     measured_profile_ids: tuple[str, ...] = ()
     calibration_profile_ids: tuple[str, ...] = ()
+    num_backward: int = 0
 
     @property
     def profile_ids(self) -> tuple[str, ...]:
@@ -37,10 +39,11 @@ class CostSource:
         return tuple(dict.fromkeys((*self.measured_profile_ids, *self.calibration_profile_ids)))
 
     def text(self) -> str:
-        """ "measured 412 of 430 nodes (prof-1), others calibrated (prof-2)"; "roofline"."""
+        """ "measured 412 of 430 nodes, 300 of them backward too (prof-1), others calibrated (prof-2)"; "roofline"."""
         if not self.num_measured:
             return self._rates()
-        measured = f"measured {self.num_measured} of {self.num_nodes} nodes"
+        backward = f", {self.num_backward} of them backward too" if self.num_backward else ""
+        measured = f"measured {self.num_measured} of {self.num_nodes} nodes{backward}"
         if self.num_measured < self.num_nodes:
             notes = ("scaled", *self.measured_profile_ids) if self.scaled else self.measured_profile_ids
             return f"{measured}{_notes(notes)}, others {self._rates()}"

@@ -21,6 +21,8 @@ from planner.cost.measured import MeasuredTimes, symbol_values_of
 from planner.errors import InvalidArgument
 
 MAX_NODE = 1 << 40
+# A field of an entry that may be left out.
+BACKWARD = "backward_seconds"
 FIELDS = ("graph_id", "device_kind", "symbol_values", "source", "times")
 
 
@@ -42,15 +44,19 @@ def write_times(tables: Sequence[MeasuredTimes]) -> str:
 
 
 def _document(times: MeasuredTimes) -> dict[str, Any]:
-    nodes: dict[float, list[int]] = {}
+    backward = dict(times.backward_seconds)
+    nodes: dict[tuple[float, float | None], list[int]] = {}
     for node, seconds in times.seconds:
-        nodes.setdefault(seconds, []).append(node)
+        nodes.setdefault((seconds, backward.get(node)), []).append(node)
     return {
         "graph_id": times.graph_id,
         "device_kind": times.device_kind,
         "symbol_values": dict(times.symbol_values),
         "source": times.source,
-        "times": [{"nodes": together, "seconds": seconds} for seconds, together in nodes.items()],
+        "times": [
+            {"nodes": together, "seconds": seconds, **({} if back is None else {"backward_seconds": back})}
+            for (seconds, back), together in nodes.items()
+        ],
     }
 
 
@@ -60,10 +66,13 @@ def _table(where: str, content: object) -> MeasuredTimes:
     if unknown:
         raise InvalidArgument(f"{where}{unknown[0][:80]}: no such field; there are {', '.join(FIELDS)}")
     seconds: dict[int, float] = {}
-    for at, node, found in _times(where, table.get("times")):
+    backward: dict[int, float] = {}
+    for at, node, found, back in _times(where, table.get("times")):
         if node in seconds:
             raise InvalidArgument(f"{at}: node {node} has a time already")
         seconds[node] = found
+        if back is not None:
+            backward[node] = back
     try:
         return MeasuredTimes(
             graph_id=_text(f"{where}graph_id", table.get("graph_id", "")),
@@ -71,24 +80,26 @@ def _table(where: str, content: object) -> MeasuredTimes:
             symbol_values=symbol_values_of(_symbols(f"{where}symbol_values", table.get("symbol_values", {}))),
             source=_text(f"{where}source", table.get("source", "")),
             seconds=tuple(sorted(seconds.items())),
+            backward_seconds=tuple(sorted(backward.items())),
         )
     except InvalidArgument as error:
         named = error.message.startswith(where)
         raise error if where and named else InvalidArgument(f"{where}{error.message}") from None
 
 
-def _times(where: str, content: object) -> Iterator[tuple[str, int, float]]:
+def _times(where: str, content: object) -> Iterator[tuple[str, int, float, float | None]]:
     if not isinstance(content, list) or not content:
         raise InvalidArgument(f"{where}times: needs a list of at least one {{node, seconds}}")
     for index, entry in enumerate(content):
         at = f"{where}times[{index}]"
         fields = _object(at, entry)
         given = [name for name in ("node", "nodes") if name in fields]
-        if len(given) != 1 or fields.keys() != {given[0], "seconds"}:
+        if len(given) != 1 or fields.keys() - {BACKWARD} != {given[0], "seconds"}:
             raise InvalidArgument(f"{at}: has {sorted(fields)[:5]}, needs seconds and either node or nodes")
         seconds = _seconds(f"{at}.seconds", fields["seconds"])
+        back = _seconds(f"{at}.{BACKWARD}", fields[BACKWARD]) if BACKWARD in fields else None
         for node in _nodes(at, given[0], fields[given[0]]):
-            yield at, node, seconds
+            yield at, node, seconds, back
 
 
 def _nodes(at: str, name: str, content: object) -> Iterable[int]:

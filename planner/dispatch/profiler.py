@@ -53,6 +53,7 @@ async def profile(
     """Steps, then what was measured. Leaving early ends it on the daemon too. Raises what kept it from being done."""
     client = DaemonClient(daemon.device.id, daemon.address, deadlines, credentials)
     seconds: dict[int, float] = {}
+    backward: dict[int, float] = {}
     unmeasured: dict[int, str] = {}
     try:
         async with aclosing(client.profile(request)) as responses:
@@ -62,6 +63,8 @@ async def profile(
                         unmeasured.update(dict.fromkeys(one.nodes, one.unmeasured_reason))
                     else:
                         seconds.update(dict.fromkeys(one.nodes, one.seconds))
+                    if one.HasField("backward_seconds"):
+                        backward.update(dict.fromkeys(one.nodes, one.backward_seconds))
                 yield Step(num_done=response.num_done, num_distinct=response.num_distinct)
     except DaemonCallFailed as error:
         raise _error(error.failure) from None
@@ -73,6 +76,7 @@ async def profile(
         symbol_values=symbol_values_of(request.symbol_values),
         source=f"profiled on {daemon.device.id}, torch {daemon.torch_version}"[:256],
         seconds=tuple(sorted(seconds.items())),
+        backward_seconds=tuple(sorted(backward.items())),
     )
     yield Measured(times=times, unmeasured=tuple(sorted(unmeasured.items())))
 

@@ -160,6 +160,7 @@ def _training_arrays(
             sizes[state] = shape.size_bytes
             counts[state] = shape.size_bytes / (shape.dtype.size_bytes if shape.dtype else OPAQUE_ELEMENT_BYTES)
     return {
+        "node_backward_ratio": costs.backward_ratio,
         "node_has_gradient": np.array([not varying.isdisjoint(node.outputs) for node in graph.nodes], dtype=np.bool_),
         "value_gradient_bytes": np.where(
             [value in varying and made >= 0 for value, made in producers.items()], _sizes(producers, costs), 0

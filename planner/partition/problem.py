@@ -61,8 +61,9 @@ class PartitionProblem:
     the node needs another device. `fixed_device` [n] is the only device that may run a node, or FREE.
 
     In training, `node_has_gradient` [n] says where a backward pass goes, `value_gradient_bytes` [v] what comes back for
-    each value, `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself. Arrays
-    that are left out say: no gradient, nothing fixed, nothing recomputable.
+    each value, `node_backward_ratio` [d, n] the time of a node's backward pass over its forward pass's (nan: that of
+    the training), `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself.
+    Arrays that are left out say: no gradient, nothing fixed, nothing recomputable.
 
     `node_recomputable` [n]: reads no parameter and gives the same wherever it runs, so that a later stage may run it
     again instead of receiving what it makes. `value_source` [v]: the value that it is a view of, one step back; -1 for
@@ -98,6 +99,7 @@ class PartitionProblem:
     fixed_device: Integers = field(default_factory=_nothing)
     training: Training | None = None
     node_has_gradient: Booleans = field(default_factory=_no_flags)
+    node_backward_ratio: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     value_gradient_bytes: Integers = field(default_factory=_nothing)
     state_gradient_bytes: Integers = field(default_factory=_nothing)
     state_optimizer_bytes: Integers = field(default_factory=_nothing)
@@ -141,6 +143,8 @@ class PartitionProblem:
             found = getattr(self, name)
             if not found.size:
                 object.__setattr__(self, name, np.full(size, content, dtype=found.dtype))
+        if not self.node_backward_ratio.size:
+            object.__setattr__(self, "node_backward_ratio", np.full(self.compute_seconds.shape, np.nan))
         fixed = np.flatnonzero(self.fixed_device != FREE)
         if fixed.size:
             seconds = self.compute_seconds.copy()
@@ -214,18 +218,24 @@ class PartitionProblem:
         """Whether stages compute their activations again, but for those that an assignment says keep them."""
         return self.training is not None and self.training.activations is not Activations.KEPT
 
+    @cached_property
+    def backward_ratio(self) -> Floats:
+        """[d, n] seconds of a node's backward pass over those of its forward pass, where one goes through it."""
+        usual = self.training.backward_ratio if self.training else 0.0
+        return np.where(np.isnan(self.node_backward_ratio), usual, self.node_backward_ratio)
+
     def backward_seconds(self, *, recomputed: bool) -> Floats:
         """[d, n] seconds of the backward pass, with or without a forward pass before it; infinite where that is."""
         if self.training is None:
             return np.zeros_like(self.compute_seconds)
-        return self._times(np.where(self.node_has_gradient, self.training.backward_ratio + recomputed, 0.0))
+        return self._times(np.where(self.node_has_gradient, self.backward_ratio + recomputed, 0.0))
 
     @cached_property
     def work_seconds(self) -> Floats:
         """[d, n] seconds that a device gives a node for each microbatch: forward, and backward in training."""
         if self.training is None:
             return self.compute_seconds
-        passes = 1.0 + self.training.backward_ratio + self.recomputes_activations
+        passes = 1.0 + self.backward_ratio + self.recomputes_activations
         return self._times(np.where(self.node_has_gradient, passes, 1.0))
 
     def _times(self, factor: Floats) -> Floats:

@@ -68,27 +68,23 @@ async def save_profile(session: AsyncSession, profile: Profile) -> None:
         )
     )
     await session.flush()
-    rows: list[dict[str, Any]] = [
-        {"profile_id": record.id, "node": node, "seconds": seconds, "unmeasured_reason": None}
-        for node, seconds in profile.times.seconds
-    ]
-    rows += [
-        {"profile_id": record.id, "node": node, "seconds": None, "unmeasured_reason": reason}
-        for node, reason in profile.unmeasured
-    ]
+    backward = dict(profile.times.backward_seconds)
+    measured = [(node, seconds, backward.get(node), None) for node, seconds in profile.times.seconds]
+    unmeasured = [(node, None, None, reason) for node, reason in profile.unmeasured]
+    columns = ("node", "seconds", "backward_seconds", "unmeasured_reason")
+    rows = [{"profile_id": record.id, **dict(zip(columns, row, strict=True))} for row in (*measured, *unmeasured)]
     if rows:
         await session.execute(insert(ProfileNodeRow), rows)
 
 
 async def get_profile(session: AsyncSession, profile_id: str) -> Profile:
     row = await _row(session, profile_id)
-    query = select(ProfileNodeRow.node, ProfileNodeRow.seconds, ProfileNodeRow.unmeasured_reason)
-    query = query.where(ProfileNodeRow.profile_id == row.id).order_by(ProfileNodeRow.node)
-    found = (await session.execute(query)).all()
+    query = select(ProfileNodeRow).where(ProfileNodeRow.profile_id == row.id).order_by(ProfileNodeRow.node)
+    nodes = (await session.scalars(query)).all()
     return Profile(
         record=_record(row),
-        times=_times(row, [(node, seconds) for node, seconds, _ in found if seconds is not None]),
-        unmeasured=tuple((node, reason or "") for node, seconds, reason in found if seconds is None),
+        times=_times(row, nodes),
+        unmeasured=tuple((one.node, one.unmeasured_reason or "") for one in nodes if one.seconds is None),
     )
 
 
@@ -151,12 +147,13 @@ async def _row(session: AsyncSession, profile_id: str) -> ProfileRow:
     return row
 
 
-def _times(row: ProfileRow, seconds: Sequence[tuple[int, float]]) -> MeasuredTimes:
+def _times(row: ProfileRow, nodes: Sequence[ProfileNodeRow]) -> MeasuredTimes:
     return MeasuredTimes(
         graph_id=row.graph_id,
         device_kind=row.device_kind,
         symbol_values=_pairs(row.symbol_values),
-        seconds=tuple(seconds),
+        seconds=tuple((one.node, one.seconds) for one in nodes if one.seconds is not None),
+        backward_seconds=tuple((one.node, one.backward_seconds) for one in nodes if one.backward_seconds is not None),
         source=row.source,
     )
 

@@ -328,6 +328,7 @@ class ProfileNodeRow(Row):
     profile_id: Mapped[str] = mapped_column(ForeignKey("profiles.id", ondelete="CASCADE"), primary_key=True)
     node: Mapped[int] = mapped_column(primary_key=True)
     seconds: Mapped[float | None]
+    backward_seconds: Mapped[float | None]
     unmeasured_reason: Mapped[str | None]
 
 

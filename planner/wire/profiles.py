@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
 from planner.cost.measured import MeasuredTimes, symbol_values_of
@@ -42,13 +44,25 @@ def calibration_from_proto(message: planner_pb2.Calibration, device_kind: str, p
     )
 
 
+def node_times_to_proto(times: MeasuredTimes) -> list[planner_pb2.NodeTime]:
+    backward = dict(times.backward_seconds)
+    return [
+        planner_pb2.NodeTime(node=node, seconds=seconds, backward_seconds=backward.get(node))
+        for node, seconds in times.seconds
+    ]
+
+
+def _backward_seconds(times: Iterable[planner_pb2.NodeTime]) -> tuple[tuple[int, float], ...]:
+    return tuple((entry.node, entry.backward_seconds) for entry in times if entry.HasField("backward_seconds"))
+
+
 def import_to_proto(times: MeasuredTimes, graph_id: str) -> planner_pb2.ImportTimesRequest:
     return planner_pb2.ImportTimesRequest(
         graph_id=graph_id,
         device_kind=times.device_kind,
         symbol_values=dict(times.symbol_values),
         source=times.source,
-        times=[planner_pb2.NodeTime(node=node, seconds=seconds) for node, seconds in times.seconds],
+        times=node_times_to_proto(times),
     )
 
 
@@ -64,6 +78,7 @@ def times_from_import(message: planner_pb2.ImportTimesRequest, graph_id: str) ->
         symbol_values=symbol_values_of(message.symbol_values),
         source=message.source,
         seconds=tuple((entry.node, entry.seconds) for entry in message.times),
+        backward_seconds=_backward_seconds(message.times),
     )
 
 
@@ -76,4 +91,5 @@ def times_from_profile(message: planner_pb2.Profile) -> MeasuredTimes:
         source=record.source,
         profile_id=record.id,
         seconds=tuple((entry.node, entry.seconds) for entry in message.times),
+        backward_seconds=_backward_seconds(message.times),
     )

@@ -737,6 +737,7 @@ class CostSource(google.protobuf.message.Message):
     SCALED_FIELD_NUMBER: builtins.int
     MEASURED_PROFILE_IDS_FIELD_NUMBER: builtins.int
     CALIBRATION_PROFILE_IDS_FIELD_NUMBER: builtins.int
+    NUM_BACKWARD_FIELD_NUMBER: builtins.int
     device_kind: builtins.str
     num_measured: builtins.int
     """Nodes whose times were measured on a device of the kind."""
@@ -745,6 +746,8 @@ class CostSource(google.protobuf.message.Message):
     """Of the other nodes."""
     scaled: builtins.bool
     """The times were measured at other values of the dynamic dimensions, and scaled."""
+    num_backward: builtins.int
+    """Nodes whose backward passes were measured too."""
     @property
     def measured_profile_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Profiles that the times are from, newest first; GetProfile has them until they are deleted or replaced."""
@@ -763,8 +766,9 @@ class CostSource(google.protobuf.message.Message):
         scaled: builtins.bool = ...,
         measured_profile_ids: collections.abc.Iterable[builtins.str] | None = ...,
         calibration_profile_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        num_backward: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["calibration_profile_ids", b"calibration_profile_ids", "device_kind", b"device_kind", "measured_profile_ids", b"measured_profile_ids", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "rates", b"rates", "scaled", b"scaled"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["calibration_profile_ids", b"calibration_profile_ids", "device_kind", b"device_kind", "measured_profile_ids", b"measured_profile_ids", "num_backward", b"num_backward", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "rates", b"rates", "scaled", b"scaled"]) -> None: ...
 
 Global___CostSource: typing_extensions.TypeAlias = CostSource
 

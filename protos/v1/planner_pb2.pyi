@@ -903,10 +903,12 @@ class ProfileGraphRequest(google.protobuf.message.Message):
     SYMBOL_VALUES_FIELD_NUMBER: builtins.int
     REPETITIONS_FIELD_NUMBER: builtins.int
     WARMUP_FIELD_NUMBER: builtins.int
+    BACKWARD_FIELD_NUMBER: builtins.int
     graph_id: builtins.str
     repetitions: builtins.int
     """As in ProfileRequest."""
     warmup: builtins.int
+    backward: builtins.bool
     @property
     def device_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """One after the other on each of these devices."""
@@ -928,8 +930,9 @@ class ProfileGraphRequest(google.protobuf.message.Message):
         symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         repetitions: builtins.int = ...,
         warmup: builtins.int = ...,
+        backward: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["device_ids", b"device_ids", "device_kinds", b"device_kinds", "graph_id", b"graph_id", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backward", b"backward", "device_ids", b"device_ids", "device_kinds", b"device_kinds", "graph_id", b"graph_id", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
 
 Global___ProfileGraphRequest: typing_extensions.TypeAlias = ProfileGraphRequest
 
@@ -1104,16 +1107,22 @@ class NodeTime(google.protobuf.message.Message):
 
     NODE_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
+    BACKWARD_SECONDS_FIELD_NUMBER: builtins.int
     node: builtins.int
     """Index into Graph.nodes."""
     seconds: builtins.float
+    backward_seconds: builtins.float
+    """Of the backward pass through it; absent where that was not measured."""
     def __init__(
         self,
         *,
         node: builtins.int = ...,
         seconds: builtins.float = ...,
+        backward_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["node", b"node", "seconds", b"seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "backward_seconds", b"backward_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "backward_seconds", b"backward_seconds", "node", b"node", "seconds", b"seconds"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_backward_seconds", b"_backward_seconds"]) -> typing.Literal["backward_seconds"] | None: ...
 
 Global___NodeTime: typing_extensions.TypeAlias = NodeTime
 

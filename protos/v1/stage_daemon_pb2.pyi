@@ -665,6 +665,7 @@ class ProfileRequest(google.protobuf.message.Message):
     SYMBOL_VALUES_FIELD_NUMBER: builtins.int
     REPETITIONS_FIELD_NUMBER: builtins.int
     WARMUP_FIELD_NUMBER: builtins.int
+    BACKWARD_FIELD_NUMBER: builtins.int
     graph_sha256: builtins.bytes
     """Of the blob that holds the Graph."""
     blob_address: builtins.str
@@ -673,6 +674,8 @@ class ProfileRequest(google.protobuf.message.Message):
     """Of each distinct node, the median of which counts; 0 means 20."""
     warmup: builtins.int
     """Before those; 0 means 3."""
+    backward: builtins.bool
+    """Backward passes too, of nodes that gradients go through."""
     @property
     def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Values of dynamic dimensions, by symbol name. Others take their hint."""
@@ -685,8 +688,9 @@ class ProfileRequest(google.protobuf.message.Message):
         symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         repetitions: builtins.int = ...,
         warmup: builtins.int = ...,
+        backward: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "graph_sha256", b"graph_sha256", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backward", b"backward", "blob_address", b"blob_address", "graph_sha256", b"graph_sha256", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
 
 Global___ProfileRequest: typing_extensions.TypeAlias = ProfileRequest
 
@@ -723,10 +727,13 @@ class DistinctNode(google.protobuf.message.Message):
     OPERATOR_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
     UNMEASURED_REASON_FIELD_NUMBER: builtins.int
+    BACKWARD_SECONDS_FIELD_NUMBER: builtins.int
     operator: builtins.str
     seconds: builtins.float
     unmeasured_reason: builtins.str
     """Why it could not be run alone; empty if it was."""
+    backward_seconds: builtins.float
+    """Of the backward pass through it. Absent where none goes through it, or it could not be run alone."""
     @property
     def nodes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Indexes into Graph.nodes, ascending."""
@@ -738,8 +745,11 @@ class DistinctNode(google.protobuf.message.Message):
         operator: builtins.str = ...,
         seconds: builtins.float = ...,
         unmeasured_reason: builtins.str = ...,
+        backward_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["nodes", b"nodes", "operator", b"operator", "seconds", b"seconds", "unmeasured_reason", b"unmeasured_reason"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "backward_seconds", b"backward_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "backward_seconds", b"backward_seconds", "nodes", b"nodes", "operator", b"operator", "seconds", b"seconds", "unmeasured_reason", b"unmeasured_reason"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_backward_seconds", b"_backward_seconds"]) -> typing.Literal["backward_seconds"] | None: ...
 
 Global___DistinctNode: typing_extensions.TypeAlias = DistinctNode
 

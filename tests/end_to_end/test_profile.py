@@ -18,6 +18,7 @@ from planner.client.records import GraphRecord, ProfileProgress, ProfileRecord
 from planner.cost.sources import RateSource
 from planner.cost.times_file import read_times
 from planner.errors import Conflict, InvalidArgument
+from planner.partition.objective import Training
 from planner.plan.options import BalancedMode, PlanOptions, ShapeBucket
 
 pytestmark = pytest.mark.services
@@ -130,6 +131,28 @@ def test_a_graph_that_was_not_measured_keeps_its_plans_unless_they_ask(client: P
     ]
 
 
+def test_a_plan_for_training_is_made_of_measured_backward_passes(client: PlannerClient) -> None:
+    module, rows = Encoder(WIDTH + 4).train(), torch.zeros(2, 8, dtype=torch.int64)
+    graph = client.submit(export(module, (rows,)))
+    training = PlanOptions(mode=BalancedMode(num_stages=2), training=Training(microbatches=2))
+    (forward,) = client.profile_graph(graph.id, device_kinds=["cpu"], repetitions=1)
+    plan = client.create_plan(graph.id, training)
+    assert plan.cost_sources[0].num_backward == 0
+    assert all(math.isclose(stage.backward_seconds, 2 * stage.compute_seconds) for stage in plan.stages[1:])
+    (both,) = client.profile_graph(graph.id, device_kinds=["cpu"], repetitions=1, backward=True)
+    assert both.id != forward.id
+    times = client.get_profile(both.id).times
+    assert 0 < len(times.backward_seconds) <= graph.num_nodes
+    plan = client.create_plan(graph.id, training)
+    assert plan.cost_sources[0].num_backward == len(times.backward_seconds)
+    # The look-up of words has no backward pass into what it reads, but one into its table.
+    measured = sum(seconds for _, seconds in times.backward_seconds)
+    found = sum(stage.backward_seconds for stage in plan.stages)
+    forward_only = {node for node, _ in times.seconds} - {node for node, _ in times.backward_seconds}
+    estimated = 2 * sum(seconds for node, seconds in times.seconds if node in forward_only)
+    assert measured <= found * (1 + 1e-9) <= (measured + estimated) * (1 + 2e-9)
+
+
 def test_device_in_use_is_left_alone(client: PlannerClient, graph: GraphRecord, profile: ProfileRecord) -> None:
     plan = client.create_plan(graph.id, options(**SIZES))
     deployment = client.deploy(plan.id)
@@ -164,10 +187,12 @@ def test_command_line(
         return captured.out
 
     ran = ("profile", "run", graph.id[:12], "--kind", "cpu", "--symbol", "batch=1", "--repetitions", "1", "-o", "json")
+    ran += ("--backward",)
     (record,) = json.loads(cli(*ran))
     assert record["num_measured"] == graph.num_nodes
     plan = client.create_plan(graph.id, options(**SIZES)).id
-    shown = f"measured {graph.num_nodes} of {graph.num_nodes} nodes ({record['id']})"
+    num_backward = len(client.get_profile(record["id"]).times.backward_seconds)
+    shown = f"of {graph.num_nodes} nodes, {num_backward} of them backward too ({record['id']})"
     assert shown in " ".join(cli("plan", "get", plan).split())
     file = tmp_path / "times.json"
     cli("profile", "export", record["id"], str(file))

@@ -37,6 +37,9 @@ def run_profile(
     ] = None,
     repetitions: Annotated[int, typer.Option("--repetitions", min=0, help="Of each distinct node; 0 means 20.")] = 0,
     warmup: Annotated[int, typer.Option("--warmup", min=0, help="Calls before those; 0 means 3.")] = 0,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="The backward passes too, for plans that train.")
+    ] = False,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -50,6 +53,7 @@ def run_profile(
             symbol_values=symbols,
             repetitions=repetitions,
             warmup=warmup,
+            backward=backward,
             on_progress=on_progress,
         )
     emit(records, output, lambda: profiles_table(records))

@@ -108,6 +108,8 @@ class _Step:
         self._training, self._microbatches = problem.training, problem.training.microbatches
         self._work, self._path, self._count, self._beside = work, path, count, beside
         self._busiest, self._kinds = busiest_seconds, kinds
+        # Of any node's work; of a node without a backward pass it is more.
+        self._forward_share = 1 / (1 + float(problem.backward_ratio.max()))
         self._others = problem.num_devices - count if beside else 0
 
     def least(self) -> float:
@@ -138,7 +140,7 @@ class _Step:
         """Work, in the fastest device's seconds, that a stage may hold behind `before`."""
         m, schedule = self._microbatches, self._training.schedule
         if schedule in _SPLIT:
-            return max(0.0, speed * (step - before / (1 + self._training.backward_ratio)) / m)
+            return max(0.0, speed * (step - before * self._forward_share) / m)
         most = speed * (step - before) / m
         if schedule is PipelineSchedule.GPIPE:
             if m > 1:

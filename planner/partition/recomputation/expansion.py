@@ -41,6 +41,7 @@ def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[Partiti
     wider = replace(
         problem,
         compute_seconds=problem.compute_seconds[:, origin],
+        node_backward_ratio=problem.node_backward_ratio[:, origin],
         flops=problem.flops[origin],
         value_bytes=values.with_twins(problem.value_bytes),
         value_producer=np.concatenate([_moved(problem.value_producer, place), copy_place[values.copy]]),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -16,6 +17,7 @@ from stage_daemon.loader.declared import Declared
 from stage_daemon.loader.operators import find_operator
 from stage_daemon.worker.profile.clock import Effort, seconds_of
 from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, value_ids
+from stage_daemon.worker.profile.gradients import backward_call, values_with_gradient
 from stage_daemon.worker.profile.indices import integer_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
 from stage_daemon.worker.profile.states import all_bytes, num_copies, state_values, sum_bytes
@@ -31,23 +33,52 @@ class Unmeasured(Exception):
         self.is_fatal = is_fatal
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """What a node is run on: `states` are those of `values` that stand once in each of `copies`."""
+
+    node: pb.Node
+    function: Callable[..., object]
+    values: Mapping[int, Any]
+    states: tuple[int, ...]
+    copies: int
+
+
 class Bench:
     """Raises InvalidGraph or InvalidRequest for a graph or symbol values that make no sense."""
 
-    def __init__(self, graph: pb.Graph, symbol_values: Mapping[str, int], device: torch.device, effort: Effort) -> None:
+    def __init__(
+        self,
+        graph: pb.Graph,
+        symbol_values: Mapping[str, int],
+        device: torch.device,
+        effort: Effort,
+        *,
+        backward: bool = False,
+    ) -> None:
         self._graph = graph
         self._device = device
         self._effort = effort
         self._values = ValueTable(graph, symbol_values)
         self._contexts = _contexts(graph, device)
         self._states = state_values(graph)
-        self.distinct = distinct_nodes(graph, self._values, self._states)
+        self._with_gradient = values_with_gradient(graph, self._values) if backward else frozenset[int]()
+        self.distinct = distinct_nodes(graph, self._values, self._states, self._with_gradient)
         self._state_bytes = all_bytes(graph, self._values)
 
     def measure(self, one: DistinctNode) -> float:
         """Seconds of one call. Raises Unmeasured."""
+        return self._guarded(self._measure, one)
+
+    def measure_backward(self, one: DistinctNode) -> float | None:
+        """Seconds of the backward pass through one call, None where none goes through it. Raises Unmeasured."""
+        if self._with_gradient.isdisjoint(self._graph.nodes[one.first].outputs):
+            return None
+        return self._guarded(self._measure_backward, one)
+
+    def _guarded(self, measure: Callable[[DistinctNode], float], one: DistinctNode) -> float:
         try:
-            return self._measure(one)
+            return measure(one)
         except DaemonError as error:
             raise Unmeasured(error.message) from error
         except Exception as error:
@@ -58,6 +89,35 @@ class Bench:
                 torch.cuda.empty_cache()
 
     def _measure(self, one: DistinctNode) -> float:
+        setting = self._setting(one, tensors_held=1)
+        copies = [setting.states if copy else () for copy in range(setting.copies)]
+        calls = cycle([self._arguments(setting.node, setting.values, copied) for copied in copies])
+
+        def call() -> None:
+            arguments, keywords = next(calls)
+            setting.function(*arguments, **keywords)
+
+        with torch.no_grad(), contexts.leave_as_found():
+            contexts.enter(*self._contexts[setting.node.context])
+            return seconds_of(call, self._device, self._effort)
+
+    def _measure_backward(self, one: DistinctNode) -> float:
+        # What goes in and comes out, and a gradient of each.
+        setting = self._setting(one, tensors_held=2)
+        wanted = [value_id for value_id in setting.values if value_id in self._with_gradient]
+
+        def forward(values: Mapping[int, Any]) -> object:
+            arguments, keywords = self._arguments(setting.node, values, ())
+            return setting.function(*arguments, **keywords)
+
+        with torch.enable_grad(), contexts.leave_as_found():
+            contexts.enter(*self._contexts[setting.node.context])
+            calls = cycle(
+                [backward_call(forward, setting.values, wanted, setting.states) for _ in range(setting.copies)]
+            )
+            return seconds_of(lambda: next(calls)(), self._device, self._effort)
+
+    def _setting(self, one: DistinctNode, *, tensors_held: int) -> _Setting:
         node = self._graph.nodes[one.first]
         operator = self._graph.operators[node.operator]
         if operator.kind == pb.OPERATOR_KIND_HIGHER_ORDER:
@@ -66,20 +126,11 @@ class Bench:
         described = {value_id: self._values.describe(value_id) for value_id in value_ids(node)}
         states = [value_id for value_id in described if value_id in self._states]
         copies = num_copies(sum_bytes(states, self._values), self._state_bytes)
-        self._check_memory(node, described, states, copies)
+        self._check_memory(node, described, states, copies, tensors_held)
         if node.context >= len(self._contexts):
             raise InvalidGraph(f"node {one.first}: speaks of context {node.context}; the graph has no such")
         values = make_values(described, integer_ranges(operator.name, node, self._values), self._device, one.first)
-        calls = cycle([self._arguments(node, values, states if copy else ()) for copy in range(copies)])
-        function: Any = implementation.function
-
-        def call() -> None:
-            arguments, keywords = next(calls)
-            function(*arguments, **keywords)
-
-        with torch.no_grad(), contexts.leave_as_found():
-            contexts.enter(*self._contexts[node.context])
-            return seconds_of(call, self._device, self._effort)
+        return _Setting(node=node, function=implementation.function, values=values, states=tuple(states), copies=copies)
 
     def _arguments(
         self, node: pb.Node, values: Mapping[int, Any], copied: Sequence[int]
@@ -91,11 +142,12 @@ class Bench:
         return arguments, {item.name: reader.read("", item.argument) for item in node.keyword_arguments}
 
     def _check_memory(
-        self, node: pb.Node, described: Mapping[int, Described], states: Sequence[int], copies: int
+        self, node: pb.Node, described: Mapping[int, Described], states: Sequence[int], copies: int, tensors_held: int
     ) -> None:
         made = [self._values.describe(value_id) for value_id in node.outputs if value_id]
         tensors = [one for one in (*described.values(), *made) if isinstance(one, Declared)]
-        check_fits(sum(map(storage_bytes, tensors)) + (copies - 1) * sum_bytes(states, self._values), self._device)
+        copied = (copies - 1) * sum_bytes(states, self._values)
+        check_fits(tensors_held * (sum(map(storage_bytes, tensors)) + copied), self._device)
 
     def _is_lost(self) -> bool:
         """A kernel that failed on a GPU takes the process's context with it."""

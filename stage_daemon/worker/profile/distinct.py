@@ -28,11 +28,14 @@ class DistinctNode:
         return self.nodes[0]
 
 
-def distinct_nodes(graph: pb.Graph, values: ValueTable, states: Container[int]) -> tuple[DistinctNode, ...]:
-    """In order of first appearance. Linear in nodes and arguments. To read a state is not to read an activation."""
+def distinct_nodes(
+    graph: pb.Graph, values: ValueTable, states: Container[int], with_gradient: Container[int] = ()
+) -> tuple[DistinctNode, ...]:
+    """In order of first appearance. Linear in nodes and arguments. To read a state is not to read an activation, and a
+    value with a gradient to give is another than one without."""
     groups: dict[Signature, list[int]] = {}
     for index, node in enumerate(graph.nodes):
-        groups.setdefault(_signature(node, values, states), []).append(index)
+        groups.setdefault(_signature(node, values, states, with_gradient), []).append(index)
     return tuple(
         DistinctNode(nodes=tuple(nodes), operator=_operator_name(graph.operators[graph.nodes[nodes[0]].operator]))
         for nodes in groups.values()
@@ -58,10 +61,10 @@ def _ids(arguments: Iterable[pb.Argument], depth_left: int) -> Iterable[int]:
             yield from _ids(argument.tuple.items, depth_left - 1)
 
 
-def _signature(node: pb.Node, values: ValueTable, states: Container[int]) -> Signature:
+def _signature(node: pb.Node, values: ValueTable, states: Container[int], with_gradient: Container[int]) -> Signature:
     read = value_ids(node)
     place = {value_id: position for position, value_id in enumerate(read)}
-    described = tuple((values.describe(value_id), value_id in states) for value_id in read)
+    described = tuple((values.describe(one), one in states, one in with_gradient) for one in read)
     arguments = tuple(_argument(argument, place) for argument in node.arguments)
     keywords = tuple((item.name, _argument(item.argument, place)) for item in node.keyword_arguments)
     return (node.operator, node.context, described, arguments, keywords)

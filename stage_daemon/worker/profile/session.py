@@ -51,7 +51,7 @@ class Session:
             repetitions=min(request.repetitions or Effort().repetitions, MAX_REPETITIONS),
             warmup=min(request.warmup or Effort().warmup, MAX_REPETITIONS),
         )
-        return Bench(graph, request.symbol_values, self._device, effort)
+        return Bench(graph, request.symbol_values, self._device, effort, backward=request.backward)
 
     def _measure(self, bench: Bench, index: int) -> None:
         one = _to_proto(bench.distinct[index])
@@ -60,12 +60,24 @@ class Session:
             one.seconds = bench.measure(bench.distinct[index])
         except Unmeasured as error:
             one.unmeasured_reason, lost = error.reason, error.is_fatal
+        else:
+            lost = self._measure_backward(bench, index, one)
         response = stage_daemon_pb2.ProfileResponse(
             num_done=index + 1, num_distinct=len(bench.distinct), measured=[one]
         )
         self._write(FrameKind.PROFILE_STEP, response)
         if lost:
             os._exit(LOST_EXIT_CODE)
+
+    def _measure_backward(self, bench: Bench, index: int, one: stage_daemon_pb2.DistinctNode) -> bool:
+        """Whether the device was lost to it. What cannot be run backward alone has its forward time."""
+        try:
+            seconds = bench.measure_backward(bench.distinct[index])
+        except Unmeasured as error:
+            return error.is_fatal
+        if seconds is not None:
+            one.backward_seconds = seconds
+        return False
 
     def _write(self, kind: FrameKind, message: stage_daemon_pb2.ProfileResponse) -> None:
         write_frame(self._connection, Frame(kind=kind, body=message.SerializeToString()))

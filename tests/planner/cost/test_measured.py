@@ -108,9 +108,20 @@ def test_impossible_times_are_refused(seconds: tuple[tuple[int, float], ...], ki
         MeasuredTimes(graph_id="", device_kind=kind, seconds=seconds)
 
 
+def test_backward_passes_are_of_nodes_with_a_forward_one() -> None:
+    with pytest.raises(InvalidArgument, match="node 1 has backward_seconds and no seconds"):
+        MeasuredTimes(graph_id="", device_kind="cpu", seconds=((0, 1.0),), backward_seconds=((1, 1.0),))
+    with pytest.raises(InvalidArgument, match=r"node 0: backward_seconds is -1\.0"):
+        MeasuredTimes(graph_id="", device_kind="cpu", seconds=((0, 1.0),), backward_seconds=((0, -1.0),))
+
+
 @pytest.mark.parametrize(
     ("source", "text"),
     [
+        (
+            CostSource(device_kind="a", num_measured=9, num_nodes=9, num_backward=7, rates=RateSource.CALIBRATED),
+            "measured 9 of 9 nodes, 7 of them backward too",
+        ),
         (CostSource(device_kind="a", num_measured=0, num_nodes=9, rates=RateSource.ROOFLINE), "roofline"),
         (
             CostSource(device_kind="a", num_measured=9, num_nodes=9, rates=RateSource.CALIBRATED),

@@ -15,6 +15,7 @@ TABLE = MeasuredTimes(
     symbol_values=(("batch", 8), ("sequence", 128)),
     source="a run",
     seconds=((0, 1.5e-5), (3, 3.1e-4), (4, 1.5e-5)),
+    backward_seconds=((3, 4e-4),),
 )
 OTHER = MeasuredTimes(graph_id="", device_kind="cpu", seconds=((1, 0.0),))
 

@@ -64,7 +64,12 @@ def profile(
         **fields | changes,
     )
     times = MeasuredTimes(
-        graph_id=graph_id, device_kind=kind, symbol_values=values, seconds=seconds, source=record.source
+        graph_id=graph_id,
+        device_kind=kind,
+        symbol_values=values,
+        seconds=seconds,
+        source=record.source,
+        backward_seconds=tuple((node, 2.0 * second) for node, second in seconds[1:]),
     )
     return Profile(record=record, times=times, unmeasured=unmeasured)
 

@@ -23,6 +23,7 @@ TIMES = MeasuredTimes(
     symbol_values=(("batch", 2**53 + 1), ("sequence", 128)),
     source="a stopwatch",
     seconds=((0, 0.1), (2**40 + 1, 1 / 3)),
+    backward_seconds=((2**40 + 1, 2 / 3),),
 )
 
 

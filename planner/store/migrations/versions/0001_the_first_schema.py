@@ -217,6 +217,7 @@ def upgrade() -> None:
         sa.Column("profile_id", sa.Text(), nullable=False),
         sa.Column("node", sa.BigInteger(), nullable=False),
         sa.Column("seconds", sa.Double(), nullable=True),
+        sa.Column("backward_seconds", sa.Double(), nullable=True),
         sa.Column("unmeasured_reason", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(
             ["profile_id"], ["profiles.id"], name=op.f("fk_profile_nodes_profile_id"), ondelete="CASCADE"

@@ -77,6 +77,13 @@ def test_a_frozen_start_has_no_backward_pass_and_gets_no_gradient() -> None:
     assert first.saved_bytes == 4 * 20
 
 
+def test_a_measured_backward_pass_counts_as_measured_and_others_by_the_ratio() -> None:
+    """Nodes of 1 and 2 s; the second one's backward pass takes 1.5 times its forward pass on the second device."""
+    measured = np.array([[np.nan, np.nan], [3.0, 1.5], [np.nan, np.nan]])
+    first, second = halves(replace(trained(), node_backward_ratio=measured)).stages
+    assert (first.backward_seconds, second.backward_seconds) == (2.0, 3.0)
+
+
 def test_the_load_counts_both_ways() -> None:
     found = halves(trained())
     assert [stage.communication_seconds for stage in found.stages] == [5.0, 5.0]

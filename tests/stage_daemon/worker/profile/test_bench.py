@@ -164,3 +164,39 @@ def test_sizes_that_cannot_be_are_refused(name: str, value: int, says: str) -> N
     graph = export(Calls(torch.relu), (ones(2, 4),), dynamic_shapes={"args": ({0: rows},)}).graph
     with pytest.raises(InvalidRequest, match=says):
         bench_of(graph, **{name: value})
+
+
+class Trained(nn.Module):
+    """A frozen layer, then one in place, one that is trained, and one behind a region without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.first, self.second = (nn.Linear(8, 8) for _ in range(3))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(torch.relu(self.frozen(x))))
+        with torch.no_grad():
+            aside = torch.sigmoid(hidden)
+        return self.second(hidden) + aside.sum()
+
+
+def test_backward_passes_are_measured_where_gradients_go() -> None:
+    graph = export(Trained(), (ones(4, 8),)).graph
+    bench = Bench(graph_pb2.Graph.FromString(graph_to_bytes(graph)), {}, CPU, ONCE, backward=True)
+    found = {one.nodes: bench.measure_backward(one) for one in bench.distinct}
+    by_node = {node: seconds for nodes, seconds in found.items() for node in nodes}
+    names = [node.operator.name.removeprefix("aten::") for node in graph.nodes]
+    goes = [(name, by_node[index] is not None) for index, name in enumerate(names)]
+    # The layers are one operator: the frozen one has no gradient to give, the first none to give back.
+    assert [flag for name, flag in goes if name == "linear"] == [False, True, True]
+    assert ("relu", False) in goes
+    assert ("tanh", True) in goes
+    assert ("sigmoid", False) in goes
+    assert all(seconds is None or seconds > 0 for seconds in found.values())
+    assert len(bench.distinct) > len(bench_of(graph).distinct)
+
+
+def test_no_backward_pass_is_measured_unless_asked_for() -> None:
+    bench = bench_of(export(Trained(), (ones(4, 8),)).graph)
+    assert all(bench.measure_backward(one) is None for one in bench.distinct)
