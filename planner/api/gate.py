@@ -16,6 +16,7 @@ from access.handlers import wrapped
 from planner.api.audit_trail import AuditTrail
 from planner.api.principals import Context, Principal, Principals
 from planner.api.rules import RULES, Caller, Rule, Scope
+from planner.api.whole_ids import complete_ids
 from planner.errors import Forbidden, PlannerError, Unauthenticated
 from planner.store.database import Database
 from planner.store.owners import add_owner, owners_of
@@ -90,13 +91,13 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
         rule = visit.rule
         if rule is None:
             raise Forbidden(f"{visit.name} has no rule that says who may call it")
-        if Scope.ADMIN in principal.rights and isinstance(rule.needs, Scope):
-            return
-        if rule.owned and Scope.OPERATE in principal.rights:
-            return
-        if not _allows(rule.needs, principal):
+        changes_others = Scope.ADMIN in principal.rights and isinstance(rule.needs, Scope)
+        changes_others |= bool(rule.owned) and Scope.OPERATE in principal.rights
+        if not changes_others and not _allows(rule.needs, principal):
             raise _refusal(visit, principal)
-        if rule.owned:
+        # Only now: whoever may not call learns no ids.
+        await complete_ids(self._database, visit.request)
+        if rule.owned and not changes_others:
             async with self._database.reading() as session:
                 owners = await owners_of(session, rule.owned, visit.subject)
             if principal.name not in owners:
@@ -110,7 +111,7 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
         if rule is None or not rule.creates or not object_id:
             return
         assert visit.principal is not None
-        visit.subject, owner, kind = object_id, visit.principal.name, rule.creates
+        visit.made_id, owner, kind = object_id, visit.principal.name, rule.creates
 
         async def keep(session: AsyncSession) -> None:
             await add_owner(session, kind, object_id, owner, datetime.now(UTC))
@@ -140,9 +141,17 @@ class _Visit:
     def __init__(self, method: str, rule: Rule | None, request: Any, context: Context) -> None:
         self.name = method.rpartition("/")[2]
         self.rule = rule
+        self.request = request
         self.context = context
         self.principal: Principal | None = None
-        self.subject = str(getattr(request, rule.subject)) if rule is not None and rule.subject else ""
+        self.made_id = ""
+
+    @property
+    def subject(self) -> str:
+        """The id of what was made, or of what the request is about."""
+        if self.made_id or self.rule is None or not self.rule.subject:
+            return self.made_id
+        return str(getattr(self.request, self.rule.subject))
 
 
 def _make_own(request: Any, principal: Principal | None) -> None:

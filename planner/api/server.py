@@ -28,6 +28,7 @@ from planner.api.principals import Principals
 from planner.api.registry_service import DaemonRegistryService
 from planner.api.service import PlannerService
 from planner.api.status import StatusInterceptor
+from planner.api.whole_ids import WholeIdsInterceptor
 from planner.dispatch.dispatcher import Dispatcher
 from planner.errors import Conflict, InvalidArgument, Unavailable
 from planner.settings import Settings
@@ -63,8 +64,7 @@ class PlannerServer:
             database = Database(settings.database)
             interceptors: list[grpc.aio.ServerInterceptor] = [StatusInterceptor(metrics)]
             trail = AuditTrail(database) if credentials is not None else None
-            if trail is not None:
-                interceptors.append(_gate(settings, database, trail))
+            interceptors.append(WholeIdsInterceptor(database) if trail is None else _gate(settings, database, trail))
             server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
             if settings.metrics_listen:
                 metrics_address, stop = metrics.serve(settings.metrics_listen, credentials)

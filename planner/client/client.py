@@ -21,6 +21,7 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
     """Talks to the planner-server at `address` ("host:port"), or to any of several of one database; connects on the
     first call.
 
+    Where a call takes an id, the id's beginning serves, of at least six digits, as long as it fits only one object.
     Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`.
     Planning and rollouts are waited for without that bound. Threads may share a client. `tls` is for servers
     that ask for a certificate; its files, and the token's, may be replaced while the client lives.

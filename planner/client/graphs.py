@@ -54,7 +54,6 @@ class GraphCalls:
         return graph_record_from_proto(self._connection.call(self._connection.stub.AttachWeights, request))
 
     def get_graph(self, graph_id: str) -> GraphRecord:
-        """`graph_id` may be a prefix of at least six digits that fits only one graph."""
         request = planner_pb2.GetGraphRequest(graph_id=graph_id)
         return graph_record_from_proto(self._connection.call(self._connection.stub.GetGraph, request))
 

@@ -13,10 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.errors import Conflict, InvalidArgument, NotFound
 from planner.graph.ir import WeightFile
 from planner.store.deployment_records import DeploymentState
+from planner.store.ids import MIN_DIGITS
 from planner.store.paging import PageRequest
 from planner.store.tables import DeploymentRow, GraphRow, GraphWeightFileRow
-
-MIN_PREFIX = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +82,13 @@ async def attach_weights(
 
 
 async def get_graph(session: AsyncSession, graph_id: str) -> GraphRecord:
-    """By the whole id, or by a prefix of at least six digits that fits only one graph."""
-    if not re.fullmatch(r"[0-9a-f]{6,64}", graph_id):
-        raise InvalidArgument(f"graph id {graph_id[:80]!r}: needs {MIN_PREFIX} to 64 hexadecimal digits")
-    query = select(GraphRow).where(GraphRow.id.startswith(graph_id)).order_by(GraphRow.id).limit(2)
-    rows = (await session.scalars(query)).all()
-    if not rows:
+    """Raises NotFound, and InvalidArgument for what neither is an id nor the beginning of one."""
+    if not re.fullmatch(f"[0-9a-f]{{{MIN_DIGITS},64}}", graph_id):
+        raise InvalidArgument(f"graph id {graph_id[:80]!r}: needs {MIN_DIGITS} to 64 hexadecimal digits")
+    row = await session.get(GraphRow, graph_id)
+    if row is None:
         raise NotFound(f"no graph has the id {graph_id}; upload it and call CreateGraph", graph_id=graph_id)
-    if len(rows) > 1:
-        raise InvalidArgument(f"graph id {graph_id} fits {rows[0].id} and {rows[1].id}; give more digits")
-    return (await _records(session, rows))[0]
+    return (await _records(session, [row]))[0]
 
 
 async def list_graphs(session: AsyncSession, page: PageRequest) -> tuple[tuple[GraphRecord, ...], str]:

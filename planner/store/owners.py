@@ -16,8 +16,5 @@ async def add_owner(session: AsyncSession, kind: str, object_id: str, principal:
 
 
 async def owners_of(session: AsyncSession, kind: str, object_id: str) -> frozenset[str]:
-    """`object_id` may be the beginning of a graph's: see graphs.get_graph."""
-    query = select(OwnerRow.principal).where(
-        OwnerRow.kind == kind, OwnerRow.object_id.startswith(object_id, autoescape=True)
-    )
-    return frozenset(await session.scalars(query)) if object_id else frozenset()
+    query = select(OwnerRow.principal).where(OwnerRow.kind == kind, OwnerRow.object_id == object_id)
+    return frozenset(await session.scalars(query))

@@ -64,7 +64,7 @@ async def list_plans(
 ) -> tuple[tuple[PlanSummary, ...], str]:
     query = select(PlanRow)
     if wanted.graph_id:
-        query = query.where(PlanRow.graph_id.startswith(wanted.graph_id, autoescape=True))
+        query = query.where(PlanRow.graph_id == wanted.graph_id)
     if wanted.mode:
         query = query.where(PlanRow.mode == wanted.mode)
     if wanted.device_id:

@@ -94,7 +94,7 @@ async def list_profiles(
     """Newest first; empty filters let everything through."""
     query = select(ProfileRow)
     if graph_id:
-        query = query.where(ProfileRow.graph_id.startswith(graph_id, autoescape=True))
+        query = query.where(ProfileRow.graph_id == graph_id)
     if device_kind:
         query = query.where(ProfileRow.device_kind == device_kind.lower())
     rows = (await session.scalars(page.select(query, ProfileRow.created_at, ProfileRow.id))).all()

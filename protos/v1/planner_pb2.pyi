@@ -6,6 +6,8 @@ planner-server: blobs, graphs, inventories, plans and deployments.
 Every error carries a google.rpc.ErrorInfo with domain "partition_planner" and a stable reason in UPPER_SNAKE_CASE.
 Create calls take a request_id: the same id with the same request gives the first call's result; with another
 request it is refused (REQUEST_ID_REUSED).
+Where a request names an object by its id, the id's beginning serves, as long as it fits only one object and has at
+least six digits: "plan-3f9a5c". One that fits several is refused, with the ids that it fits.
 """
 
 import builtins
@@ -304,7 +306,6 @@ class GetGraphRequest(google.protobuf.message.Message):
 
     GRAPH_ID_FIELD_NUMBER: builtins.int
     graph_id: builtins.str
-    """Whole, or a prefix of at least six digits that fits only one graph."""
     def __init__(
         self,
         *,

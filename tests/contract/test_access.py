@@ -197,6 +197,10 @@ async def test_only_its_owner_or_an_operator_changes_an_object(guarded: Guarded)
     with refused("PERMISSION_DENIED") as refusal:
         await other.DeletePlan(deletion, timeout=WAIT_SECONDS)
     assert "is not bob's" in refusal.message
+    beginning = planner_pb2.DeletePlanRequest(plan_id=operation.id[:-1])
+    with refused("PERMISSION_DENIED") as refusal:
+        await other.DeletePlan(beginning, timeout=WAIT_SECONDS)
+    assert f"plan '{operation.id}' is not bob's" in refusal.message
     # The same request with the same id is another's, and gives nobody what is not his.
     theirs = await other.CreatePlan(request, timeout=WAIT_SECONDS)
     assert theirs.id != operation.id
@@ -206,7 +210,7 @@ async def test_only_its_owner_or_an_operator_changes_an_object(guarded: Guarded)
         )
     assert (await owner.CreatePlan(request, timeout=WAIT_SECONDS)).id == operation.id
     operator = await guarded.caller("carol", "operate")
-    await operator.DeletePlan(deletion, timeout=WAIT_SECONDS)
+    await operator.DeletePlan(beginning, timeout=WAIT_SECONDS)
     await wait_plan(owner, theirs.id)
     with refused("PERMISSION_DENIED"):
         await owner.DeletePlan(planner_pb2.DeletePlanRequest(plan_id=theirs.id), timeout=WAIT_SECONDS)

@@ -22,11 +22,11 @@ from planner.errors import DeploymentFailed, InvalidArgument
 
 app = typer.Typer(no_args_is_help=True, help="Plans that run, or ran.")
 
-DeploymentArgument = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Deployment id.")]
+DeploymentArgument = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Deployment id, or a prefix of it.")]
 
 
 def deploy(
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="Plan id.")],
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="Plan id, or a prefix of it.")],
     wait: Annotated[bool, typer.Option(help="Follow the rollout until it is ready.")] = True,
     recovery: Annotated[
         RecoveryPolicy, typer.Option(help="When it breaks: leave it failed, or roll it out again where it was.")

@@ -41,7 +41,7 @@ def list_inventories(server: ServerOption = None, output: OutputOption = OutputF
 
 @app.command("get")
 def get_inventory(
-    inventory: Annotated[str, typer.Argument(help="Inventory id.")],
+    inventory: Annotated[str, typer.Argument(help="Inventory id, or a prefix of it.")],
     as_file: Annotated[bool, typer.Option("--as-file", help="Only what `inventory create` reads.")] = False,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,

@@ -19,7 +19,7 @@ from planner.cost.times_file import write_times
 app = typer.Typer(no_args_is_help=True, help="Measured times of a graph's nodes; plans use them where there are any.")
 
 GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help="Graph id, a prefix of it, or its name.")]
-ProfileArgument = Annotated[str, typer.Argument(metavar="PROFILE", help="Profile id.")]
+ProfileArgument = Annotated[str, typer.Argument(metavar="PROFILE", help="Profile id, or a prefix of it.")]
 
 
 @app.command("run")

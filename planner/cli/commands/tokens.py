@@ -39,7 +39,7 @@ def list_tokens(server: ServerOption = None, output: OutputOption = OutputFormat
 
 @app.command("revoke")
 def revoke_token(
-    token: Annotated[str, typer.Argument(help="Token id.")],
+    token: Annotated[str, typer.Argument(help="Token id, or a prefix of it.")],
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

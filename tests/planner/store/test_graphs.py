@@ -82,17 +82,6 @@ async def test_weights_attached_at_the_same_time_end_as_one_of_them(database: Da
     assert record.weights == choices[int(record.not_deployable_reason)]
 
 
-async def test_a_prefix_names_a_graph_where_only_one_fits(database: Database) -> None:
-    near, far = "abcdef0" + "0" * 57, "abcdef1" + "0" * 57
-    await fill(database, graph(near), graph(far))
-    assert (await get(database, "abcdef1")).id == far
-    assert (await get(database, near)).id == near
-    with pytest.raises(InvalidArgument, match=f"fits {near} and {far}"):
-        await get(database, "abcdef")
-    with pytest.raises(NotFound):
-        await get(database, "abcdef2")
-
-
 @pytest.mark.parametrize("graph_id", ["", "abcde", "ABCDEF", "abcdeg", "abcde%", "abcde_", "a" * 65, "abcdef\n"])
 async def test_what_is_no_id_is_refused(database: Database, graph_id: str) -> None:
     with pytest.raises(InvalidArgument, match="6 to 64 hexadecimal digits"):

@@ -131,7 +131,7 @@ async def test_filters(database: Database) -> None:
         profile("prof-3", graph_id=OTHER_GRAPH, created_at=later(3)),
     )
     assert await listed(database) == ["prof-3", "prof-2", "prof-1"]
-    assert await listed(database, graph_id=GRAPH_ID[:6]) == ["prof-2", "prof-1"]
+    assert await listed(database, graph_id=GRAPH_ID) == ["prof-2", "prof-1"]
     assert await listed(database, device_kind="CPU") == ["prof-3", "prof-1"]
     assert await listed(database, device_kind="cpu", graph_id=OTHER_GRAPH) == ["prof-3"]
     assert await listed(database, graph_id="%") == []

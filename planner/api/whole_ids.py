@@ -1,0 +1,88 @@
+"""Requests whose ids were given as prefixes, made whole before anything looks at them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from access.handlers import wrapped
+from planner.api.rules import RULES, Caller
+from planner.store.database import Database
+from planner.store.ids import may_be_prefix, whole_id
+
+# Fields of requests, and of the options in them, by the kind of object that they name.
+_KINDS: Mapping[str, str] = {
+    "graph_id": "graph",
+    "inventory_id": "inventory",
+    "plan_id": "plan",
+    "operation_id": "plan",
+    "profile_id": "profile",
+    "rates_from_profiles": "profile",
+    "deployment_id": "deployment",
+    "token_id": "token",
+}
+_WITH_IDS = "options"
+
+
+async def complete_ids(database: Database, request: object) -> None:
+    """Replaces each prefix in the request by the id that it fits. Raises InvalidArgument where it fits several.
+
+    Asks the database only where something is shorter than an id.
+    """
+    if not isinstance(request, Message):
+        return
+    for field, content in request.ListFields():
+        kind = _KINDS.get(field.name)
+        if kind is not None and isinstance(content, str):
+            setattr(request, field.name, await _whole(database, kind, content))
+        elif kind is not None:
+            content[:] = [await _whole(database, kind, text) for text in content]
+        elif field.name == _WITH_IDS:
+            await complete_ids(database, content)
+
+
+async def _whole(database: Database, kind: str, text: str) -> str:
+    if not may_be_prefix(kind, text):
+        return text
+    async with database.reading() as session:
+        return await whole_id(session, kind, text)
+
+
+class WholeIdsInterceptor(grpc.aio.ServerInterceptor):
+    """For a server without a gate, which does it once it knows the caller."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        rule = RULES.get(handler_call_details.method)
+        if handler is None or rule is None or rule.needs is Caller.ANYONE:
+            return handler
+        return wrapped(handler, self._one_answer, self._many_answers)
+
+    def _one_answer(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def answer(request: Any, context: Any) -> Any:
+            await complete_ids(self._database, request)
+            return await call(request, context)
+
+        return answer
+
+    def _many_answers(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        if not inspect.isasyncgenfunction(call):
+            return self._one_answer(call)
+
+        async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
+            await complete_ids(self._database, request)
+            async for item in call(request, context):
+                yield item
+
+        return answers
