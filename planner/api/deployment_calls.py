@@ -13,7 +13,7 @@ from planner.dispatch.messages import deployment_to_proto, event_to_proto, recov
 from planner.errors import InvalidArgument
 from planner.store.daemons import list_live_daemons
 from planner.store.database import Database
-from planner.store.deployments import get_deployment, list_active_deployments, list_deployments
+from planner.store.deployments import delete_deployment, get_deployment, list_active_deployments, list_deployments
 from planner.store.paging import parse_page
 from planner.wire.inventory import inventory_to_proto
 from protos.v1 import planner_pb2
@@ -65,6 +65,13 @@ class DeploymentCalls:
     async def StopDeployment(self, request: planner_pb2.StopDeploymentRequest, _: Any) -> planner_pb2.Deployment:
         await self._dispatcher.stop(request.deployment_id)
         return await self._deployment(request.deployment_id)
+
+    async def DeleteDeployment(
+        self, request: planner_pb2.DeleteDeploymentRequest, _: Any
+    ) -> planner_pb2.DeleteDeploymentResponse:
+        async with self._database.session() as session:
+            await delete_deployment(session, request.deployment_id)
+        return planner_pb2.DeleteDeploymentResponse(id=request.deployment_id)
 
     async def ListDevices(self, request: planner_pb2.ListDevicesRequest, _: Any) -> planner_pb2.ListDevicesResponse:
         async with self._database.reading() as session:

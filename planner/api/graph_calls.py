@@ -17,7 +17,7 @@ from planner.graph.ir import WeightFile
 from planner.settings import Settings
 from planner.store.blobs import BlobStore
 from planner.store.database import Database
-from planner.store.graphs import GraphRecord, add_graph, attach_weights, get_graph, list_graphs
+from planner.store.graphs import GraphRecord, add_graph, attach_weights, delete_graph, get_graph, list_graphs
 from planner.store.paging import parse_page
 from planner.store.request_ids import create_once, find_result
 from protos.v1 import planner_pb2
@@ -81,6 +81,11 @@ class GraphCalls:
         return planner_pb2.ListGraphsResponse(
             graphs=[graph_record_to_proto(record) for record in records], next_page_token=token
         )
+
+    async def DeleteGraph(self, request: planner_pb2.DeleteGraphRequest, _: Any) -> planner_pb2.DeleteGraphResponse:
+        async with self._database.session() as session:
+            await delete_graph(session, request.graph_id)
+        return planner_pb2.DeleteGraphResponse(id=request.graph_id)
 
     async def _graph(self, graph_id: str) -> planner_pb2.GraphRecord:
         async with self._database.reading() as session:

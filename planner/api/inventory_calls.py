@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.api.identity import fingerprint, new_id
 from planner.api.records import checked_name, inventory_record_to_proto
 from planner.store.database import Database
-from planner.store.inventories import InventoryRecord, add_inventory, get_inventory, list_inventories
+from planner.store.inventories import InventoryRecord, add_inventory, delete_inventory, get_inventory, list_inventories
 from planner.store.paging import parse_page
 from planner.store.request_ids import create_once
 from planner.wire.inventory import inventory_from_proto
@@ -50,6 +50,13 @@ class InventoryCalls:
         return planner_pb2.ListInventoriesResponse(
             inventories=[inventory_record_to_proto(record) for record in records], next_page_token=token
         )
+
+    async def DeleteInventory(
+        self, request: planner_pb2.DeleteInventoryRequest, _: Any
+    ) -> planner_pb2.DeleteInventoryResponse:
+        async with self._database.session() as session:
+            await delete_inventory(session, request.inventory_id)
+        return planner_pb2.DeleteInventoryResponse(id=request.inventory_id)
 
     async def _inventory(self, inventory_id: str) -> planner_pb2.InventoryRecord:
         async with self._database.reading() as session:

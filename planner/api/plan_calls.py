@@ -89,7 +89,7 @@ class PlanCalls:
     async def DeletePlan(self, request: planner_pb2.DeletePlanRequest, _: Any) -> planner_pb2.DeletePlanResponse:
         async with self._database.session() as session:
             await delete_plan(session, request.plan_id)
-        return planner_pb2.DeletePlanResponse()
+        return planner_pb2.DeletePlanResponse(id=request.plan_id)
 
     async def _operation(self, operation_id: str) -> planner_pb2.PlanOperation:
         async with self._database.reading() as session:

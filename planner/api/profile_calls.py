@@ -85,7 +85,7 @@ class ProfileCalls:
     ) -> planner_pb2.DeleteProfileResponse:
         async with self._database.session() as session:
             await delete_profile(session, request.profile_id)
-        return planner_pb2.DeleteProfileResponse()
+        return planner_pb2.DeleteProfileResponse(id=request.profile_id)
 
     async def _profile(
         self, graph: GraphRecord, daemon: Daemon, request: planner_pb2.ProfileGraphRequest

@@ -31,6 +31,10 @@ def emit(result: Any, output: OutputFormat, table: Callable[[], RenderableType])
     sys.stdout.flush()
 
 
+def emit_deleted(id_: str, output: OutputFormat) -> None:
+    emit({"id": id_, "deleted": True}, output, lambda: f"{id_} deleted")
+
+
 def _document_text(result: Any, output: OutputFormat) -> str:
     # Here, since most commands write tables and would wait for both.
     import yaml

@@ -103,6 +103,11 @@ class DeploymentCalls(GraphCalls):
         stub = self._connection.stub
         return deployment_from_proto(self._connection.call(stub.StopDeployment, request, timeout_seconds=STOP_SECONDS))
 
+    def delete_deployment(self, deployment_id: str) -> str:
+        """Forgets one that has ended, with its events; its id. Raises Conflict while it has not ended."""
+        request = planner_pb2.DeleteDeploymentRequest(deployment_id=deployment_id)
+        return str(self._connection.call(self._connection.stub.DeleteDeployment, request).id)
+
     def pipeline(self, deployment_id: str, *, deadline_seconds: float = 300.0) -> Pipeline:
         """A way through a deployment that is ready; a wait longer than the deadline is an error.
 

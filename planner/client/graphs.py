@@ -62,6 +62,11 @@ class GraphCalls:
         for page in self._connection.pages(self._connection.stub.ListGraphs, request):
             yield from map(graph_record_from_proto, page.graphs)
 
+    def delete_graph(self, graph_id: str) -> str:
+        """The id of what is gone. Raises Conflict naming the plans, profiles and deployments that are of it."""
+        request = planner_pb2.DeleteGraphRequest(graph_id=graph_id)
+        return str(self._connection.call(self._connection.stub.DeleteGraph, request).id)
+
     def read_graph(self, graph_id: str) -> Graph:
         """The graph itself, as it was submitted."""
         sha256 = bytes.fromhex(self.get_graph(graph_id).id)

@@ -35,3 +35,8 @@ class InventoryCalls:
         request = planner_pb2.ListInventoriesRequest()
         for page in self._connection.pages(self._connection.stub.ListInventories, request):
             yield from map(inventory_record_from_proto, page.inventories)
+
+    def delete_inventory(self, inventory_id: str) -> str:
+        """The id of what is gone. Raises Conflict naming the plans over it."""
+        request = planner_pb2.DeleteInventoryRequest(inventory_id=inventory_id)
+        return str(self._connection.call(self._connection.stub.DeleteInventory, request).id)

@@ -162,5 +162,7 @@ class PlanCalls:
         for page in self._connection.pages(self._connection.stub.ListPlans, request):
             yield from map(plan_summary_from_proto, page.plans)
 
-    def delete_plan(self, plan_id: str) -> None:
-        self._connection.call(self._connection.stub.DeletePlan, planner_pb2.DeletePlanRequest(plan_id=plan_id))
+    def delete_plan(self, plan_id: str) -> str:
+        """The id of what is gone. Raises Conflict naming the deployments of it that have not ended."""
+        request = planner_pb2.DeletePlanRequest(plan_id=plan_id)
+        return str(self._connection.call(self._connection.stub.DeletePlan, request).id)

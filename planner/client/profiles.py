@@ -82,9 +82,10 @@ class ProfileCalls:
         for page in self._connection.pages(self._connection.stub.ListProfiles, request):
             yield from map(profile_record_from_proto, page.profiles)
 
-    def delete_profile(self, profile_id: str) -> None:
+    def delete_profile(self, profile_id: str) -> str:
+        """The id of what is gone; plans that were made with it stay."""
         request = planner_pb2.DeleteProfileRequest(profile_id=profile_id)
-        self._connection.call(self._connection.stub.DeleteProfile, request)
+        return str(self._connection.call(self._connection.stub.DeleteProfile, request).id)
 
     def recorded_costs(self, plan: StoredPlan) -> Costs:
         """What the plan was made with, by the ids that it records: whatever was measured since plays no part.

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner.errors import NotFound
+from planner.errors import Conflict, NotFound
 from planner.store.deployment_records import (
     Deployment,
     DeploymentEvent,
@@ -18,6 +18,7 @@ from planner.store.deployment_records import (
     StagePlacement,
 )
 from planner.store.failures import failure_columns, failure_from_row
+from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.tables import DeploymentEventRow, DeploymentRow, DeploymentStageRow, PlanStageRow
 
@@ -86,6 +87,19 @@ async def get_deployment(session: AsyncSession, deployment_id: str) -> Deploymen
             deployment_id=deployment_id[:80],
         )
     return found[0]
+
+
+async def delete_deployment(session: AsyncSession, deployment_id: str) -> None:
+    """With its events. Raises NotFound, and Conflict while it has not ended."""
+    await session.get(DeploymentRow, deployment_id, with_for_update=True)
+    deployment = await get_deployment(session, deployment_id)
+    if not deployment.state.ended:
+        raise Conflict(
+            f"deployment {deployment.id} is {deployment.state.value}; stop it before deleting it",
+            state=deployment.state.value,
+        )
+    await session.execute(delete(DeploymentRow).where(DeploymentRow.id == deployment.id))
+    await forget_owners(session, "deployment", deployment.id)
 
 
 async def list_active_deployments(session: AsyncSession) -> tuple[Deployment, ...]:

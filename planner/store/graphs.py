@@ -12,10 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import Conflict, InvalidArgument, NotFound
 from planner.graph.ir import WeightFile
-from planner.store.deployment_records import DeploymentState
+from planner.store.deployments import ENDED
 from planner.store.ids import MIN_DIGITS
+from planner.store.operations import IS_OPEN, delete_ended
+from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
-from planner.store.tables import DeploymentRow, GraphRow, GraphWeightFileRow
+from planner.store.references import refuse_while_needed
+from planner.store.tables import DeploymentRow, GraphRow, GraphWeightFileRow, PlanOperationRow, PlanRow, ProfileRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +88,22 @@ async def get_graph(session: AsyncSession, graph_id: str) -> GraphRecord:
     """Raises NotFound, and InvalidArgument for what neither is an id nor the beginning of one."""
     if not re.fullmatch(f"[0-9a-f]{{{MIN_DIGITS},64}}", graph_id):
         raise InvalidArgument(f"graph id {graph_id[:80]!r}: needs {MIN_DIGITS} to 64 hexadecimal digits")
-    row = await session.get(GraphRow, graph_id)
-    if row is None:
-        raise NotFound(f"no graph has the id {graph_id}; upload it and call CreateGraph", graph_id=graph_id)
-    return (await _records(session, [row]))[0]
+    return (await _records(session, [await _row(session, graph_id)]))[0]
+
+
+async def delete_graph(session: AsyncSession, graph_id: str) -> None:
+    """Its bytes and its weights' stay as blobs. Raises NotFound, and Conflict while anything is of it."""
+    row = await _row(session, graph_id, lock=True)
+    needed_by = {
+        "plan": select(PlanRow.id).where(PlanRow.graph_id == graph_id),
+        "plan operation": select(PlanOperationRow.id).where(PlanOperationRow.graph_id == graph_id, IS_OPEN),
+        "profile": select(ProfileRow.id).where(ProfileRow.graph_id == graph_id),
+        "deployment": select(DeploymentRow.id).where(DeploymentRow.graph_id == graph_id),
+    }
+    await refuse_while_needed(session, f"graph {graph_id[:12]}", needed_by, "delete those first")
+    await delete_ended(session, PlanOperationRow.graph_id == graph_id)
+    await session.execute(delete(GraphRow).where(GraphRow.id == row.id))
+    await forget_owners(session, "graph", graph_id)
 
 
 async def list_graphs(session: AsyncSession, page: PageRequest) -> tuple[tuple[GraphRecord, ...], str]:
@@ -97,9 +112,15 @@ async def list_graphs(session: AsyncSession, page: PageRequest) -> tuple[tuple[G
 
 
 async def _active_deployment(session: AsyncSession, graph_id: str) -> str | None:
-    ended = [state.value for state in DeploymentState if state.ended]
-    query = select(DeploymentRow.id).where(DeploymentRow.graph_id == graph_id, DeploymentRow.state.not_in(ended))
+    query = select(DeploymentRow.id).where(DeploymentRow.graph_id == graph_id, DeploymentRow.state.not_in(ENDED))
     return (await session.scalars(query.limit(1))).first()
+
+
+async def _row(session: AsyncSession, graph_id: str, *, lock: bool = False) -> GraphRow:
+    row = await session.get(GraphRow, graph_id, with_for_update=lock or None)
+    if row is None:
+        raise NotFound(f"no graph has the id {graph_id}; upload it and call CreateGraph", graph_id=graph_id)
+    return row
 
 
 async def _records(session: AsyncSession, rows: Sequence[GraphRow]) -> list[GraphRecord]:

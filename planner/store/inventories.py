@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import NotFound
+from planner.store.operations import IS_OPEN, delete_ended
+from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
-from planner.store.tables import InventoryDeviceRow, InventoryLinkRow, InventoryRow
+from planner.store.references import refuse_while_needed
+from planner.store.tables import InventoryDeviceRow, InventoryLinkRow, InventoryRow, PlanOperationRow, PlanRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +70,33 @@ async def add_inventory(session: AsyncSession, record: InventoryRecord) -> None:
 
 
 async def get_inventory(session: AsyncSession, inventory_id: str) -> InventoryRecord:
-    row = await session.get(InventoryRow, inventory_id)
-    if row is None:
-        raise NotFound(f"no inventory has the id {inventory_id[:80]!r}; list the inventories to see which there are")
-    return (await _records(session, [row]))[0]
+    return (await _records(session, [await _row(session, inventory_id)]))[0]
+
+
+async def delete_inventory(session: AsyncSession, inventory_id: str) -> None:
+    """Raises NotFound, and Conflict while a plan needs it."""
+    row = await _row(session, inventory_id, lock=True)
+    needed_by = {
+        "plan": select(PlanRow.id).where(PlanRow.inventory_id == inventory_id),
+        "plan operation": select(PlanOperationRow.id).where(PlanOperationRow.inventory_id == inventory_id, IS_OPEN),
+    }
+    await refuse_while_needed(session, f"inventory {inventory_id}", needed_by, "delete those first")
+    await delete_ended(session, PlanOperationRow.inventory_id == inventory_id)
+    await session.execute(delete(InventoryRow).where(InventoryRow.id == row.id))
+    await forget_owners(session, "inventory", inventory_id)
 
 
 async def list_inventories(session: AsyncSession, page: PageRequest) -> tuple[tuple[InventoryRecord, ...], str]:
     query = select(InventoryRow).where(InventoryRow.listed)
     rows = (await session.scalars(page.select(query, InventoryRow.created_at, InventoryRow.id))).all()
     return page.cut(await _records(session, rows))
+
+
+async def _row(session: AsyncSession, inventory_id: str, *, lock: bool = False) -> InventoryRow:
+    row = await session.get(InventoryRow, inventory_id, with_for_update=lock or None)
+    if row is None:
+        raise NotFound(f"no inventory has the id {inventory_id[:80]!r}; list the inventories to see which there are")
+    return row
 
 
 async def _records(session: AsyncSession, rows: Sequence[InventoryRow]) -> list[InventoryRecord]:

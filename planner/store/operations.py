@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from sqlalchemy import CursorResult, and_, func, not_, select, update
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import NotFound
@@ -124,6 +124,10 @@ async def give_back_operations(
 async def list_ended(session: AsyncSession, operation_ids: Iterable[str]) -> frozenset[str]:
     query = select(PlanOperationRow.id).where(PlanOperationRow.id.in_(tuple(operation_ids)), not_(IS_OPEN))
     return frozenset(await session.scalars(query))
+
+
+async def delete_ended(session: AsyncSession, of_what: ColumnElement[bool]) -> None:
+    await session.execute(delete(PlanOperationRow).where(of_what, not_(IS_OPEN)))
 
 
 async def end_operation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.store.tables import OwnerRow
@@ -13,6 +13,11 @@ from planner.store.tables import OwnerRow
 async def add_owner(session: AsyncSession, kind: str, object_id: str, principal: str, now: datetime) -> None:
     """Idempotent."""
     await session.merge(OwnerRow(kind=kind, object_id=object_id, principal=principal, created_at=now))
+
+
+async def forget_owners(session: AsyncSession, kind: str, object_id: str) -> None:
+    """Of an object that is deleted: one that is made anew belongs to whoever makes it."""
+    await session.execute(delete(OwnerRow).where(OwnerRow.kind == kind, OwnerRow.object_id == object_id))
 
 
 async def owners_of(session: AsyncSession, kind: str, object_id: str) -> frozenset[str]:

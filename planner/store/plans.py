@@ -9,13 +9,15 @@ from typing import Any
 from sqlalchemy import delete, exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner.errors import Conflict, NotFound
+from planner.errors import NotFound
 from planner.plan.plan import Plan
-from planner.store.deployment_records import DeploymentState
+from planner.store.deployments import ENDED
 from planner.store.inventories import get_inventory
+from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.plan_read import read_plan
 from planner.store.plan_write import plan_rows
+from planner.store.references import refuse_while_needed
 from planner.store.tables import DeploymentRow, PlanRow, PlanStageDeviceRow
 
 
@@ -79,12 +81,10 @@ async def list_plans(
 async def delete_plan(session: AsyncSession, plan_id: str) -> None:
     """Raises NotFound, and Conflict while a deployment of it has not ended."""
     row = await _row(session, plan_id, lock=True)
-    ended = [state.value for state in DeploymentState if state.ended]
-    query = select(DeploymentRow.id).where(DeploymentRow.plan_id == plan_id, DeploymentRow.state.not_in(ended))
-    active = (await session.scalars(query.limit(1))).first()
-    if active is not None:
-        raise Conflict(f"plan {plan_id} is in use by deployment {active}; stop that first", deployment_id=active)
+    running = select(DeploymentRow.id).where(DeploymentRow.plan_id == plan_id, DeploymentRow.state.not_in(ENDED))
+    await refuse_while_needed(session, f"plan {plan_id}", {"deployment": running}, "stop those first")
     await session.execute(delete(PlanRow).where(PlanRow.id == row.id))
+    await forget_owners(session, "plan", plan_id)
 
 
 async def _row(session: AsyncSession, plan_id: str, lock: bool | dict[str, Any] | None = None) -> PlanRow:

@@ -17,6 +17,7 @@ from planner.cost.device_kinds import DeviceKind
 from planner.cost.measured import MeasuredTimes
 from planner.errors import NotFound
 from planner.plan.options import RatesFrom
+from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.tables import ProfileNodeRow, ProfileRow
 
@@ -104,6 +105,7 @@ async def list_profiles(
 async def delete_profile(session: AsyncSession, profile_id: str) -> None:
     row = await _row(session, profile_id)
     await session.execute(delete(ProfileRow).where(ProfileRow.id == row.id))
+    await forget_owners(session, "profile", profile_id)
 
 
 async def times_for(session: AsyncSession, graph_id: str, kinds: Sequence[str]) -> tuple[MeasuredTimes, ...]:

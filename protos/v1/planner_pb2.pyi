@@ -401,6 +401,37 @@ class ListGraphsResponse(google.protobuf.message.Message):
 Global___ListGraphsResponse: typing_extensions.TypeAlias = ListGraphsResponse
 
 @typing.final
+class DeleteGraphRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GRAPH_ID_FIELD_NUMBER: builtins.int
+    graph_id: builtins.str
+    def __init__(
+        self,
+        *,
+        graph_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["graph_id", b"graph_id"]) -> None: ...
+
+Global___DeleteGraphRequest: typing_extensions.TypeAlias = DeleteGraphRequest
+
+@typing.final
+class DeleteGraphResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """Of what is gone."""
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id"]) -> None: ...
+
+Global___DeleteGraphResponse: typing_extensions.TypeAlias = DeleteGraphResponse
+
+@typing.final
 class ListDevicesRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -561,6 +592,37 @@ class ListInventoriesResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["inventories", b"inventories", "next_page_token", b"next_page_token"]) -> None: ...
 
 Global___ListInventoriesResponse: typing_extensions.TypeAlias = ListInventoriesResponse
+
+@typing.final
+class DeleteInventoryRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INVENTORY_ID_FIELD_NUMBER: builtins.int
+    inventory_id: builtins.str
+    def __init__(
+        self,
+        *,
+        inventory_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["inventory_id", b"inventory_id"]) -> None: ...
+
+Global___DeleteInventoryRequest: typing_extensions.TypeAlias = DeleteInventoryRequest
+
+@typing.final
+class DeleteInventoryResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """Of what is gone."""
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id"]) -> None: ...
+
+Global___DeleteInventoryResponse: typing_extensions.TypeAlias = DeleteInventoryResponse
 
 @typing.final
 class CreatePlanRequest(google.protobuf.message.Message):
@@ -872,9 +934,15 @@ Global___DeletePlanRequest: typing_extensions.TypeAlias = DeletePlanRequest
 class DeletePlanResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    ID_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """Of what is gone."""
     def __init__(
         self,
+        *,
+        id: builtins.str = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id"]) -> None: ...
 
 Global___DeletePlanResponse: typing_extensions.TypeAlias = DeletePlanResponse
 
@@ -1270,9 +1338,15 @@ Global___DeleteProfileRequest: typing_extensions.TypeAlias = DeleteProfileReques
 class DeleteProfileResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    ID_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """Of what is gone."""
     def __init__(
         self,
+        *,
+        id: builtins.str = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id"]) -> None: ...
 
 Global___DeleteProfileResponse: typing_extensions.TypeAlias = DeleteProfileResponse
 
@@ -1531,6 +1605,37 @@ class StopDeploymentRequest(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id"]) -> None: ...
 
 Global___StopDeploymentRequest: typing_extensions.TypeAlias = StopDeploymentRequest
+
+@typing.final
+class DeleteDeploymentRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEPLOYMENT_ID_FIELD_NUMBER: builtins.int
+    deployment_id: builtins.str
+    def __init__(
+        self,
+        *,
+        deployment_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id"]) -> None: ...
+
+Global___DeleteDeploymentRequest: typing_extensions.TypeAlias = DeleteDeploymentRequest
+
+@typing.final
+class DeleteDeploymentResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """Of what is gone."""
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id"]) -> None: ...
+
+Global___DeleteDeploymentResponse: typing_extensions.TypeAlias = DeleteDeploymentResponse
 
 @typing.final
 class RegisterDaemonRequest(google.protobuf.message.Message):

@@ -70,6 +70,11 @@ class PlannerServiceStub(object):
                 request_serializer=protos_dot_v1_dot_planner__pb2.ListGraphsRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_planner__pb2.ListGraphsResponse.FromString,
                 _registered_method=True)
+        self.DeleteGraph = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/DeleteGraph',
+                request_serializer=protos_dot_v1_dot_planner__pb2.DeleteGraphRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.DeleteGraphResponse.FromString,
+                _registered_method=True)
         self.ListDevices = channel.unary_unary(
                 '/partition_planner.v1.PlannerService/ListDevices',
                 request_serializer=protos_dot_v1_dot_planner__pb2.ListDevicesRequest.SerializeToString,
@@ -89,6 +94,11 @@ class PlannerServiceStub(object):
                 '/partition_planner.v1.PlannerService/ListInventories',
                 request_serializer=protos_dot_v1_dot_planner__pb2.ListInventoriesRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_planner__pb2.ListInventoriesResponse.FromString,
+                _registered_method=True)
+        self.DeleteInventory = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/DeleteInventory',
+                request_serializer=protos_dot_v1_dot_planner__pb2.DeleteInventoryRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.DeleteInventoryResponse.FromString,
                 _registered_method=True)
         self.CreatePlan = channel.unary_unary(
                 '/partition_planner.v1.PlannerService/CreatePlan',
@@ -175,6 +185,11 @@ class PlannerServiceStub(object):
                 request_serializer=protos_dot_v1_dot_planner__pb2.StopDeploymentRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_planner__pb2.Deployment.FromString,
                 _registered_method=True)
+        self.DeleteDeployment = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/DeleteDeployment',
+                request_serializer=protos_dot_v1_dot_planner__pb2.DeleteDeploymentRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.DeleteDeploymentResponse.FromString,
+                _registered_method=True)
 
 
 class PlannerServiceServicer(object):
@@ -227,6 +242,13 @@ class PlannerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteGraph(self, request, context):
+        """Refused while a plan, a profile or a deployment, ended or not, is of it; the refusal names them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListDevices(self, request, context):
         """Devices of the daemons that hold a lease now.
         """
@@ -248,6 +270,13 @@ class PlannerServiceServicer(object):
 
     def ListInventories(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteInventory(self, request, context):
+        """Refused while a plan over it is there, or being made; the refusal names them.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -365,6 +394,13 @@ class PlannerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteDeployment(self, request, context):
+        """Forgets one that has ended, with its events. Refused while it has not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlannerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -403,6 +439,11 @@ def add_PlannerServiceServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_v1_dot_planner__pb2.ListGraphsRequest.FromString,
                     response_serializer=protos_dot_v1_dot_planner__pb2.ListGraphsResponse.SerializeToString,
             ),
+            'DeleteGraph': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGraph,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.DeleteGraphRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.DeleteGraphResponse.SerializeToString,
+            ),
             'ListDevices': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDevices,
                     request_deserializer=protos_dot_v1_dot_planner__pb2.ListDevicesRequest.FromString,
@@ -422,6 +463,11 @@ def add_PlannerServiceServicer_to_server(servicer, server):
                     servicer.ListInventories,
                     request_deserializer=protos_dot_v1_dot_planner__pb2.ListInventoriesRequest.FromString,
                     response_serializer=protos_dot_v1_dot_planner__pb2.ListInventoriesResponse.SerializeToString,
+            ),
+            'DeleteInventory': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteInventory,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.DeleteInventoryRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.DeleteInventoryResponse.SerializeToString,
             ),
             'CreatePlan': grpc.unary_unary_rpc_method_handler(
                     servicer.CreatePlan,
@@ -507,6 +553,11 @@ def add_PlannerServiceServicer_to_server(servicer, server):
                     servicer.StopDeployment,
                     request_deserializer=protos_dot_v1_dot_planner__pb2.StopDeploymentRequest.FromString,
                     response_serializer=protos_dot_v1_dot_planner__pb2.Deployment.SerializeToString,
+            ),
+            'DeleteDeployment': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteDeployment,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.DeleteDeploymentRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.DeleteDeploymentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -709,6 +760,33 @@ class PlannerService(object):
             _registered_method=True)
 
     @staticmethod
+    def DeleteGraph(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/DeleteGraph',
+            protos_dot_v1_dot_planner__pb2.DeleteGraphRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.DeleteGraphResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListDevices(request,
             target,
             options=(),
@@ -806,6 +884,33 @@ class PlannerService(object):
             '/partition_planner.v1.PlannerService/ListInventories',
             protos_dot_v1_dot_planner__pb2.ListInventoriesRequest.SerializeToString,
             protos_dot_v1_dot_planner__pb2.ListInventoriesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteInventory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/DeleteInventory',
+            protos_dot_v1_dot_planner__pb2.DeleteInventoryRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.DeleteInventoryResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1265,6 +1370,33 @@ class PlannerService(object):
             '/partition_planner.v1.PlannerService/StopDeployment',
             protos_dot_v1_dot_planner__pb2.StopDeploymentRequest.SerializeToString,
             protos_dot_v1_dot_planner__pb2.Deployment.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteDeployment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/DeleteDeployment',
+            protos_dot_v1_dot_planner__pb2.DeleteDeploymentRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.DeleteDeploymentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -145,6 +145,22 @@ _PlannerServiceListGraphsType = typing_extensions.TypeVar(
     ],
 )
 
+_PlannerServiceDeleteGraphType = typing_extensions.TypeVar(
+    '_PlannerServiceDeleteGraphType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteGraphRequest,
+        protos.v1.planner_pb2.DeleteGraphResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteGraphRequest,
+        protos.v1.planner_pb2.DeleteGraphResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteGraphRequest,
+        protos.v1.planner_pb2.DeleteGraphResponse,
+    ],
+)
+
 _PlannerServiceListDevicesType = typing_extensions.TypeVar(
     '_PlannerServiceListDevicesType',
     grpc.UnaryUnaryMultiCallable[
@@ -206,6 +222,22 @@ _PlannerServiceListInventoriesType = typing_extensions.TypeVar(
     default=grpc.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.ListInventoriesRequest,
         protos.v1.planner_pb2.ListInventoriesResponse,
+    ],
+)
+
+_PlannerServiceDeleteInventoryType = typing_extensions.TypeVar(
+    '_PlannerServiceDeleteInventoryType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteInventoryRequest,
+        protos.v1.planner_pb2.DeleteInventoryResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteInventoryRequest,
+        protos.v1.planner_pb2.DeleteInventoryResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteInventoryRequest,
+        protos.v1.planner_pb2.DeleteInventoryResponse,
     ],
 )
 
@@ -481,7 +513,23 @@ _PlannerServiceStopDeploymentType = typing_extensions.TypeVar(
     ],
 )
 
-class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceListDevicesType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceProfileGraphType, _PlannerServiceImportTimesType, _PlannerServiceGetProfileType, _PlannerServiceListProfilesType, _PlannerServiceDeleteProfileType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType]):
+_PlannerServiceDeleteDeploymentType = typing_extensions.TypeVar(
+    '_PlannerServiceDeleteDeploymentType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteDeploymentRequest,
+        protos.v1.planner_pb2.DeleteDeploymentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteDeploymentRequest,
+        protos.v1.planner_pb2.DeleteDeploymentResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteDeploymentRequest,
+        protos.v1.planner_pb2.DeleteDeploymentResponse,
+    ],
+)
+
+class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceDeleteGraphType, _PlannerServiceListDevicesType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceDeleteInventoryType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceProfileGraphType, _PlannerServiceImportTimesType, _PlannerServiceGetProfileType, _PlannerServiceListProfilesType, _PlannerServiceDeleteProfileType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType, _PlannerServiceDeleteDeploymentType]):
     @typing.overload
     def __init__(self: PlannerServiceStub[
         grpc.UnaryUnaryMultiCallable[
@@ -513,6 +561,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
             protos.v1.planner_pb2.ListGraphsResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteGraphRequest,
+            protos.v1.planner_pb2.DeleteGraphResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.ListDevicesRequest,
             protos.v1.planner_pb2.ListDevicesResponse,
         ],
@@ -527,6 +579,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.ListInventoriesRequest,
             protos.v1.planner_pb2.ListInventoriesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteInventoryRequest,
+            protos.v1.planner_pb2.DeleteInventoryResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.CreatePlanRequest,
@@ -595,6 +651,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.StopDeploymentRequest,
             protos.v1.planner_pb2.Deployment,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteDeploymentRequest,
+            protos.v1.planner_pb2.DeleteDeploymentResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -629,6 +689,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
             protos.v1.planner_pb2.ListGraphsResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteGraphRequest,
+            protos.v1.planner_pb2.DeleteGraphResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.ListDevicesRequest,
             protos.v1.planner_pb2.ListDevicesResponse,
         ],
@@ -643,6 +707,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
         grpc.aio.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.ListInventoriesRequest,
             protos.v1.planner_pb2.ListInventoriesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteInventoryRequest,
+            protos.v1.planner_pb2.DeleteInventoryResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.CreatePlanRequest,
@@ -712,6 +780,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
             protos.v1.planner_pb2.StopDeploymentRequest,
             protos.v1.planner_pb2.Deployment,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteDeploymentRequest,
+            protos.v1.planner_pb2.DeleteDeploymentResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetUpload: _PlannerServiceGetUploadType
@@ -733,6 +805,9 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
 
     ListGraphs: _PlannerServiceListGraphsType
 
+    DeleteGraph: _PlannerServiceDeleteGraphType
+    """Refused while a plan, a profile or a deployment, ended or not, is of it; the refusal names them."""
+
     ListDevices: _PlannerServiceListDevicesType
     """Devices of the daemons that hold a lease now."""
 
@@ -741,6 +816,9 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
     GetInventory: _PlannerServiceGetInventoryType
 
     ListInventories: _PlannerServiceListInventoriesType
+
+    DeleteInventory: _PlannerServiceDeleteInventoryType
+    """Refused while a plan over it is there, or being made; the refusal names them."""
 
     CreatePlan: _PlannerServiceCreatePlanType
     """Starts planning. The plan's id is the operation's, and GetPlan knows it once the operation has succeeded."""
@@ -788,6 +866,9 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
     StopDeployment: _PlannerServiceStopDeploymentType
     """Finishes what is in flight, then lets go. Idempotent."""
 
+    DeleteDeployment: _PlannerServiceDeleteDeploymentType
+    """Forgets one that has ended, with its events. Refused while it has not."""
+
 PlannerServiceAsyncStub: typing_extensions.TypeAlias = PlannerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.GetUploadRequest,
@@ -818,6 +899,10 @@ PlannerServiceAsyncStub: typing_extensions.TypeAlias = PlannerServiceStub[
         protos.v1.planner_pb2.ListGraphsResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteGraphRequest,
+        protos.v1.planner_pb2.DeleteGraphResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.ListDevicesRequest,
         protos.v1.planner_pb2.ListDevicesResponse,
     ],
@@ -832,6 +917,10 @@ PlannerServiceAsyncStub: typing_extensions.TypeAlias = PlannerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.ListInventoriesRequest,
         protos.v1.planner_pb2.ListInventoriesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteInventoryRequest,
+        protos.v1.planner_pb2.DeleteInventoryResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.CreatePlanRequest,
@@ -901,6 +990,10 @@ PlannerServiceAsyncStub: typing_extensions.TypeAlias = PlannerServiceStub[
         protos.v1.planner_pb2.StopDeploymentRequest,
         protos.v1.planner_pb2.Deployment,
     ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteDeploymentRequest,
+        protos.v1.planner_pb2.DeleteDeploymentResponse,
+    ],
 ]
 
 class PlannerServiceServicer(metaclass=abc.ABCMeta):
@@ -959,6 +1052,14 @@ class PlannerServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[protos.v1.planner_pb2.ListGraphsResponse, collections.abc.Awaitable[protos.v1.planner_pb2.ListGraphsResponse]]: ...
 
     @abc.abstractmethod
+    def DeleteGraph(
+        self,
+        request: protos.v1.planner_pb2.DeleteGraphRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.DeleteGraphResponse, collections.abc.Awaitable[protos.v1.planner_pb2.DeleteGraphResponse]]:
+        """Refused while a plan, a profile or a deployment, ended or not, is of it; the refusal names them."""
+
+    @abc.abstractmethod
     def ListDevices(
         self,
         request: protos.v1.planner_pb2.ListDevicesRequest,
@@ -986,6 +1087,14 @@ class PlannerServiceServicer(metaclass=abc.ABCMeta):
         request: protos.v1.planner_pb2.ListInventoriesRequest,
         context: _ServicerContext,
     ) -> typing.Union[protos.v1.planner_pb2.ListInventoriesResponse, collections.abc.Awaitable[protos.v1.planner_pb2.ListInventoriesResponse]]: ...
+
+    @abc.abstractmethod
+    def DeleteInventory(
+        self,
+        request: protos.v1.planner_pb2.DeleteInventoryRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.DeleteInventoryResponse, collections.abc.Awaitable[protos.v1.planner_pb2.DeleteInventoryResponse]]:
+        """Refused while a plan over it is there, or being made; the refusal names them."""
 
     @abc.abstractmethod
     def CreatePlan(
@@ -1117,6 +1226,14 @@ class PlannerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[protos.v1.planner_pb2.Deployment, collections.abc.Awaitable[protos.v1.planner_pb2.Deployment]]:
         """Finishes what is in flight, then lets go. Idempotent."""
+
+    @abc.abstractmethod
+    def DeleteDeployment(
+        self,
+        request: protos.v1.planner_pb2.DeleteDeploymentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.DeleteDeploymentResponse, collections.abc.Awaitable[protos.v1.planner_pb2.DeleteDeploymentResponse]]:
+        """Forgets one that has ended, with its events. Refused while it has not."""
 
 def add_PlannerServiceServicer_to_server(servicer: PlannerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""`deploy`, `stop`, and `deployment list`, `get`, `watch`, `trace` and `top`."""
+"""`deploy`, `stop`, and `deployment list`, `get`, `watch`, `trace`, `top` and `delete`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from planner.cli.documents import to_document
 from planner.cli.options import OutputOption, ServerOption, connect
-from planner.cli.output import OutputFormat, emit, say
+from planner.cli.output import OutputFormat, emit, emit_deleted, say
 from planner.cli.progress import event_text, rollout_bars
 from planner.cli.tables import deployment_table, deployments_table
 from planner.cli.timeline_tables import live_table, timeline_document, timeline_table
@@ -134,6 +134,16 @@ def watch_stages(
             for found in readings:
                 show(found, found.summary(since_seconds))
                 since_seconds = found.measured.read_at_seconds
+
+
+@app.command("delete")
+def delete_deployment(
+    deployment: DeploymentArgument, server: ServerOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Forget a deployment that has ended, with its events."""
+    with connect(server) as client:
+        deleted = client.delete_deployment(deployment)
+    emit_deleted(deleted, output)
 
 
 def _write(event: DeploymentEvent, output: OutputFormat) -> None:

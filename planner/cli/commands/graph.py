@@ -1,4 +1,4 @@
-"""`graph list`, `graph get` and `graph attach-weights`."""
+"""`graph list`, `get`, `attach-weights` and `delete`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import typer
 from planner.cli.commands.submit import attach_weights
 from planner.cli.graph_names import find_graph
 from planner.cli.options import OutputOption, ServerOption, connect
-from planner.cli.output import OutputFormat, emit
+from planner.cli.output import OutputFormat, emit, emit_deleted
 from planner.cli.tables import graphs_table
 
 app = typer.Typer(no_args_is_help=True, help="Graphs that the server holds.")
 app.command("attach-weights")(attach_weights)
+
+GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help="Graph id, a prefix of it, or its name.")]
 
 
 @app.command("list")
@@ -26,7 +28,7 @@ def list_graphs(server: ServerOption = None, output: OutputOption = OutputFormat
 
 @app.command("get")
 def get_graph(
-    graph: Annotated[str, typer.Argument(help="Graph id, a prefix of it, or its name.")],
+    graph: GraphArgument,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -34,3 +36,11 @@ def get_graph(
     with connect(server) as client:
         record = find_graph(client, graph)
     emit(record, output, lambda: graphs_table([record]))
+
+
+@app.command("delete")
+def delete_graph(graph: GraphArgument, server: ServerOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Delete a graph that no plan, profile or deployment is of."""
+    with connect(server) as client:
+        deleted = client.delete_graph(find_graph(client, graph).id)
+    emit_deleted(deleted, output)

@@ -1,4 +1,4 @@
-"""`inventory create`, `list` and `get`."""
+"""`inventory create`, `list`, `get` and `delete`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import typer
 from planner.cli.documents import inventory_document
 from planner.cli.inventory_file import read_inventory
 from planner.cli.options import OutputOption, ServerOption, connect
-from planner.cli.output import OutputFormat, emit
+from planner.cli.output import OutputFormat, emit, emit_deleted
 from planner.cli.tables import inventories_table, inventory_table
 from planner.client.records import InventoryRecord
 
 app = typer.Typer(no_args_is_help=True, help="Stored sets of devices and links to plan over.")
+
+InventoryArgument = Annotated[str, typer.Argument(metavar="INVENTORY", help="Inventory id, or a prefix of it.")]
 
 
 @app.command("create")
@@ -41,7 +43,7 @@ def list_inventories(server: ServerOption = None, output: OutputOption = OutputF
 
 @app.command("get")
 def get_inventory(
-    inventory: Annotated[str, typer.Argument(help="Inventory id, or a prefix of it.")],
+    inventory: InventoryArgument,
     as_file: Annotated[bool, typer.Option("--as-file", help="Only what `inventory create` reads.")] = False,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -50,6 +52,16 @@ def get_inventory(
     with connect(server) as client:
         record = client.get_inventory(inventory)
     emit(_document(record, as_file), _format(output, as_file), lambda: inventory_table(record))
+
+
+@app.command("delete")
+def delete_inventory(
+    inventory: InventoryArgument, server: ServerOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Delete an inventory that no plan is over."""
+    with connect(server) as client:
+        deleted = client.delete_inventory(inventory)
+    emit_deleted(deleted, output)
 
 
 def _document(record: InventoryRecord, as_file: bool) -> object:

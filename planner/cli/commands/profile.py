@@ -9,7 +9,7 @@ import typer
 
 from planner.cli.graph_names import find_graph
 from planner.cli.options import OutputOption, ServerOption, connect
-from planner.cli.output import OutputFormat, emit
+from planner.cli.output import OutputFormat, emit, emit_deleted
 from planner.cli.plan_options import symbol_values
 from planner.cli.profile_tables import profile_table, profiles_table
 from planner.cli.progress import profile_bars
@@ -120,5 +120,5 @@ def delete_profile(
 ) -> None:
     """Delete measured times; plans that were made with them stay."""
     with connect(server) as client:
-        client.delete_profile(profile)
-    emit({"id": profile, "deleted": True}, output, lambda: f"{profile} deleted")
+        deleted = client.delete_profile(profile)
+    emit_deleted(deleted, output)

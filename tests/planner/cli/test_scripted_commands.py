@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from planner.cli import exit_codes
+from planner.errors import Conflict
 from planner.wire.graph import graph_to_bytes
 from protos.v1 import inventory_pb2, planner_pb2
 from tests.planner.cli.conftest import RunCli
@@ -171,7 +172,7 @@ def test_profiles_are_listed_and_deleted(scripted_cli: Scripted) -> None:
     script, cli = scripted_cli
     script.on("ListGraphs", planner_pb2.ListGraphsResponse(graphs=[graph(GRAPH, "chain")]))
     script.on("ListProfiles", planner_pb2.ListProfilesResponse(profiles=[profile("p1")]))
-    script.on("DeleteProfile", planner_pb2.DeleteProfileResponse())
+    script.on("DeleteProfile", planner_pb2.DeleteProfileResponse(id="p1"))
     assert [one["id"] for one in cli("profile", "list", "-o", "json").document()] == ["p1"]
     cli("profile", "list", "--graph", "chain", "--kind", "cpu")
     assert [(one.graph_id, one.device_kind) for one in script.requests("ListProfiles")] == [("", ""), (GRAPH, "cpu")]
@@ -309,3 +310,18 @@ def test_a_graph_that_cannot_be_deployed_is_submitted_and_says_so(scripted_cli: 
     assert "It can be planned, but not deployed: it has no weights" in finished.stderr
     assert script.requests("CreateGraph")[0].name == "four"
     assert len(script.requests("CreateGraph")[0].weights.files) == 1
+
+
+def test_deletions_say_what_is_gone(scripted_cli: Scripted) -> None:
+    script, cli = scripted_cli
+    script.on("ListGraphs", planner_pb2.ListGraphsResponse(graphs=[graph(GRAPH, "chain")]))
+    script.on("DeleteGraph", planner_pb2.DeleteGraphResponse(id=GRAPH))
+    script.on("DeleteInventory", planner_pb2.DeleteInventoryResponse(id="inv-1"))
+    script.on("DeleteDeployment", planner_pb2.DeleteDeploymentResponse(id="dep-1"))
+    assert cli("graph", "delete", "chain").stdout == f"{GRAPH} deleted\n"
+    assert cli("inventory", "delete", "inv-1", "-o", "json").document() == {"id": "inv-1", "deleted": True}
+    assert cli("deployment", "delete", "dep-1", "-o", "json").document() == {"id": "dep-1", "deleted": True}
+    assert script.requests("DeleteGraph")[0].graph_id == GRAPH
+    script.on("DeleteGraph", Conflict("graph ab is needed by plan plan-1"))
+    refusal = cli("graph", "delete", "chain")
+    assert (refusal.status, "needed by plan plan-1" in refusal.stderr) == (exit_codes.CONFLICT, True)

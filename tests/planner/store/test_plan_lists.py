@@ -115,7 +115,7 @@ async def test_a_plan_is_kept_while_a_deployment_of_it_has_not_ended(database: D
             await append(database, "dep-1", event(state))
             with pytest.raises(Conflict, match="dep-1") as caught:
                 await delete(database)
-            assert caught.value.metadata == {"deployment_id": "dep-1"}
+            assert caught.value.metadata == {"deployment": "dep-1"}
     await append(database, "dep-1", event(DeploymentState.FAILED))
     await delete(database)
     assert await listed(database) == []

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from planner.cli.commands.plan.group import PlanArgument, app
 from planner.cli.graph_names import find_graph
 from planner.cli.options import OutputOption, ServerOption, connect
-from planner.cli.output import OutputFormat, emit, say
+from planner.cli.output import OutputFormat, emit, emit_deleted
 from planner.cli.plan_options import ModeName
 from planner.cli.tables import plan_table, plans_table
 
@@ -42,8 +41,5 @@ def list_plans(
 def delete_plan(plan: PlanArgument, server: ServerOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """Delete a plan that no deployment needs any more."""
     with connect(server) as client:
-        client.delete_plan(plan)
-    if output is OutputFormat.TABLE:
-        say(f"deleted {plan}")
-    else:
-        emit({"id": plan, "deleted": True}, output, Text)
+        deleted = client.delete_plan(plan)
+    emit_deleted(deleted, output)
