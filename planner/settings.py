@@ -44,6 +44,9 @@ class Settings(BaseSettings):
     keep_days: float = Field(
         30.0, gt=0, description="how long request ids, plans' failures and daemons that are gone are remembered"
     )
+    blob_grace_hours: float = Field(
+        24.0, gt=0, description="how long a blob is kept that belongs to no graph and that nobody asks for"
+    )
     stop_grace_seconds: float = Field(5.0, ge=0, description="how long calls may go on after SIGTERM")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["console", "json"] = Field("console", description="for people or for machines")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from planner.api.blob_collection import BlobCollection
 from planner.api.threads import in_thread
 from planner.api.upload_locks import UploadLocks
 from planner.errors import InvalidArgument, Unavailable
@@ -20,6 +21,7 @@ LEAST_BYTES_PER_SECOND = 1024
 
 class BlobCalls:
     _blobs: BlobStore
+    _collection: BlobCollection
     _upload_locks: UploadLocks
 
     async def GetUpload(self, request: planner_pb2.GetUploadRequest, _: Any) -> planner_pb2.Upload:
@@ -44,6 +46,15 @@ class BlobCalls:
         while chunk := await in_thread(next, chunks, b""):
             yield planner_pb2.ReadBlobResponse(chunk=chunk)
 
+    async def CollectBlobs(self, request: planner_pb2.CollectBlobsRequest, _: Any) -> planner_pb2.CollectBlobsResponse:
+        collected = await self._collection.run(dry_run=request.dry_run)
+        return planner_pb2.CollectBlobsResponse(
+            num_blobs=collected.num_blobs,
+            size_bytes=collected.size_bytes,
+            num_referenced=collected.num_referenced,
+            num_young=collected.num_young,
+        )
+
     async def _is_sound(self, upload: planner_pb2.Upload, announced_bytes: int) -> bool:
         """A blob of another size than the client knows was damaged, or the client is wrong: its digest tells."""
         if upload.committed_bytes == announced_bytes:
@@ -53,6 +64,8 @@ class BlobCalls:
     async def _upload(self, sha256: bytes) -> planner_pb2.Upload:
         size = await in_thread(self._blobs.size_bytes, sha256)
         if size is not None:
+            # Whoever asks is about to refer to it.
+            await in_thread(self._blobs.renew, sha256)
             return planner_pb2.Upload(sha256=sha256, committed_bytes=size, complete=True)
         committed = await in_thread(self._blobs.committed_bytes, sha256)
         return planner_pb2.Upload(sha256=sha256, committed_bytes=committed)

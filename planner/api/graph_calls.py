@@ -15,6 +15,7 @@ from planner.api.threads import in_thread
 from planner.errors import InvalidArgument, NotFound
 from planner.graph.ir import WeightFile
 from planner.settings import Settings
+from planner.store.blob_references import lock_references
 from planner.store.blobs import BlobStore
 from planner.store.database import Database
 from planner.store.graphs import GraphRecord, add_graph, attach_weights, delete_graph, get_graph, list_graphs
@@ -54,6 +55,7 @@ class GraphCalls:
         )
 
         async def create(session: AsyncSession) -> str:
+            await self._keep_blobs(session, record.sha256, *(file.sha256 for file in weights))
             await add_graph(session, record)
             return record.id
 
@@ -68,6 +70,7 @@ class GraphCalls:
             record = await get_graph(session, request.graph_id)
         facts = await self._examine(record.sha256, weights)
         async with self._database.session() as session:
+            await self._keep_blobs(session, *(file.sha256 for file in weights))
             await attach_weights(session, record.id, weights, facts.not_deployable_reason)
         return await self._graph(record.id)
 
@@ -90,6 +93,13 @@ class GraphCalls:
     async def _graph(self, graph_id: str) -> planner_pb2.GraphRecord:
         async with self._database.reading() as session:
             return graph_record_to_proto(await get_graph(session, graph_id))
+
+    async def _keep_blobs(self, session: AsyncSession, *names: bytes) -> None:
+        """None of them is collected before the transaction ends. Raises NotFound where one was."""
+        await lock_references(session)
+        for sha256 in names:
+            if await in_thread(self._blobs.size_bytes, sha256) is None:
+                raise NotFound(f"blob {sha256.hex()} was collected meanwhile; submit again", sha256=sha256.hex())
 
     async def _examine(self, sha256: bytes, weights: tuple[WeightFile, ...]) -> GraphFacts:
         if await in_thread(self._blobs.size_bytes, sha256) is None:

@@ -60,6 +60,7 @@ RULES: Mapping[str, Rule] = {
     f"/{PLANNER}/GetUpload": _reads(),
     f"/{PLANNER}/UploadBlob": Rule(needs=Scope.SUBMIT, audited=True),
     f"/{PLANNER}/ReadBlob": Rule(needs=Caller.READER_OR_DAEMON),
+    f"/{PLANNER}/CollectBlobs": Rule(needs=Scope.OPERATE, audited=True),
     f"/{PLANNER}/CreateGraph": _creates(Scope.SUBMIT, "graph"),
     f"/{PLANNER}/AttachWeights": _changes(Scope.SUBMIT, "graph", "graph_id"),
     f"/{PLANNER}/GetGraph": _reads(),

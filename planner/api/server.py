@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import io
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -19,6 +20,7 @@ from access.files import WatchedCredentials, tls_files
 from access.listening import check_listening
 from planner.api.access_service import AccessService
 from planner.api.audit_trail import AuditTrail
+from planner.api.blob_collection import BlobCollection
 from planner.api.computing import Computing
 from planner.api.gate import GateInterceptor
 from planner.api.housekeeping import Housekeeping
@@ -38,6 +40,7 @@ from planner.store.secrets import planner_secret
 from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
 
 NUM_CHECKS = 2
+DATABASE_ID_DIGITS = 16
 SERVICES = (
     planner_pb2.DESCRIPTOR.services_by_name["PlannerService"].full_name,
     planner_pb2.DESCRIPTOR.services_by_name["DaemonRegistryService"].full_name,
@@ -132,14 +135,16 @@ async def _add_services(
     runner = PlanRunner(database, Computing(settings.plan_workers, settings.plan_memory_bytes), settings)
     resources.push_async_callback(runner.close)
     await runner.start()
-    housekeeping = Housekeeping(database, settings.keep_days)
+    blobs.use_for(hashlib.sha256(b"blobs of " + secret).hexdigest()[:DATABASE_ID_DIGITS])
+    collection = BlobCollection(database, blobs, timedelta(hours=settings.blob_grace_hours))
+    housekeeping = Housekeeping(database, settings.keep_days, collection)
     resources.push_async_callback(housekeeping.close)
     housekeeping.start()
     dispatcher = Dispatcher(database, blobs, settings, credentials=credentials, planner_secret=secret)
     resources.push_async_callback(dispatcher.close)
     dispatcher.start()
     checks = Computing(NUM_CHECKS, settings.plan_memory_bytes)
-    service = PlannerService(settings, database, blobs, checks, runner, dispatcher, credentials)
+    service = PlannerService(settings, database, blobs, checks, runner, dispatcher, collection, credentials)
     planner_pb2_grpc.add_PlannerServiceServicer_to_server(service, server)
     planner_pb2_grpc.add_DaemonRegistryServiceServicer_to_server(DaemonRegistryService(dispatcher), server)
     access_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(database, secret), server)

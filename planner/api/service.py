@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from access.files import WatchedCredentials
 from planner.api.blob_calls import BlobCalls
+from planner.api.blob_collection import BlobCollection
 from planner.api.computing import Computing
 from planner.api.deployment_calls import DeploymentCalls
 from planner.api.graph_calls import GraphCalls
@@ -38,6 +39,7 @@ class PlannerService(
         checks: Computing,
         runner: PlanRunner,
         dispatcher: Dispatcher,
+        collection: BlobCollection,
         credentials: WatchedCredentials | None = None,
     ) -> None:
         self._settings = settings
@@ -46,5 +48,6 @@ class PlannerService(
         self._checks = checks
         self._runner = runner
         self._dispatcher = dispatcher
+        self._collection = collection
         self._credentials = credentials
         self._upload_locks = UploadLocks()

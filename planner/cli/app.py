@@ -37,6 +37,7 @@ COMMANDS = {
         "settings:config",
         "List the PLANNER_* settings: what holds, where it differs from the default, what it means.",
     ),
+    "gc": ("gc:gc", "Free the bytes of deleted graphs and of submissions that were given up."),
     "certs": ("certs:app", "Certificates for mutual TLS, from an authority of your own."),
     "tokens": ("tokens:app", "Bearer tokens: who may submit, deploy, operate or administer."),
     "audit": ("audit:app", "Who did what, when, from where, and what came of it."),

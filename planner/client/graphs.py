@@ -10,13 +10,16 @@ from planner.client.connection import Connection
 from planner.client.export import ExportedCheckpoint, ExportedModel, read_exported
 from planner.client.export.exported_model import DEFAULT_MAX_FILE_BYTES
 from planner.client.messages import graph_record_from_proto
-from planner.client.records import GraphRecord
+from planner.client.records import CollectedBlobs, GraphRecord
 from planner.client.request_ids import new_request_id
 from planner.client.uploads import Blob, OnProgress, blob_of_bytes, blob_of_file, upload_blob
 from planner.client.weight_layout import weight_blobs
 from planner.graph.ir import Graph
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
 from protos.v1 import graph_pb2, planner_pb2
+
+# A bucket is asked about one blob after the other.
+COLLECT_SECONDS = 3600.0
 
 
 class GraphCalls:
@@ -76,6 +79,21 @@ class GraphCalls:
         request = planner_pb2.ReadBlobRequest(sha256=sha256)
         for response in self._connection.stream(self._connection.stub.ReadBlob, request):
             yield response.chunk
+
+    def collect_blobs(self, *, dry_run: bool = False) -> CollectedBlobs:
+        """Frees the bytes of deleted graphs and of submissions that were given up; with `dry_run` only counts them.
+
+        What was uploaded or asked for within the server's grace period stays.
+        """
+        request = planner_pb2.CollectBlobsRequest(dry_run=dry_run)
+        stub = self._connection.stub
+        found = self._connection.call(stub.CollectBlobs, request, timeout_seconds=COLLECT_SECONDS)
+        return CollectedBlobs(
+            num_blobs=found.num_blobs,
+            size_bytes=found.size_bytes,
+            num_referenced=found.num_referenced,
+            num_young=found.num_young,
+        )
 
     def _submit(
         self, graph: Graph, weights: Iterable[Blob], name: str | None, on_progress: OnProgress | None

@@ -33,6 +33,16 @@ class GraphRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CollectedBlobs:
+    """What a collection deleted, or would delete; `num_young` belong to no graph and are kept for the grace period."""
+
+    num_blobs: int
+    size_bytes: int
+    num_referenced: int
+    num_young: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
     """A bearer token, without the token itself."""
 

@@ -17,6 +17,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import fsspec
@@ -28,6 +29,7 @@ from planner.redaction import without_secrets
 CHUNK_BYTES = 1 << 20
 DEFAULT_MAX_BYTES = 256 << 30
 DAMAGED = "damaged"
+DATABASES = "databases"
 _NAME = re.compile(r"[0-9a-f]{64}")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -85,7 +87,7 @@ class BlobStore:
     def put(self, content: bytes) -> bytes:
         """Stores whole bytes and returns their sha256; in the place of a damaged blob too."""
         sha256 = hashlib.sha256(content).digest()
-        if self.size_bytes(sha256) is not None and self.is_whole(sha256):
+        if self.size_bytes(sha256) is not None and self.is_whole(sha256) and self.renew(sha256):
             return sha256
         waiting = self._staging / f"{sha256.hex()}.{uuid.uuid4().hex}"
         try:
@@ -142,13 +144,66 @@ class BlobStore:
             return False
         return True
 
+    def names(self) -> tuple[bytes, ...]:
+        """The sha256 of every complete blob, in order."""
+        self._files.invalidate_cache()
+        paths = self._files.find(self._root) if self._files.exists(self._root) else ()
+        # What another planner deletes meanwhile is not remembered either.
+        self._files.invalidate_cache()
+        parts = (path.removeprefix(self._root).strip("/").rpartition("/") for path in paths)
+        return tuple(
+            sorted(bytes.fromhex(name) for folder, _, name in parts if _NAME.fullmatch(name) and folder == name[:2])
+        )
+
     def scrub(self) -> Iterator[tuple[bytes, bool]]:
         """Each blob's sha256 and whether it is whole, by name; the damaged ones are put away on the way."""
-        for path in sorted(self._files.find(self._root)) if self._files.exists(self._root) else ():
-            folder, _, name = path.removeprefix(self._root).strip("/").rpartition("/")
-            if _NAME.fullmatch(name) and folder == name[:2]:
-                sha256 = bytes.fromhex(name)
-                yield sha256, self.is_whole(sha256)
+        for sha256 in self.names():
+            yield sha256, self.is_whole(sha256)
+
+    def used_at(self, sha256: bytes) -> datetime | None:
+        """When it was written or last renewed; None unless it is complete."""
+        try:
+            moment: datetime = self._files.modified(self._path(sha256))
+        except FileNotFoundError:
+            return None
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+    def renew(self, sha256: bytes) -> bool:
+        """Makes a complete blob as young as a new one. False where that takes writing it anew, as in a bucket."""
+        if not isinstance(self._files, LocalFileSystem):
+            return False
+        with suppress(FileNotFoundError):
+            os.utime(self._path(sha256))
+        return True
+
+    def delete(self, sha256: bytes) -> None:
+        with suppress(FileNotFoundError):
+            self._files.rm_file(self._path(sha256))
+
+    def drop_partial(self, before: datetime) -> int:
+        """Drops what arrived of blobs and was not gone on with since that moment; the bytes that it had."""
+        size_bytes = 0
+        for path in self._staging.iterdir():
+            with suppress(FileNotFoundError):
+                facts = path.stat()
+                if _NAME.fullmatch(path.name.partition(".")[0]) and facts.st_mtime < before.timestamp():
+                    path.unlink()
+                    size_bytes += facts.st_size
+        return size_bytes
+
+    def use_for(self, database_id: str) -> None:
+        """Writes down that this database refers to the blobs: no other may collect them."""
+        with _space_errors():
+            folder = f"{self._root}/{DATABASES}"
+            self._files.makedirs(folder, exist_ok=True)
+            self._files.pipe_file(f"{folder}/{database_id}", b"")
+
+    def databases(self) -> tuple[str, ...]:
+        """Those that were written down, in order."""
+        folder = f"{self._root}/{DATABASES}"
+        self._files.invalidate_cache()
+        paths = self._files.find(folder) if self._files.exists(folder) else ()
+        return tuple(sorted(path.rpartition("/")[2] for path in paths))
 
     def _put_away(self, sha256: bytes) -> None:
         """Out of the readers' way, and kept for whoever wants to know what became of it."""

@@ -251,6 +251,49 @@ class ReadBlobResponse(google.protobuf.message.Message):
 Global___ReadBlobResponse: typing_extensions.TypeAlias = ReadBlobResponse
 
 @typing.final
+class CollectBlobsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: builtins.int
+    dry_run: builtins.bool
+    """Deletes nothing."""
+    def __init__(
+        self,
+        *,
+        dry_run: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dry_run", b"dry_run"]) -> None: ...
+
+Global___CollectBlobsRequest: typing_extensions.TypeAlias = CollectBlobsRequest
+
+@typing.final
+class CollectBlobsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUM_BLOBS_FIELD_NUMBER: builtins.int
+    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    NUM_REFERENCED_FIELD_NUMBER: builtins.int
+    NUM_YOUNG_FIELD_NUMBER: builtins.int
+    num_blobs: builtins.int
+    """Deleted, or with dry_run to be deleted."""
+    size_bytes: builtins.int
+    """Theirs, and of uploads that were given up."""
+    num_referenced: builtins.int
+    num_young: builtins.int
+    """Of no graph, and too young."""
+    def __init__(
+        self,
+        *,
+        num_blobs: builtins.int = ...,
+        size_bytes: builtins.int = ...,
+        num_referenced: builtins.int = ...,
+        num_young: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["num_blobs", b"num_blobs", "num_referenced", b"num_referenced", "num_young", b"num_young", "size_bytes", b"size_bytes"]) -> None: ...
+
+Global___CollectBlobsResponse: typing_extensions.TypeAlias = CollectBlobsResponse
+
+@typing.final
 class CreateGraphRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

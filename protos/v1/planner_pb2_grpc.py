@@ -50,6 +50,11 @@ class PlannerServiceStub(object):
                 request_serializer=protos_dot_v1_dot_planner__pb2.ReadBlobRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_planner__pb2.ReadBlobResponse.FromString,
                 _registered_method=True)
+        self.CollectBlobs = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/CollectBlobs',
+                request_serializer=protos_dot_v1_dot_planner__pb2.CollectBlobsRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.CollectBlobsResponse.FromString,
+                _registered_method=True)
         self.CreateGraph = channel.unary_unary(
                 '/partition_planner.v1.PlannerService/CreateGraph',
                 request_serializer=protos_dot_v1_dot_planner__pb2.CreateGraphRequest.SerializeToString,
@@ -211,6 +216,14 @@ class PlannerServiceServicer(object):
 
     def ReadBlob(self, request, context):
         """Reads a range of a complete blob, in chunks of at most 1 MiB.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CollectBlobs(self, request, context):
+        """Deletes blobs that belong to no graph and that nobody uploaded or asked for within the server's grace period; it does
+        so by itself every hour. A blob that belongs to a graph always stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -418,6 +431,11 @@ def add_PlannerServiceServicer_to_server(servicer, server):
                     servicer.ReadBlob,
                     request_deserializer=protos_dot_v1_dot_planner__pb2.ReadBlobRequest.FromString,
                     response_serializer=protos_dot_v1_dot_planner__pb2.ReadBlobResponse.SerializeToString,
+            ),
+            'CollectBlobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.CollectBlobs,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.CollectBlobsRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.CollectBlobsResponse.SerializeToString,
             ),
             'CreateGraph': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateGraph,
@@ -641,6 +659,33 @@ class PlannerService(object):
             '/partition_planner.v1.PlannerService/ReadBlob',
             protos_dot_v1_dot_planner__pb2.ReadBlobRequest.SerializeToString,
             protos_dot_v1_dot_planner__pb2.ReadBlobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CollectBlobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/CollectBlobs',
+            protos_dot_v1_dot_planner__pb2.CollectBlobsRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.CollectBlobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

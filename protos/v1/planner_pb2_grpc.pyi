@@ -81,6 +81,22 @@ _PlannerServiceReadBlobType = typing_extensions.TypeVar(
     ],
 )
 
+_PlannerServiceCollectBlobsType = typing_extensions.TypeVar(
+    '_PlannerServiceCollectBlobsType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.CollectBlobsRequest,
+        protos.v1.planner_pb2.CollectBlobsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.CollectBlobsRequest,
+        protos.v1.planner_pb2.CollectBlobsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.CollectBlobsRequest,
+        protos.v1.planner_pb2.CollectBlobsResponse,
+    ],
+)
+
 _PlannerServiceCreateGraphType = typing_extensions.TypeVar(
     '_PlannerServiceCreateGraphType',
     grpc.UnaryUnaryMultiCallable[
@@ -529,7 +545,7 @@ _PlannerServiceDeleteDeploymentType = typing_extensions.TypeVar(
     ],
 )
 
-class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceDeleteGraphType, _PlannerServiceListDevicesType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceDeleteInventoryType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceProfileGraphType, _PlannerServiceImportTimesType, _PlannerServiceGetProfileType, _PlannerServiceListProfilesType, _PlannerServiceDeleteProfileType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType, _PlannerServiceDeleteDeploymentType]):
+class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCollectBlobsType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceDeleteGraphType, _PlannerServiceListDevicesType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceDeleteInventoryType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceProfileGraphType, _PlannerServiceImportTimesType, _PlannerServiceGetProfileType, _PlannerServiceListProfilesType, _PlannerServiceDeleteProfileType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType, _PlannerServiceDeleteDeploymentType]):
     @typing.overload
     def __init__(self: PlannerServiceStub[
         grpc.UnaryUnaryMultiCallable[
@@ -543,6 +559,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
         grpc.UnaryStreamMultiCallable[
             protos.v1.planner_pb2.ReadBlobRequest,
             protos.v1.planner_pb2.ReadBlobResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.CollectBlobsRequest,
+            protos.v1.planner_pb2.CollectBlobsResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.CreateGraphRequest,
@@ -673,6 +693,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
             protos.v1.planner_pb2.ReadBlobResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.CollectBlobsRequest,
+            protos.v1.planner_pb2.CollectBlobsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.CreateGraphRequest,
             protos.v1.planner_pb2.GraphRecord,
         ],
@@ -795,6 +819,11 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
     ReadBlob: _PlannerServiceReadBlobType
     """Reads a range of a complete blob, in chunks of at most 1 MiB."""
 
+    CollectBlobs: _PlannerServiceCollectBlobsType
+    """Deletes blobs that belong to no graph and that nobody uploaded or asked for within the server's grace period; it does
+    so by itself every hour. A blob that belongs to a graph always stays.
+    """
+
     CreateGraph: _PlannerServiceCreateGraphType
     """Makes an uploaded blob known as a graph, after checking every bound and reference in it."""
 
@@ -881,6 +910,10 @@ PlannerServiceAsyncStub: typing_extensions.TypeAlias = PlannerServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         protos.v1.planner_pb2.ReadBlobRequest,
         protos.v1.planner_pb2.ReadBlobResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.CollectBlobsRequest,
+        protos.v1.planner_pb2.CollectBlobsResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.CreateGraphRequest,
@@ -1020,6 +1053,16 @@ class PlannerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[protos.v1.planner_pb2.ReadBlobResponse], collections.abc.AsyncIterator[protos.v1.planner_pb2.ReadBlobResponse]]:
         """Reads a range of a complete blob, in chunks of at most 1 MiB."""
+
+    @abc.abstractmethod
+    def CollectBlobs(
+        self,
+        request: protos.v1.planner_pb2.CollectBlobsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.CollectBlobsResponse, collections.abc.Awaitable[protos.v1.planner_pb2.CollectBlobsResponse]]:
+        """Deletes blobs that belong to no graph and that nobody uploaded or asked for within the server's grace period; it does
+        so by itself every hour. A blob that belongs to a graph always stays.
+        """
 
     @abc.abstractmethod
     def CreateGraph(

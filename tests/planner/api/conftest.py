@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from planner.api.blob_collection import BlobCollection
 from planner.api.computing import Computing
 from planner.api.plan_runner import PlanRunner
 from planner.api.service import PlannerService
@@ -28,7 +30,10 @@ class Planner:
     dispatcher: Dispatcher
 
     def service(self, runner: PlanRunner) -> PlannerService:
-        return PlannerService(self.settings, self.database, self.blobs, Computing(1), runner, self.dispatcher)
+        collection = BlobCollection(self.database, self.blobs, timedelta(hours=self.settings.blob_grace_hours))
+        return PlannerService(
+            self.settings, self.database, self.blobs, Computing(1), runner, self.dispatcher, collection
+        )
 
 
 @pytest.fixture

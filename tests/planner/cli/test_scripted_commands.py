@@ -325,3 +325,13 @@ def test_deletions_say_what_is_gone(scripted_cli: Scripted) -> None:
     script.on("DeleteGraph", Conflict("graph ab is needed by plan plan-1"))
     refusal = cli("graph", "delete", "chain")
     assert (refusal.status, "needed by plan plan-1" in refusal.stderr) == (exit_codes.CONFLICT, True)
+
+
+def test_collecting_blobs_says_what_was_freed_and_what_was_kept(scripted_cli: Scripted) -> None:
+    script, cli = scripted_cli
+    answer = planner_pb2.CollectBlobsResponse(num_blobs=1, size_bytes=2048, num_referenced=3, num_young=4)
+    script.on("CollectBlobs", answer)
+    assert cli("gc").stdout == "1 blob freed, 2 KiB; kept: 3 of graphs, 4 used lately\n"
+    script.on("CollectBlobs", planner_pb2.CollectBlobsResponse())
+    assert cli("gc", "--dry-run").stdout == "0 blobs would be freed, 0 B; kept: 0 of graphs, 0 used lately\n"
+    assert [asked.dry_run for asked in script.requests("CollectBlobs")] == [False, True]

@@ -8,6 +8,7 @@ import os
 import stat
 import tempfile
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -271,3 +272,21 @@ def test_any_range(tmp_path_factory: pytest.TempPathFactory, content: bytes, off
     else:
         with pytest.raises(InvalidArgument):
             blobs.read_range(digest, offset, length)
+
+
+def test_blobs_are_named_aged_and_deleted(blobs: BlobStore) -> None:
+    assert blobs.names() == ()
+    first, second = blobs.put(b"first"), blobs.put(b"second")
+    blobs.use_for("database")
+    assert blobs.names() == tuple(sorted((first, second)))
+    written_at = blobs.used_at(first)
+    assert written_at is not None
+    assert abs((datetime.now(UTC) - written_at).total_seconds()) < 3600
+    blobs.renew(first)
+    assert blobs.used_at(first) >= written_at
+    for _ in range(2):
+        blobs.delete(first)
+        assert blobs.used_at(first) is None
+    assert blobs.names() == (second,)
+    assert blobs.put(b"second") == second
+    assert (blobs.databases(), blobs.read(second)) == (("database",), b"second")

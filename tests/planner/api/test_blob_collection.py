@@ -1,0 +1,157 @@
+"""Which blobs are collected and which never are, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from planner.api.blob_calls import BlobCalls
+from planner.api.blob_collection import BlobCollection, Collected
+from planner.api.computing import Computing
+from planner.api.graph_calls import GraphCalls
+from planner.api.housekeeping import Housekeeping
+from planner.errors import Conflict, NotFound
+from planner.graph.ir import WeightFile
+from planner.settings import Settings
+from planner.store.blob_references import lock_references
+from planner.store.graphs import add_graph, delete_graph
+from planner.wire.graph import graph_to_bytes
+from protos.v1 import planner_pb2
+from tests.contract.databases import KINDS
+from tests.contract.graphs import relu_chain
+from tests.planner.api.conftest import Planner, open_planner
+from tests.planner.store.records import graph
+from tests.stage_daemon.waiting import wait_for_async
+
+pytestmark = pytest.mark.services
+HOUR = timedelta(hours=1)
+
+
+@pytest_asyncio.fixture(params=KINDS)
+async def planner(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> AsyncIterator[Planner]:
+    async with open_planner(request.param, settings, tmp_path) as planner:
+        yield planner
+
+
+def collection(planner: Planner) -> BlobCollection:
+    return BlobCollection(planner.database, planner.blobs, HOUR)
+
+
+def make_old(planner: Planner, sha256: bytes) -> bytes:
+    long_ago = (datetime.now(UTC) - 2 * HOUR).timestamp()
+    name = sha256.hex()
+    os.utime(Path(planner.settings.blobs.removeprefix("file://")) / name[:2] / name, (long_ago, long_ago))
+    return sha256
+
+
+def old(planner: Planner, content: bytes) -> bytes:
+    return make_old(planner, planner.blobs.put(content))
+
+
+async def add(planner: Planner, sha256: bytes, *weights: bytes) -> None:
+    files = tuple(WeightFile(sha256=weight, size_bytes=1) for weight in weights)
+    async with planner.database.session() as session:
+        await add_graph(session, graph(sha256.hex(), weights=files))
+
+
+async def test_what_belongs_to_no_graph_goes_once_nobody_asked_for_it_for_a_while(planner: Planner) -> None:
+    of_graph, weights, forgotten = (old(planner, content) for content in (b"graph", b"weights", b"forgotten"))
+    young = planner.blobs.put(b"young")
+    await add(planner, of_graph, weights)
+    found = Collected(num_blobs=1, size_bytes=len(b"forgotten"), num_referenced=2, num_young=1)
+    assert await collection(planner).run(dry_run=True) == found
+    assert forgotten in planner.blobs.names()
+    assert await collection(planner).run() == found
+    assert planner.blobs.names() == tuple(sorted((of_graph, weights, young)))
+    async with planner.database.session() as session:
+        await delete_graph(session, of_graph.hex())
+    assert (await collection(planner).run()).num_blobs == 2
+    assert planner.blobs.names() == (young,)
+
+
+@pytest.mark.parametrize("ask", [lambda planner: planner.blobs.put(b"blob"), None], ids=["written", "uploaded"])
+async def test_who_is_about_to_refer_to_a_blob_finds_it_there(planner: Planner, ask: Callable[[Planner], Any]) -> None:
+    blob = old(planner, b"blob")
+    if ask is None:
+        calls = BlobCalls()
+        calls._blobs = planner.blobs
+        assert (await calls.GetUpload(planner_pb2.GetUploadRequest(sha256=blob), None)).complete
+    else:
+        ask(planner)
+    assert await collection(planner).run() == Collected(num_young=1)
+
+
+async def test_uploads_that_were_given_up_are_dropped(planner: Planner) -> None:
+    staging = planner.settings.staging_dir
+    partial, lock = staging / f"{b'x'.hex() * 32}.partial", staging / "lock"
+    for path in (partial, lock):
+        path.write_bytes(b"begun")
+    assert await collection(planner).run() == Collected()
+    for path in (partial, lock):
+        os.utime(path, (0, 0))
+    assert await collection(planner).run() == Collected(size_bytes=5)
+    assert [path.name for path in staging.iterdir()] == ["lock"]
+
+
+async def test_a_reference_that_is_being_added_is_waited_for(planner: Planner) -> None:
+    blob = old(planner, b"graph")
+    async with planner.database.session() as session:
+        await lock_references(session)
+        await add_graph(session, graph(blob.hex()))
+        collecting = asyncio.create_task(collection(planner).run())
+        await asyncio.wait({collecting}, timeout=0.2)
+        assert not collecting.done()
+    assert await collecting == Collected(num_young=1)
+    assert planner.blobs.names() == (blob,)
+
+
+class CollectsMeanwhile(Computing):
+    """After a graph was examined, and before it is written down."""
+
+    def __init__(self, planner: Planner) -> None:
+        super().__init__(1)
+        self._planner = planner
+
+    async def run(self, *arguments: Any) -> Any:
+        facts = await super().run(*arguments)
+        for sha256 in self._planner.blobs.names():
+            make_old(self._planner, sha256)
+        await collection(self._planner).run()
+        return facts
+
+
+async def test_a_graph_whose_blob_was_collected_meanwhile_is_refused(planner: Planner) -> None:
+    calls = GraphCalls()
+    calls._settings, calls._database, calls._blobs = planner.settings, planner.database, planner.blobs
+    calls._checks = CollectsMeanwhile(planner)
+    sha256 = planner.blobs.put(graph_to_bytes(relu_chain(1)))
+    with pytest.raises(NotFound, match="collected meanwhile; submit again"):
+        await calls.CreateGraph(planner_pb2.CreateGraphRequest(sha256=sha256), None)
+
+
+async def test_blobs_that_two_databases_use_are_not_collected(planner: Planner) -> None:
+    blob = old(planner, b"another's graph")
+    for database_id in ("mine", "mine", "theirs"):
+        planner.blobs.use_for(database_id)
+    with pytest.raises(Conflict, match=r"2 databases use these blobs.*: mine, theirs"):
+        await collection(planner).run()
+    assert planner.blobs.names() == (blob,)
+
+
+async def test_housekeeping_collects(planner: Planner) -> None:
+    old(planner, b"forgotten")
+    housekeeping = Housekeeping(planner.database, 30.0, collection(planner))
+    housekeeping.start()
+
+    async def is_collected() -> bool:
+        return not planner.blobs.names()
+
+    await wait_for_async(is_collected, "the blob to be collected")
+    await housekeeping.close()
