@@ -8,6 +8,7 @@ from typing import Any
 from access.peers import peer_of
 from access.tickets import deployment_secret, issue_ticket
 from planner.api.identity import new_id
+from planner.api.pages import page_of
 from planner.api.principals import new_token
 from planner.api.rules import Scope
 from planner.dispatch.messages import timestamp
@@ -15,7 +16,6 @@ from planner.errors import InvalidArgument
 from planner.store.audit import list_audit
 from planner.store.database import Database
 from planner.store.deployments import get_deployment
-from planner.store.paging import parse_page
 from planner.store.tokens import Token, add_token, list_tokens, revoke_token
 from protos.v1 import access_pb2, access_pb2_grpc
 
@@ -62,9 +62,9 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
         return access_pb2.CreateTokenResponse(token=secret, record=_token_to_proto(token))
 
     async def ListTokens(self, request: access_pb2.ListTokensRequest, _: Any) -> access_pb2.ListTokensResponse:
-        page = parse_page("tokens", request.page_size, request.page_token)
+        page = page_of(request, "token", holder=request.holder)
         async with self._database.reading() as session:
-            found, next_page = await list_tokens(session, page)
+            found, next_page = await list_tokens(session, page, holder=request.holder)
         return access_pb2.ListTokensResponse(tokens=map(_token_to_proto, found), next_page_token=next_page)
 
     async def RevokeToken(self, request: access_pb2.RevokeTokenRequest, _: Any) -> access_pb2.TokenRecord:
@@ -85,8 +85,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
         return access_pb2.Ticket(ticket=ticket, expires_at=timestamp(expires_at))
 
     async def ListAudit(self, request: access_pb2.ListAuditRequest, _: Any) -> access_pb2.ListAuditResponse:
-        scope = f"audit principal={request.principal} subject={request.subject}"
-        page = parse_page(scope, request.page_size, request.page_token)
+        page = page_of(request, "audit", principal=request.principal, subject=request.subject)
         async with self._database.reading() as session:
             found, next_page = await list_audit(session, page, principal=request.principal, subject=request.subject)
         return access_pb2.ListAuditResponse(

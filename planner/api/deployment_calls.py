@@ -7,14 +7,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from planner.api.identity import fingerprint
+from planner.api.pages import page_of
 from planner.cost.inventory import Inventory
 from planner.dispatch.dispatcher import Dispatcher
-from planner.dispatch.messages import deployment_to_proto, event_to_proto, recovery_from_proto, timestamp
+from planner.dispatch.messages import (
+    deployment_to_proto,
+    event_to_proto,
+    recovery_from_proto,
+    state_from_proto,
+    timestamp,
+)
 from planner.errors import InvalidArgument
 from planner.store.daemons import list_live_daemons
 from planner.store.database import Database
 from planner.store.deployments import delete_deployment, get_deployment, list_active_deployments, list_deployments
-from planner.store.paging import parse_page
 from planner.wire.inventory import inventory_to_proto
 from protos.v1 import planner_pb2
 
@@ -46,11 +52,23 @@ class DeploymentCalls:
     async def ListDeployments(
         self, request: planner_pb2.ListDeploymentsRequest, _: Any
     ) -> planner_pb2.ListDeploymentsResponse:
-        scope = f"deployments plan={request.plan_id} active={request.active_only}"
-        page = parse_page(scope, request.page_size, request.page_token)
+        state = state_from_proto(request.state)
+        page = page_of(
+            request,
+            "deployment",
+            plan=request.plan_id,
+            graph=request.graph_id,
+            state=state,
+            active_only=request.active_only,
+        )
         async with self._database.reading() as session:
             found, token = await list_deployments(
-                session, page, plan_id=request.plan_id, active_only=request.active_only
+                session,
+                page,
+                plan_id=request.plan_id,
+                graph_id=request.graph_id,
+                state=state,
+                active_only=request.active_only,
             )
         return planner_pb2.ListDeploymentsResponse(
             deployments=[deployment_to_proto(deployment) for deployment in found], next_page_token=token
@@ -87,9 +105,15 @@ class DeploymentCalls:
                     torch_version=daemon.torch_version,
                 )
                 for daemon in daemons
+                if _matches(daemon.device.kind.lower(), request.kind.lower())
+                and _matches(daemon.device.host, request.host)
             ]
         )
 
     async def _deployment(self, deployment_id: str) -> planner_pb2.Deployment:
         async with self._database.reading() as session:
             return deployment_to_proto(await get_deployment(session, deployment_id))
+
+
+def _matches(found: str, wanted: str) -> bool:
+    return not wanted or found == wanted

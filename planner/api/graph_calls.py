@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.computing import Computing
 from planner.api.identity import fingerprint
+from planner.api.pages import page_of
 from planner.api.records import checked_name, graph_record_to_proto, weights_from_proto
 from planner.api.tasks import GraphFacts, GraphSource, examine_graph
 from planner.api.threads import in_thread
@@ -19,7 +20,6 @@ from planner.store.blob_references import lock_references
 from planner.store.blobs import BlobStore
 from planner.store.database import Database
 from planner.store.graphs import GraphRecord, add_graph, attach_weights, delete_graph, get_graph, list_graphs
-from planner.store.paging import parse_page
 from planner.store.request_ids import create_once, find_result
 from protos.v1 import planner_pb2
 
@@ -56,7 +56,7 @@ class GraphCalls:
 
         async def create(session: AsyncSession) -> str:
             await self._keep_blobs(session, record.sha256, *(file.sha256 for file in weights))
-            await add_graph(session, record)
+            await add_graph(session, record, rename=bool(name))
             return record.id
 
         graph_id, _made = await create_once(self._database, "CreateGraph", request.request_id, print_, now, create)
@@ -78,9 +78,9 @@ class GraphCalls:
         return await self._graph(request.graph_id)
 
     async def ListGraphs(self, request: planner_pb2.ListGraphsRequest, _: Any) -> planner_pb2.ListGraphsResponse:
-        page = parse_page("graphs", request.page_size, request.page_token)
+        page = page_of(request, "graph", name=request.name)
         async with self._database.reading() as session:
-            records, token = await list_graphs(session, page)
+            records, token = await list_graphs(session, page, name=request.name)
         return planner_pb2.ListGraphsResponse(
             graphs=[graph_record_to_proto(record) for record in records], next_page_token=token
         )

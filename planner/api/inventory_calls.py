@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.identity import fingerprint, new_id
+from planner.api.pages import page_of
 from planner.api.records import checked_name, inventory_record_to_proto
 from planner.store.database import Database
 from planner.store.inventories import InventoryRecord, add_inventory, delete_inventory, get_inventory, list_inventories
-from planner.store.paging import parse_page
 from planner.store.request_ids import create_once
 from planner.wire.inventory import inventory_from_proto
 from protos.v1 import planner_pb2
@@ -44,9 +44,9 @@ class InventoryCalls:
     async def ListInventories(
         self, request: planner_pb2.ListInventoriesRequest, _: Any
     ) -> planner_pb2.ListInventoriesResponse:
-        page = parse_page("inventories", request.page_size, request.page_token)
+        page = page_of(request, "inventory", name=request.name)
         async with self._database.reading() as session:
-            records, token = await list_inventories(session, page)
+            records, token = await list_inventories(session, page, name=request.name)
         return planner_pb2.ListInventoriesResponse(
             inventories=[inventory_record_to_proto(record) for record in records], next_page_token=token
         )

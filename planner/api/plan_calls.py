@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.identity import fingerprint, new_id
+from planner.api.pages import page_of
 from planner.api.plan_runner import PlanRunner
 from planner.api.records import operation_to_proto, plan_summary_to_proto
 from planner.cost.inventory import Inventory
@@ -20,7 +21,6 @@ from planner.store.database import Database
 from planner.store.graphs import get_graph
 from planner.store.inventories import InventoryRecord, add_inventory, get_inventory
 from planner.store.operations import OperationState, PlanOperation, add_operation, count_open, get_operation
-from planner.store.paging import parse_page
 from planner.store.plans import PlanFilter, delete_plan, get_plan, list_plans
 from planner.store.profiles import calibrations_for
 from planner.store.request_ids import create_once
@@ -79,7 +79,7 @@ class PlanCalls:
 
     async def ListPlans(self, request: planner_pb2.ListPlansRequest, _: Any) -> planner_pb2.ListPlansResponse:
         wanted = PlanFilter(graph_id=request.graph_id, mode=request.mode, device_id=request.device_id)
-        page = parse_page(f"plans {wanted}", request.page_size, request.page_token)
+        page = page_of(request, "plan", wanted=wanted)
         async with self._database.reading() as session:
             summaries, token = await list_plans(session, page, wanted)
         return planner_pb2.ListPlansResponse(

@@ -11,6 +11,7 @@ from access.files import WatchedCredentials
 from planner.api.computing import Computing
 from planner.api.graph_calls import graph_source
 from planner.api.identity import new_id
+from planner.api.pages import page_of
 from planner.api.records import profile_record_to_proto, profile_to_proto
 from planner.api.tasks import examine_times
 from planner.cost.measured import MeasuredTimes
@@ -23,7 +24,6 @@ from planner.store.database import Database
 from planner.store.deployment_records import Daemon
 from planner.store.deployments import list_active_deployments
 from planner.store.graphs import GraphRecord, get_graph
-from planner.store.paging import parse_page
 from planner.store.profiles import (
     Profile,
     ProfileRecord,
@@ -70,8 +70,7 @@ class ProfileCalls:
             return profile_to_proto(await get_profile(session, request.profile_id))
 
     async def ListProfiles(self, request: planner_pb2.ListProfilesRequest, _: Any) -> planner_pb2.ListProfilesResponse:
-        scope = f"profiles graph={request.graph_id} kind={request.device_kind}"
-        page = parse_page(scope, request.page_size, request.page_token)
+        page = page_of(request, "profile", graph=request.graph_id, device_kind=request.device_kind)
         async with self._database.reading() as session:
             found, token = await list_profiles(
                 session, page, graph_id=request.graph_id, device_kind=request.device_kind

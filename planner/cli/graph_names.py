@@ -13,9 +13,9 @@ _ID_OR_PREFIX = re.compile(r"[0-9a-f]{6,64}")
 
 def find_graph(client: PlannerClient, named: str) -> GraphRecord:
     """Of several with one name, the newest. Raises NotFound."""
-    same_name = [graph for graph in client.list_graphs() if graph.name == named]
-    if same_name:
-        return max(same_name, key=lambda graph: graph.created_at)
+    newest = next(client.list_graphs(name=named), None) if named else None
+    if newest is not None:
+        return newest
     if _ID_OR_PREFIX.fullmatch(named):
         return client.get_graph(named)
     raise NotFound(f"no graph has the name or id {named!r}; `planner-cli graph list` shows those that there are")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from planner.cli.config import find_server, find_tls, find_token_file
+from planner.cli.moments import parse_moment
 from planner.cli.output import OutputFormat
 from planner.client import PlannerClient
 
@@ -17,6 +19,16 @@ ServerOption = Annotated[
         metavar="HOST:PORT",
         envvar="PLANNER_SERVER",
         help="Planner to talk to. Else: the config file's, the one that `up` started here, 127.0.0.1:50051.",
+    ),
+]
+OwnerOption = Annotated[str, typer.Option("--owner", help="Only what this holder of a token owns.")]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since",
+        metavar="MOMENT",
+        parser=parse_moment,
+        help="Only newer ones: 90m, 12h, 3d, 2026-01-31 …",
     ),
 ]
 OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How to write the result.")]

@@ -29,8 +29,11 @@ class AccessCalls:
         answer = self._connection.call(self._connection.access_stub.CreateToken, request)
         return answer.token, _token_from_proto(answer.record)
 
-    def list_tokens(self) -> Iterator[TokenRecord]:
-        for page in self._connection.pages(self._connection.access_stub.ListTokens, access_pb2.ListTokensRequest()):
+    def list_tokens(self, *, holder: str = "", created_since: datetime | None = None) -> Iterator[TokenRecord]:
+        """Newest first. Empty filters let everything through."""
+        request = access_pb2.ListTokensRequest(holder=holder)
+        stub = self._connection.access_stub
+        for page in self._connection.pages(stub.ListTokens, request, created_since=created_since):
             yield from map(_token_from_proto, page.tokens)
 
     def revoke_token(self, token_id: str) -> TokenRecord:
@@ -38,10 +41,13 @@ class AccessCalls:
         request = access_pb2.RevokeTokenRequest(token_id=token_id)
         return _token_from_proto(self._connection.call(self._connection.access_stub.RevokeToken, request))
 
-    def list_audit(self, *, principal: str = "", subject: str = "") -> Iterator[AuditEntry]:
-        """Newest first."""
+    def list_audit(
+        self, *, principal: str = "", subject: str = "", created_since: datetime | None = None
+    ) -> Iterator[AuditEntry]:
+        """Newest first. Empty filters let everything through."""
         request = access_pb2.ListAuditRequest(principal=principal, subject=subject)
-        for page in self._connection.pages(self._connection.access_stub.ListAudit, request):
+        stub = self._connection.access_stub
+        for page in self._connection.pages(stub.ListAudit, request, created_since=created_since):
             yield from map(_entry_from_proto, page.entries)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,8 +126,14 @@ class Connection:
         finally:
             call.cancel()
 
-    def pages(self, method: Callable[..., Any], request: Any) -> Iterator[Any]:
-        """Each page of a list, as it is asked for."""
+    def pages(
+        self, method: Callable[..., Any], request: Any, *, owner: str = "", created_since: datetime | None = None
+    ) -> Iterator[Any]:
+        """Each page of a list, as it is asked for; a moment without a time zone is a local one."""
+        if owner:
+            request.owner = owner
+        if created_since is not None:
+            request.created_since.FromDatetime(created_since.astimezone(UTC))
         while True:
             page = self.call(method, request)
             yield page

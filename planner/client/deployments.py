@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from planner.client.graphs import GraphCalls
 from planner.client.messages import (
     deployment_event_from_proto,
     deployment_from_proto,
+    deployment_state_to_proto,
     recovery_to_proto,
     stored_plan_from_proto,
 )
@@ -76,9 +78,22 @@ class DeploymentCalls(GraphCalls):
         request = planner_pb2.GetDeploymentRequest(deployment_id=deployment_id)
         return deployment_from_proto(self._connection.call(self._connection.stub.GetDeployment, request))
 
-    def list_deployments(self, *, plan_id: str = "", active_only: bool = False) -> Iterator[Deployment]:
-        request = planner_pb2.ListDeploymentsRequest(plan_id=plan_id, active_only=active_only)
-        for page in self._connection.pages(self._connection.stub.ListDeployments, request):
+    def list_deployments(
+        self,
+        *,
+        plan_id: str = "",
+        graph_id: str = "",
+        state: DeploymentState | None = None,
+        active_only: bool = False,
+        owner: str = "",
+        created_since: datetime | None = None,
+    ) -> Iterator[Deployment]:
+        """Newest first, page by page. Empty filters let everything through; `owner` is the holder of a token."""
+        request = planner_pb2.ListDeploymentsRequest(plan_id=plan_id, graph_id=graph_id, active_only=active_only)
+        if state is not None:
+            request.state = deployment_state_to_proto(state)
+        stub = self._connection.stub
+        for page in self._connection.pages(stub.ListDeployments, request, owner=owner, created_since=created_since):
             yield from map(deployment_from_proto, page.deployments)
 
     def watch(self, deployment_id: str, after_sequence: int = 0) -> Iterator[DeploymentEvent]:

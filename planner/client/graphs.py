@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from planner.client.connection import Connection
@@ -60,9 +61,16 @@ class GraphCalls:
         request = planner_pb2.GetGraphRequest(graph_id=graph_id)
         return graph_record_from_proto(self._connection.call(self._connection.stub.GetGraph, request))
 
-    def list_graphs(self) -> Iterator[GraphRecord]:
-        request = planner_pb2.ListGraphsRequest()
-        for page in self._connection.pages(self._connection.stub.ListGraphs, request):
+    def list_graphs(
+        self, *, name: str = "", owner: str = "", created_since: datetime | None = None
+    ) -> Iterator[GraphRecord]:
+        """Newest first, page by page; with `name`, those that were ever submitted under it.
+
+        Empty filters let everything through; `owner` is the holder of a token.
+        """
+        request = planner_pb2.ListGraphsRequest(name=name)
+        stub = self._connection.stub
+        for page in self._connection.pages(stub.ListGraphs, request, owner=owner, created_since=created_since):
             yield from map(graph_record_from_proto, page.graphs)
 
     def delete_graph(self, graph_id: str) -> str:

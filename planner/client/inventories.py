@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from planner.client.connection import Connection
 from planner.client.messages import inventory_record_from_proto, registered_device_from_proto
@@ -16,9 +17,10 @@ from protos.v1 import planner_pb2
 class InventoryCalls:
     _connection: Connection
 
-    def list_devices(self) -> tuple[RegisteredDevice, ...]:
-        """Devices of the daemons that hold a lease now."""
-        answer = self._connection.call(self._connection.stub.ListDevices, planner_pb2.ListDevicesRequest())
+    def list_devices(self, *, kind: str = "", host: str = "") -> tuple[RegisteredDevice, ...]:
+        """Devices of the daemons that hold a lease now. Empty filters let everything through."""
+        request = planner_pb2.ListDevicesRequest(kind=kind, host=host)
+        answer = self._connection.call(self._connection.stub.ListDevices, request)
         return tuple(map(registered_device_from_proto, answer.devices))
 
     def create_inventory(self, inventory: Inventory, name: str = "", request_id: str | None = None) -> InventoryRecord:
@@ -31,9 +33,13 @@ class InventoryCalls:
         request = planner_pb2.GetInventoryRequest(inventory_id=inventory_id)
         return inventory_record_from_proto(self._connection.call(self._connection.stub.GetInventory, request))
 
-    def list_inventories(self) -> Iterator[InventoryRecord]:
-        request = planner_pb2.ListInventoriesRequest()
-        for page in self._connection.pages(self._connection.stub.ListInventories, request):
+    def list_inventories(
+        self, *, name: str = "", owner: str = "", created_since: datetime | None = None
+    ) -> Iterator[InventoryRecord]:
+        """Newest first, page by page. Empty filters let everything through; `owner` is the holder of a token."""
+        request = planner_pb2.ListInventoriesRequest(name=name)
+        stub = self._connection.stub
+        for page in self._connection.pages(stub.ListInventories, request, owner=owner, created_since=created_since):
             yield from map(inventory_record_from_proto, page.inventories)
 
     def delete_inventory(self, inventory_id: str) -> str:

@@ -97,6 +97,10 @@ def deployment_state_from_proto(state: planner_pb2.DeploymentState.ValueType) ->
     return records.DeploymentState[name.removeprefix("DEPLOYMENT_STATE_")]
 
 
+def deployment_state_to_proto(state: records.DeploymentState) -> planner_pb2.DeploymentState.ValueType:
+    return planner_pb2.DeploymentState.Value(f"DEPLOYMENT_STATE_{state.name}")
+
+
 def deployment_from_proto(message: planner_pb2.Deployment) -> records.Deployment:
     return records.Deployment(
         id=message.id,

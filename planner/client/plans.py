@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from planner.client.connection import Connection
 from planner.client.messages import (
@@ -155,11 +156,19 @@ class PlanCalls:
         return stored_plan_from_proto(self._connection.call(self._connection.stub.GetPlan, request))
 
     def list_plans(
-        self, *, graph_id: str = "", mode: str = "", device_id: str = "", page_size: int = 0
+        self,
+        *,
+        graph_id: str = "",
+        mode: str = "",
+        device_id: str = "",
+        owner: str = "",
+        created_since: datetime | None = None,
+        page_size: int = 0,
     ) -> Iterator[PlanSummary]:
-        """Page by page, as they are asked for. Empty filters let everything through."""
+        """Newest first, page by page. Empty filters let everything through; `owner` is the holder of a token."""
         request = planner_pb2.ListPlansRequest(graph_id=graph_id, mode=mode, device_id=device_id, page_size=page_size)
-        for page in self._connection.pages(self._connection.stub.ListPlans, request):
+        stub = self._connection.stub
+        for page in self._connection.pages(stub.ListPlans, request, owner=owner, created_since=created_since):
             yield from map(plan_summary_from_proto, page.plans)
 
     def delete_plan(self, plan_id: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from itertools import islice
 
 from planner.client.connection import Connection
@@ -76,10 +77,13 @@ class ProfileCalls:
         request = planner_pb2.GetProfileRequest(profile_id=profile_id)
         return profile_from_proto(self._connection.call(self._connection.stub.GetProfile, request))
 
-    def list_profiles(self, *, graph_id: str = "", device_kind: str = "") -> Iterator[ProfileRecord]:
-        """Newest first, page by page. Empty filters let everything through."""
+    def list_profiles(
+        self, *, graph_id: str = "", device_kind: str = "", owner: str = "", created_since: datetime | None = None
+    ) -> Iterator[ProfileRecord]:
+        """Newest first, page by page. Empty filters let everything through; `owner` is the holder of a token."""
         request = planner_pb2.ListProfilesRequest(graph_id=graph_id, device_kind=device_kind)
-        for page in self._connection.pages(self._connection.stub.ListProfiles, request):
+        stub = self._connection.stub
+        for page in self._connection.pages(stub.ListProfiles, request, owner=owner, created_since=created_since):
             yield from map(profile_record_from_proto, page.profiles)
 
     def delete_profile(self, profile_id: str) -> str:

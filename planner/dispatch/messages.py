@@ -20,6 +20,16 @@ def timestamp(moment: datetime) -> Timestamp:
     return message
 
 
+def state_from_proto(value: planner_pb2.DeploymentState.ValueType) -> DeploymentState | None:
+    """None where it is not given. Raises InvalidArgument for one that is not known."""
+    if not value:
+        return None
+    found = next((state for state in DeploymentState if state_to_proto(state) == value), None)
+    if found is None:
+        raise InvalidArgument(f"state is {value}, needs one of DeploymentState")
+    return found
+
+
 def state_to_proto(state: DeploymentState) -> planner_pb2.DeploymentState.ValueType:
     return planner_pb2.DeploymentState.Value(f"DEPLOYMENT_STATE_{state.name}")
 

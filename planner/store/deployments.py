@@ -109,10 +109,20 @@ async def list_active_deployments(session: AsyncSession) -> tuple[Deployment, ..
 
 
 async def list_deployments(
-    session: AsyncSession, page: PageRequest, *, plan_id: str = "", active_only: bool = False
+    session: AsyncSession,
+    page: PageRequest,
+    *,
+    plan_id: str = "",
+    graph_id: str = "",
+    state: DeploymentState | None = None,
+    active_only: bool = False,
 ) -> tuple[tuple[Deployment, ...], str]:
-    """The page, newest first, and the token of the next."""
+    """The page, newest first, and the token of the next; empty filters let everything through."""
     query = select(DeploymentRow)
+    if graph_id:
+        query = query.where(DeploymentRow.graph_id == graph_id)
+    if state is not None:
+        query = query.where(DeploymentRow.state == state.value)
     if plan_id:
         query = query.where(DeploymentRow.plan_id == plan_id)
     if active_only:

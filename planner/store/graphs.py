@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, exists, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import Conflict, InvalidArgument, NotFound
@@ -18,7 +18,15 @@ from planner.store.operations import IS_OPEN, delete_ended
 from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.references import refuse_while_needed
-from planner.store.tables import DeploymentRow, GraphRow, GraphWeightFileRow, PlanOperationRow, PlanRow, ProfileRow
+from planner.store.tables import (
+    DeploymentRow,
+    GraphNameRow,
+    GraphRow,
+    GraphWeightFileRow,
+    PlanOperationRow,
+    PlanRow,
+    ProfileRow,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +49,11 @@ class GraphRecord:
         return bytes.fromhex(self.id)
 
 
-async def add_graph(session: AsyncSession, record: GraphRecord) -> None:
-    """The first record of a graph stays: adding it again changes nothing but weights that it did not have."""
+async def add_graph(session: AsyncSession, record: GraphRecord, *, rename: bool = True) -> None:
+    """The first record of a graph stays: adding it again changes nothing but its weights and, with `rename`, its name.
+
+    It is found by its earlier names too.
+    """
     found = await session.get(GraphRow, record.id)
     if found is None:
         session.add(
@@ -59,6 +70,10 @@ async def add_graph(session: AsyncSession, record: GraphRecord) -> None:
             )
         )
         await session.flush()
+    elif rename:
+        found.name = record.name
+    if found is None or rename:
+        await session.merge(GraphNameRow(graph_id=record.id, name=record.name))
     if record.weights:
         await attach_weights(session, record.id, record.weights, record.not_deployable_reason)
 
@@ -106,8 +121,14 @@ async def delete_graph(session: AsyncSession, graph_id: str) -> None:
     await forget_owners(session, "graph", graph_id)
 
 
-async def list_graphs(session: AsyncSession, page: PageRequest) -> tuple[tuple[GraphRecord, ...], str]:
-    rows = (await session.scalars(page.select(select(GraphRow), GraphRow.created_at, GraphRow.id))).all()
+async def list_graphs(
+    session: AsyncSession, page: PageRequest, *, name: str = ""
+) -> tuple[tuple[GraphRecord, ...], str]:
+    """Newest first; with `name`, those that were ever submitted under it."""
+    query = select(GraphRow)
+    if name:
+        query = query.where(exists().where(GraphNameRow.graph_id == GraphRow.id, GraphNameRow.name == name))
+    rows = (await session.scalars(page.select(query, GraphRow.created_at, GraphRow.id))).all()
     return page.cut(await _records(session, rows))
 
 

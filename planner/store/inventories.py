@@ -86,8 +86,13 @@ async def delete_inventory(session: AsyncSession, inventory_id: str) -> None:
     await forget_owners(session, "inventory", inventory_id)
 
 
-async def list_inventories(session: AsyncSession, page: PageRequest) -> tuple[tuple[InventoryRecord, ...], str]:
+async def list_inventories(
+    session: AsyncSession, page: PageRequest, *, name: str = ""
+) -> tuple[tuple[InventoryRecord, ...], str]:
+    """Newest first; an empty name lets everything through."""
     query = select(InventoryRow).where(InventoryRow.listed)
+    if name:
+        query = query.where(InventoryRow.name == name)
     rows = (await session.scalars(page.select(query, InventoryRow.created_at, InventoryRow.id))).all()
     return page.cut(await _records(session, rows))
 

@@ -82,7 +82,10 @@ class DeviceColumns:
 
 
 class GraphRow(Row):
-    """`id` is the graph blob's sha256. An empty `not_deployable_reason` means that it can be deployed."""
+    """`id` is the graph blob's sha256, `name` the newest of its names.
+
+    An empty `not_deployable_reason` means that it can be deployed.
+    """
 
     __tablename__ = "graphs"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -94,6 +97,14 @@ class GraphRow(Row):
     state_bytes: Mapped[int]
     not_deployable_reason: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class GraphNameRow(Row):
+    """A name that the graph was submitted under: it is found by any of them."""
+
+    __tablename__ = "graph_names"
+    graph_id: Mapped[str] = mapped_column(ForeignKey("graphs.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True, index=True)
 
 
 class GraphWeightFileRow(Row):

@@ -41,8 +41,10 @@ async def find_token(session: AsyncSession, sha256: bytes) -> Token | None:
     return None if row is None else _record(row)
 
 
-async def list_tokens(session: AsyncSession, page: PageRequest) -> tuple[tuple[Token, ...], str]:
-    rows = await session.scalars(page.select(select(TokenRow), TokenRow.created_at, TokenRow.id))
+async def list_tokens(session: AsyncSession, page: PageRequest, *, holder: str = "") -> tuple[tuple[Token, ...], str]:
+    """Newest first; an empty holder lets everything through."""
+    query = select(TokenRow).where(TokenRow.holder == holder) if holder else select(TokenRow)
+    rows = await session.scalars(page.select(query, TokenRow.created_at, TokenRow.id))
     return page.cut([_record(row) for row in rows])
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/v1/access.proto\x12\x14partition_planner.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"K\n\x12\x43reateTokenRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x0e\n\x06scopes\x18\x02 \x03(\t\x12\x15\n\rvalid_seconds\x18\x03 \x01(\x01\"W\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x31\n\x06record\x18\x02 \x01(\x0b\x32!.partition_planner.v1.TokenRecord\"\xc9\x01\n\x0bTokenRecord\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\":\n\x11ListTokensRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"`\n\x12ListTokensResponse\x12\x31\n\x06tokens\x18\x01 \x03(\x0b\x32!.partition_planner.v1.TokenRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\",\n\x13\x43reateTicketRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\"H\n\x06Ticket\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"]\n\x10ListAuditRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\"_\n\x11ListAuditResponse\x12\x31\n\x07\x65ntries\x18\x01 \x03(\x0b\x32 .partition_planner.v1.AuditEntry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x9c\x01\n\nAuditEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0boccurred_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x0e\n\x06method\x18\x04 \x01(\t\x12\x0f\n\x07subject\x18\x05 \x01(\t\x12\x0c\n\x04peer\x18\x06 \x01(\t\x12\x0f\n\x07outcome\x18\x07 \x01(\t2\xe7\x03\n\rAccessService\x12\x62\n\x0b\x43reateToken\x12(.partition_planner.v1.CreateTokenRequest\x1a).partition_planner.v1.CreateTokenResponse\x12_\n\nListTokens\x12\'.partition_planner.v1.ListTokensRequest\x1a(.partition_planner.v1.ListTokensResponse\x12Z\n\x0bRevokeToken\x12(.partition_planner.v1.RevokeTokenRequest\x1a!.partition_planner.v1.TokenRecord\x12W\n\x0c\x43reateTicket\x12).partition_planner.v1.CreateTicketRequest\x1a\x1c.partition_planner.v1.Ticket\x12\\\n\tListAudit\x12&.partition_planner.v1.ListAuditRequest\x1a\'.partition_planner.v1.ListAuditResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/v1/access.proto\x12\x14partition_planner.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"K\n\x12\x43reateTokenRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x0e\n\x06scopes\x18\x02 \x03(\t\x12\x15\n\rvalid_seconds\x18\x03 \x01(\x01\"W\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x31\n\x06record\x18\x02 \x01(\x0b\x32!.partition_planner.v1.TokenRecord\"\xc9\x01\n\x0bTokenRecord\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"}\n\x11ListTokensRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0e\n\x06holder\x18\x03 \x01(\t\x12\x31\n\rcreated_since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"`\n\x12ListTokensResponse\x12\x31\n\x06tokens\x18\x01 \x03(\x0b\x32!.partition_planner.v1.TokenRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\",\n\x13\x43reateTicketRequest\x12\x15\n\rdeployment_id\x18\x01 \x01(\t\"H\n\x06Ticket\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x90\x01\n\x10ListAuditRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\x12\x31\n\rcreated_since\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"_\n\x11ListAuditResponse\x12\x31\n\x07\x65ntries\x18\x01 \x03(\x0b\x32 .partition_planner.v1.AuditEntry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x9c\x01\n\nAuditEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0boccurred_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x0e\n\x06method\x18\x04 \x01(\t\x12\x0f\n\x07subject\x18\x05 \x01(\t\x12\x0c\n\x04peer\x18\x06 \x01(\t\x12\x0f\n\x07outcome\x18\x07 \x01(\t2\xe7\x03\n\rAccessService\x12\x62\n\x0b\x43reateToken\x12(.partition_planner.v1.CreateTokenRequest\x1a).partition_planner.v1.CreateTokenResponse\x12_\n\nListTokens\x12\'.partition_planner.v1.ListTokensRequest\x1a(.partition_planner.v1.ListTokensResponse\x12Z\n\x0bRevokeToken\x12(.partition_planner.v1.RevokeTokenRequest\x1a!.partition_planner.v1.TokenRecord\x12W\n\x0c\x43reateTicket\x12).partition_planner.v1.CreateTicketRequest\x1a\x1c.partition_planner.v1.Ticket\x12\\\n\tListAudit\x12&.partition_planner.v1.ListAuditRequest\x1a\'.partition_planner.v1.ListAuditResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,21 +39,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENRECORD']._serialized_start=248
   _globals['_TOKENRECORD']._serialized_end=449
   _globals['_LISTTOKENSREQUEST']._serialized_start=451
-  _globals['_LISTTOKENSREQUEST']._serialized_end=509
-  _globals['_LISTTOKENSRESPONSE']._serialized_start=511
-  _globals['_LISTTOKENSRESPONSE']._serialized_end=607
-  _globals['_REVOKETOKENREQUEST']._serialized_start=609
-  _globals['_REVOKETOKENREQUEST']._serialized_end=647
-  _globals['_CREATETICKETREQUEST']._serialized_start=649
-  _globals['_CREATETICKETREQUEST']._serialized_end=693
-  _globals['_TICKET']._serialized_start=695
-  _globals['_TICKET']._serialized_end=767
-  _globals['_LISTAUDITREQUEST']._serialized_start=769
-  _globals['_LISTAUDITREQUEST']._serialized_end=862
-  _globals['_LISTAUDITRESPONSE']._serialized_start=864
-  _globals['_LISTAUDITRESPONSE']._serialized_end=959
-  _globals['_AUDITENTRY']._serialized_start=962
-  _globals['_AUDITENTRY']._serialized_end=1118
-  _globals['_ACCESSSERVICE']._serialized_start=1121
-  _globals['_ACCESSSERVICE']._serialized_end=1608
+  _globals['_LISTTOKENSREQUEST']._serialized_end=576
+  _globals['_LISTTOKENSRESPONSE']._serialized_start=578
+  _globals['_LISTTOKENSRESPONSE']._serialized_end=674
+  _globals['_REVOKETOKENREQUEST']._serialized_start=676
+  _globals['_REVOKETOKENREQUEST']._serialized_end=714
+  _globals['_CREATETICKETREQUEST']._serialized_start=716
+  _globals['_CREATETICKETREQUEST']._serialized_end=760
+  _globals['_TICKET']._serialized_start=762
+  _globals['_TICKET']._serialized_end=834
+  _globals['_LISTAUDITREQUEST']._serialized_start=837
+  _globals['_LISTAUDITREQUEST']._serialized_end=981
+  _globals['_LISTAUDITRESPONSE']._serialized_start=983
+  _globals['_LISTAUDITRESPONSE']._serialized_end=1078
+  _globals['_AUDITENTRY']._serialized_start=1081
+  _globals['_AUDITENTRY']._serialized_end=1237
+  _globals['_ACCESSSERVICE']._serialized_start=1240
+  _globals['_ACCESSSERVICE']._serialized_end=1727
 # @@protoc_insertion_point(module_scope)

@@ -110,15 +110,24 @@ class ListTokensRequest(google.protobuf.message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
+    CREATED_SINCE_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     page_token: builtins.str
+    holder: builtins.str
+    """Empty filters let everything through."""
+    @property
+    def created_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
+        holder: builtins.str = ...,
+        created_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_since", b"created_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created_since", b"created_since", "holder", b"holder", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
 
 Global___ListTokensRequest: typing_extensions.TypeAlias = ListTokensRequest
 
@@ -199,11 +208,14 @@ class ListAuditRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     PRINCIPAL_FIELD_NUMBER: builtins.int
     SUBJECT_FIELD_NUMBER: builtins.int
+    CREATED_SINCE_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     page_token: builtins.str
     principal: builtins.str
     """Empty filters let everything through."""
     subject: builtins.str
+    @property
+    def created_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -211,8 +223,10 @@ class ListAuditRequest(google.protobuf.message.Message):
         page_token: builtins.str = ...,
         principal: builtins.str = ...,
         subject: builtins.str = ...,
+        created_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token", "principal", b"principal", "subject", b"subject"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_since", b"created_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created_since", b"created_since", "page_size", b"page_size", "page_token", b"page_token", "principal", b"principal", "subject", b"subject"]) -> None: ...
 
 Global___ListAuditRequest: typing_extensions.TypeAlias = ListAuditRequest
 

@@ -305,7 +305,9 @@ class CreateGraphRequest(google.protobuf.message.Message):
     sha256: builtins.bytes
     """Of the uploaded blob, a serialized Graph."""
     name: builtins.str
-    """For display; the graph's own name if empty."""
+    """For display, and to find it by; the graph's own name if empty. A graph that is here already takes this name, and is
+    found by its earlier ones too.
+    """
     @property
     def weights(self) -> protos.v1.graph_pb2.Weights:
         """Absent for a graph that is only planned for now."""
@@ -412,15 +414,30 @@ class ListGraphsRequest(google.protobuf.message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    CREATED_SINCE_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     page_token: builtins.str
+    name: builtins.str
+    """Empty filters let everything through.
+    Graphs that were ever submitted under this name.
+    """
+    owner: builtins.str
+    """What this holder of a token owns; nobody owns anything where no certificates are asked for."""
+    @property
+    def created_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
+        name: builtins.str = ...,
+        owner: builtins.str = ...,
+        created_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_since", b"created_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created_since", b"created_since", "name", b"name", "owner", b"owner", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
 
 Global___ListGraphsRequest: typing_extensions.TypeAlias = ListGraphsRequest
 
@@ -478,9 +495,18 @@ Global___DeleteGraphResponse: typing_extensions.TypeAlias = DeleteGraphResponse
 class ListDevicesRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    KIND_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """Empty filters let everything through."""
+    host: builtins.str
     def __init__(
         self,
+        *,
+        kind: builtins.str = ...,
+        host: builtins.str = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "kind", b"kind"]) -> None: ...
 
 Global___ListDevicesRequest: typing_extensions.TypeAlias = ListDevicesRequest
 
@@ -605,15 +631,28 @@ class ListInventoriesRequest(google.protobuf.message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    CREATED_SINCE_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     page_token: builtins.str
+    name: builtins.str
+    """Empty filters let everything through."""
+    owner: builtins.str
+    """What this holder of a token owns; nobody owns anything where no certificates are asked for."""
+    @property
+    def created_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
+        name: builtins.str = ...,
+        owner: builtins.str = ...,
+        created_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_since", b"created_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created_since", b"created_since", "name", b"name", "owner", b"owner", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
 
 Global___ListInventoriesRequest: typing_extensions.TypeAlias = ListInventoriesRequest
 
@@ -881,6 +920,8 @@ class ListPlansRequest(google.protobuf.message.Message):
     GRAPH_ID_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
     DEVICE_ID_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    CREATED_SINCE_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     page_token: builtins.str
     graph_id: builtins.str
@@ -888,6 +929,10 @@ class ListPlansRequest(google.protobuf.message.Message):
     mode: builtins.str
     device_id: builtins.str
     """Plans that use this device."""
+    owner: builtins.str
+    """What this holder of a token owns; nobody owns anything where no certificates are asked for."""
+    @property
+    def created_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -896,8 +941,11 @@ class ListPlansRequest(google.protobuf.message.Message):
         graph_id: builtins.str = ...,
         mode: builtins.str = ...,
         device_id: builtins.str = ...,
+        owner: builtins.str = ...,
+        created_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["device_id", b"device_id", "graph_id", b"graph_id", "mode", b"mode", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_since", b"created_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created_since", b"created_since", "device_id", b"device_id", "graph_id", b"graph_id", "mode", b"mode", "owner", b"owner", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
 
 Global___ListPlansRequest: typing_extensions.TypeAlias = ListPlansRequest
 
@@ -1326,11 +1374,17 @@ class ListProfilesRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     GRAPH_ID_FIELD_NUMBER: builtins.int
     DEVICE_KIND_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    CREATED_SINCE_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     page_token: builtins.str
     graph_id: builtins.str
     """Empty filters let everything through."""
     device_kind: builtins.str
+    owner: builtins.str
+    """What this holder of a token owns; nobody owns anything where no certificates are asked for."""
+    @property
+    def created_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -1338,8 +1392,11 @@ class ListProfilesRequest(google.protobuf.message.Message):
         page_token: builtins.str = ...,
         graph_id: builtins.str = ...,
         device_kind: builtins.str = ...,
+        owner: builtins.str = ...,
+        created_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["device_kind", b"device_kind", "graph_id", b"graph_id", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_since", b"created_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created_since", b"created_since", "device_kind", b"device_kind", "graph_id", b"graph_id", "owner", b"owner", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
 
 Global___ListProfilesRequest: typing_extensions.TypeAlias = ListProfilesRequest
 
@@ -1530,11 +1587,22 @@ class ListDeploymentsRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     PLAN_ID_FIELD_NUMBER: builtins.int
     ACTIVE_ONLY_FIELD_NUMBER: builtins.int
+    GRAPH_ID_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    CREATED_SINCE_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     page_token: builtins.str
     plan_id: builtins.str
     active_only: builtins.bool
     """Only those that are neither STOPPED nor FAILED."""
+    graph_id: builtins.str
+    """Empty filters let everything through."""
+    state: Global___DeploymentState.ValueType
+    owner: builtins.str
+    """What this holder of a token owns; nobody owns anything where no certificates are asked for."""
+    @property
+    def created_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -1542,8 +1610,13 @@ class ListDeploymentsRequest(google.protobuf.message.Message):
         page_token: builtins.str = ...,
         plan_id: builtins.str = ...,
         active_only: builtins.bool = ...,
+        graph_id: builtins.str = ...,
+        state: Global___DeploymentState.ValueType = ...,
+        owner: builtins.str = ...,
+        created_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["active_only", b"active_only", "page_size", b"page_size", "page_token", b"page_token", "plan_id", b"plan_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_since", b"created_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["active_only", b"active_only", "created_since", b"created_since", "graph_id", b"graph_id", "owner", b"owner", "page_size", b"page_size", "page_token", b"page_token", "plan_id", b"plan_id", "state", b"state"]) -> None: ...
 
 Global___ListDeploymentsRequest: typing_extensions.TypeAlias = ListDeploymentsRequest
 

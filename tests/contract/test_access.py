@@ -216,6 +216,19 @@ async def test_only_its_owner_or_an_operator_changes_an_object(guarded: Guarded)
         await owner.DeletePlan(planner_pb2.DeletePlanRequest(plan_id=theirs.id), timeout=WAIT_SECONDS)
 
 
+async def test_a_list_can_be_narrowed_to_an_owner(guarded: Guarded) -> None:
+    alice, bob = await guarded.caller("alice", "submit"), await guarded.caller("bob", "submit")
+    ours, hers = chain_bytes(), chain_bytes(num_layers=2)
+    for caller, content in ((alice, ours), (bob, ours), (alice, hers)):
+        await create_graph(caller, content)
+
+    async def owned_by(owner: str) -> int:
+        request = planner_pb2.ListGraphsRequest(owner=owner)
+        return len((await bob.ListGraphs(request, timeout=WAIT_SECONDS)).graphs)
+
+    assert [await owned_by(owner) for owner in ("alice", "bob", "carol", "")] == [2, 1, 0, 2]
+
+
 async def test_what_was_done_and_what_was_refused_is_written_down(guarded: Guarded) -> None:
     alice, bob = await guarded.caller("alice", "submit"), await guarded.caller("bob", "deploy")
     made = await alice.CreateInventory(

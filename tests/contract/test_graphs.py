@@ -127,6 +127,24 @@ async def test_name_that_cannot_be_shown(planner: PlannerServiceStub) -> None:
             await create(planner, sha256=digest, name=name)
 
 
+async def test_a_second_name_is_given_and_the_first_finds_the_graph_too(planner: PlannerServiceStub, name: str) -> None:
+    content = chain_bytes(name=name)
+    first = await create_graph(planner, content, name=f"{name}-a")
+    second = await create_graph(planner, content, name=f"{name}-b")
+    assert (second.id, second.name, second.created_at) == (first.id, f"{name}-b", first.created_at)
+    assert (await create_graph(planner, content)).name == f"{name}-b"
+    for wanted, found in ((f"{name}-a", [second]), (f"{name}-b", [second]), (name, [])):
+        request = planner_pb2.ListGraphsRequest(name=wanted)
+        assert list((await planner.ListGraphs(request, timeout=WAIT_SECONDS)).graphs) == found
+    request = planner_pb2.ListGraphsRequest(name=f"{name}-a", created_since=first.created_at)
+    assert len((await planner.ListGraphs(request, timeout=WAIT_SECONDS)).graphs) == 1
+    request.created_since.seconds += 1
+    assert len((await planner.ListGraphs(request, timeout=WAIT_SECONDS)).graphs) == 0
+    request.created_since.seconds = 1 << 60
+    with refused("INVALID_ARGUMENT"):
+        await planner.ListGraphs(request, timeout=WAIT_SECONDS)
+
+
 async def test_request_id(planner: PlannerServiceStub, name: str) -> None:
     digest, other = await upload(planner, chain_bytes()), await upload(planner, chain_bytes(num_layers=2))
     answers = await asyncio.gather(*(create(planner, sha256=digest, request_id=name) for _ in range(4)))

@@ -12,7 +12,8 @@ import typer
 import yaml
 
 from planner.cli.documents import to_document
-from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.graph_names import find_graph
+from planner.cli.options import OutputOption, OwnerOption, ServerOption, SinceOption, connect
 from planner.cli.output import OutputFormat, emit, emit_deleted, say
 from planner.cli.progress import event_text, rollout_bars
 from planner.cli.tables import deployment_table, deployments_table
@@ -60,13 +61,22 @@ def stop(
 @app.command("list")
 def list_deployments(
     plan: Annotated[str, typer.Option("--plan", help="Only deployments of this plan.")] = "",
+    graph: Annotated[str | None, typer.Option("--graph", help="Only deployments of this graph.")] = None,
+    state: Annotated[DeploymentState | None, typer.Option("--state", help="Only those that stand so.")] = None,
     active: Annotated[bool, typer.Option("--active", help="Only those that have not ended.")] = False,
+    owner: OwnerOption = "",
+    since: SinceOption = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """All deployments, or those that pass the filters."""
     with connect(server) as client:
-        deployments = list(client.list_deployments(plan_id=plan, active_only=active))
+        graph_id = find_graph(client, graph).id if graph else ""
+        deployments = list(
+            client.list_deployments(
+                plan_id=plan, graph_id=graph_id, state=state, active_only=active, owner=owner, created_since=since
+            )
+        )
     emit(deployments, output, lambda: deployments_table(deployments))
 
 

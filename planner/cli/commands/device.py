@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from planner.cli.options import OutputOption, ServerOption, connect
@@ -17,8 +19,13 @@ def device() -> None:
 
 
 @app.command("list")
-def list_devices(server: ServerOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+def list_devices(
+    kind: Annotated[str, typer.Option("--kind", help="Only devices of this kind.")] = "",
+    host: Annotated[str, typer.Option("--host", help="Only devices of this host.")] = "",
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
     """Devices that are there now."""
     with connect(server) as client:
-        devices = client.list_devices()
+        devices = client.list_devices(kind=kind, host=host)
     emit(devices, output, lambda: devices_table(devices))

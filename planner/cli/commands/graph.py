@@ -8,7 +8,7 @@ import typer
 
 from planner.cli.commands.submit import attach_weights
 from planner.cli.graph_names import find_graph
-from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.options import OutputOption, OwnerOption, ServerOption, SinceOption, connect
 from planner.cli.output import OutputFormat, emit, emit_deleted
 from planner.cli.tables import graphs_table
 
@@ -19,10 +19,16 @@ GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help="Graph id, a
 
 
 @app.command("list")
-def list_graphs(server: ServerOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """All graphs."""
+def list_graphs(
+    name: Annotated[str, typer.Option("--name", help="Only graphs that were submitted under this name.")] = "",
+    owner: OwnerOption = "",
+    since: SinceOption = None,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """All graphs, or those that pass the filters."""
     with connect(server) as client:
-        graphs = list(client.list_graphs())
+        graphs = list(client.list_graphs(name=name, owner=owner, created_since=since))
     emit(graphs, output, lambda: graphs_table(graphs))
 
 

@@ -9,7 +9,7 @@ import typer
 
 from planner.cli.documents import inventory_document
 from planner.cli.inventory_file import read_inventory
-from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.options import OutputOption, OwnerOption, ServerOption, SinceOption, connect
 from planner.cli.output import OutputFormat, emit, emit_deleted
 from planner.cli.tables import inventories_table, inventory_table
 from planner.client.records import InventoryRecord
@@ -34,10 +34,16 @@ def create_inventory(
 
 
 @app.command("list")
-def list_inventories(server: ServerOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """All inventories."""
+def list_inventories(
+    name: Annotated[str, typer.Option("--name", help="Only inventories of this name.")] = "",
+    owner: OwnerOption = "",
+    since: SinceOption = None,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """All inventories, or those that pass the filters."""
     with connect(server) as client:
-        records = list(client.list_inventories())
+        records = list(client.list_inventories(name=name, owner=owner, created_since=since))
     emit(records, output, lambda: inventories_table(records))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.graph_names import find_graph
-from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.options import OutputOption, OwnerOption, ServerOption, SinceOption, connect
 from planner.cli.output import OutputFormat, emit, emit_deleted
 from planner.cli.plan_options import symbol_values
 from planner.cli.profile_tables import profile_table, profiles_table
@@ -63,13 +63,15 @@ def run_profile(
 def list_profiles(
     graph: Annotated[str | None, typer.Option("--graph", help="Only times of this graph.")] = None,
     kind: Annotated[str, typer.Option("--kind", help="Only times on devices of this kind.")] = "",
+    owner: OwnerOption = "",
+    since: SinceOption = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """All measured times, and the rates fitted to them."""
     with connect(server) as client:
         graph_id = find_graph(client, graph).id if graph else ""
-        records = list(client.list_profiles(graph_id=graph_id, device_kind=kind))
+        records = list(client.list_profiles(graph_id=graph_id, device_kind=kind, owner=owner, created_since=since))
     emit(records, output, lambda: profiles_table(records))
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.options import OutputOption, ServerOption, SinceOption, connect
 from planner.cli.output import OutputFormat, emit, say
 from planner.cli.tables import tokens_table
 
@@ -30,10 +30,15 @@ def create_token(
 
 
 @app.command("list")
-def list_tokens(server: ServerOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """All tokens that were ever made, newest first."""
+def list_tokens(
+    holder: Annotated[str, typer.Option("--holder", help="Only tokens of this holder.")] = "",
+    since: SinceOption = None,
+    server: ServerOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """All tokens that were ever made, newest first, or those that pass the filters."""
     with connect(server) as client:
-        tokens = list(client.list_tokens())
+        tokens = list(client.list_tokens(holder=holder, created_since=since))
     emit(tokens, output, lambda: tokens_table(tokens))
 
 

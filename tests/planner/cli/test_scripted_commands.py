@@ -133,8 +133,9 @@ def test_devices_are_listed(scripted_cli: Scripted) -> None:
 
 def test_a_graph_is_found_by_name_then_by_id(scripted_cli: Scripted) -> None:
     script, cli = scripted_cli
+    of_the_name = [graph("2", "chain", 9), graph("3", "chain", 7), graph("1", "chain", 5)]
     page = planner_pb2.ListGraphsResponse
-    script.on("ListGraphs", page(graphs=[graph("1", "chain", 5), graph("2", "chain", 9), graph("3", "chain", 7)]))
+    script.on("ListGraphs", lambda request: page(graphs=of_the_name if request.name == "chain" else []))
     script.on("GetGraph", graph(GRAPH, "other"))
     assert cli("graph", "get", "chain", "-o", "json").document()["id"] == "2"
     assert script.requests("GetGraph") == []
@@ -310,6 +311,33 @@ def test_a_graph_that_cannot_be_deployed_is_submitted_and_says_so(scripted_cli: 
     assert "It can be planned, but not deployed: it has no weights" in finished.stderr
     assert script.requests("CreateGraph")[0].name == "four"
     assert len(script.requests("CreateGraph")[0].weights.files) == 1
+
+
+def test_lists_are_narrowed_by_the_server(scripted_cli: Scripted) -> None:
+    script, cli = scripted_cli
+    script.on("ListGraphs", planner_pb2.ListGraphsResponse(graphs=[graph(GRAPH, "chain")]))
+    for method in ("ListInventories", "ListPlans", "ListProfiles", "ListDeployments", "ListDevices"):
+        script.on(method, getattr(planner_pb2, f"{method}Response")())
+    since = ("--since", "2026-01-02T03:04:05Z", "--owner", "alice")
+    cli("graph", "list", "--name", "chain", *since)
+    cli("inventory", "list", "--name", "rack", *since)
+    cli("plan", "list", *since)
+    cli("profile", "list", *since)
+    cli("deployment", "list", "--graph", "chain", "--state", "ready", *since)
+    cli("device", "list", "--kind", "h100", "--host", "node1")
+    asked = {call.method: call.request for call in script.calls if call.method != "ListGraphs"}
+    asked["ListGraphs"] = script.requests("ListGraphs")[0]
+    devices = asked.pop("ListDevices")
+    assert (devices.kind, devices.host) == ("h100", "node1")
+    assert len(asked) == 5
+    assert all(request.owner == "alice" for request in asked.values())
+    assert all(request.created_since.ToDatetime(tzinfo=UTC) == MOMENT for request in asked.values())
+    assert (asked["ListGraphs"].name, asked["ListInventories"].name) == ("chain", "rack")
+    deployments = asked["ListDeployments"]
+    assert (deployments.graph_id, deployments.state) == (GRAPH, planner_pb2.DEPLOYMENT_STATE_READY)
+    refused = cli("graph", "list", "--since", "yesterday")
+    assert refused.status == exit_codes.INVALID_INPUT
+    assert "'yesterday' is no moment; write 90m" in refused.stderr
 
 
 def test_deletions_say_what_is_gone(scripted_cli: Scripted) -> None:

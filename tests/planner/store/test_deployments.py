@@ -21,6 +21,7 @@ from planner.store.deployments import (
 from planner.store.paging import parse_page
 from planner.store.tables import DeploymentRow
 from tests.planner.store.records import (
+    GRAPH_ID,
     append,
     deployment,
     event,
@@ -133,6 +134,10 @@ async def test_lists(database: Database) -> None:
     assert await listed(plan_id="plan-1") == list("bdfh")
     assert await listed(plan_id="plan-1", active_only=True) == list("bdh")
     assert await listed(plan_id="plan-") == []
+    assert await listed(graph_id=GRAPH_ID) == list("abcdefgh")
+    assert await listed(graph_id="0" * 64) == []
+    for name, state in states.items():
+        assert await listed(state=state) == [name]
     async with database.session() as session:
         active = await list_active_deployments(session)
         page, token = await list_deployments(session, parse_page("d", 2, ""))

@@ -37,13 +37,30 @@ async def test_a_graph_is_kept_as_it_was_added(database: Database) -> None:
     assert record.sha256 == bytes.fromhex(GRAPH_ID)
 
 
-async def test_the_first_record_stays_and_takes_only_weights(database: Database) -> None:
+async def test_the_first_record_stays_and_takes_only_weights_and_a_name(database: Database) -> None:
     await fill(database, graph(), graph(name="another", created_at=later(1), not_deployable_reason="other"))
-    assert await get(database) == graph()
-    await fill(database, graph(name="another", weights=TWO, not_deployable_reason=""))
+    assert await get(database) == graph(name="another")
+    await fill(database, graph(weights=TWO, not_deployable_reason=""))
     assert await get(database) == graph(weights=TWO, not_deployable_reason="")
     await fill(database, graph())
     assert (await get(database)).weights == TWO
+
+
+async def test_a_graph_is_found_by_each_name_that_it_was_given(database: Database) -> None:
+    await fill(database, graph(name="first"), graph("0" * 64, name="first", created_at=later(1)))
+    await fill(database, graph(name="second"))
+    async with database.session() as session:
+        await add_graph(session, graph(name="its own"), rename=False)
+
+    async def listed(name: str) -> list[tuple[str, str]]:
+        async with database.reading() as session:
+            found, _ = await list_graphs(session, parse_page("graphs", 0, ""), name=name)
+        return [(record.id, record.name) for record in found]
+
+    assert await listed("first") == [("0" * 64, "first"), (GRAPH_ID, "second")]
+    assert await listed("second") == [(GRAPH_ID, "second")]
+    assert await listed("its own") == []
+    assert len(await listed("")) == 2
 
 
 async def test_other_weights_take_the_place_of_those_before(database: Database) -> None:

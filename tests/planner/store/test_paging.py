@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from planner.errors import InvalidArgument
 from planner.store.database import Database
 from planner.store.graphs import list_graphs
 from planner.store.inventories import list_inventories
+from planner.store.owners import add_owner
 from planner.store.paging import parse_page
 from tests.planner.store.records import NOW, fill, graph, inventory, later
 
@@ -103,3 +105,28 @@ async def test_moments_come_back_in_utc_to_the_microsecond(database: Database) -
         [record], _ = await list_graphs(session, parse_page("graphs", 0, ""))
     assert record.created_at == there
     assert record.created_at.tzinfo is UTC
+
+
+@pytest.mark.services
+async def test_a_list_can_be_narrowed_to_an_owner_and_to_what_is_newer(database: Database) -> None:
+    records = [inventory(f"inv-{index}", created_at=later(index)) for index in range(6)]
+    await fill(database, *records)
+    async with database.session() as session:
+        for index in (0, 2, 4, 5):
+            await add_owner(session, "inventory", f"inv-{index}", "alice" if index else "bob", NOW)
+        await add_owner(session, "graph", "inv-3", "alice", NOW)
+
+    async def listed(page_token: str = "", **narrow: Any) -> tuple[list[str], str]:
+        page = parse_page("inventory", 2, page_token, kind="inventory", **narrow)
+        async with database.reading() as session:
+            found, next_token = await list_inventories(session, page)
+        return [record.id for record in found], next_token
+
+    first, next_token = await listed(owner="alice")
+    assert (first, await listed(next_token, owner="alice")) == (["inv-5", "inv-4"], (["inv-2"], ""))
+    assert await listed(owner="alice", created_since=later(4.5)) == (["inv-5"], "")
+    assert await listed(created_since=later(5)) == (["inv-5"], "")
+    assert await listed(owner="carol") == ([], "")
+    for other in ({"owner": "bob"}, {"owner": "alice", "created_since": NOW}, {}):
+        with pytest.raises(InvalidArgument, match="other filters"):
+            await listed(next_token, **other)
