@@ -50,14 +50,9 @@ def find_layers(graph: Graph, plan: Plan, *, nearest: bool = False) -> Layers:
     A layer that is cut in two is an OptionsError; with `nearest` it counts for the stage that runs most of its nodes.
     Raises OptionsError where there are no layers, or two lists of them, or their stages do not ascend.
     """
-    members = _numbered_modules(graph)
-    path = _block_list(members)
-    numbers = sorted(members[path])
-    if numbers != list(range(len(numbers))):
-        missing = next(number for number in range(numbers[-1]) if number not in members[path])
-        raise OptionsError(f"layer {path}.{missing} runs no node in this graph; this format counts layers from 0")
+    path, layers = list_layers(graph)
     stages = stage_of_node(plan)
-    found = [_stage_of_layer(f"{path}.{number}", members[path][number], stages, nearest) for number in numbers]
+    found = [_stage_of_layer(f"{path}.{number}", nodes, stages, nearest) for number, nodes in enumerate(layers)]
     for number, (one, other) in enumerate(pairwise(found), 1):
         if other < one:
             raise OptionsError(
@@ -65,6 +60,31 @@ def find_layers(graph: Graph, plan: Plan, *, nearest: bool = False) -> Layers:
                 f"this format needs layers in order: {how_to_keep_program_order(plan)}"
             )
     return Layers(path=path, stage_of_layer=tuple(found))
+
+
+def list_layers(graph: Graph) -> tuple[str, list[list[int]]]:
+    """The container of layers, and the indexes of each layer's nodes, in order.
+
+    Raises OptionsError where there are no layers, or two lists of them, or one of them runs nothing.
+    """
+    members = _numbered_modules(graph)
+    path = _block_list(members)
+    numbers = sorted(members[path])
+    if numbers != list(range(len(numbers))):
+        missing = next(number for number in range(numbers[-1]) if number not in members[path])
+        raise OptionsError(f"layer {path}.{missing} runs no node in this graph; this format counts layers from 0")
+    return path, [members[path][number] for number in numbers]
+
+
+def reach_of_modules(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
+    """First and last node of every module."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph.nodes):
+        for path in enclosing_modules(node.module_path):
+            first.setdefault(path, index)
+            last[path] = index
+    return first, last
 
 
 def how_to_keep_program_order(plan: Plan) -> str:

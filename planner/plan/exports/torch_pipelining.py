@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
-from planner.plan.exports.module_tree import enclosing_modules, how_to_keep_program_order, stage_of_node
+from planner.plan.exports.module_tree import (
+    enclosing_modules,
+    how_to_keep_program_order,
+    reach_of_modules,
+    stage_of_node,
+)
 from planner.plan.plan import Plan
 
 
@@ -15,7 +20,7 @@ def split_spec(graph: Graph, plan: Plan) -> dict[str, str]:
 
     Raises OptionsError where a cut is inside of a module, or the stages are not segments of the program.
     """
-    first, last = _reach(graph)
+    first, last = reach_of_modules(graph)
     spec: dict[str, str] = {}
     for start in _starts(plan):
         begins = next((path for path in enclosing_modules(_path(graph, start)) if first[path] == start), None)
@@ -74,14 +79,3 @@ def _starts(plan: Plan) -> Sequence[int]:
 
 def _path(graph: Graph, node: int) -> str:
     return graph.nodes[node].module_path
-
-
-def _reach(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
-    """First and last node of every module."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for index, node in enumerate(graph.nodes):
-        for path in enclosing_modules(node.module_path):
-            first.setdefault(path, index)
-            last[path] = index
-    return first, last

@@ -81,7 +81,9 @@ def test_export(cli: RunCli, graph: str, two_devices: Path) -> None:
     assert json.loads(exported("device-map", "--nearest")) == json.loads(exported("device-map"))
     refused = cli("plan", "export", plan, "--format", "torchtitan", "--nearest")
     assert refused.status == exit_codes.INVALID_INPUT
-    assert "only vllm, megatron, device-map move what is cut" in refused.stderr
+    assert "only vllm, megatron, device-map, llama-cpp, exo move what is cut" in refused.stderr
+    assert exported("llama-cpp") == "--tensor-split 1,4"
+    assert [shard["end_layer"] for shard in json.loads(exported("exo"))] == [1, 4]
 
 
 def test_layers_are_kept_whole(cli: RunCli, graph: str, two_devices: Path) -> None:
@@ -165,3 +167,38 @@ def test_an_assignment_by_hand(cli: RunCli, graph: str, two_devices: Path, tmp_p
     path.write_text('{"partition_of_node": [0.5]}')
     finished = cli("plan", "create", "--graph", graph, "--inventory", two_devices, "--assignment", path)
     assert finished.status == exit_codes.INVALID_INPUT
+
+
+def test_what_was_exported_is_imported_again(cli: RunCli, graph: str, two_devices: Path, tmp_path: Path) -> None:
+    plan = cut_plan(cli, graph, two_devices, "--cut", "layers.0")
+    over = ("--graph", graph, "--inventory", two_devices, "-o", "json")
+    for format_ in ("vllm", "megatron", "torch-pipelining", "torchtitan", "device-map", "llama-cpp", "exo"):
+        written = cli("plan", "export", plan["id"], "--format", format_).stdout
+        imported = cli("plan", "import", "--format", format_, *over, "--", written).document()
+        assert [stage["node_ranges"] for stage in imported["stages"]] == [
+            stage["node_ranges"] for stage in plan["stages"]
+        ]
+    (tmp_path / "split.json").write_text(written)
+    there = cli("plan", "import", tmp_path / "split.json", "--format", "exo", "--device", "b", "--device", "a", *over)
+    assert [stage["device_ids"] for stage in there.document()["stages"]] == [["b"], ["a"]]
+
+
+def test_an_imported_split_beside_the_best(cli: RunCli, graph: str, two_devices: Path) -> None:
+    over = ("--format", "vllm", "--graph", graph, "--inventory", two_devices)
+    document = cli("plan", "import", "3,1", *over, "--best", "-o", "json").document()
+    assert document["plan"]["bottleneck_seconds"] >= document["best"]["bottleneck_seconds"]
+    assert document["diff"]["bottleneck_seconds"] == [
+        document["plan"]["bottleneck_seconds"],
+        document["best"]["bottleneck_seconds"],
+    ]
+    table = cli("plan", "import", "3,1", *over, "--best").stdout
+    assert "proven optimal" in table
+    assert ["vllm", "best", "change"] in [line.split() for line in table.splitlines()]
+    refused = cli("plan", "import", "1,1,2", *over)
+    assert refused.status == exit_codes.INVALID_INPUT
+    assert "the split is over 3 devices, and there are 2: a, b" in refused.stderr
+    assert "nor the name of a file" in cli("plan", "import", "1,3", "--format", "exo", *over[2:]).stderr
+    unknown = cli("plan", "import", "1,3", *over, "--device", "c", "--device", "a")
+    assert "device 'c' is not in the inventory, which has 'a', 'b'" in unknown.stderr
+    alone = cli("plan", "import", "4", *over, "--device", "b", "--best", "-o", "json").document()
+    assert [stage["device_ids"] for stage in alone["best"]["stages"]] == [["b"]]

@@ -16,6 +16,8 @@ from planner.cli.output import OutputFormat, emit
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
 from planner.plan.exports.device_map import device_map
+from planner.plan.exports.exo import exo_shards
+from planner.plan.exports.llama_cpp import llama_cpp_tensor_split
 from planner.plan.exports.megatron import megatron_layout
 from planner.plan.exports.torch_pipelining import split_spec, torchtitan_parts
 from planner.plan.exports.vllm import vllm_layer_partition
@@ -28,9 +30,17 @@ class ExportFormat(Enum):
     TORCHTITAN = "torchtitan"
     MEGATRON = "megatron"
     DEVICE_MAP = "device-map"
+    LLAMA_CPP = "llama-cpp"
+    EXO = "exo"
 
 
-_NEAREST = (ExportFormat.VLLM, ExportFormat.MEGATRON, ExportFormat.DEVICE_MAP)
+_NO_NEAREST = (ExportFormat.TORCH_PIPELINING, ExportFormat.TORCHTITAN)
+# What stands before the split where it is written for a shell.
+PREFIXES = {
+    ExportFormat.VLLM: "VLLM_PP_LAYER_PARTITION=",
+    ExportFormat.MEGATRON: "--pipeline-model-parallel-layout ",
+    ExportFormat.LLAMA_CPP: "--tensor-split ",
+}
 
 
 @app.command("export")
@@ -39,7 +49,7 @@ def export(
     format_: Annotated[ExportFormat, typer.Option("--format", help="Whose words to write the cuts in.")],
     nearest: Annotated[
         bool,
-        typer.Option("--nearest", help="vllm, megatron, device-map: what is cut goes where most of it runs."),
+        typer.Option("--nearest", help="What is cut goes where most of it runs; not torch-pipelining, torchtitan."),
     ] = False,
     name: Annotated[
         list[str] | None,
@@ -49,8 +59,8 @@ def export(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """A plan's cuts for another system: an environment variable, a flag, or JSON."""
-    if nearest and format_ not in _NEAREST:
-        takes = ", ".join(one.value for one in _NEAREST)
+    if nearest and format_ in _NO_NEAREST:
+        takes = ", ".join(one.value for one in ExportFormat if one not in _NO_NEAREST)
         raise OptionsError(f"--nearest with --format {format_.value}: only {takes} move what is cut")
     names = dict(map(_device_name, name or []))
     with connect(server) as client:
@@ -59,29 +69,22 @@ def export(
     emit({"format": format_.value, "content": content}, output, lambda: Text(_line(format_, content)))
 
 
-def _vllm(graph: Graph, plan: Plan, nearest: bool, _: Mapping[str, int | str]) -> str:
-    return vllm_layer_partition(graph, plan, nearest=nearest)
-
-
-def _megatron(graph: Graph, plan: Plan, nearest: bool, _: Mapping[str, int | str]) -> str:
-    return megatron_layout(graph, plan, nearest=nearest)
-
-
 _EXPORTS: Mapping[ExportFormat, Callable[[Graph, Plan, bool, Mapping[str, int | str]], Any]] = {
-    ExportFormat.VLLM: _vllm,
+    ExportFormat.VLLM: lambda graph, plan, nearest, _: vllm_layer_partition(graph, plan, nearest=nearest),
     ExportFormat.TORCH_PIPELINING: lambda graph, plan, *_: split_spec(graph, plan),
     ExportFormat.TORCHTITAN: lambda graph, plan, *_: torchtitan_parts(graph, plan),
-    ExportFormat.MEGATRON: _megatron,
+    ExportFormat.MEGATRON: lambda graph, plan, nearest, _: megatron_layout(graph, plan, nearest=nearest),
+    ExportFormat.LLAMA_CPP: lambda graph, plan, nearest, _: llama_cpp_tensor_split(graph, plan, nearest=nearest),
+    ExportFormat.EXO: lambda graph, plan, nearest, _: exo_shards(graph, plan, nearest=nearest),
     ExportFormat.DEVICE_MAP: lambda graph, plan, nearest, names: device_map(graph, plan, names, nearest=nearest),
 }
 
 
 def _line(format_: ExportFormat, content: Any) -> str:
-    if format_ is ExportFormat.VLLM:
-        return f"VLLM_PP_LAYER_PARTITION={content}"
-    if format_ is ExportFormat.MEGATRON:
-        return f'--pipeline-model-parallel-layout "{content}"'
-    return json.dumps(content, indent=2)
+    if format_ not in PREFIXES:
+        return json.dumps(content, indent=2)
+    quoted = f'"{content}"' if "|" in content else content
+    return f"{PREFIXES[format_]}{quoted}"
 
 
 def _device_name(text: str) -> tuple[str, int | str]:
