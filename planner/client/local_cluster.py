@@ -21,6 +21,7 @@ from planner.errors import Unavailable
 # A busy machine takes minutes to import what a service needs; a service that dies is noticed at once.
 START_SECONDS = 300.0
 STOP_SECONDS = 15.0
+DAEMONS_SHARE = 2 / 3
 _ADDRESS = re.compile(r"(\S+:\d+)\s*$")
 # Asks the kernel (prctl 1 is PR_SET_PDEATHSIG) for SIGTERM when the parent dies, then becomes the service. A program of
 # its own, not a preexec_fn: what gRPC does around a fork would hang or crash the child of a process that uses gRPC.
@@ -66,10 +67,13 @@ class ServiceProcess:
         self.address = found.group(1)
         return self.address
 
-    def stop(self, timeout_seconds: float = STOP_SECONDS) -> None:
-        """Asks it to end; kills it if it has not by the deadline."""
+    def ask_to_end(self) -> None:
         if self.exit_status is None:
             self._process.send_signal(signal.SIGTERM)
+
+    def stop(self, timeout_seconds: float = STOP_SECONDS) -> None:
+        """Asks it to end; kills it if it has not by the deadline."""
+        self.ask_to_end()
         try:
             self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -100,6 +104,7 @@ class LocalCluster:
     """`with LocalCluster(data_dir=..., memory_bytes=(a, b)) as cluster:` runs a planner and one daemon per memory size.
 
     Devices are called `local/<device><index>`. `planner_arguments` and `daemon_arguments` are added to the commands.
+    What has not ended by itself within `stop_seconds` is killed.
     """
 
     def __init__(
@@ -112,7 +117,9 @@ class LocalCluster:
         planner_arguments: Sequence[str] = (),
         daemon_arguments: Sequence[str] = (),
         environment: dict[str, str] | None = None,
+        stop_seconds: float = STOP_SECONDS,
     ) -> None:
+        self._stop_seconds = stop_seconds
         self._data_dir = data_dir
         self._memory_bytes = tuple(memory_bytes)
         self._device = device
@@ -163,11 +170,15 @@ class LocalCluster:
         return f"local/{self._device}{index}"
 
     def stop(self) -> None:
-        """Daemons first: they drain, and tell the planner."""
-        deadline = time.monotonic() + STOP_SECONDS
-        running = [*self.daemons.values(), *([self.planner] if self.planner else [])]
-        for process in running:
-            process.stop(max(1.0, deadline - time.monotonic()))
+        """Daemons first, side by side: they drain, and tell the planner, which has what is left of the time."""
+        begins_at = time.monotonic()
+        daemons = list(self.daemons.values())
+        for daemon in daemons:
+            daemon.ask_to_end()
+        for daemon in daemons:
+            daemon.stop(max(0.0, begins_at + DAEMONS_SHARE * self._stop_seconds - time.monotonic()))
+        if self.planner is not None:
+            self.planner.stop(max(0.0, begins_at + self._stop_seconds - time.monotonic()))
 
     def _launch_daemon(self, index: int) -> ServiceProcess:
         device = ("--device", "cpu") if self._device == "cpu" else ("--gpu", str(index))

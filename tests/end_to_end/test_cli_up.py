@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -132,7 +133,9 @@ def command_line(
 
 def test_from_up_to_stop(command_line: CommandLine) -> None:
     folder = command_line.folder
-    with command_line.up("--daemons", 2, "--device", "cpu", "--memory", "256MiB", "--memory", "512MiB") as process:
+    with command_line.up(
+        "--daemons", 2, "--device", "cpu", "--memory", "256MiB", "--memory", "512MiB", "-o", "json"
+    ) as process:
         # Another process finds it, as the commands below do.
         listed = subprocess.run([*COMMAND, "device", "list", "-o", "json"], capture_output=True, check=True)
         devices = json.loads(listed.stdout)
@@ -167,18 +170,28 @@ def test_from_up_to_stop(command_line: CommandLine) -> None:
         assert [events[0]["state"], events[-1]["state"]] == ["loading", "stopped"]
         assert command_line("run", deployment["id"], "in.npz").returncode == exit_codes.CONFLICT
 
-        # As a terminal's Ctrl-C would, but to the parent alone: it ends the others.
+        # As a terminal's Ctrl-C would, but to the parent alone: it ends the others, also one that hears nothing.
+        hung = document_of(folder)["daemons"][1]["process_id"]
+        os.kill(hung, signal.SIGSTOP)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == exit_codes.INTERRUPTED
+        assert (folder / "up.log").read_text().endswith("the planner and its 2 daemons have ended\n")
         assert not command_line.announced.exists()
+        assert not Path(document_of(folder)["data_dir"]).exists()
     wait_until(lambda: command_line.running() == [], PATIENCE_SECONDS)
+
+
+def document_of(folder: Path) -> Any:
+    """What `up -o json` said, whatever came after it."""
+    text = (folder / "up.log").read_text()
+    return json.JSONDecoder().raw_decode(text, text.index("{"))[0]
 
 
 def test_nothing_outlives_a_killed_up(command_line: CommandLine) -> None:
     with command_line.up("--daemons", 1, "--data-dir", "data", started=in_background) as process:
         server = yaml.safe_load(command_line.announced.read_text())["server"]
         assert len(command_line.running()) > 2
-        assert f"kill {process.pid}" in (command_line.folder / "up.log").read_text()
+        wait_until(lambda: f"kill {process.pid}" in (command_line.folder / "up.log").read_text(), PATIENCE_SECONDS)
         process.kill()
         wait_until(lambda: command_line.running() == [], PATIENCE_SECONDS)
     refused = command_line("device", "list")

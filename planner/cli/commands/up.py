@@ -26,8 +26,10 @@ from planner.client.local_cluster import LocalCluster, ServiceProcess
 from planner.errors import InvalidArgument, Unavailable
 
 POLL_SECONDS = 0.5
-# Ctrl-C should not take as long as a service may.
-DRAIN_SECONDS = 5
+# Ctrl-C is for now: what a microbatch or a call still takes is cut off, and who waits for the prompt waits no longer.
+DRAIN_SECONDS = 0.5
+CALL_SECONDS = 0.2
+STOP_SECONDS = 1.5
 
 
 class DeviceClass(Enum):
@@ -54,6 +56,18 @@ def up(
 ) -> None:
     """Start a planner and daemons here for trying things out; Ctrl-C ends them all. Other commands find the planner."""
     memory_bytes = _memory_of_each(memory or [], daemons)
+    try:
+        _run(memory_bytes, device, data_dir, listen, output)
+    except KeyboardInterrupt:
+        services = "daemon has" if daemons == 1 else f"{daemons} daemons have"
+        say(f"the planner and its {services} ended")
+        raise
+
+
+def _run(
+    memory_bytes: list[int | None], device: DeviceClass, data_dir: Path | None, listen: str, output: OutputFormat
+) -> None:
+    """Until a signal, or until the planner ends by itself; everything has ended and is gone by then."""
     with ExitStack() as stack:
         stack.enter_context(_terminated_as_interrupted())
         folder = data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="partition-planner-")))
@@ -65,6 +79,8 @@ def up(
                     device=device.value,
                     planner_listen=listen,
                     daemon_arguments=("--drain-seconds", str(DRAIN_SECONDS)),
+                    environment={"PLANNER_STOP_GRACE_SECONDS": str(CALL_SECONDS)},
+                    stop_seconds=STOP_SECONDS,
                 )
             )
         stack.enter_context(announced(cluster.planner_address))

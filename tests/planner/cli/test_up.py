@@ -150,3 +150,15 @@ def test_a_daemon_that_ends_is_told_once(monkeypatch: pytest.MonkeyPatch, capsys
     with pytest.raises(KeyboardInterrupt):
         up._watch(cluster_of(Service(1), a=ended, b=Service(3)))
     assert capsys.readouterr().err == "the daemon of a ended with status -9; its log: daemon.log\n"
+
+
+@pytest.mark.parametrize(("num_daemons", "services"), [(1, "daemon has"), (3, "3 daemons have")])
+def test_who_interrupts_it_is_told_that_it_has_ended(
+    bare_cli: RunCli, monkeypatch: pytest.MonkeyPatch, num_daemons: int, services: str
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(up, "_run", interrupted)
+    finished = bare_cli("up", "--daemons", num_daemons)
+    assert (finished.status, finished.stderr) == (exit_codes.INTERRUPTED, f"the planner and its {services} ended\n")

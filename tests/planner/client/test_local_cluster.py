@@ -149,3 +149,15 @@ def test_a_planner_is_started_again_where_it_was(tmp_path: Path) -> None:
         again = cluster.start_planner()
         assert cluster.planner_address == again.address == address
         assert again.process_id != first.process_id
+
+
+def test_what_hangs_is_killed_and_what_listens_ends_by_itself(tmp_path: Path) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY + WAITS
+    cluster = LocalCluster(data_dir=tmp_path, memory_bytes=(None, None), stop_seconds=3.0)
+    cluster.daemons = {name: service(tmp_path, program) for name, program in (("a", deaf), ("b", READY + WAITS))}
+    cluster.planner = service(tmp_path, deaf)
+    for process in (*cluster.daemons.values(), cluster.planner):
+        process.wait_until_ready(PATIENCE_SECONDS)
+    cluster.stop()
+    assert [daemon.exit_status for daemon in cluster.daemons.values()] == [-signal.SIGKILL, -signal.SIGTERM]
+    assert cluster.planner.exit_status == -signal.SIGKILL
