@@ -218,6 +218,14 @@ class PlanRunner:
                 await add_plan(session, operation.id, plan, operation.inventory_id, ended_at)
 
         await self._database.persist(succeed)
+        log.info(
+            "plan made",
+            id=operation.id,
+            graph_id=operation.graph_id,
+            mode=operation.options.mode.name,
+            num_stages=len(plan.stages),
+            seconds=round((ended_at - operation.created_at).total_seconds(), 3),
+        )
 
     async def _prepare(self, session: AsyncSession, operation: PlanOperation) -> PlanJob:
         graph = await get_graph(session, operation.graph_id)

@@ -1,12 +1,14 @@
 """From error to gRPC status, in one place: calls raise planner.errors, this interceptor answers.
 
 Each status carries a google.rpc.ErrorInfo with the error's stable reason. An error that nobody foresaw becomes INTERNAL
-with an incident id, which the log has beside the traceback, and the server goes on.
+with an incident id, which the log has beside the traceback, and the server goes on. What changed something and
+succeeded is logged too, with the id that it is about and its seconds.
 """
 
 from __future__ import annotations
 
 import inspect
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -20,6 +22,7 @@ from grpc_status import rpc_status
 from access.handlers import wrapped
 from planner import errors
 from planner.api.metrics import CallMetrics
+from planner.api.rules import RULES, Rule
 
 DOMAIN = "partition_planner"
 # ErrorInfo travels in a header: a long value would make the whole answer unreadable.
@@ -83,12 +86,21 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         if not inspect.iscoroutinefunction(call):
             return call  # a synchronous servicer (health, reflection) answers for itself
 
+        rule = RULES.get(method)
+
         async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            start = time.monotonic()
             with self._metrics.observe(method) as fails:
                 try:
-                    return await call(request, context)
+                    result = await call(request, context)
                 except Exception as error:
                     await _abort(error, method, context, fails)
+                else:
+                    if rule is not None and rule.audited:
+                        seconds = round(time.monotonic() - start, 3)
+                        about = _about(rule, request, result)
+                        log.info("done", method=method.rpartition("/")[2], id=about, seconds=seconds)
+                    return result
 
         return answer
 
@@ -118,6 +130,11 @@ async def _abort(
     fails(known.reason)
     status = rpc_status.to_status(status_of(known))
     await context.abort(status.code, status.details, status.trailing_metadata)
+
+
+def _about(rule: Rule, request: Any, result: Any) -> str:
+    """The id of what was made or changed."""
+    return str(getattr(result, "id", "") or (getattr(request, rule.subject) if rule.subject else ""))
 
 
 def _incident(error: Exception, method: str) -> errors.PlannerError:

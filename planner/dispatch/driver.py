@@ -93,6 +93,8 @@ class Driver:
                     self._begin(placement)
             is_new = step.rollout.state is not self.rollout.state
             self.rollout = step.rollout
+            if is_new:
+                self._log_state()
             if is_new and (step.rollout.state.ended or step.rollout.state in ABANDONED):
                 self._abandon_rollout()
             for command in step.commands:
@@ -109,6 +111,18 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _log_state(self) -> None:
+        """Each state that it comes to, and how long after it was asked for."""
+        age = datetime.now(UTC) - self.deployment.created_at
+        log.info(
+            "deployment",
+            id=self.deployment.id,
+            plan_id=self.deployment.plan_id,
+            state=self.rollout.state.value,
+            generation=self.deployment.generation,
+            seconds=round(age.total_seconds(), 3),
+        )
 
     def _begin(self, placement: Placement) -> None:
         self.deployment = placement.deployment

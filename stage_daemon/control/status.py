@@ -5,6 +5,7 @@ Each status carries a google.rpc.ErrorInfo with the error's stable reason, the s
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -40,6 +41,9 @@ CODES: dict[type[errors.DaemonError], int] = {
     errors.Cancelled: code_pb2.CANCELLED,
 }
 
+# Commands of the planner whose success is news.
+LOGGED = frozenset({"LoadStages", "ConnectStages", "ReleaseDeployment"})
+
 log = structlog.get_logger(__name__)
 
 
@@ -74,23 +78,43 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
 
 def _one_answer(call: Callable[..., Any], method: str) -> Callable[..., Any]:
     async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        start = time.monotonic()
         try:
-            return await call(request, context)
+            result = await call(request, context)
         except Exception as error:
             await _abort(error, method, context)
+        else:
+            _log_success(method, request, start)
+            return result
 
     return answer
 
 
 def _many_answers(call: Callable[..., Any], method: str) -> Callable[..., Any]:
     async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        start = time.monotonic()
         try:
             async for item in call(request, context):
                 yield item
         except Exception as error:
             await _abort(error, method, context)
+        else:
+            _log_success(method, request, start)
 
     return answers
+
+
+def _log_success(method: str, request: Any, start: float) -> None:
+    """Of commands about a deployment; batches, steps and questions are too many."""
+    name = method.rpartition("/")[2]
+    if name in LOGGED:
+        log.info(
+            "done",
+            method=name,
+            deployment_id=request.deployment_id,
+            generation=request.generation,
+            seconds=round(time.monotonic() - start, 3),
+        )
 
 
 async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:

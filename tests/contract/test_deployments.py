@@ -12,6 +12,7 @@ import grpc
 import pytest
 import pytest_asyncio
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from planner.settings import Settings
 from planner.store.database import Database
@@ -498,3 +499,21 @@ async def test_a_daemon_with_other_memory_is_what_it_says_last(world: World) -> 
     await world.first.register(world.registry, memory_bytes=2 * GIBIBYTE)
     devices = await world.devices()
     assert devices[0].device.memory_bytes == 2 * GIBIBYTE
+
+
+async def test_what_succeeds_is_logged_with_its_ids_and_seconds(world: World) -> None:
+    with capture_logs() as lines:
+        plan_id = await make_plan(
+            world.planner, chain_bytes(), chain_weights(), world.first.device_id, world.second.device_id
+        )
+        deployment_id = await world.deploy_until(READY)
+        await world.stop(deployment_id)
+    told = [line for line in lines if line["event"] in ("done", "plan made", "deployment")]
+    assert all(line["seconds"] >= 0 for line in told)
+    done = [(line["method"], line["id"]) for line in told if line["event"] == "done"]
+    for expected in (("CreatePlan", plan_id), ("Deploy", deployment_id), ("StopDeployment", deployment_id)):
+        assert expected in done
+    assert not any(method.startswith(("Get", "List", "Wait", "Watch")) for method, _ in done)
+    assert [line["id"] for line in told if line["event"] == "plan made"] == [plan_id]
+    states = [line["state"] for line in told if line["event"] == "deployment" and line["id"] == deployment_id]
+    assert states == ["loading", "connecting", "ready", "draining", "stopped"]

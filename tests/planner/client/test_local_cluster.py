@@ -156,8 +156,13 @@ def test_what_hangs_is_killed_and_what_listens_ends_by_itself(tmp_path: Path) ->
     cluster = LocalCluster(data_dir=tmp_path, memory_bytes=(None, None), stop_seconds=3.0)
     cluster.daemons = {name: service(tmp_path, program) for name, program in (("a", deaf), ("b", READY + WAITS))}
     cluster.planner = service(tmp_path, deaf)
-    for process in (*cluster.daemons.values(), cluster.planner):
-        process.wait_until_ready(PATIENCE_SECONDS)
-    cluster.stop()
-    assert [daemon.exit_status for daemon in cluster.daemons.values()] == [-signal.SIGKILL, -signal.SIGTERM]
-    assert cluster.planner.exit_status == -signal.SIGKILL
+    processes = (*cluster.daemons.values(), cluster.planner)
+    try:
+        for process in processes:
+            process.wait_until_ready(PATIENCE_SECONDS)
+        cluster.stop()
+        statuses = [process.exit_status for process in processes]
+        assert statuses == [-signal.SIGKILL, -signal.SIGTERM, -signal.SIGKILL]
+    finally:
+        for process in processes:
+            process.kill()

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import code_pb2, error_details_pb2
+from structlog.testing import capture_logs
 
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon import errors
@@ -88,10 +89,31 @@ class Faulty(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         yield stage_daemon_pb2.LoadStagesResponse(stage=1)
         raise KeyError("another")
 
+    async def ReleaseDeployment(self, request: Any, context: Any) -> Any:
+        return stage_daemon_pb2.ReleaseDeploymentResponse()
+
     async def SendInputs(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         async for _ in requests:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, "in its own words")
             yield
+
+
+@pytest.mark.services
+async def test_commands_that_succeed_are_logged_and_those_that_fail_are_not() -> None:
+    server = grpc.aio.server(interceptors=[StatusInterceptor()])
+    stage_daemon_pb2_grpc.add_StageDaemonServiceServicer_to_server(Faulty(), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    with capture_logs() as lines:
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
+            request = stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id="dep-1", generation=3)
+            await stub.ReleaseDeployment(request)
+            await refusal(stub.LoadStages(stage_daemon_pb2.LoadStagesRequest(deployment_id="dep-2")))
+    [done] = [line for line in lines if line["event"] == "done"]
+    assert done.pop("seconds") >= 0
+    assert (done["method"], done["deployment_id"], done["generation"]) == ("ReleaseDeployment", "dep-1", 3)
+    await server.stop(0)
 
 
 @pytest.mark.services
