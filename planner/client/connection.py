@@ -14,7 +14,7 @@ from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials
 from planner.client.failover import stub_of_any
 from planner.client.status import error_from_rpc
-from planner.errors import InvalidArgument
+from planner.errors import Conflict, InvalidArgument
 from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
 
 _Response = TypeVar("_Response")
@@ -85,6 +85,7 @@ class Connection:
         self.address = address
         self.timeout_seconds = timeout_seconds
         self.credentials = watch(tls)
+        self._is_closed = False
         self._channels = [
             open_channel(
                 one,
@@ -108,7 +109,8 @@ class Connection:
     def call(
         self, method: Callable[..., _Response], request: object, *, timeout_seconds: float | None = None
     ) -> _Response:
-        """One answer, within `timeout_seconds` (the connection's own if None)."""
+        """One answer, within `timeout_seconds` (the connection's own if None). Raises Conflict once it is closed."""
+        self._refuse_closed()
         try:
             return method(request, timeout=timeout_seconds or self.timeout_seconds)
         except grpc.RpcError as error:
@@ -117,7 +119,8 @@ class Connection:
     def stream(
         self, method: Callable[..., Any], request: object, *, timeout_seconds: float | None = None
     ) -> Iterator[Any]:
-        """Each answer as it comes; leaving the iterator early cancels the call."""
+        """Each answer as it comes; leaving the iterator early cancels the call. Raises Conflict once it is closed."""
+        self._refuse_closed()
         call = method(request, timeout=timeout_seconds)
         try:
             yield from call
@@ -142,8 +145,14 @@ class Connection:
             request.page_token = page.next_page_token
 
     def close(self) -> None:
+        """Calls that are under way end with Cancelled. Idempotent."""
+        self._is_closed = True
         for channel in self._channels:
             channel.close()
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise Conflict(f"this client of {self.address} is closed; make another to go on")
 
     def _translate(self, error: grpc.RpcError) -> Exception:
         unreachable = (

@@ -166,3 +166,17 @@ def test_a_server_that_greets_late_is_waited_for(scripted_connection: Scripted) 
         late = Connection(address, timeout_seconds=PATIENCE_SECONDS)
         assert late.call(late.stub.GetGraph, GRAPH).id == "abc"
         late.close()
+
+
+def test_a_connection_that_is_closed_says_so(scripted_connection: Scripted) -> None:
+    script, connection = scripted_connection
+    script.on("GetGraph", planner_pb2.GraphRecord(id="abc"))
+    connection.call(connection.stub.GetGraph, GRAPH)
+    for _ in range(2):
+        connection.close()
+    said = f"^this client of {connection.address} is closed; make another to go on$"
+    with pytest.raises(Conflict, match=said):
+        connection.call(connection.stub.GetGraph, GRAPH)
+    with pytest.raises(Conflict, match=said):
+        next(connection.stream(connection.stub.WatchDeployment, planner_pb2.WatchDeploymentRequest()))
+    assert len(script.calls) == 1
