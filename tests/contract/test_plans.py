@@ -321,7 +321,7 @@ async def test_delete(planner: PlannerServiceStub, shared: SharedServer, name: s
     await _put_deployment(database, name, plan_id, graph_id, "ready")
     with refused("CONFLICT") as refusal:
         await planner.DeletePlan(planner_pb2.DeletePlanRequest(plan_id=plan_id), timeout=WAIT_SECONDS)
-    assert refusal.metadata["deployment_id"] == name
+    assert refusal.metadata["deployment"] == name
     async with database.session() as session:
         (await session.get_one(DeploymentRow, name)).state = "stopped"
     await database.close()
