@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from planner.cost.buckets import mean_costs
 from planner.cost.calibration import Calibration
 from planner.cost.inventory import Inventory
@@ -15,13 +17,15 @@ from planner.graph.bounds import shown
 from planner.graph.check import check_graph
 from planner.graph.ir import Graph
 from planner.partition.activations import partition_with_activations
+from planner.partition.assignment import Assignment
 from planner.partition.describe import describe_node
 from planner.partition.evaluate import evaluate, objective_value, with_best_order
 from planner.partition.from_graph import problem_from_graph
 from planner.partition.next_best import NextBestCut, next_best_cuts
 from planner.partition.one_device import fastest_alone
-from planner.partition.problem import PartitionProblem
+from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.registry import partition
+from planner.partition.replacement import Replacement, moved_bytes, replacement
 from planner.partition.request import Request
 from planner.plan.assignment import assignment_of
 from planner.plan.build import build_plan
@@ -37,7 +41,7 @@ MAX_MICROBATCHES_IN_FLIGHT = 1 << 16
 MAX_DEVICES = 256
 
 
-__all__ = ["chosen_symbol_values", "explain_plan", "make_plan", "partition_problem"]
+__all__ = ["chosen_symbol_values", "explain_plan", "make_plan", "make_replacement", "partition_problem"]
 
 
 def make_plan(
@@ -55,6 +59,50 @@ def make_plan(
 
     Raises GraphError, InventoryError or OptionsError for what cannot be planned, Infeasible if no plan exists.
     """
+    _check(graph, inventory)
+    costs = plan_costs(graph, inventory, options, measured, calibrations)
+    problem = _problem(graph, costs, inventory, options)
+    request = _request(options, inventory)
+    assignment = partition_with_activations(problem, options.objective, lambda problem: partition(problem, request))
+    return _verified(graph, graph_id, inventory, options, costs, problem, assignment)
+
+
+def make_replacement(
+    graph: Graph,
+    graph_id: str,
+    inventory: Inventory,
+    options: PlanOptions,
+    replaced: Plan,
+    measured: Sequence[MeasuredTimes] = (),
+    calibrations: Sequence[Calibration] = (),
+) -> tuple[Plan, Replacement]:
+    """A plan in the place of `replaced` on other devices, `planner.partition.replacement` says which. Raises as above.
+
+    `options` are what was asked for: the objective stays, and of `fixed` what names devices that are there. The mode is
+    optimal, with as many stages as help, since others may want devices or a number of stages that is not there.
+    """
+    _check(graph, inventory)
+    options = _on_other_devices(options, inventory)
+    costs = plan_costs(graph, inventory, options, measured, calibrations)
+    problem = _problem(graph, costs, inventory, options)
+    index = {device.id: position for position, device in enumerate(inventory.devices)}
+    device_before = np.full(problem.num_nodes, FREE, dtype=np.int64)
+    for stage in replaced.stages:
+        for start, end in stage.node_ranges:
+            device_before[start:end] = index.get(stage.device_ids[0], FREE)
+    request = _request(options, inventory)
+    outcomes: list[Replacement] = []
+
+    def place(problem: PartitionProblem) -> Assignment:
+        outcomes.append(replacement(problem, request, device_before))
+        return outcomes[-1].assignment
+
+    assignment = partition_with_activations(problem, options.objective, place)
+    outcome = replace(outcomes[-1], assignment=assignment, moved_bytes=moved_bytes(problem, device_before, assignment))
+    return _verified(graph, graph_id, inventory, options, costs, problem, assignment), outcome
+
+
+def _check(graph: Graph, inventory: Inventory) -> None:
     if not graph.nodes:
         raise GraphError(f"graph {graph.name!r} has no nodes; there is nothing to plan")
     if not inventory.devices:
@@ -62,15 +110,33 @@ def make_plan(
     if len(inventory.devices) > MAX_DEVICES:
         raise InventoryError(f"the inventory has {len(inventory.devices)} devices; a plan may use up to {MAX_DEVICES}")
     check_graph(graph)
-    costs = plan_costs(graph, inventory, options, measured, calibrations)
-    problem = _problem(graph, costs, inventory, options)
-    request = _request(options, inventory)
-    found = partition_with_activations(problem, options.objective, lambda problem: partition(problem, request))
-    assignment = with_best_order(problem, found)
+
+
+def _verified(
+    graph: Graph,
+    graph_id: str,
+    inventory: Inventory,
+    options: PlanOptions,
+    costs: NodeCosts,
+    problem: PartitionProblem,
+    assignment: Assignment,
+) -> Plan:
+    assignment = with_best_order(problem, assignment)
     evaluation = evaluate(problem, assignment)
     plan = build_plan(graph, graph_id, inventory, options, assignment, evaluation, costs.sources)
     verify_plan(plan, graph)
     return plan
+
+
+def _on_other_devices(options: PlanOptions, inventory: Inventory) -> PlanOptions:
+    device_ids = {device.id for device in inventory.devices}
+    mode = options.mode if isinstance(options.mode, OptimalMode) else OptimalMode()
+    return replace(
+        options,
+        mode=replace(mode, num_stages=0, replicate=False),
+        fixed=tuple((path, device_id) for path, device_id in options.fixed if device_id in device_ids),
+        saturate_host=False,
+    )
 
 
 def plan_costs(

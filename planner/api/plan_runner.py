@@ -14,12 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.api.computing import ComputationFailed, Computing
 from planner.api.graph_calls import graph_source
 from planner.api.identity import new_id
-from planner.api.tasks import GraphSource, compute_plan
+from planner.api.tasks import GraphSource, compute_plan, compute_replacement
 from planner.cost.calibration import Calibration
 from planner.cost.inventory import Inventory
 from planner.cost.measured import MeasuredTimes
 from planner.errors import PlannerError
 from planner.plan.options import RatesFrom
+from planner.plan.plan import Plan
 from planner.settings import Settings
 from planner.store.database import Database
 from planner.store.deployment_records import Failure
@@ -37,11 +38,13 @@ from planner.store.operations import (
     list_ended,
     renew_operations,
 )
-from planner.store.plans import add_plan
+from planner.store.plans import add_plan, get_plan
 from planner.store.profiles import calibrations_for, times_for
 
 # From one look at the database to the next, for what other planners leave, end or ask for.
 PERIOD_SECONDS = 0.5
+# Of plans made ahead: whatever else the host computes comes first.
+BACKGROUND_NICENESS = 15
 # A plan whose planners died this often is most likely what kills them.
 MOST_CLAIMS = 20
 
@@ -50,12 +53,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanJob:
-    """All that a worker needs besides the operation."""
+    """All that a worker needs besides the operation. `replaced` is the plan whose place is to be taken, if any."""
 
     source: GraphSource
     inventory: Inventory
     measured: tuple[MeasuredTimes, ...]
     calibrations: tuple[Calibration, ...]
+    replaced: Plan | None = None
 
 
 class PlannersDied(PlannerError):
@@ -71,6 +75,7 @@ class PlanRunner:
         self._computing = computing
         self._settings = settings
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._background: set[str] = set()
         self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -158,13 +163,19 @@ class PlanRunner:
             self._start(claim)
 
     async def _claim(self) -> Claim | None:
+        """Plans made ahead leave one worker to those that somebody waits for, where there are several."""
+        has_room = len(self._background) < max(1, self._computing.num_workers - 1)
         async with self._database.session() as session:
-            return await claim_operation(session, self.planner_id, self._settings.claim_seconds, _now())
+            return await claim_operation(
+                session, self.planner_id, self._settings.claim_seconds, _now(), background=has_room
+            )
 
     def _start(self, claim: Claim) -> None:
         operation_id = claim.operation.id
         task = asyncio.create_task(self._run(claim), name=operation_id)
         self._tasks[operation_id] = task
+        if claim.operation.background:
+            self._background.add(operation_id)
         task.add_done_callback(lambda done: self._forget(operation_id, done))
 
     async def _tell_ended(self) -> None:
@@ -201,20 +212,13 @@ class PlanRunner:
                 f"{MOST_CLAIMS} planners ended while they computed this plan; ask for it with fewer devices or nodes"
             )
         job = await self._database.persist(lambda session: self._prepare(session, operation))
-        plan = await self._computing.run(
-            self._settings.plan_timeout_seconds,
-            compute_plan,
-            job.source,
-            operation.graph_id,
-            job.inventory,
-            operation.options,
-            job.measured,
-            job.calibrations,
-        )
+        plan, moved_bytes = await self._run_job(operation, job)
         ended_at = _now()
 
         async def succeed(session: AsyncSession) -> None:
-            if await end_operation(session, operation.id, OperationState.SUCCEEDED, ended_at, fence=claim.fence):
+            if await end_operation(
+                session, operation.id, OperationState.SUCCEEDED, ended_at, fence=claim.fence, moved_bytes=moved_bytes
+            ):
                 await add_plan(session, operation.id, plan, operation.inventory_id, ended_at)
 
         await self._database.persist(succeed)
@@ -227,17 +231,48 @@ class PlanRunner:
             seconds=round((ended_at - operation.created_at).total_seconds(), 3),
         )
 
+    async def _run_job(self, operation: PlanOperation, job: PlanJob) -> tuple[Plan, int | None]:
+        """The plan, and what it moves where it takes another's place."""
+        if job.replaced is not None:
+            return await self._computing.run(
+                self._settings.plan_timeout_seconds,
+                compute_replacement,
+                job.source,
+                operation.graph_id,
+                job.inventory,
+                operation.options,
+                job.replaced,
+                job.measured,
+                job.calibrations,
+                BACKGROUND_NICENESS if operation.background else 0,
+            )
+        plan = await self._computing.run(
+            self._settings.plan_timeout_seconds,
+            compute_plan,
+            job.source,
+            operation.graph_id,
+            job.inventory,
+            operation.options,
+            job.measured,
+            job.calibrations,
+        )
+        return plan, None
+
     async def _prepare(self, session: AsyncSession, operation: PlanOperation) -> PlanJob:
         graph = await get_graph(session, operation.graph_id)
         inventory = (await get_inventory(session, operation.inventory_id)).inventory
         kinds = [device.kind for device in inventory.devices]
         options = operation.options
+        replaced = None
+        if operation.replaced_plan_id is not None:
+            replaced, _ = await get_plan(session, operation.replaced_plan_id)
         rates_from = options.rates_from or RatesFrom(self._settings.rates_from)
         return PlanJob(
             source=graph_source(self._settings, graph.sha256),
             inventory=inventory,
             measured=await times_for(session, graph.id, kinds),
             calibrations=await calibrations_for(session, kinds, rates_from, options.rates_from_profiles),
+            replaced=replaced,
         )
 
     async def _fail(self, claim: Claim, failure: Failure) -> None:
@@ -251,6 +286,7 @@ class PlanRunner:
 
     def _forget(self, operation_id: str, task: asyncio.Task[None]) -> None:
         self._tasks.pop(operation_id, None)
+        self._background.discard(operation_id)
         self._tell(operation_id)
         self.wake()
         if not task.cancelled() and task.exception() is not None:

@@ -140,7 +140,9 @@ async def _add_services(
     housekeeping = Housekeeping(database, settings.keep_days, collection)
     resources.push_async_callback(housekeeping.close)
     housekeeping.start()
-    dispatcher = Dispatcher(database, blobs, settings, credentials=credentials, planner_secret=secret)
+    dispatcher = Dispatcher(
+        database, blobs, settings, credentials=credentials, planner_secret=secret, ask_for_plans=runner.wake
+    )
     resources.push_async_callback(dispatcher.close)
     dispatcher.start()
     checks = Computing(NUM_CHECKS, settings.plan_memory_bytes)

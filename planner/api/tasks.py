@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from planner.graph.check import why_not_deployable
 from planner.graph.ir import Graph, WeightFile
 from planner.plan.options import PlanOptions
 from planner.plan.plan import Plan
-from planner.planning import chosen_symbol_values, make_plan
+from planner.planning import chosen_symbol_values, make_plan, make_replacement
 from planner.store.blobs import BlobStore
 from planner.store.weights import locate_states
 from planner.wire.graph import graph_from_bytes
@@ -82,6 +83,22 @@ def compute_plan(
     calibrations: tuple[Calibration, ...],
 ) -> Plan:
     return make_plan(source.read(), graph_id, inventory, options, measured, calibrations)
+
+
+def compute_replacement(
+    source: GraphSource,
+    graph_id: str,
+    inventory: Inventory,
+    options: PlanOptions,
+    replaced: Plan,
+    measured: tuple[MeasuredTimes, ...],
+    calibrations: tuple[Calibration, ...],
+    niceness: int,
+) -> tuple[Plan, int]:
+    """The plan, and the bytes of weights that move."""
+    os.nice(niceness)
+    plan, found = make_replacement(source.read(), graph_id, inventory, options, replaced, measured, calibrations)
+    return plan, found.moved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,12 +154,15 @@ def deployments_table(deployments: Iterable[Deployment]) -> Table:
 
 def deployment_table(deployment: Deployment) -> RenderableType:
     title = f"{deployment.id}: {deployment.state.value} ({deployment.plan_id}, generation {deployment.generation})"
+    notes = [Text(f"by {deployment.plan_id}, {deployment.plan_reason}")] if deployment.plan_reason else []
+    if deployment.asked_plan_id not in ("", deployment.plan_id):
+        notes.append(Text(f"asked for with {deployment.asked_plan_id}"))
     failure = [Text(deployment.failure.message, style="red")] if deployment.failure else []
     table = plain_table("stage", "device", "threads", "daemon")
     for placement in deployment.stages:
         threads = str(placement.num_threads or "-")
         table.add_row(str(placement.stage), placement.device_id, threads, placement.daemon_address)
-    return Group(Text(title, style="bold", no_wrap=True), *failure, table)
+    return Group(Text(title, style="bold", no_wrap=True), *notes, *failure, table)
 
 
 def plain_table(*headings: str, title: str | None = None, caption: str | None = None) -> Table:

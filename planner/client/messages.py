@@ -121,6 +121,8 @@ def deployment_from_proto(message: planner_pb2.Deployment) -> records.Deployment
         ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
         recovery=recovery_from_proto(message.recovery),
         num_threads=message.num_threads,
+        asked_plan_id=message.asked_plan_id,
+        plan_reason=message.plan_reason,
     )
 
 

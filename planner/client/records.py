@@ -143,10 +143,12 @@ class DeploymentState(StrEnum):
 
 
 class RecoveryPolicy(StrEnum):
-    """What happens when a deployment that was ready breaks: it has failed, or it is rolled out again where it was."""
+    """What happens when a deployment that was ready breaks: it has failed, or it is rolled out again where it was, or
+    by another plan on the devices that are left."""
 
     MANUAL = "manual"
     RESTART = "restart"
+    REPLAN = "replan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +166,7 @@ class Deployment:
     """`input_address` and `output_address` are known once it is ready. Each recovery begins a new `generation`.
 
     `num_threads` is what was asked for; 0: each worker's share of its host.
+    `plan_id` is the plan that runs; where it is not `asked_plan_id`, `plan_reason` says why.
     """
 
     id: str
@@ -179,6 +182,8 @@ class Deployment:
     ended_at: datetime | None
     recovery: RecoveryPolicy = RecoveryPolicy.MANUAL
     num_threads: int = 0
+    asked_plan_id: str = ""
+    plan_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

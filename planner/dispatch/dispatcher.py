@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, Protocol
 
@@ -17,24 +17,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from access.files import WatchedCredentials
 from planner.cost.inventory import Device
 from planner.dispatch.admission import admit
-from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, DaemonClient
-from planner.dispatch.driver import Driver, Placement
+from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
+from planner.dispatch.driver import Driver
 from planner.dispatch.leadership import Leadership
 from planner.dispatch.lease import Leases, Standing, failure_of
 from planner.dispatch.ledger import Ledger
+from planner.dispatch.placing import Placer, clients_of
 from planner.dispatch.rollout import Broken, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests, prepare_requests
 from planner.dispatch.succession import has_ended
-from planner.errors import (
-    DeviceFull,
-    DeviceGone,
-    DeviceTaken,
-    NotDeployable,
-    NotFound,
-    NotLeading,
-    PlannerError,
-    Unavailable,
-)
+from planner.errors import DeviceTaken, NotDeployable, NotFound, NotLeading, PlannerError
 from planner.plan.plan import Plan
 from planner.store.blobs import BlobStore
 from planner.store.daemons import find_daemon, list_daemons, list_live_daemons, renew_lease, save_daemon
@@ -53,10 +45,11 @@ from planner.store.graphs import GraphRecord, get_graph
 from planner.store.plans import get_plan
 from planner.store.request_ids import create_once
 
+READY = DeploymentState.READY
 # A daemon that says twice in a row that it does not hold a stage has lost it.
 MISSES_UNTIL_LOST = 2
-# From one look for the daemons of a deployment that recovers to the next.
-PLACE_PERIOD_SECONDS = 0.25
+# From one look at which losses are not planned for to the next.
+PLAN_AHEAD_PERIOD_SECONDS = 0.25
 # One that is late loses nothing.
 RENEWALS_PER_CLAIM = 4
 # As many ids as fit into a fact of an error; the next heartbeat is told the rest.
@@ -98,17 +91,28 @@ class Dispatcher:
         deadlines: CallDeadlines = CallDeadlines(),  # noqa: B008  frozen
         credentials: WatchedCredentials | None = None,
         planner_secret: bytes = b"",
+        ask_for_plans: Callable[[], None] = lambda: None,
     ) -> None:
+        """`ask_for_plans` wakes who computes the plans that wait in the database."""
         self._database = database
         self._blobs = blobs
         self._deadlines = deadlines
         self._credentials = credentials
         self._planner_secret = planner_secret
-        self._recovery_seconds = settings.recovery_seconds
         self._leases = Leases(settings.lease_seconds, _seconds())
         self._leadership = Leadership(database, settings.claim_seconds)
         self._ledger = Ledger(database, self._leadership)
+        self._placer = Placer(
+            database,
+            self._leadership,
+            settings.recovery_seconds,
+            self._client,
+            self._prepare,
+            ask_for_plans,
+        )
         self._drivers: dict[str, Driver] = {}
+        self._planned_ahead: dict[str, int] = {}
+        self._news = asyncio.Event()
         self._misses: dict[tuple[str, str], int] = {}
         self._clients: dict[tuple[str, str], DaemonClient] = {}
         self._admission = asyncio.Lock()
@@ -120,6 +124,7 @@ class Dispatcher:
     def start(self) -> None:
         """Runs in the background until `close`."""
         self._spawn(self.run())
+        self._spawn(self._keep_planned_ahead())
         if self._database.is_shared:
             self._spawn(self._keep_leading())
 
@@ -242,6 +247,35 @@ class Dispatcher:
                 log.exception("leading")
             await asyncio.sleep(self._leadership.claim_seconds / RENEWALS_PER_CLAIM)
 
+    async def _keep_planned_ahead(self) -> None:
+        """Whenever a deployment is ready or has ended."""
+        while True:
+            self._news.clear()
+            try:
+                await self._plan_ahead()
+            except NotLeading:
+                pass
+            except PlannerError as error:
+                log.warning("no plans are made ahead", message=error.message)
+                self._news.set()
+            except Exception:
+                log.exception("planning ahead")
+            await asyncio.sleep(PLAN_AHEAD_PERIOD_SECONDS)
+            await self._news.wait()
+
+    async def _plan_ahead(self) -> None:
+        replanned = [driver for driver in self._drivers.values() if driver.deployment.recovery is RecoveryPolicy.REPLAN]
+        for driver in replanned:
+            held = driver.deployment
+            if driver.rollout.state is READY and self._planned_ahead.get(held.id) != held.generation:
+                await self._placer.plan_ahead(held)
+                self._planned_ahead[held.id] = held.generation
+        ended = self._planned_ahead.keys() - {d.deployment.id for d in replanned if not d.rollout.state.ended}
+        if ended or not self._planned_ahead:
+            await self._placer.forget_ended()
+            for deployment_id in ended:
+                del self._planned_ahead[deployment_id]
+
     async def _step_down(self) -> None:
         """Another planner has taken up all that this one did; what this one still does is refused by the database."""
         log.warning("another planner leads")
@@ -249,6 +283,7 @@ class Dispatcher:
         drivers = tuple(self._drivers.values())
         self._drivers.clear()
         self._misses.clear()
+        self._planned_ahead.clear()
         self._leases = Leases(self._leases.lease_seconds, _seconds())
         await asyncio.gather(*(driver.close() for driver in drivers), return_exceptions=True)
         for driver in drivers:
@@ -328,35 +363,6 @@ class Dispatcher:
             self._deadlines.edge_seconds,
         )
 
-    async def _place(self, held: Deployment) -> Placement:
-        """The next generation on the same devices, once all their daemons answer.
-
-        Raises DeviceGone, DeviceFull or Unavailable where that is still so after `recovery_seconds`.
-        """
-        ends_at = _seconds() + self._recovery_seconds
-        while True:
-            try:
-                return await self._place_now(held)
-            except (DeviceGone, DeviceFull, Unavailable):
-                if _seconds() > ends_at:
-                    raise
-            await asyncio.sleep(PLACE_PERIOD_SECONDS)
-
-    async def _place_now(self, held: Deployment) -> Placement:
-        async with self._database.reading() as session:
-            plan, _ = await get_plan(session, held.plan_id)
-            graph = await get_graph(session, held.graph_id)
-            live = await list_live_daemons(session, datetime.now(UTC))
-            promised = await promised_bytes(session, held.device_ids())
-        others = {
-            device_id: {holder: size for holder, size in holders.items() if holder != held.id}
-            for device_id, holders in promised.items()
-        }
-        deployment = replace(held, generation=held.generation + 1, stages=admit(plan, live, others))
-        clients = self._clients_of(deployment)
-        await asyncio.gather(*(_check_answers(deployment, client) for client in clients.values()))
-        return Placement(deployment=deployment, clients=clients, requests=await self._prepare(deployment, plan, graph))
-
     async def _resume(self) -> None:
         """Each time that it begins to lead: what was being rolled out begins anew, what is ready goes on, what was
         draining is drained. Raises NotLeading.
@@ -373,17 +379,15 @@ class Dispatcher:
             for deployment in deployments:
                 await self._add_driver(deployment).handle(TakenUp())
             self._resumed = True
+            self._news.set()
 
     def _add_driver(self, deployment: Deployment) -> Driver:
-        driver = Driver(deployment, self._clients_of(deployment), self._ledger, self._place)
+        driver = Driver(deployment, self._clients_of(deployment), self._ledger, self._placer.place, self._news.set)
         self._drivers[deployment.id] = driver
         return driver
 
     def _clients_of(self, deployment: Deployment) -> dict[str, DaemonClient]:
-        return {
-            placement.device_id: self._client(placement.device_id, placement.daemon_address)
-            for placement in deployment.stages
-        }
+        return clients_of(deployment, self._client)
 
     def _client(self, device_id: str, address: str) -> DaemonClient:
         client = self._clients.get((device_id, address))
@@ -505,17 +509,6 @@ class Dispatcher:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _check_answers(deployment: Deployment, client: DaemonClient) -> None:
-    """Raises DeviceGone unless the daemon that the deployment is placed on answers: a lease outlives its daemon."""
-    [incarnation_id] = {placement.incarnation_id for placement in deployment.stages_on(client.device_id)}
-    try:
-        status = await client.status()
-    except DaemonCallFailed as error:
-        raise DeviceGone(error.failure.message, device_id=client.device_id) from None
-    if status.incarnation_id != incarnation_id:
-        raise DeviceGone(f"the daemon of {client.device_id} has not registered yet", device_id=client.device_id)
 
 
 def _seconds() -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ import structlog
 from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
 from planner.dispatch.diagnosis import find_cause
 from planner.dispatch.ledger import Ledger
+from planner.dispatch.placing import Placement
 from planner.dispatch.progress import worth_telling
 from planner.dispatch.rollout import (
     Broken,
@@ -33,6 +34,7 @@ from planner.dispatch.rollout import (
     Rollout,
     Step,
     Unplaced,
+    Waits,
     advance,
     rollout_of,
 )
@@ -48,19 +50,11 @@ ABANDONED = (DeploymentState.DRAINING, DeploymentState.RECOVERING)
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where a generation runs, and what its daemons are told. `clients` and `requests` are by device id."""
-
-    deployment: Deployment
-    clients: Mapping[str, DaemonClient]
-    requests: StageRequests
-
-
 class Driver:
     """One deployment. `requests` is there from the start of a rollout; one that is taken up READY needs none.
 
-    `place` finds where the next generation runs; it may wait for daemons, and raises PlannerError where it gives up.
+    `place` finds where the next generation runs; it may wait for daemons, telling why, and raises PlannerError where it
+    gives up. `settled` is called when it is READY and when it has ended.
     """
 
     def __init__(
@@ -68,7 +62,8 @@ class Driver:
         deployment: Deployment,
         clients: Mapping[str, DaemonClient],
         ledger: Ledger,
-        place: Callable[[Deployment], Awaitable[Placement]],
+        place: Callable[[Deployment, Callable[[str], Awaitable[None]]], Awaitable[Placement]],
+        settled: Callable[[], None] = lambda: None,
     ) -> None:
         self.deployment = deployment
         self.rollout: Rollout = rollout_of(deployment)
@@ -77,6 +72,7 @@ class Driver:
         self._clients = clients
         self._ledger = ledger
         self._place_next = place
+        self._settled = settled
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._rollout_tasks: set[asyncio.Task[None]] = set()
@@ -101,6 +97,8 @@ class Driver:
                 self._spawn(command)
             if step.rollout.state.ended:
                 self.ended.set()
+            if is_new and (step.rollout.state.ended or step.rollout.state is DeploymentState.READY):
+                self._settled()
 
     @property
     def is_busy(self) -> bool:
@@ -231,11 +229,13 @@ class Driver:
 
     async def _place(self) -> None:
         try:
-            placement = await self._place_next(self.deployment)
+            placement = await self._place_next(self.deployment, lambda why: self.handle(Waits(why)))
         except PlannerError as error:
             await self.handle(Unplaced(failure_of(error)))
         else:
-            await self.handle(Placed(placement.deployment.device_ids()), placement)
+            new = placement.deployment
+            reason = new.plan_reason if new.plan_id != self.deployment.plan_id else ""
+            await self.handle(Placed(new.device_ids(), reason), placement)
 
     async def _diagnose(self, suspicion: Failure) -> None:
         cause = await find_cause(self.deployment.id, self._clients)

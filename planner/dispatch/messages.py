@@ -41,7 +41,7 @@ def recovery_from_proto(policy: planner_pb2.RecoveryPolicy.ValueType) -> Recover
     for known in RecoveryPolicy:
         if policy == _recovery_to_proto(known):
             return known
-    raise InvalidArgument(f"recovery is {policy}, which this planner does not know; use manual or restart")
+    raise InvalidArgument(f"recovery is {policy}, which this planner does not know; use manual, restart or replan")
 
 
 def _recovery_to_proto(policy: RecoveryPolicy) -> planner_pb2.RecoveryPolicy.ValueType:
@@ -92,6 +92,8 @@ def deployment_to_proto(deployment: Deployment) -> planner_pb2.Deployment:
         ended_at=timestamp(deployment.ended_at) if deployment.ended_at else None,
         recovery=_recovery_to_proto(deployment.recovery),
         num_threads=deployment.num_threads,
+        asked_plan_id=deployment.asked_plan_id,
+        plan_reason=deployment.plan_reason,
     )
 
 

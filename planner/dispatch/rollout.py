@@ -111,9 +111,17 @@ class TakenUp:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The devices of the next generation, in order of their first stage."""
+    """The devices of the next generation, in order of their first stage. `reason` says why its plan is another."""
 
     device_ids: tuple[str, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """There is no place yet, and why."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,7 @@ Event = (
     | TakenUp
     | Placed
     | Unplaced
+    | Waits
 )
 
 
@@ -206,8 +215,11 @@ def advance(rollout: Rollout, event: Event) -> Step:
             return _stop(rollout, why)
         case TakenUp():
             return _taken_up(rollout)
-        case Placed(device_ids):
-            return _placed(rollout, device_ids)
+        case Placed():
+            return _placed(rollout, event)
+        case Waits(why):
+            is_placing = rollout.state is DeploymentState.RECOVERING and not rollout.waiting_for
+            return Step(rollout=rollout, message=why if is_placing else "")
         case Unplaced(failure):
             return _fail(rollout, failure) if rollout.state is DeploymentState.RECOVERING else Step(rollout=rollout)
 
@@ -339,10 +351,11 @@ def _recover(rollout: Rollout, message: str) -> Step:
     return Step(rollout=recovering, commands=commands, message=message)
 
 
-def _placed(rollout: Rollout, device_ids: tuple[str, ...]) -> Step:
+def _placed(rollout: Rollout, event: Placed) -> Step:
     if rollout.state is not DeploymentState.RECOVERING or rollout.waiting_for:
         return Step(rollout=rollout)
-    return _start(replace(rollout, state=DeploymentState.PENDING, device_ids=device_ids))
+    step = _start(replace(rollout, state=DeploymentState.PENDING, device_ids=event.device_ids))
+    return replace(step, message=f"{event.reason}; {step.message}") if event.reason else step
 
 
 def _fail(rollout: Rollout, failure: Failure) -> Step:

@@ -26,10 +26,12 @@ class DeploymentState(Enum):
 
 
 class RecoveryPolicy(Enum):
-    """What happens when a READY deployment breaks: it has failed, or it is rolled out again where it was."""
+    """What happens when a READY deployment breaks: it has failed, or it is rolled out again where it was, or on what is
+    left of its devices."""
 
     MANUAL = "manual"
     RESTART = "restart"
+    REPLAN = "replan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class StagePlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
+    """`plan_id` is the plan that runs. Where it is not the one that was asked for, `plan_reason` says why."""
+
     id: str
     plan_id: str
     graph_id: str
@@ -69,6 +73,12 @@ class Deployment:
     num_threads: int = 0
     ended_at: datetime | None = None
     failure: Failure | None = None
+    asked_plan_id: str = ""
+    plan_reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.asked_plan_id:
+            object.__setattr__(self, "asked_plan_id", self.plan_id)
 
     def device_ids(self) -> tuple[str, ...]:
         """Each device once, in order of its first stage."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Select, delete, func, select, update
@@ -18,9 +19,15 @@ from planner.store.deployment_records import (
     StagePlacement,
 )
 from planner.store.failures import failure_columns, failure_from_row
-from planner.store.owners import forget_owners
+from planner.store.owners import add_owner, forget_owners, owners_of
 from planner.store.paging import PageRequest
-from planner.store.tables import DeploymentEventRow, DeploymentRow, DeploymentStageRow, PlanStageRow
+from planner.store.tables import (
+    DeploymentEventRow,
+    DeploymentRow,
+    DeploymentStageRow,
+    PlanStageRow,
+    SparePlanRow,
+)
 
 ENDED = tuple(state.value for state in DeploymentState if state.ended)
 
@@ -31,6 +38,8 @@ async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
         DeploymentRow(
             id=deployment.id,
             plan_id=deployment.plan_id,
+            asked_plan_id=deployment.asked_plan_id,
+            plan_reason=deployment.plan_reason,
             graph_id=deployment.graph_id,
             state=deployment.state.value,
             generation=deployment.generation,
@@ -47,9 +56,18 @@ async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
 
 
 async def begin_generation(session: AsyncSession, deployment: Deployment) -> None:
-    """The deployment stands from now on where it says, in the generation that it says."""
+    """The deployment stands from now on where it says, in the generation and by the plan that it says.
+
+    A plan that was made for this deployment alone belongs to its owners from now on.
+    """
     row = await session.get_one(DeploymentRow, deployment.id, with_for_update=True)
+    if row.plan_id != deployment.plan_id:
+        await session.execute(delete(SparePlanRow).where(SparePlanRow.operation_id == deployment.plan_id))
+        for principal in await owners_of(session, "deployment", deployment.id):
+            await add_owner(session, "plan", deployment.plan_id, principal, datetime.now(UTC))
     row.generation = deployment.generation
+    row.plan_id = deployment.plan_id
+    row.plan_reason = deployment.plan_reason
     row.input_address = deployment.stages[0].daemon_address
     row.output_address = deployment.stages[-1].daemon_address
     await session.execute(delete(DeploymentStageRow).where(DeploymentStageRow.deployment_id == deployment.id))
@@ -228,6 +246,8 @@ def _record(row: DeploymentRow, placements: list[StagePlacement]) -> Deployment:
     return Deployment(
         id=row.id,
         plan_id=row.plan_id,
+        asked_plan_id=row.asked_plan_id,
+        plan_reason=row.plan_reason,
         graph_id=row.graph_id,
         state=DeploymentState(row.state),
         generation=row.generation,

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -41,7 +42,8 @@ IS_OPEN = PlanOperationRow.state.in_([state.value for state in _OPEN])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOperation:
-    """`id` is the plan's too."""
+    """`id` is the plan's too. With `replaced_plan_id` the plan is to take that one's place on the inventory's devices,
+    and `moved_bytes` is what it moves. In the `background` it waits until no other does."""
 
     id: str
     graph_id: str
@@ -51,6 +53,9 @@ class PlanOperation:
     state: OperationState = OperationState.PENDING
     failure: Failure | None = None
     ended_at: datetime | None = None
+    background: bool = False
+    replaced_plan_id: str | None = None
+    moved_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,8 @@ async def add_operation(session: AsyncSession, operation: PlanOperation) -> None
             options=options_document(operation.options),
             state=operation.state.value,
             created_at=operation.created_at,
+            background=operation.background,
+            replaced_plan_id=operation.replaced_plan_id,
         )
     )
     await session.flush()
@@ -84,18 +91,36 @@ async def get_operation(session: AsyncSession, operation_id: str) -> PlanOperati
 
 
 async def count_open(session: AsyncSession) -> int:
-    query = select(func.count()).where(IS_OPEN)
+    """Of those that somebody waits for."""
+    query = select(func.count()).where(IS_OPEN, not_(PlanOperationRow.background))
     return (await session.execute(query)).scalar_one()
 
 
-async def claim_operation(session: AsyncSession, planner_id: str, claim_seconds: float, now: datetime) -> Claim | None:
-    """The oldest that nobody works on, RUNNING from now on; None where there is none."""
+async def hurry(session: AsyncSession, operation_id: str) -> None:
+    """Somebody waits for it from now on."""
+    await session.execute(
+        update(PlanOperationRow)
+        .where(PlanOperationRow.id == operation_id)
+        .values(background=False)
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def claim_operation(
+    session: AsyncSession, planner_id: str, claim_seconds: float, now: datetime, *, background: bool = True
+) -> Claim | None:
+    """The oldest that nobody works on, RUNNING from now on; None where there is none.
+
+    Those in the background come last, and without `background` not at all.
+    """
+    is_open = IS_OPEN if background else and_(IS_OPEN, not_(PlanOperationRow.background))
     row = await claim_next(
         session,
         PlanOperationRow,
         planner_id,
         claim_seconds,
-        IS_OPEN,
+        is_open,
+        PlanOperationRow.background.asc(),
         PlanOperationRow.created_at.asc(),
         PlanOperationRow.id.asc(),
     )
@@ -138,9 +163,10 @@ async def end_operation(
     failure: Failure | None = None,
     *,
     fence: int | None = None,
+    moved_bytes: int | None = None,
 ) -> bool:
     """False where it has ended already, or, with `fence`, where another planner has claimed it since."""
-    columns = failure_columns(failure) if failure else {}
+    columns: dict[str, Any] = {**(failure_columns(failure) if failure else {}), "moved_bytes": moved_bytes}
     statement = update(PlanOperationRow).where(PlanOperationRow.id == operation_id, IS_OPEN)
     if fence is not None:
         statement = statement.where(PlanOperationRow.fence == fence)
@@ -160,4 +186,7 @@ def _record(row: PlanOperationRow) -> PlanOperation:
         state=OperationState(row.state),
         failure=failure_from_row(row),
         ended_at=row.ended_at,
+        background=row.background,
+        replaced_plan_id=row.replaced_plan_id,
+        moved_bytes=row.moved_bytes,
     )

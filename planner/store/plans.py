@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, exists, select
+from sqlalchemy import delete, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import NotFound
@@ -18,7 +18,7 @@ from planner.store.paging import PageRequest
 from planner.store.plan_read import read_plan
 from planner.store.plan_write import plan_rows
 from planner.store.references import refuse_while_needed
-from planner.store.tables import DeploymentRow, PlanRow, PlanStageDeviceRow
+from planner.store.tables import DeploymentRow, PlanRow, PlanStageDeviceRow, SparePlanRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,8 @@ async def get_plan(session: AsyncSession, plan_id: str, *, keep: bool = False) -
 async def list_plans(
     session: AsyncSession, page: PageRequest, wanted: PlanFilter
 ) -> tuple[tuple[PlanSummary, ...], str]:
-    query = select(PlanRow)
+    """Without those that were made ahead for a deployment and are not in use."""
+    query = select(PlanRow).where(~exists().where(SparePlanRow.operation_id == PlanRow.id))
     if wanted.graph_id:
         query = query.where(PlanRow.graph_id == wanted.graph_id)
     if wanted.mode:
@@ -81,7 +82,8 @@ async def list_plans(
 async def delete_plan(session: AsyncSession, plan_id: str) -> None:
     """Raises NotFound, and Conflict while a deployment of it has not ended."""
     row = await _row(session, plan_id, lock=True)
-    running = select(DeploymentRow.id).where(DeploymentRow.plan_id == plan_id, DeploymentRow.state.not_in(ENDED))
+    uses = or_(DeploymentRow.plan_id == plan_id, DeploymentRow.asked_plan_id == plan_id)
+    running = select(DeploymentRow.id).where(uses, DeploymentRow.state.not_in(ENDED))
     await refuse_while_needed(session, f"plan {plan_id}", {"deployment": running}, "stop those first")
     await session.execute(delete(PlanRow).where(PlanRow.id == row.id))
     await forget_owners(session, "plan", plan_id)

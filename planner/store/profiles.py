@@ -134,6 +134,15 @@ async def calibrations_for(
     return newest_rates(newest)
 
 
+async def serving_profiles(session: AsyncSession, profile_ids: Sequence[str], kinds: Sequence[str]) -> tuple[str, ...]:
+    """Those that are still there and are of one of the kinds, in their order."""
+    query = select(ProfileRow.id).where(
+        ProfileRow.id.in_(profile_ids), ProfileRow.device_kind.in_({kind.lower() for kind in kinds})
+    )
+    there = set(await session.scalars(query)) if profile_ids else set()
+    return tuple(profile_id for profile_id in profile_ids if profile_id in there)
+
+
 # The order of lists: of profiles of one moment, the last id.
 _NEWEST_FIRST = (ProfileRow.created_at.desc(), ProfileRow.id.desc())
 

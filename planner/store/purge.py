@@ -18,6 +18,7 @@ from planner.store.tables import (
     PlanOperationRow,
     PlanRow,
     RequestIdRow,
+    SparePlanRow,
 )
 
 
@@ -45,7 +46,10 @@ def _statements(before: datetime) -> Mapping[str, Delete]:
     return {
         "request_ids": delete(RequestIdRow).where(RequestIdRow.created_at < before),
         "plan_operations": delete(PlanOperationRow).where(
-            not_(IS_OPEN), PlanOperationRow.ended_at < before, ~exists().where(PlanRow.id == PlanOperationRow.id)
+            not_(IS_OPEN),
+            PlanOperationRow.ended_at < before,
+            ~exists().where(PlanRow.id == PlanOperationRow.id),
+            ~exists().where(SparePlanRow.operation_id == PlanOperationRow.id),
         ),
         "inventories": delete(InventoryRow).where(
             not_(InventoryRow.listed),

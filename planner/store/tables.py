@@ -149,7 +149,9 @@ class InventoryLinkRow(Row):
 class PlanOperationRow(ClaimColumns, FailureColumns, Row):
     """`state` is pending, running, succeeded, failed or cancelled; `id` is the plan's too.
 
-    `options` holds all that was asked for, as planner.plan.options_document gives it.
+    `options` holds all that was asked for, as planner.plan.options_document gives it. With `replaced_plan_id` the plan
+    is to take the place of that one on the devices of the inventory; `moved_bytes` is what that moves. Operations in
+    the `background` wait until no other does.
     """
 
     __tablename__ = "plan_operations"
@@ -161,6 +163,9 @@ class PlanOperationRow(ClaimColumns, FailureColumns, Row):
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
+    background: Mapped[bool]
+    replaced_plan_id: Mapped[str | None]
+    moved_bytes: Mapped[int | None]
 
 
 class PlanRow(Row):
@@ -358,12 +363,15 @@ class DaemonRow(DeviceColumns, Row):
 class DeploymentRow(FailureColumns, Row):
     """`state` is pending, loading, connecting, ready, draining, recovering, stopped or failed.
 
-    A deployment outlives its plan as history, so `plan_id` is no foreign key.
+    A deployment outlives its plans as history, so `plan_id`, the one that runs, and `asked_plan_id`, the one that was
+    asked for, are no foreign keys. `plan_reason` says why they differ.
     """
 
     __tablename__ = "deployments"
     id: Mapped[str] = mapped_column(primary_key=True)
     plan_id: Mapped[str] = mapped_column(index=True)
+    asked_plan_id: Mapped[str]
+    plan_reason: Mapped[str]
     graph_id: Mapped[str] = mapped_column(ForeignKey("graphs.id"))
     state: Mapped[str] = mapped_column(index=True)
     generation: Mapped[int]
@@ -400,6 +408,16 @@ class DeploymentEventRow(FailureColumns, Row):
     device_id: Mapped[str | None]
     loaded_bytes: Mapped[int]
     total_bytes: Mapped[int]
+
+
+class SparePlanRow(Row):
+    """The plan for a deployment's generation without some of its devices: `operation_id` makes it, and is its id."""
+
+    __tablename__ = "spare_plans"
+    deployment_id: Mapped[str] = mapped_column(ForeignKey("deployments.id", ondelete="CASCADE"), primary_key=True)
+    lost_device_ids: Mapped[str] = mapped_column(primary_key=True)
+    generation: Mapped[int]
+    operation_id: Mapped[str] = mapped_column(index=True)
 
 
 class RoleRow(ClaimColumns, Row):

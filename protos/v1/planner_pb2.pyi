@@ -64,6 +64,8 @@ class _RecoveryPolicyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     """It has FAILED; somebody deploys the plan again."""
     RECOVERY_POLICY_RESTART: _RecoveryPolicy.ValueType  # 2
     """It is rolled out again where it was, as a new generation, once all its daemons live."""
+    RECOVERY_POLICY_REPLAN: _RecoveryPolicy.ValueType  # 3
+    """It goes on on the devices that are left, by a plan made for these, as a new generation."""
 
 class RecoveryPolicy(_RecoveryPolicy, metaclass=_RecoveryPolicyEnumTypeWrapper):
     """What happens when a worker, a daemon or an edge of a READY deployment breaks."""
@@ -73,6 +75,8 @@ RECOVERY_POLICY_MANUAL: RecoveryPolicy.ValueType  # 1
 """It has FAILED; somebody deploys the plan again."""
 RECOVERY_POLICY_RESTART: RecoveryPolicy.ValueType  # 2
 """It is rolled out again where it was, as a new generation, once all its daemons live."""
+RECOVERY_POLICY_REPLAN: RecoveryPolicy.ValueType  # 3
+"""It goes on on the devices that are left, by a plan made for these, as a new generation."""
 Global___RecoveryPolicy: typing_extensions.TypeAlias = RecoveryPolicy
 
 class _DeploymentState:
@@ -1495,6 +1499,8 @@ class Deployment(google.protobuf.message.Message):
     ENDED_AT_FIELD_NUMBER: builtins.int
     RECOVERY_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
+    ASKED_PLAN_ID_FIELD_NUMBER: builtins.int
+    PLAN_REASON_FIELD_NUMBER: builtins.int
     id: builtins.str
     plan_id: builtins.str
     graph_id: builtins.str
@@ -1507,6 +1513,10 @@ class Deployment(google.protobuf.message.Message):
     recovery: Global___RecoveryPolicy.ValueType
     num_threads: builtins.int
     """As DeployRequest.num_threads."""
+    asked_plan_id: builtins.str
+    """The plan that was asked for; plan_id is the one that runs."""
+    plan_reason: builtins.str
+    """Why the two differ; empty where they do not."""
     @property
     def failure(self) -> Global___Failure:
         """Only if it failed."""
@@ -1533,9 +1543,11 @@ class Deployment(google.protobuf.message.Message):
         ended_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         recovery: Global___RecoveryPolicy.ValueType = ...,
         num_threads: builtins.int = ...,
+        asked_plan_id: builtins.str = ...,
+        plan_reason: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure", "generation", b"generation", "graph_id", b"graph_id", "id", b"id", "input_address", b"input_address", "num_threads", b"num_threads", "output_address", b"output_address", "plan_id", b"plan_id", "recovery", b"recovery", "stages", b"stages", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["asked_plan_id", b"asked_plan_id", "created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure", "generation", b"generation", "graph_id", b"graph_id", "id", b"id", "input_address", b"input_address", "num_threads", b"num_threads", "output_address", b"output_address", "plan_id", b"plan_id", "plan_reason", b"plan_reason", "recovery", b"recovery", "stages", b"stages", "state", b"state"]) -> None: ...
 
 Global___Deployment: typing_extensions.TypeAlias = Deployment
 

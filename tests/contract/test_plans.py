@@ -357,6 +357,8 @@ async def _put_deployment(database: Database, deployment_id: str, plan_id: str, 
             DeploymentRow(
                 id=deployment_id,
                 plan_id=plan_id,
+                asked_plan_id=plan_id,
+                plan_reason="",
                 graph_id=graph_id,
                 state=state,
                 generation=1,

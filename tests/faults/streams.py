@@ -27,14 +27,15 @@ def stream_under_kills(
     kills: Sequence[str],
     num_batches: int,
     moments: random.Random,
+    recovery: RecoveryPolicy = RecoveryPolicy.RESTART,
 ) -> list[float]:
-    """Streams batches with a kill before some of them: of a "worker" or a "daemon", of either stage.
+    """Streams batches with a kill before some of them: of a "worker", a "daemon" or a "device", of any stage.
 
-    Asserts that each batch was answered once, in order and bit for bit. Returns the longest seconds between two
-    answers, one for each kill.
+    A daemon that is killed is started again, that of a device is not. Asserts that each batch was answered once, in
+    order and bit for bit. Returns the longest seconds between two answers, one for each kill.
     """
     history, waits = History(), [0.0]
-    deployment = client.deploy(plan_id, recovery=RecoveryPolicy.RESTART)
+    deployment = client.deploy(plan_id, recovery=recovery)
     with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
         answered_at = time.monotonic()
         for answer in pipeline.run(_batches(history, cluster, client, deployment.id, kills, num_batches, moments)):
@@ -81,13 +82,13 @@ def _wait_until_ready(client: PlannerClient, deployment_id: str, generation: int
 
 
 def _kill(what: str, cluster: LocalCluster, client: PlannerClient, deployment_id: str, moments: random.Random) -> None:
-    index = moments.randrange(2)
+    place = moments.choice(client.get_deployment(deployment_id).stages)
     if what == "worker":
-        address = client.get_deployment(deployment_id).stages[index].daemon_address
-        os.kill(_worker_process_id(address, deployment_id), signal.SIGKILL)
+        os.kill(_worker_process_id(place.daemon_address, deployment_id), signal.SIGKILL)
         return
-    cluster.daemons[cluster.device_id(index)].kill()
-    cluster.start_daemon(index)
+    cluster.daemons[place.device_id].kill()
+    if what == "daemon":
+        cluster.start_daemon(list(cluster.daemons).index(place.device_id))
 
 
 def _worker_process_id(address: str, deployment_id: str) -> int:

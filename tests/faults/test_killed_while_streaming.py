@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from planner.client import PlannerClient, export
+from planner.client import PlannerClient, RecoveryPolicy, export
 from planner.client.local_cluster import LocalCluster
 from planner.plan.options import CutMode
 from tests.faults.scale import IS_SOAK, random_moments
@@ -29,11 +29,12 @@ NUM_BATCHES = 10_000
 KILLS = ("worker", "daemon") * 50
 
 
-def test_each_batch_is_answered_once_and_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("recovery", "num_devices"), [(RecoveryPolicy.RESTART, 2), (RecoveryPolicy.REPLAN, 3)])
+def test_each_batch_is_answered_once_and_right(tmp_path: Path, recovery: RecoveryPolicy, num_devices: int) -> None:
     environment = {"OMP_NUM_THREADS": "1"}
     with (
         LocalCluster(
-            data_dir=tmp_path, memory_bytes=(64 * MEBIBYTE, 64 * MEBIBYTE), environment=environment
+            data_dir=tmp_path, memory_bytes=(64 * MEBIBYTE,) * num_devices, environment=environment
         ) as cluster,
         PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS) as client,
     ):
@@ -41,8 +42,16 @@ def test_each_batch_is_answered_once_and_right(tmp_path: Path) -> None:
         graph = client.submit(export(module, (torch.zeros(2, 8),), dynamic_shapes=SHAPES))
         plan = client.create_plan(graph.id, CutMode(module_paths=("first",)))
         waits = stream_under_kills(
-            cluster, client, plan.id, module, kills=KILLS, num_batches=NUM_BATCHES, moments=random_moments()
+            cluster,
+            client,
+            plan.id,
+            module,
+            kills=KILLS,
+            num_batches=NUM_BATCHES,
+            moments=random_moments(),
+            recovery=recovery,
         )
     in_order = sorted(waits)
     p95 = in_order[int(0.95 * (len(in_order) - 1))]
-    print(f"{len(KILLS)} kills, {NUM_BATCHES} batches: first answer p95 {p95:.1f} s, longest {in_order[-1]:.1f} s")
+    print(f"{recovery.value}: {len(KILLS)} kills, {NUM_BATCHES} batches")
+    print(f"first answer after a kill: p95 {p95:.1f} s, longest {in_order[-1]:.1f} s")

@@ -30,7 +30,11 @@ def deploy(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="Plan id, or a prefix of it.")],
     wait: Annotated[bool, typer.Option(help="Follow the rollout until it is ready.")] = True,
     recovery: Annotated[
-        RecoveryPolicy, typer.Option(help="When it breaks: leave it failed, or roll it out again where it was.")
+        RecoveryPolicy,
+        typer.Option(
+            help="When it breaks: leave it failed, roll it out again where it was, or go on by another plan on the "
+            "devices that are left."
+        ),
     ] = RecoveryPolicy.MANUAL,
     threads: Annotated[
         int | None,

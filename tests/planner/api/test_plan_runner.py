@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
 from planner.api.identity import new_id
-from planner.api.plan_runner import MOST_CLAIMS, PlanRunner
+from planner.api.plan_runner import BACKGROUND_NICENESS, MOST_CLAIMS, PlanRunner
 from planner.api.service import PlannerService
 from planner.errors import Infeasible, InvalidArgument, NotFound, ResourceExhausted
 from planner.plan.options import BalancedMode, PlanOptions
@@ -30,6 +30,7 @@ from planner.store.operations import (
     add_operation,
     claim_operation,
     end_operation,
+    get_operation,
 )
 from planner.store.tables import PlanOperationRow
 from planner.wire.inventory import inventory_from_proto
@@ -111,8 +112,8 @@ class World:
         return operation
 
 
-async def add_waiting(world: World, session: AsyncSession) -> PlanOperation:
-    """An operation that no runner was woken for."""
+async def add_waiting(world: World, session: AsyncSession, replaced_plan_id: str | None = None) -> PlanOperation:
+    """An operation that no runner was woken for; of a plan in the place of another, in the background."""
     inventory = InventoryRecord(
         id=new_id("inv"), name="", inventory=inventory_from_proto(inventory_message()), created_at=datetime.now(UTC)
     )
@@ -123,6 +124,8 @@ async def add_waiting(world: World, session: AsyncSession) -> PlanOperation:
         inventory_id=inventory.id,
         options=PlanOptions(mode=BalancedMode(num_stages=2)),
         created_at=datetime.now(UTC),
+        background=replaced_plan_id is not None,
+        replaced_plan_id=replaced_plan_id,
     )
     await add_operation(session, operation)
     return operation
@@ -370,6 +373,33 @@ async def start_another(world: World) -> None:
     world.runner = world.another_runner()
     world.service = world.planner.service(world.runner)
     await world.runner.start()
+
+
+async def test_plans_made_ahead_leave_a_worker_to_those_that_somebody_waits_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two workers; they yield the processor, too, and the plan is one in the place of another."""
+    niceness: list[int] = []
+    monkeypatch.setattr("os.nice", niceness.append)
+    world.computing.num_workers = 2
+    world.computing.go_on.set()
+    replaced = await world.wait((await world.ask()).id)
+    world.computing.go_on.clear()
+    async with world.planner.database.session() as session:
+        ahead = [await add_waiting(world, session, replaced_plan_id=replaced.id) for _ in range(2)]
+    world.runner.wake()
+    await eventually(lambda: world.computing.num_begun == 2)
+    asked = await world.ask()
+    await eventually(lambda: world.computing.num_begun == 3)
+    assert await world.state(ahead[1].id) == PENDING
+    assert await world.state(asked.id) == RUNNING
+    world.computing.go_on.set()
+    for operation in ahead:
+        assert (await world.wait(operation.id)).state == SUCCEEDED
+        async with world.planner.database.reading() as session:
+            assert (await get_operation(session, operation.id)).moved_bytes == 512
+        assert (await world.plan(operation.id)).options.WhichOneof("mode") == "optimal"
+    assert niceness == [BACKGROUND_NICENESS] * 2
 
 
 async def test_the_same_request_is_computed_once(world: World) -> None:

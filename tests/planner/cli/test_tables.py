@@ -316,6 +316,11 @@ def test_deployments() -> None:
     assert "[bold]it died[/bold]" in alone
     assert ["0", "a", "-", "h:1"] in [line.split() for line in alone.splitlines()]
     assert "it died" not in shown(deployment_table(deployment()))
+    moved = deployment(plan_id="plan-2", asked_plan_id="plan-1", plan_reason="without b, planned ahead")
+    text = shown(deployment_table(moved))
+    assert "by plan-2, without b, planned ahead" in text
+    assert "asked for with plan-1" in text
+    assert "asked for" not in shown(deployment_table(deployment(asked_plan_id="plan-1")))
 
 
 def test_ids_are_whole_on_a_narrow_terminal() -> None:

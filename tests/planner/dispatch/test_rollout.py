@@ -32,6 +32,7 @@ from planner.dispatch.rollout import (
     StopAsked,
     TakenUp,
     Unplaced,
+    Waits,
     advance,
     is_indirect,
     rollout_of,
@@ -157,6 +158,7 @@ events = st.one_of(
     st.just(TakenUp()),
     st.just(Placed(DEVICES)),
     st.just(Unplaced(DEAD_WORKER)),
+    st.just(Waits("nothing fits")),
 )
 
 
@@ -274,6 +276,7 @@ ALL_EVENTS: tuple[Event, ...] = (
     TakenUp(),
     Placed(DEVICES),
     Unplaced(DEAD_WORKER),
+    Waits("nothing fits"),
 )
 
 
@@ -403,6 +406,10 @@ def test_what_is_told() -> None:
     assert advance(at(LOADING), TakenUp()).message == "its planner ended while it was loading; it begins anew"
     step = advance(recovering(), Broken(DEAD_WORKER))
     assert (step.message, step.device_id) == (f"{DEAD_WORKER.message}; it recovers", "b")
+    step = play(step.rollout, [Released(device) for device in DEVICES])
+    assert advance(step.rollout, Waits("nothing fits")) == Step(rollout=step.rollout, message="nothing fits")
+    assert advance(step.rollout, Placed(("a",))).message == "loading on 1 device"
+    assert advance(step.rollout, Placed(("a",), "without b")).message == "without b; loading on 1 device"
 
 
 def test_of_what_broke_while_draining_nothing_is_waited_for() -> None:

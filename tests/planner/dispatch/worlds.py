@@ -19,7 +19,7 @@ from planner.store.deployments import get_deployment, list_events
 from planner.store.inventories import InventoryRecord
 from planner.store.tables import DaemonRow
 from planner.wire.graph import graph_to_bytes
-from tests.builders.plans import plan_of
+from tests.builders.plans import inventory_of, plan_of
 from tests.contract.graphs import relu_chain, sha256
 from tests.contract.scripted_daemon import GIBIBYTE, ScriptedDaemon
 from tests.planner.dispatch.conftest import PATIENT, WAIT_SECONDS
@@ -127,16 +127,19 @@ def held(deployment_id: str, **changes: object) -> HeldDeployment:
 
 
 @contextlib.asynccontextmanager
-async def open_world(database: Database, folder: Path, lease_seconds: float = 600.0) -> AsyncIterator[World]:
+async def open_world(
+    database: Database, folder: Path, lease_seconds: float = 600.0, num_devices: int = 2
+) -> AsyncIterator[World]:
+    """`plan-1` may use all devices, and uses the first two."""
     graph = relu_chain(4)
     content = graph_to_bytes(graph)
     blobs = BlobStore((folder / "blobs").as_uri(), folder / "staging")
     blobs.put(content)
-    plan = replace(plan_of(graph, [0, 0, 1, 1]), graph_id=sha256(content).hex())
+    plan = replace(plan_of(graph, [0, 0, 1, 1], inventory=inventory_of(num_devices)), graph_id=sha256(content).hex())
     inventory = InventoryRecord(id="inv-1", name="", inventory=plan.inventory, created_at=NOW)
     await fill(database, graph_record(plan.graph_id, not_deployable_reason=""), inventory)
     await fill_plan(database, "plan-1", plan)
-    daemons = {device_id: ScriptedDaemon(device_id) for device_id in (FIRST, SECOND)}
+    daemons = {device_id: ScriptedDaemon(device_id) for device_id in (device.id for device in plan.inventory.devices)}
     for daemon in daemons.values():
         await daemon.start()
     world = World(database, blobs, daemons, lease_seconds)

@@ -24,6 +24,7 @@ from planner.store.operations import (
     end_operation,
     get_operation,
     give_back_operations,
+    hurry,
     list_ended,
     renew_operations,
 )
@@ -105,6 +106,21 @@ async def test_an_operation_waits_runs_and_succeeds(operations: Database) -> Non
     async with operations.session() as session:
         assert (await session.get_one(PlanOperationRow, "plan-1")).started_at == later(0.5)
     assert await get(operations, "plan-2") == operation("plan-2")
+
+
+async def test_those_in_the_background_come_last_and_count_for_nobody(operations: Database) -> None:
+    ahead = replace(operation("plan-0"), background=True, replaced_plan_id="plan-9", created_at=later(-9))
+    async with operations.session() as session:
+        await add_operation(session, ahead)
+    assert await get(operations, "plan-0") == ahead
+    assert await open_ones(operations) == 3
+    assert [await claim(operations) for _ in range(3)] == [("plan-1", 1), ("plan-2", 1), ("plan-3", 1)]
+    async with operations.session() as session:
+        assert await claim_operation(session, "first", CLAIM_SECONDS, later(1), background=False) is None
+        await hurry(session, "plan-0")
+        claimed = await claim_operation(session, "first", CLAIM_SECONDS, later(1), background=False)
+    assert claimed is not None
+    assert claimed.operation == replace(ahead, state=OperationState.RUNNING, background=False)
 
 
 @pytest.mark.parametrize("first", [OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED])

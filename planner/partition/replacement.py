@@ -1,0 +1,116 @@
+"""An assignment in the place of another one on the devices that are left, of which few weights move.
+
+Three are compared: the best that is found; the same with its devices exchanged, so that they keep what they can; and
+the best that leaves all nodes of the devices left where they are, and shares out those of the devices that are gone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+import rustworkx
+
+from planner.errors import Infeasible
+from planner.partition.assignment import Assignment
+from planner.partition.portfolio.score import Scored, score
+from planner.partition.problem import FREE, Booleans, Integers, PartitionProblem
+from planner.partition.registry import partition
+from planner.partition.request import Request
+
+# Assignments whose objectives are this close, as a share, are nearly the same: what a search saves beyond that is less
+# than what predicted seconds are off by.
+NEARLY = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """`moved_bytes` are those of the states that devices have to load which did not hold them before.
+
+    `excess` is how far the objective is above the best that was found, as a share of it.
+    """
+
+    assignment: Assignment
+    moved_bytes: int
+    excess: float
+
+
+def replacement(problem: PartitionProblem, request: Request, device_before: Integers) -> Replacement:
+    """Of the assignments within NEARLY of the best, the one whose states move least.
+
+    `device_before` [n] is where each node ran, FREE if that device is gone. Where no stages of one device each fit, a
+    device may hold several. Raises Infeasible where nothing fits then either.
+    """
+    try:
+        return _replacement(problem, request, device_before)
+    except Infeasible as error:
+        if request.free:
+            raise
+        with suppress(Infeasible):
+            return _replacement(problem, replace(request, free=True), device_before)
+        raise error from None
+
+
+def moved_bytes(problem: PartitionProblem, device_before: Integers, assignment: Assignment) -> int:
+    """Each state once for each device that has to load it."""
+    needed = _held(problem, _device_of_node(assignment))
+    return int(((needed & ~_held(problem, device_before)) * problem.state_bytes).sum())
+
+
+def _replacement(problem: PartitionProblem, request: Request, device_before: Integers) -> Replacement:
+    best = score(problem, partition(problem, request), request.objective)
+    found = [best, *_exchanged(problem, request, best, device_before), *_kept(problem, request, device_before)]
+    least = min(one.value for one in found)
+    moved = [moved_bytes(problem, device_before, one.assignment) for one in found]
+    near = [index for index, one in enumerate(found) if one.value <= least * (1 + NEARLY)]
+    chosen = min(near, key=lambda index: (moved[index], found[index].value))
+    bound = best.assignment.lower_bound_seconds
+    return Replacement(
+        # What was proven of any assignment to these devices holds of this one.
+        assignment=replace(found[chosen].assignment, lower_bound_seconds=bound),
+        moved_bytes=moved[chosen],
+        excess=found[chosen].value / least - 1 if least else 0.0,
+    )
+
+
+def _kept(problem: PartitionProblem, request: Request, device_before: Integers) -> list[Scored]:
+    """What the user fixed stays fixed."""
+    fixed = np.where(problem.fixed_device == FREE, device_before, problem.fixed_device)
+    with suppress(Infeasible):
+        kept = partition(replace(problem, fixed_device=fixed), request)
+        return [one for one in (score(problem, kept, request.objective),) if one.fits]
+    return []
+
+
+def _exchanged(problem: PartitionProblem, request: Request, best: Scored, device_before: Integers) -> list[Scored]:
+    """Devices change places so that the most bytes stay: a matching of greatest weight."""
+    held = _held(problem, device_before)
+    needed = _held(problem, _device_of_node(best.assignment))
+    graph: rustworkx.PyGraph[None, int] = rustworkx.PyGraph()
+    count = problem.num_devices
+    graph.add_nodes_from([None] * (2 * count))
+    for one in range(count):
+        stay_bytes = ((needed[one] & held) * problem.state_bytes).sum(axis=1)
+        graph.add_edges_from([(one, count + other, int(size)) for other, size in enumerate(stay_bytes.tolist())])
+    pairs = rustworkx.max_weight_matching(graph, max_cardinality=True, weight_fn=int)
+    place = {min(pair): max(pair) - count for pair in pairs}
+    devices = tuple(place[device] for device in best.assignment.device_of_stage)
+    if devices == best.assignment.device_of_stage:
+        return []
+    moved = replace(best.assignment, device_of_stage=devices, orders=())
+    return [one for one in (score(problem, moved, request.objective),) if one.fits]
+
+
+def _held(problem: PartitionProblem, device_of_node: Integers) -> Booleans:
+    """[devices, states] whether a node that runs there uses the state."""
+    held = np.zeros((problem.num_devices, problem.state_bytes.size), dtype=np.bool_)
+    devices = device_of_node[problem.use_node]
+    there = devices != FREE
+    held[devices[there], problem.use_state[there]] = True
+    return held
+
+
+def _device_of_node(assignment: Assignment) -> Integers:
+    devices = np.asarray(assignment.device_of_stage, dtype=np.int64)
+    return devices[np.asarray(assignment.stage_of_node, dtype=np.int64)]

@@ -1,0 +1,98 @@
+"""Devices lost for good under a stream: it goes on on what is left, and says so where nothing fits any more."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from planner.client import PlannerClient, RecoveryPolicy, export
+from planner.client.local_cluster import LocalCluster
+from planner.client.records import Deployment, DeploymentState
+from planner.plan.options import CutMode
+from tests.faults.history import History
+from tests.stage_daemon.control.daemons import SHAPES
+from tests.stage_daemon.waiting import WAIT_SECONDS
+
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
+MEBIBYTE = 2**20
+
+
+class ThreeLayers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(512, 512)
+        self.second = torch.nn.Linear(512, 512)
+        self.third = torch.nn.Linear(512, 512)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.third(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+@contextmanager
+def three_stages(folder: Path, memory_bytes: int) -> Iterator[tuple[LocalCluster, PlannerClient, str, ThreeLayers]]:
+    """(cluster of three devices, client, plan of a layer on each, the module)."""
+    environment = {"OMP_NUM_THREADS": "1", "PLANNER_RECOVERY_SECONDS": "1"}
+    torch.manual_seed(0)
+    module = ThreeLayers().eval()
+    with (
+        LocalCluster(data_dir=folder, memory_bytes=(memory_bytes,) * 3, environment=environment) as cluster,
+        PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS) as client,
+    ):
+        graph = client.submit(export(module, (torch.zeros(2, 512),), dynamic_shapes=SHAPES))
+        plan = client.create_plan(graph.id, CutMode(module_paths=("first", "second")))
+        assert len(plan.stages) == 3
+        yield cluster, client, plan.id, module
+
+
+def wait_until_planned_ahead(folder: Path, deployment: Deployment) -> None:
+    """For the loss of each of its devices."""
+    count = (
+        "SELECT count(*) FROM spare_plans JOIN plan_operations ON id = operation_id "
+        "WHERE deployment_id = ? AND generation = ? AND ended_at IS NOT NULL"
+    )
+    wanted = len({place.device_id for place in deployment.stages})
+    ends_at = time.monotonic() + WAIT_SECONDS
+    with sqlite3.connect(folder / "planner.db") as database:
+        while database.execute(count, (deployment.id, deployment.generation)).fetchone() != (wanted,):
+            assert time.monotonic() < ends_at
+            time.sleep(0.05)
+
+
+def test_a_stream_goes_on_by_the_plan_that_was_made_ahead(tmp_path: Path) -> None:
+    """Two layers fit on a device and three do not: with the second loss nothing fits."""
+    with three_stages(tmp_path, 5 * MEBIBYTE // 2) as (cluster, client, plan_id, module):
+        deployment = client.deploy(plan_id, recovery=RecoveryPolicy.REPLAN)
+        wait_until_planned_ahead(tmp_path, deployment)
+        assert [summary.id for summary in client.list_plans()] == [plan_id]
+        lost = deployment.stages[1].device_id
+        history = History()
+        with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
+
+            def batches() -> Iterator[torch.Tensor]:
+                for number in range(40):
+                    if number == 20:
+                        cluster.daemons[lost].kill()
+                    history.asked.append(torch.randn(1 + number % 5, 512))
+                    yield history.asked[-1]
+
+            for answer in pipeline.run(batches()):
+                history.answered.append((len(history.answered), answer))
+            assert history.faults(lambda x, y: torch.equal(module(x), y)) == []
+        after = client.get_deployment(deployment.id)
+        assert (after.generation, after.asked_plan_id) == (2, plan_id)
+        assert lost not in {place.device_id for place in after.stages}
+        assert after.plan_reason.startswith(f"without {lost}, planned ahead: ")
+        assert {summary.id for summary in client.list_plans()} == {plan_id, after.plan_id}
+        cluster.daemons[after.stages[0].device_id].kill()
+        events = list(client.watch(deployment.id))
+        assert events[-1].state is DeploymentState.FAILED
+        failure = events[-1].failure
+        assert failure is not None
+        assert (failure.reason, "nothing fits on" in failure.message) == ("INFEASIBLE", True), failure
+        assert "MiB" in failure.message

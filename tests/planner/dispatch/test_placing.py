@@ -1,0 +1,259 @@
+"""The policy `replan`: which plan a deployment goes on by when devices are lost, made ahead or then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from planner.errors import NotFound, PlannerError
+from planner.planning import make_replacement
+from planner.store.database import Database
+from planner.store.deployment_records import Deployment, DeploymentState, Failure, RecoveryPolicy
+from planner.store.inventories import get_inventory
+from planner.store.operations import OperationState, PlanOperation, claim_operation, end_operation, get_operation
+from planner.store.paging import parse_page
+from planner.store.plans import PlanFilter, add_plan, delete_plan, get_plan, list_plans
+from planner.store.spare_plans import find_spare
+from tests.contract.graphs import relu_chain
+from tests.contract.scripted_daemon import ScriptedDaemon
+from tests.planner.dispatch.conftest import WAIT_SECONDS, eventually
+from tests.planner.dispatch.worlds import FIRST, SECOND, World, held, open_world
+
+pytestmark = pytest.mark.services
+REPLAN = RecoveryPolicy.REPLAN
+FAILED, RECOVERING = DeploymentState.FAILED, DeploymentState.RECOVERING
+THIRD = "node2/cpu"
+DIED = Failure(reason="WORKER_DIED", message="killed")
+
+
+@pytest_asyncio.fixture
+async def world(database: Database, tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(database, tmp_path, num_devices=3) as world:
+        world.dispatcher.start()
+        yield world
+
+
+@asynccontextmanager
+async def planning(world: World) -> AsyncIterator[None]:
+    """What is asked for is planned."""
+    task = asyncio.create_task(plan_all(world.database))
+    yield
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def plan_all(database: Database) -> None:
+    while True:
+        async with database.session() as session:
+            claim = await claim_operation(session, "test", 600.0, datetime.now(UTC))
+        if claim is None:
+            await asyncio.sleep(0.01)
+            continue
+        operation = claim.operation
+        assert operation.replaced_plan_id is not None
+        async with database.session() as session:
+            replaced, _ = await get_plan(session, operation.replaced_plan_id)
+            left = (await get_inventory(session, operation.inventory_id)).inventory
+            try:
+                plan, found = make_replacement(relu_chain(4), operation.graph_id, left, operation.options, replaced)
+            except PlannerError as error:
+                failure = Failure(reason=error.reason, message=error.message)
+                await end_operation(session, operation.id, OperationState.FAILED, datetime.now(UTC), failure)
+                continue
+            await end_operation(
+                session,
+                operation.id,
+                OperationState.SUCCEEDED,
+                datetime.now(UTC),
+                fence=claim.fence,
+                moved_bytes=found.moved_bytes,
+            )
+            await add_plan(session, operation.id, plan, operation.inventory_id, datetime.now(UTC))
+
+
+async def spare(world: World, deployment: Deployment, *lost: str) -> PlanOperation:
+    """The operation for that loss, once there is one and it has ended."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            async with world.database.reading() as session:
+                found = await find_spare(session, deployment, lost)
+            if found is not None and found.state.ended:
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not await condition():  # noqa: ASYNC110  what is waited for tells nobody
+            await asyncio.sleep(0.01)
+
+
+async def has_hurried(world: World, deployment: Deployment) -> bool:
+    """Whether somebody waits for the plan without the second device."""
+    async with world.database.reading() as session:
+        found = await find_spare(session, deployment, [SECOND])
+    return found is not None and not found.background
+
+
+async def lose(world: World, deployment_id: str, *device_ids: str, generation: int = 1) -> None:
+    """Nothing listens any more where the daemons were, and a neighbour has seen it."""
+    for device_id in device_ids:
+        await world.daemons[device_id].stop()
+    edge = Failure(reason="EDGE_TIMEOUT", message="the other end is silent", metadata={"edge": "0"})
+    [witness] = {FIRST, SECOND} - set(device_ids) or {FIRST}
+    await world.beat(witness, held(deployment_id, generation=generation, failure=edge))
+
+
+async def plan_ids(world: World) -> set[str]:
+    async with world.database.reading() as session:
+        plans, _ = await list_plans(session, parse_page("plans", 0, ""), PlanFilter())
+    return {plan.id for plan in plans}
+
+
+async def test_a_deployment_goes_on_by_the_plan_that_was_made_ahead(world: World) -> None:
+    deployment_id = await world.ready(REPLAN)
+    before = await world.get(deployment_id)
+    async with planning(world):
+        ahead = await spare(world, before, SECOND)
+        other = await spare(world, before, FIRST)
+    assert (ahead.background, ahead.replaced_plan_id) == (True, "plan-1")
+    assert await plan_ids(world) == {"plan-1"}
+    await lose(world, deployment_id, SECOND)
+    after = await world.until_generation(deployment_id, 2)
+    assert (after.plan_id, after.asked_plan_id, after.recovery) == (ahead.id, "plan-1", REPLAN)
+    assert after.plan_reason.startswith(
+        f"without {SECOND}, planned ahead: 0 bytes of weights move, predicted throughput"
+    )
+    assert SECOND not in after.device_ids()
+    assert any(after.plan_reason in event.message for event in await world.events(deployment_id))
+    assert await plan_ids(world) == {"plan-1", ahead.id}
+    async with planning(world):
+        await asyncio.gather(*(spare(world, after, device_id) for device_id in after.device_ids()))
+    async with world.database.reading() as session:
+        assert await find_spare(session, before, [FIRST]) is None
+        assert (await get_operation(session, other.id)).state is OperationState.SUCCEEDED
+    assert await plan_ids(world) == {"plan-1", ahead.id}
+
+
+async def test_where_there_is_no_plan_yet_it_is_made_then(world: World) -> None:
+    deployment_id = await world.ready(REPLAN)
+    before = await world.get(deployment_id)
+    await lose(world, deployment_id, SECOND)
+    await until(lambda: has_hurried(world, before))
+    async with planning(world):
+        after = await world.until_generation(deployment_id, 2)
+    assert after.plan_reason.startswith(f"without {SECOND}, planned when it was needed: ")
+
+
+async def test_a_plan_that_was_deleted_is_made_again(world: World) -> None:
+    deployment_id = await world.ready(REPLAN)
+    async with planning(world):
+        ahead = await spare(world, await world.get(deployment_id), SECOND)
+        async with world.database.session() as session:
+            await delete_plan(session, ahead.id)
+        await lose(world, deployment_id, SECOND)
+        after = await world.until_generation(deployment_id, 2)
+    assert after.plan_id != ahead.id
+    assert "planned when it was needed" in after.plan_reason
+
+
+async def test_a_plan_that_has_no_room_any_more_is_made_again(world: World) -> None:
+    """The daemon's own memory is less than when the plan was made."""
+    deployment_id = await world.ready(REPLAN)
+    before = await world.get(deployment_id)
+    async with planning(world):
+        ahead = await spare(world, before, SECOND)
+        async with world.database.reading() as session:
+            plan, _ = await get_plan(session, ahead.id)
+        [used] = {stage.device_ids[0] for stage in plan.stages}
+        await world.register(used, memory_bytes=plan.device_peak_bytes[used] - 1)
+        await lose(world, deployment_id, SECOND)
+        after = await world.until_generation(deployment_id, 2)
+    assert after.plan_id != ahead.id
+    assert after.plan_reason.startswith(f"without {SECOND}, planned when it was needed: ")
+
+
+async def test_two_devices_that_are_lost_at_once_are_planned_for_then(world: World) -> None:
+    deployment_id = await world.ready(REPLAN)
+    async with planning(world):
+        await spare(world, await world.get(deployment_id), SECOND)
+        await lose(world, deployment_id, FIRST, SECOND)
+        after = await world.until_generation(deployment_id, 2)
+    assert after.device_ids() == (THIRD,)
+    assert after.plan_reason.startswith(f"without {FIRST}, {SECOND}, planned when it was needed: ")
+
+
+async def test_where_all_daemons_are_there_the_plan_stays(world: World) -> None:
+    deployment_id = await world.ready(REPLAN)
+    await world.beat(SECOND, held(deployment_id, failure=DIED))
+    after = await world.until_generation(deployment_id, 2)
+    assert (after.plan_id, after.plan_reason, after.device_ids()) == ("plan-1", "", (FIRST, SECOND))
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_where_nothing_fits_it_says_so_and_waits_for_a_device(
+    database: Database, tmp_path: Path, comes_back: bool
+) -> None:
+    async with open_world(database, tmp_path) as world, planning(world):
+        world.recovery_seconds = 600.0 if comes_back else 0.0
+        world.start().start()
+        deployment_id = await world.ready(REPLAN)
+        await world.register(FIRST, memory_bytes=3)
+        await lose(world, deployment_id, SECOND)
+        says = f"without {SECOND} nothing fits on {FIRST} (3 bytes): mode optimal: no cut of the program fits"
+        if not comes_back:
+            await world.until(deployment_id, FAILED)
+            failure = (await world.get(deployment_id)).failure
+            assert failure is not None
+            assert (failure.reason, failure.metadata["lost_device_ids"]) == ("INFEASIBLE", SECOND)
+            assert failure.message.startswith(says), failure.message
+            return
+        await until_told(world, deployment_id, says)
+        world.daemons[SECOND] = ScriptedDaemon(SECOND, "second")
+        await world.daemons[SECOND].start()
+        await world.register(FIRST)
+        await world.register(SECOND, incarnation="second")
+        after = await world.until_generation(deployment_id, 2)
+        assert (after.plan_id, after.device_ids()) == ("plan-1", (FIRST, SECOND))
+
+
+async def until_told(world: World, deployment_id: str, says: str) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        async for event in world.dispatcher.watch(deployment_id, 0):
+            if event.message.startswith(says):
+                assert event.message.endswith("it waits for a device to come back")
+                assert event.state is RECOVERING
+                return
+
+
+async def test_what_was_made_ahead_for_one_that_has_ended_is_forgotten(world: World) -> None:
+    deployment_id = await world.ready(REPLAN)
+    before = await world.get(deployment_id)
+    async with planning(world):
+        ahead = await spare(world, before, SECOND)
+    await world.dispatcher.stop(deployment_id)
+
+    async def is_forgotten() -> bool:
+        async with world.database.reading() as session:
+            return await find_spare(session, before, [SECOND]) is None
+
+    await until(is_forgotten)
+    assert await plan_ids(world) == {"plan-1"}
+    with pytest.raises(NotFound):
+        async with world.database.reading() as session:
+            await get_plan(session, ahead.id)
+
+
+async def test_other_policies_ask_for_no_plans(world: World) -> None:
+    deployment_id = await world.ready(RecoveryPolicy.RESTART)
+    await asyncio.sleep(0.3)
+    async with world.database.session() as session:
+        assert await claim_operation(session, "test", 600.0, datetime.now(UTC)) is None
+    await world.dispatcher.stop(deployment_id)
+    await eventually(lambda: not world.dispatcher._planned_ahead)
