@@ -21,8 +21,7 @@ from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials
 from access.peers import CLIENT_ROLE, Peer, peer_of
 from tests.access.certificates import Certificates
-
-WAIT_SECONDS = 120.0
+from tests.waiting import WAIT_SECONDS
 
 
 class Echo(grpc.GenericRpcHandler):

@@ -15,9 +15,9 @@ from grpc_status import rpc_status
 from protos.v1 import graph_pb2, inventory_pb2, plan_pb2, planner_pb2
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.graphs import sha256
+from tests.waiting import WAIT_SECONDS
 
 GIBIBYTE = 1 << 30
-WAIT_SECONDS = 120.0
 
 
 @dataclass

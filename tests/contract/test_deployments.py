@@ -22,6 +22,7 @@ from tests.contract.calls import balanced, create_graph, refused, upload, wait_p
 from tests.contract.conftest import LEASE_SECONDS, SharedServer, StartServer, open_channel
 from tests.contract.graphs import chain_bytes, chain_weights
 from tests.contract.scripted_daemon import GIBIBYTE, ScriptedDaemon, standing
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 READY, FAILED, STOPPED = (
@@ -29,7 +30,6 @@ READY, FAILED, STOPPED = (
     planner_pb2.DEPLOYMENT_STATE_FAILED,
     planner_pb2.DEPLOYMENT_STATE_STOPPED,
 )
-WAIT = 120.0
 
 
 @dataclass
@@ -44,7 +44,7 @@ class World:
 
     async def deploy(self, request_id: str = "") -> str:
         request = planner_pb2.DeployRequest(plan_id=self.plan_id, request_id=request_id)
-        return (await self.planner.Deploy(request, timeout=WAIT)).id
+        return (await self.planner.Deploy(request, timeout=WAIT_SECONDS)).id
 
     async def deploy_until(self, state: int) -> str:
         deployment_id = await self.deploy()
@@ -55,7 +55,7 @@ class World:
         """The events up to the first with the state. Fails if the deployment ends otherwise."""
         events = []
         request = planner_pb2.WatchDeploymentRequest(deployment_id=deployment_id)
-        async for event in self.planner.WatchDeployment(request, timeout=WAIT):
+        async for event in self.planner.WatchDeployment(request, timeout=WAIT_SECONDS):
             events.append(event)
             if event.state == state:
                 return events
@@ -63,18 +63,18 @@ class World:
 
     async def get(self, deployment_id: str) -> planner_pb2.Deployment:
         return await self.planner.GetDeployment(
-            planner_pb2.GetDeploymentRequest(deployment_id=deployment_id), timeout=WAIT
+            planner_pb2.GetDeploymentRequest(deployment_id=deployment_id), timeout=WAIT_SECONDS
         )
 
     async def devices(self) -> list[planner_pb2.RegisteredDevice]:
         """Its own of those that are registered, in the order of the answer."""
         own = {self.first.device_id, self.second.device_id}
-        answer = await self.planner.ListDevices(planner_pb2.ListDevicesRequest(), timeout=WAIT)
+        answer = await self.planner.ListDevices(planner_pb2.ListDevicesRequest(), timeout=WAIT_SECONDS)
         return [device for device in answer.devices if device.device.id in own]
 
     async def stop(self, deployment_id: str) -> planner_pb2.Deployment:
         return await self.planner.StopDeployment(
-            planner_pb2.StopDeploymentRequest(deployment_id=deployment_id), timeout=WAIT
+            planner_pb2.StopDeploymentRequest(deployment_id=deployment_id), timeout=WAIT_SECONDS
         )
 
 
@@ -84,10 +84,10 @@ async def make_plan(planner: Any, content: bytes, weights: bytes | None, *device
     if weights is not None:
         await upload(planner, weights)
         request = planner_pb2.AttachWeightsRequest(graph_id=graph.id, weights=weights_message(weights))
-        await planner.AttachWeights(request, timeout=WAIT)
+        await planner.AttachWeights(request, timeout=WAIT_SECONDS)
     request = planner_pb2.CreatePlanRequest(graph_id=graph.id, options=balanced(2))
     request.registered.device_ids.extend(device_ids)
-    operation = await wait_plan(planner, (await planner.CreatePlan(request, timeout=WAIT)).id)
+    operation = await wait_plan(planner, (await planner.CreatePlan(request, timeout=WAIT_SECONDS)).id)
     assert operation.state == planner_pb2.OPERATION_STATE_SUCCEEDED, operation
     return operation.id
 
@@ -115,15 +115,9 @@ async def join(channel: grpc.aio.Channel, daemons: tuple[ScriptedDaemon, Scripte
         await daemon.register(registry)
     device_ids = [daemon.device_id for daemon in daemons]
     plan_id = await make_plan(planner, chain_bytes(name=name), chain_weights(), *device_ids)
-    plan = await planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=plan_id), timeout=WAIT)
+    plan = await planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=plan_id), timeout=WAIT_SECONDS)
     assert [list(stage.device_ids) for stage in plan.stages] == [[device_id] for device_id in device_ids]
     return World(planner=planner, registry=registry, first=daemons[0], second=daemons[1], plan_id=plan_id)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT):
-        while not condition():  # noqa: ASYNC110  what is waited for is in another process or knows no events
-            await asyncio.sleep(0.02)
 
 
 async def test_two_phases_then_ready(world: World) -> None:
@@ -173,7 +167,7 @@ async def test_the_stage_graphs_are_blobs_that_daemons_can_read(world: World) ->
     await world.deploy_until(READY)
     module = world.first.loads[0].stages[0]
     request = planner_pb2.ReadBlobRequest(sha256=module.graph_sha256)
-    content = b"".join([part.chunk async for part in world.planner.ReadBlob(request, timeout=WAIT)])
+    content = b"".join([part.chunk async for part in world.planner.ReadBlob(request, timeout=WAIT_SECONDS)])
     assert len(content) > 0
 
 
@@ -226,7 +220,7 @@ async def expire(settings: Settings, daemon: ScriptedDaemon) -> None:
 
 
 async def test_memory_is_promised_once(world: World) -> None:
-    plan = await world.planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=world.plan_id), timeout=WAIT)
+    plan = await world.planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=world.plan_id), timeout=WAIT_SECONDS)
     needed = plan.stages[1].memory.peak_bytes
     await world.second.register(world.registry, memory_bytes=needed * 2 - 1)
     holder = await world.deploy_until(READY)
@@ -257,22 +251,24 @@ async def test_deploy_is_idempotent(world: World) -> None:
     assert len(world.first.loads) == 1
     with refused("REQUEST_ID_REUSED"):
         request = planner_pb2.DeployRequest(plan_id="plan-other", request_id=request_id)
-        await world.planner.Deploy(request, timeout=WAIT)
+        await world.planner.Deploy(request, timeout=WAIT_SECONDS)
 
 
 async def test_unknown_ids_are_not_found(world: World) -> None:
-    watch = world.planner.WatchDeployment(planner_pb2.WatchDeploymentRequest(deployment_id="dep-none"), timeout=WAIT)
+    watch = world.planner.WatchDeployment(
+        planner_pb2.WatchDeploymentRequest(deployment_id="dep-none"), timeout=WAIT_SECONDS
+    )
     cases: list[Callable[[], Awaitable[object]]] = [
         lambda: world.get("dep-none"),
         lambda: world.stop("dep-none"),
         lambda: anext(aiter(watch)),
-        lambda: world.planner.Deploy(planner_pb2.DeployRequest(plan_id="plan-none"), timeout=WAIT),
+        lambda: world.planner.Deploy(planner_pb2.DeployRequest(plan_id="plan-none"), timeout=WAIT_SECONDS),
     ]
     for call in cases:
         with refused("NOT_FOUND"):
             await call()
     with refused("INVALID_ARGUMENT") as refusal:
-        await world.planner.Deploy(planner_pb2.DeployRequest(), timeout=WAIT)
+        await world.planner.Deploy(planner_pb2.DeployRequest(), timeout=WAIT_SECONDS)
     assert "plan_id is empty" in refusal.message
 
 
@@ -371,7 +367,7 @@ async def test_a_silent_daemon_fails_its_deployments_and_the_next_works(
 async def beat_forever(world: World, daemon: ScriptedDaemon) -> None:
     while True:
         active = planner_pb2.ListDeploymentsRequest(active_only=True)
-        held = (await world.planner.ListDeployments(active, timeout=WAIT)).deployments
+        held = (await world.planner.ListDeployments(active, timeout=WAIT_SECONDS)).deployments
         await daemon.beat(world.registry, *(standing(deployment.id) for deployment in held))
         await asyncio.sleep(0.2)
 
@@ -446,7 +442,7 @@ async def test_watching_from_a_sequence_on_and_after_the_end(world: World) -> No
 
     async def watch(after: int) -> list[int]:
         request = planner_pb2.WatchDeploymentRequest(deployment_id=deployment_id, after_sequence=after)
-        return [event.sequence async for event in world.planner.WatchDeployment(request, timeout=WAIT)]
+        return [event.sequence async for event in world.planner.WatchDeployment(request, timeout=WAIT_SECONDS)]
 
     whole = await watch(0)
     assert await watch(3) == whole[3:]
@@ -458,7 +454,9 @@ async def test_list_filters_and_pages(world: World) -> None:
     await world.stop(ids[0])
 
     async def listed(**options: Any) -> tuple[list[str], str]:
-        answer = await world.planner.ListDeployments(planner_pb2.ListDeploymentsRequest(**options), timeout=WAIT)
+        answer = await world.planner.ListDeployments(
+            planner_pb2.ListDeploymentsRequest(**options), timeout=WAIT_SECONDS
+        )
         return [deployment.id for deployment in answer.deployments], answer.next_page_token
 
     assert (await listed())[0][:3] == ids[::-1]

@@ -10,12 +10,12 @@ import torch
 
 from planner.client import PlannerClient
 from planner.client.local_cluster import LocalCluster
+from tests.waiting import WAIT_SECONDS
 
 MEBIBYTE = 2**20
 
 
 # Long enough on a machine with ten times more to do than it can.
-WAIT_SECONDS = 120.0
 
 
 @pytest.fixture(autouse=True)

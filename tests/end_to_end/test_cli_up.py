@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,11 +21,11 @@ import yaml
 from planner.cli import exit_codes
 from planner.cli.__main__ import main
 from tests.job_signals import in_background, in_foreground
+from tests.waiting import WAIT_SECONDS, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
 # Of whatever else the machine does meanwhile: nothing here waits for longer than it takes.
-PATIENCE_SECONDS = 240
 COMMAND = (sys.executable, "-m", "planner.cli")
 MODULE = """
 import torch
@@ -91,12 +90,12 @@ class CommandLine:
                 stderr=log,
             )
         try:
-            wait_until(lambda: self.announced.exists() or process.poll() is not None, PATIENCE_SECONDS)
+            wait_for(lambda: self.announced.exists() or process.poll() is not None, "`up` to be ready")
             assert process.poll() is None, (self.folder / "up.log").read_text()
             yield process
         finally:
             process.kill()
-            process.wait(PATIENCE_SECONDS)
+            process.wait(WAIT_SECONDS)
 
     def running(self) -> list[str]:
         """Commands of all processes that were started, directly or not, with this config."""
@@ -109,13 +108,6 @@ def _has(process: Path, marker: bytes) -> bool:
         return marker in (process / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
-
-
-def wait_until(condition: Any, seconds: float) -> None:
-    ends_at = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends_at, "it did not happen in time"
-        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -174,11 +166,11 @@ def test_from_up_to_stop(command_line: CommandLine) -> None:
         hung = document_of(folder)["daemons"][1]["process_id"]
         os.kill(hung, signal.SIGSTOP)
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_SECONDS) == exit_codes.INTERRUPTED
+        assert process.wait(WAIT_SECONDS) == exit_codes.INTERRUPTED
         assert (folder / "up.log").read_text().endswith("the planner and its 2 daemons have ended\n")
         assert not command_line.announced.exists()
         assert not Path(document_of(folder)["data_dir"]).exists()
-    wait_until(lambda: command_line.running() == [], PATIENCE_SECONDS)
+    wait_for(lambda: command_line.running() == [], "every process to end")
 
 
 def document_of(folder: Path) -> Any:
@@ -193,7 +185,7 @@ def test_nothing_outlives_a_killed_up(command_line: CommandLine) -> None:
         assert len(command_line.running()) > 2
         wait_until(lambda: f"kill {process.pid}" in (command_line.folder / "up.log").read_text(), PATIENCE_SECONDS)
         process.kill()
-        wait_until(lambda: command_line.running() == [], PATIENCE_SECONDS)
+        wait_for(lambda: command_line.running() == [], "every process to end")
     refused = command_line("device", "list")
     assert refused.returncode == exit_codes.UNAVAILABLE
     # What it announced is not believed any more.

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.waiting import WAIT_SECONDS
+
 READY = "planner-server listening on "
-WAIT_SECONDS = 120.0
 
 
 class PlannerProcess:

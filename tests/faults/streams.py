@@ -15,7 +15,7 @@ from planner.client import PlannerClient, RecoveryPolicy
 from planner.client.local_cluster import LocalCluster
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.faults.history import History
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 
 def stream_under_kills(

@@ -16,7 +16,7 @@ from planner.plan.options import CutMode
 from tests.faults.scale import IS_SOAK, random_moments
 from tests.faults.streams import stream_under_kills
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = [
     pytest.mark.services,

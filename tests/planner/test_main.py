@@ -21,9 +21,9 @@ from planner.store.blobs import BlobStore
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from tests.contract.calls import balanced, inventory_message
 from tests.contract.graphs import many_nodes, sha256
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
-WAIT_SECONDS = 120.0
 READY = "planner-server listening on "
 
 

@@ -17,7 +17,7 @@ from planner.plan.options import CutMode
 from protos.v1 import stage_daemon_pb2_grpc
 from tests.access.certificates import Certificates, environment
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 MEBIBYTE = 2**20
 Stub = Callable[[str, TlsFiles | None], Any]

@@ -19,7 +19,7 @@ from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState
 from tests.random_examples import random_seeds
 from tests.stage_daemon.control.daemons import two_layers
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 # Linux' number of the state LISTEN in /proc/net/tcp, and the flag of a listening socket in /proc/net/unix.

@@ -30,7 +30,7 @@ from stage_daemon.settings import Settings
 from tests.access.certificates import Certificates, environment
 from tests.security.conftest import Stub
 from tests.stage_daemon.control.daemons import two_layers
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 NUM_ROTATIONS = 6

@@ -18,7 +18,7 @@ from planner.client.local_cluster import LocalCluster
 from planner.errors import Forbidden, InvalidArgument, Unauthenticated
 from tests.access.certificates import Certificates, environment
 from tests.planner.cli.conftest import RunCli, bare_cli
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 __all__ = ["bare_cli"]

@@ -23,7 +23,7 @@ from stage_daemon.settings import Settings
 from tests.stage_daemon.control.daemons import Daemon, prepared, roll_out
 from tests.stage_daemon.control.registry import registry_at
 from tests.stage_daemon.runtime.workers import Preparation
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 

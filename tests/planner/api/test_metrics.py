@@ -17,8 +17,7 @@ from access.files import WatchedCredentials
 from planner.api.metrics import CallMetrics
 from planner.errors import InvalidArgument, Unavailable
 from tests.access.certificates import Certificates
-
-WAIT_SECONDS = 120.0
+from tests.waiting import WAIT_SECONDS
 
 
 def calls(registry: CollectorRegistry, method: str, outcome: str) -> float | None:

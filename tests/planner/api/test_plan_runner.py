@@ -39,9 +39,9 @@ from tests.contract.calls import balanced, inventory_message
 from tests.contract.graphs import chain_bytes
 from tests.contract.postgresql import postgresql
 from tests.planner.api.conftest import Planner, open_planner
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
-WAIT_SECONDS = 120.0
 SUCCEEDED, FAILED, CANCELLED, PENDING, RUNNING = (
     planner_pb2.OPERATION_STATE_SUCCEEDED,
     planner_pb2.OPERATION_STATE_FAILED,
@@ -129,12 +129,6 @@ async def add_waiting(world: World, session: AsyncSession, replaced_plan_id: str
     )
     await add_operation(session, operation)
     return operation
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():  # noqa: ASYNC110  what is waited for tells nobody
-            await asyncio.sleep(0.01)
 
 
 @pytest_asyncio.fixture

@@ -22,8 +22,7 @@ from planner.partition.placement.netlists.netlist import netlist_of
 from planner.partition.placement.netlists.turns import Incumbent
 from planner.partition.placement.problem import PlacementProblem
 from tests.planner.partition.placement.small_problems import random_problem
-
-PATIENCE_SECONDS = 120.0
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def exchange(task: Task) -> Iterator[tuple[Exchange, Connection, threading.Event
         yield worker, ours, ended
     finally:
         ours.close()
-        assert ended.wait(PATIENCE_SECONDS)
+        assert ended.wait(WAIT_SECONDS)
         theirs.close()
 
 
@@ -67,7 +66,7 @@ def incumbent(problem: PlacementProblem) -> Incumbent:
 
 def proven_by(role: Role, problem: PlacementProblem, value_seconds: float) -> None:
     """A search of one role alone sends what one process proves."""
-    task = task_of(problem, PATIENCE_SECONDS)
+    task = task_of(problem, WAIT_SECONDS)
     with exchange(task) as (worker, ours, _):
         search(role, task, worker)
         last = sent(ours)[-1]
@@ -99,9 +98,7 @@ def test_once_no_neighbourhood_is_left_the_whole_is_asked_for_until_it_is_proven
     monkeypatch.setattr(neighbourhood_search, "_LAST_LEVEL", 0)
     slices = iter([0.0, 0.0])
     within = Exchange.within
-    monkeypatch.setattr(
-        Exchange, "within", lambda worker, _, value: within(worker, next(slices, PATIENCE_SECONDS), value)
-    )
+    monkeypatch.setattr(Exchange, "within", lambda worker, _, value: within(worker, next(slices, WAIT_SECONDS), value))
     few = random_problem(11, nodes=4, classes=(1, 2))
     proven_by(Role.NEIGHBOURHOODS, few, proven_value(few))
     assert next(slices, None) is None
@@ -122,7 +119,7 @@ def test_news_is_told_once(problem: PlacementProblem) -> None:
         devices=held.devices, value_seconds=held.value_seconds, bound_seconds=held.bound_seconds + 1
     )
     worse = Incumbent(devices=held.devices, value_seconds=held.value_seconds + 1, bound_seconds=0.0)
-    with exchange(task_of(problem, PATIENCE_SECONDS)) as (worker, ours, _):
+    with exchange(task_of(problem, WAIT_SECONDS)) as (worker, ours, _):
         for offered in (held, held, worse, better_bound):
             worker.share(netlist, offered)
         bounds = [(found.value_seconds, found.bound_seconds) for found in sent(ours)]
@@ -134,9 +131,9 @@ def test_what_others_found_is_taken_if_it_is_better(problem: PlacementProblem) -
     best = best_free(problem, effort=200_000)
     cells = np.zeros(netlist.num_cells, dtype=np.int64)
     cells[netlist.cell_of_node] = best.device_of_node
-    with exchange(task_of(problem, PATIENCE_SECONDS)) as (worker, ours, _):
+    with exchange(task_of(problem, WAIT_SECONDS)) as (worker, ours, _):
         ours.send(Found(devices=cells, value_seconds=best.value_seconds, bound_seconds=best.lower_bound_seconds))
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + WAIT_SECONDS
         while worker._received is None:
             assert time.monotonic() < end
             time.sleep(0.001)
@@ -149,9 +146,9 @@ def test_what_others_found_is_taken_if_it_is_better(problem: PlacementProblem) -
 
 
 def test_a_slice_ends_early_for_something_far_better(problem: PlacementProblem) -> None:
-    with exchange(task_of(problem, PATIENCE_SECONDS)) as (worker, _, __):
+    with exchange(task_of(problem, WAIT_SECONDS)) as (worker, _, __):
         devices = np.zeros(1, dtype=np.int64)
-        is_over = worker.within(PATIENCE_SECONDS, value_seconds=100.0)
+        is_over = worker.within(WAIT_SECONDS, value_seconds=100.0)
         assert not is_over()
         worker._received = Found(devices=devices, value_seconds=99.95, bound_seconds=0.0)
         assert not is_over()
@@ -164,4 +161,4 @@ def test_a_slice_ends_early_for_something_far_better(problem: PlacementProblem) 
 def test_no_slice_is_longer_than_the_time_that_is_left(problem: PlacementProblem) -> None:
     with exchange(task_of(problem, 0.0)) as (worker, _, __):
         assert worker.out_of_time()
-        assert worker.within(PATIENCE_SECONDS, value_seconds=1.0)()
+        assert worker.within(WAIT_SECONDS, value_seconds=1.0)()

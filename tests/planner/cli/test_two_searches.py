@@ -21,11 +21,11 @@ from planner.partition.placement.free import best_free
 from planner.partition.placement.loads import device_loads
 from tests.job_signals import in_background, in_foreground
 from tests.planner.partition.placement.small_problems import random_problem
+from tests.waiting import WAIT_SECONDS, is_gone, wait_for
 
 pytestmark = pytest.mark.services
 
 INSTANCE = Path(__file__).parents[3] / "benchmarks" / "instances" / "throughput" / "LayerGraphs_resnet50_inference.json"
-_PATIENCE_SECONDS = 120.0
 # More than any machine takes: what ends such a search is its proof.
 _UNLIMITED_SECONDS = 1e9
 
@@ -39,25 +39,10 @@ def _children(process_id: int) -> list[int]:
     return found
 
 
-def _is_running(process_id: int) -> bool:
-    try:
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
 def _ignores(process_id: int, number: signal.Signals) -> bool:
     lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
     mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:"))
     return bool(mask >> (number - 1) & 1)
-
-
-def _wait_until(what: str, happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + _PATIENCE_SECONDS
-    while not happened():
-        assert time.monotonic() < end, f"{what} within {_PATIENCE_SECONDS} s"
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -66,7 +51,7 @@ def _searching(started: Callable[[list[str]], list[str]]) -> Iterator[tuple[subp
     command = started([sys.executable, "-m", "planner.cli", "solve", str(INSTANCE), "--time-limit", "600"])
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            _wait_until("two processes start", lambda: len(_children(process.pid)) == 2)
+            wait_for(lambda: len(_children(process.pid)) == 2, "two processes to start")
             yield process, _children(process.pid)
         finally:
             process.kill()
@@ -101,8 +86,8 @@ def test_what_cannot_be_placed_is_an_error() -> None:
 def test_both_processes_end_with_the_one_that_started_them(how: signal.Signals) -> None:
     with _searching(in_foreground) as (process, children):
         process.send_signal(how)
-        assert process.wait(_PATIENCE_SECONDS) == (exit_codes.INTERRUPTED if how is signal.SIGINT else -how)
-        _wait_until("both end", lambda: not any(map(_is_running, children)))
+        assert process.wait(WAIT_SECONDS) == (exit_codes.INTERRUPTED if how is signal.SIGINT else -how)
+        wait_for(lambda: all(map(is_gone, children)), "both to end")
 
 
 def test_a_background_job_goes_on_at_ctrl_c_and_ends_when_terminated() -> None:
@@ -110,5 +95,5 @@ def test_a_background_job_goes_on_at_ctrl_c_and_ends_when_terminated() -> None:
         assert _ignores(process.pid, signal.SIGINT)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(_PATIENCE_SECONDS) == -signal.SIGTERM
-        _wait_until("both end", lambda: not any(map(_is_running, children)))
+        assert process.wait(WAIT_SECONDS) == -signal.SIGTERM
+        wait_for(lambda: all(map(is_gone, children)), "both to end")

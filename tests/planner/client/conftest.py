@@ -11,8 +11,7 @@ from planner.client import PlannerClient
 from planner.client.connection import Connection
 from planner.client.local_cluster import LocalCluster
 from tests.planner.client.scripted_planner import ScriptedPlanner, scripted_planner
-
-PATIENCE_SECONDS = 120.0
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.fixture(scope="session")
@@ -24,20 +23,20 @@ def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def client(server_address: str) -> Iterator[PlannerClient]:
-    with PlannerClient(server_address, timeout_seconds=PATIENCE_SECONDS) as connected:
+    with PlannerClient(server_address, timeout_seconds=WAIT_SECONDS) as connected:
         yield connected
 
 
 @pytest.fixture
 def scripted() -> Iterator[tuple[ScriptedPlanner, PlannerClient]]:
     """A script, and a client of the server that keeps to it."""
-    with scripted_planner() as (script, address), PlannerClient(address, timeout_seconds=PATIENCE_SECONDS) as client:
+    with scripted_planner() as (script, address), PlannerClient(address, timeout_seconds=WAIT_SECONDS) as client:
         yield script, client
 
 
 @pytest.fixture
 def scripted_connection() -> Iterator[tuple[ScriptedPlanner, Connection]]:
     with scripted_planner() as (script, address):
-        connection = Connection(address, timeout_seconds=PATIENCE_SECONDS)
+        connection = Connection(address, timeout_seconds=WAIT_SECONDS)
         yield script, connection
         connection.close()

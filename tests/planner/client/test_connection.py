@@ -22,9 +22,9 @@ from planner.errors import (
     WrongOffset,
 )
 from protos.v1 import plan_pb2, planner_pb2
-from tests.planner.client.conftest import PATIENCE_SECONDS
 from tests.planner.client.cutting_proxy import late_proxy
 from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 
@@ -38,12 +38,12 @@ def test_each_call_has_the_connections_deadline_or_its_own(scripted_connection: 
     script, connection = scripted_connection
     script.on("GetGraph", planner_pb2.GraphRecord(id="abc"))
     connection.call(connection.stub.GetGraph, GRAPH)
-    connection.call(connection.stub.GetGraph, GRAPH, timeout_seconds=3 * PATIENCE_SECONDS)
+    connection.call(connection.stub.GetGraph, GRAPH, timeout_seconds=3 * WAIT_SECONDS)
     usual, own = (call.remaining_seconds for call in script.calls)
     assert usual is not None
     assert own is not None
-    assert 0 < usual <= PATIENCE_SECONDS + ROUNDING_SECONDS
-    assert 2 * PATIENCE_SECONDS < own <= 3 * PATIENCE_SECONDS + ROUNDING_SECONDS
+    assert 0 < usual <= WAIT_SECONDS + ROUNDING_SECONDS
+    assert 2 * WAIT_SECONDS < own <= 3 * WAIT_SECONDS + ROUNDING_SECONDS
 
 
 def test_a_stream_has_a_deadline_only_where_one_is_given(scripted_connection: Scripted) -> None:
@@ -51,11 +51,11 @@ def test_a_stream_has_a_deadline_only_where_one_is_given(scripted_connection: Sc
     script.on("ReadBlob", [planner_pb2.ReadBlobResponse(chunk=b"a"), planner_pb2.ReadBlobResponse(chunk=b"b")])
     request = planner_pb2.ReadBlobRequest()
     assert [part.chunk for part in connection.stream(connection.stub.ReadBlob, request)] == [b"a", b"b"]
-    list(connection.stream(connection.stub.ReadBlob, request, timeout_seconds=PATIENCE_SECONDS))
+    list(connection.stream(connection.stub.ReadBlob, request, timeout_seconds=WAIT_SECONDS))
     without, own = (call.remaining_seconds for call in script.calls)
     assert without is None or without > 1e6
     assert own is not None
-    assert own <= PATIENCE_SECONDS + ROUNDING_SECONDS
+    assert own <= WAIT_SECONDS + ROUNDING_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_leaving_a_stream_ends_the_call(scripted_connection: Scripted) -> None:
     parts = connection.stream(connection.stub.ReadBlob, planner_pb2.ReadBlobRequest())
     next(parts)
     parts.close()
-    assert script.ended.acquire(timeout=PATIENCE_SECONDS)
+    assert script.ended.acquire(timeout=WAIT_SECONDS)
 
 
 def test_pages_are_asked_for_one_after_the_other(scripted_connection: Scripted) -> None:
@@ -163,7 +163,7 @@ def test_a_server_that_greets_late_is_waited_for(scripted_connection: Scripted) 
     script, connection = scripted_connection
     script.on("GetGraph", planner_pb2.GraphRecord(id="abc"))
     with late_proxy(connection.address, seconds=1.0) as address:
-        late = Connection(address, timeout_seconds=PATIENCE_SECONDS)
+        late = Connection(address, timeout_seconds=WAIT_SECONDS)
         assert late.call(late.stub.GetGraph, GRAPH).id == "abc"
         late.close()
 

@@ -10,8 +10,8 @@ import pytest
 from planner.client import PlannerClient
 from planner.errors import NotFound, Unavailable
 from protos.v1 import planner_pb2
-from tests.planner.client.conftest import PATIENCE_SECONDS
 from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner, scripted_planner
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 NOBODY = "127.0.0.1:1"
@@ -26,7 +26,7 @@ def two() -> Iterator[Two]:
     with (
         scripted_planner() as (first, first_address),
         scripted_planner() as (second, second_address),
-        PlannerClient([NOBODY, first_address, second_address], timeout_seconds=PATIENCE_SECONDS) as client,
+        PlannerClient([NOBODY, first_address, second_address], timeout_seconds=WAIT_SECONDS) as client,
     ):
         yield first, second, client
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from planner.client.local_cluster import LocalCluster, ServiceProcess
 from planner.errors import Unavailable
+from tests.waiting import WAIT_SECONDS, wait_for
 
 pytestmark = pytest.mark.services
 
-PATIENCE_SECONDS = 120.0
 READY = "print('service listening on 127.0.0.1:77', flush=True)\n"
 WAITS = "import signal\nsignal.pause()\n"
 
@@ -24,15 +23,12 @@ def service(folder: Path, program: str, environment: dict[str, str] | None = Non
 
 
 def wait_until_ended(process: ServiceProcess) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while process.exit_status is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for(lambda: process.exit_status is not None, "the process to end")
 
 
 def test_one_that_is_ready_says_where_it_listens(tmp_path: Path) -> None:
     process = service(tmp_path, READY + WAITS)
-    assert process.wait_until_ready(PATIENCE_SECONDS) == process.address == "127.0.0.1:77"
+    assert process.wait_until_ready(WAIT_SECONDS) == process.address == "127.0.0.1:77"
     assert process.exit_status is None
     process.stop()
     assert process.exit_status == -signal.SIGTERM
@@ -44,7 +40,7 @@ def test_one_that_dies_at_start_is_told_by_the_end_of_its_log(tmp_path: Path) ->
     program = "import sys; sys.stderr.write('x' * 5000 + 'the port is taken\\n'); sys.exit(3)"
     process = service(tmp_path, program)
     with pytest.raises(Unavailable) as raised:
-        process.wait_until_ready(PATIENCE_SECONDS)
+        process.wait_until_ready(WAIT_SECONDS)
     assert raised.value.message.endswith("the port is taken")
     assert "did not start" in raised.value.message
     assert len(raised.value.message) < 2000 + len(sys.executable) + len(program) + 100
@@ -54,7 +50,7 @@ def test_one_that_dies_at_start_is_told_by_the_end_of_its_log(tmp_path: Path) ->
 def test_one_that_dies_without_a_word_says_so(tmp_path: Path) -> None:
     process = service(tmp_path, "raise SystemExit(1)")
     with pytest.raises(Unavailable, match="did not start: it said nothing"):
-        process.wait_until_ready(PATIENCE_SECONDS)
+        process.wait_until_ready(WAIT_SECONDS)
 
 
 def test_one_that_stays_silent_is_ended(tmp_path: Path) -> None:
@@ -67,20 +63,20 @@ def test_one_that_stays_silent_is_ended(tmp_path: Path) -> None:
 def test_one_that_says_something_else_is_ended_and_quoted(tmp_path: Path) -> None:
     process = service(tmp_path, "print('hello', flush=True)\n" + WAITS)
     with pytest.raises(Unavailable, match="did not start: hello"):
-        process.wait_until_ready(PATIENCE_SECONDS)
+        process.wait_until_ready(WAIT_SECONDS)
     assert process.exit_status == -signal.SIGKILL
 
 
 def test_one_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     process = service(tmp_path, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY + WAITS)
-    process.wait_until_ready(PATIENCE_SECONDS)
+    process.wait_until_ready(WAIT_SECONDS)
     process.stop(timeout_seconds=0.05)
     assert process.exit_status == -signal.SIGKILL
 
 
 def test_one_that_has_ended_can_still_be_stopped(tmp_path: Path) -> None:
     process = service(tmp_path, READY)
-    process.wait_until_ready(PATIENCE_SECONDS)
+    process.wait_until_ready(WAIT_SECONDS)
     wait_until_ended(process)
     process.stop()
     assert process.exit_status == 0
@@ -89,7 +85,7 @@ def test_one_that_has_ended_can_still_be_stopped(tmp_path: Path) -> None:
 def test_a_log_grows_from_start_to_start(tmp_path: Path) -> None:
     for word in ("first", "second"):
         process = service(tmp_path, f"import sys; sys.stderr.write('{word}\\n')\n" + READY)
-        process.wait_until_ready(PATIENCE_SECONDS)
+        process.wait_until_ready(WAIT_SECONDS)
         wait_until_ended(process)
         process.stop()
     assert (tmp_path / "service.log").read_text().split() == ["first", "second"]
@@ -100,7 +96,7 @@ def test_an_environment_is_added_to_ours(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("BOTH", "ours")
     program = "import os, sys; sys.stderr.write(os.environ['OURS'] + os.environ['BOTH'])\n" + READY
     process = service(tmp_path, program, {"BOTH": "theirs"})
-    process.wait_until_ready(PATIENCE_SECONDS)
+    process.wait_until_ready(WAIT_SECONDS)
     wait_until_ended(process)
     process.stop()
     assert (tmp_path / "service.log").read_text() == "1theirs"
@@ -108,7 +104,7 @@ def test_an_environment_is_added_to_ours(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_terminals_signals_do_not_reach_it(tmp_path: Path) -> None:
     process = service(tmp_path, f"import os, sys; sys.stderr.write(str(os.getpgid(0) == os.getpid()))\n{READY}")
-    process.wait_until_ready(PATIENCE_SECONDS)
+    process.wait_until_ready(WAIT_SECONDS)
     wait_until_ended(process)
     process.stop()
     assert (tmp_path / "service.log").read_text() == "True"

@@ -15,19 +15,13 @@ from planner.client.records import Deployment
 from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, Unavailable
 from protos.v1 import planner_pb2
 from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline, serving
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.services
 
 
 def batch(number: int, rows: int = 2) -> np.ndarray:
     return np.full((rows, 3), number, dtype=np.float32)
-
-
-def wait_until(condition: object, seconds: float = 120.0) -> None:
-    ends_at = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < ends_at, "nothing happened in time"
-        time.sleep(0.01)
 
 
 def test_results_come_in_order_in_the_modules_own_structure() -> None:
@@ -59,7 +53,7 @@ def test_no_more_than_the_window_is_in_flight() -> None:
         results: list[object] = []
         reader = threading.Thread(target=lambda: results.extend(pipeline.run(batches(), window=4)))
         reader.start()
-        wait_until(lambda: len(daemon.received) >= 4)
+        wait_for(lambda: len(daemon.received) >= 4)
         time.sleep(0.2)
         assert daemon.received == [1, 2, 3, 4]
         assert asked == [1, 2, 3, 4]
@@ -77,7 +71,7 @@ def test_a_window_of_its_own_keeps_all_stages_busy(num_stages: int, window: int)
         assert pipeline.default_window == window
         reader = threading.Thread(target=lambda: list(pipeline.run(batch(number) for number in range(60))))
         reader.start()
-        wait_until(lambda: len(daemon.received) == window)
+        wait_for(lambda: len(daemon.received) == window)
         time.sleep(0.1)
         assert len(daemon.received) == window
         daemon.gate.set()
@@ -91,7 +85,7 @@ def test_results_are_given_before_the_window_is_full() -> None:
 
     def batches() -> Iterator[np.ndarray]:
         yield batch(1)
-        wait_until(lambda: len(daemon.received) == 1)
+        wait_for(lambda: len(daemon.received) == 1)
         time.sleep(0.2)
         yield batch(2)
         given.append(len(results))
@@ -137,7 +131,7 @@ def test_leaving_early_ends_the_session() -> None:
         next(results)
         results.close()
         assert daemon.ended_streams.acquire(timeout=120)
-        wait_until(lambda: threading.active_count() <= threads + 8)
+        wait_for(lambda: threading.active_count() <= threads + 8)
         assert len(daemon.received) < 1000
 
 

@@ -12,8 +12,8 @@ from planner.plan.options import BalancedMode, PlanOptions
 from planner.wire.inventory import inventory_to_proto
 from planner.wire.plan import options_to_proto
 from protos.v1 import plan_pb2, planner_pb2
-from tests.planner.client.conftest import PATIENCE_SECONDS
 from tests.planner.client.scripted_planner import ScriptedPlanner
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 
@@ -70,7 +70,7 @@ def test_a_plan_is_waited_for_call_after_call(scripted: Scripted) -> None:
     waits = [call for call in script.calls if call.method == "WaitPlanOperation"]
     assert [call.request.timeout_seconds for call in waits] == [plans.WAIT_CALL_SECONDS] * 3
     # The call may take longer than the server is asked to.
-    assert all(call.remaining_seconds and call.remaining_seconds > PATIENCE_SECONDS for call in waits)
+    assert all(call.remaining_seconds and call.remaining_seconds > WAIT_SECONDS for call in waits)
     assert script.requests("GetPlan") == [planner_pb2.GetPlanRequest(plan_id="plan-1")]
 
 

@@ -14,10 +14,10 @@ from planner.client.session import Session
 from planner.errors import Conflict, InvalidArgument, PlannerError, Unavailable
 from protos.v1 import stage_daemon_pb2
 from tests.planner.client.loopback_daemon import LoopbackDaemon, serving
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 
-PATIENCE_SECONDS = 120.0
 Response = stage_daemon_pb2.ReceiveOutputsResponse
 
 
@@ -36,7 +36,7 @@ class Misbehaving(LoopbackDaemon):
 
 
 @contextmanager
-def session(daemon: LoopbackDaemon, deadline_seconds: float = PATIENCE_SECONDS) -> Iterator[Session]:
+def session(daemon: LoopbackDaemon, deadline_seconds: float = WAIT_SECONDS) -> Iterator[Session]:
     """Not yet entered."""
     with serving(daemon) as address:
         channel = open_channel(address, message_bytes=1 << 20)
@@ -54,7 +54,7 @@ def session(daemon: LoopbackDaemon, deadline_seconds: float = PATIENCE_SECONDS) 
 def until_left(context: grpc.ServicerContext) -> None:
     left = threading.Event()
     context.add_callback(left.set)
-    left.wait(PATIENCE_SECONDS)
+    left.wait(WAIT_SECONDS)
 
 
 def test_what_is_in_flight_is_what_was_sent_and_not_taken() -> None:
@@ -173,7 +173,7 @@ def test_nobody_there_is_said_with_the_address() -> None:
         inputs=channel,
         outputs=channel,
         unreachable=unreachable,
-        deadline_seconds=PATIENCE_SECONDS,
+        deadline_seconds=WAIT_SECONDS,
     )
     with pytest.raises(Unavailable) as raised, nobody:
         pytest.fail("it opened")
@@ -189,6 +189,6 @@ def test_leaving_ends_both_streams_and_their_threads() -> None:
             opened.send([])
             # Both streams are there.
             opened.take()
-        assert daemon.ended_streams.acquire(timeout=PATIENCE_SECONDS)
+        assert daemon.ended_streams.acquire(timeout=WAIT_SECONDS)
         assert not any(thread.is_alive() for thread in opened._threads)
         assert len(opened._threads) == 2

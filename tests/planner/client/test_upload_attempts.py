@@ -13,8 +13,8 @@ from planner.client.records import UploadProgress
 from planner.client.uploads import blob_of_bytes, upload_blob
 from planner.errors import Conflict, Corrupt, PlannerError, ResourceExhausted, Unavailable
 from protos.v1 import planner_pb2
-from tests.planner.client.conftest import PATIENCE_SECONDS
 from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 
@@ -145,7 +145,7 @@ def test_chunks_progress_and_time_follow_the_size(
     remaining = script.calls[-1].remaining_seconds
     assert remaining is not None
     # A second more for each MiB, of which there are 2.5.
-    assert PATIENCE_SECONDS - 60 < remaining < PATIENCE_SECONDS + 6
+    assert WAIT_SECONDS - 60 < remaining < WAIT_SECONDS + 6
 
 
 def test_what_the_server_holds_is_reported_as_sent(scripted_connection: tuple[ScriptedPlanner, Connection]) -> None:

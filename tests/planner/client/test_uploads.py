@@ -15,8 +15,8 @@ from planner.client.connection import Connection
 from planner.client.records import UploadProgress
 from planner.client.uploads import blob_of_bytes, blob_of_file, upload_blob
 from planner.errors import Corrupt
-from tests.planner.client.conftest import PATIENCE_SECONDS
 from tests.planner.client.cutting_proxy import cutting_proxy
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 
@@ -25,7 +25,7 @@ MEBIBYTE = 1 << 20
 
 @pytest.fixture
 def connection(server_address: str) -> Iterator[Connection]:
-    connected = Connection(server_address, timeout_seconds=PATIENCE_SECONDS)
+    connected = Connection(server_address, timeout_seconds=WAIT_SECONDS)
     yield connected
     connected.close()
 
@@ -34,7 +34,7 @@ def test_an_upload_goes_on_from_where_it_broke(server_address: str, client: Plan
     content = os.urandom(12 * MEBIBYTE)
     seen: list[UploadProgress] = []
     with cutting_proxy(server_address, 4 * MEBIBYTE, 3 * MEBIBYTE, 2 * MEBIBYTE) as proxy:
-        connection = Connection(proxy.address, timeout_seconds=PATIENCE_SECONDS)
+        connection = Connection(proxy.address, timeout_seconds=WAIT_SECONDS)
         upload_blob(connection, blob_of_bytes("weights", content), seen.append)
         connection.close()
         assert proxy.num_cuts == 3
@@ -48,7 +48,7 @@ def test_what_the_server_has_is_not_sent_again(server_address: str, connection: 
     blob = blob_of_bytes("weights", os.urandom(8 * MEBIBYTE))
     upload_blob(connection, blob)
     with cutting_proxy(server_address) as proxy:
-        again = Connection(proxy.address, timeout_seconds=PATIENCE_SECONDS)
+        again = Connection(proxy.address, timeout_seconds=WAIT_SECONDS)
         upload_blob(again, blob)
         again.close()
         assert proxy.carried_bytes < MEBIBYTE

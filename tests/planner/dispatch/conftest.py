@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest_asyncio
@@ -12,8 +11,8 @@ from planner.dispatch.daemon_client import CallDeadlines
 from planner.store.database import Database
 from tests.contract.databases import empty_database
 from tests.contract.scripted_daemon import ScriptedDaemon
+from tests.waiting import WAIT_SECONDS
 
-WAIT_SECONDS = 120.0
 # Nothing is late only because the machine is slow.
 PATIENT = CallDeadlines(
     rendezvous_seconds=WAIT_SECONDS,
@@ -41,9 +40,3 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
         database = Database(url)
         yield database
         await database.close()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():  # noqa: ASYNC110  what is waited for tells nobody
-            await asyncio.sleep(0.01)

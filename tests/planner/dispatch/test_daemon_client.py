@@ -11,7 +11,8 @@ from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, Daem
 from planner.store.deployment_records import Failure
 from protos.v1 import stage_daemon_pb2
 from tests.contract.scripted_daemon import ScriptedDaemon, standing
-from tests.planner.dispatch.conftest import PATIENT, eventually
+from tests.planner.dispatch.conftest import PATIENT
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
 SHORT = CallDeadlines(

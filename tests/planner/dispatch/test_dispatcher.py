@@ -19,8 +19,8 @@ from planner.store.tables import GraphRow
 from planner.wire.graph import graph_to_bytes
 from tests.contract.graphs import relu_chain, sha256
 from tests.contract.scripted_daemon import ScriptedDaemon
-from tests.planner.dispatch.conftest import WAIT_SECONDS, eventually
 from tests.planner.dispatch.worlds import FIRST, SECOND, World, held, open_world
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
 RESTART = RecoveryPolicy.RESTART

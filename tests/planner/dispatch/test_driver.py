@@ -20,8 +20,9 @@ from planner.store.deployment_records import Deployment, DeploymentEvent, Deploy
 from planner.store.deployments import get_deployment
 from protos.v1 import stage_daemon_pb2
 from tests.contract.scripted_daemon import ScriptedDaemon, standing
-from tests.planner.dispatch.conftest import PATIENT, WAIT_SECONDS, eventually
+from tests.planner.dispatch.conftest import PATIENT
 from tests.planner.store.records import deployment, fill, graph, placement
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
 READY, FAILED, STOPPED = DeploymentState.READY, DeploymentState.FAILED, DeploymentState.STOPPED

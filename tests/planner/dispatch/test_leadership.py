@@ -18,8 +18,8 @@ from planner.store.deployment_records import DeploymentState
 from planner.store.deployments import list_active_deployments
 from planner.store.tables import RoleRow
 from tests.contract.databases import empty_database
-from tests.planner.dispatch.conftest import WAIT_SECONDS, eventually
 from tests.planner.dispatch.worlds import FIRST, SECOND, World, held, open_world
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
 READY = DeploymentState.READY

@@ -15,7 +15,7 @@ from planner.errors import Cancelled, Conflict, GraphError, InvalidArgument, Not
 from planner.store.deployment_records import Daemon, Deployment, DeploymentState, Failure, StagePlacement
 from protos.v1 import stage_daemon_pb2
 from tests.contract.scripted_daemon import ScriptedDaemon
-from tests.planner.dispatch.conftest import eventually
+from tests.waiting import eventually
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

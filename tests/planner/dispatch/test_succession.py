@@ -9,7 +9,8 @@ import pytest
 from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
 from planner.dispatch.succession import has_ended
 from tests.contract.scripted_daemon import ScriptedDaemon
-from tests.planner.dispatch.conftest import PATIENT, WAIT_SECONDS
+from tests.planner.dispatch.conftest import PATIENT
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 

@@ -22,9 +22,10 @@ from planner.wire.graph import graph_to_bytes
 from tests.builders.plans import inventory_of, plan_of
 from tests.contract.graphs import relu_chain, sha256
 from tests.contract.scripted_daemon import GIBIBYTE, ScriptedDaemon
-from tests.planner.dispatch.conftest import PATIENT, WAIT_SECONDS
+from tests.planner.dispatch.conftest import PATIENT
 from tests.planner.store.records import NOW, fill, fill_plan
 from tests.planner.store.records import graph as graph_record
+from tests.waiting import WAIT_SECONDS
 
 FIRST, SECOND = "node0/cpu", "node1/cpu"
 

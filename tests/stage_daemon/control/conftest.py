@@ -14,7 +14,7 @@ from planner.client.records import StoredPlan
 from planner.plan.options import CutMode
 from protos.v1 import stage_daemon_pb2_grpc
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
-from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for
+from tests.waiting import WAIT_SECONDS, wait_for
 
 MEBIBYTE = 2**20
 

@@ -18,7 +18,7 @@ from protos.v1 import graph_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.server import DaemonServer
 from stage_daemon.control.supervisor import Supervisor
 from tests.stage_daemon.runtime.workers import Preparation, Prepared, datum, decoded
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 BATCH = torch.export.Dim("batch", min=1, max=64)
 SHAPES = {"x": {0: BATCH}}

@@ -13,7 +13,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from protos.v1 import inventory_pb2, planner_pb2, planner_pb2_grpc
-from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for_async
+from tests.waiting import WAIT_SECONDS, eventually
 
 
 class Registry(planner_pb2_grpc.DaemonRegistryServiceServicer):
@@ -49,13 +49,13 @@ class Registry(planner_pb2_grpc.DaemonRegistryServiceServicer):
         async def beaten() -> bool:
             return len(self.beats) >= count
 
-        await wait_for_async(beaten, f"{count} heartbeats")
+        await eventually(beaten, f"{count} heartbeats")
 
     async def until_refused(self, count: int) -> None:
         async def refused() -> bool:
             return self.num_refused >= count
 
-        await wait_for_async(refused, f"{count} refusals")
+        await eventually(refused, f"{count} refusals")
 
     async def _refuse(self, context: Any) -> None:
         if self.hangs:

@@ -31,7 +31,7 @@ from tests.stage_daemon.control.daemons import (
     two_daemons,
 )
 from tests.stage_daemon.runtime.workers import Preparation
-from tests.stage_daemon.waiting import WAIT_SECONDS, is_gone, wait_for_async
+from tests.waiting import WAIT_SECONDS, eventually, is_gone
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]
 
@@ -71,7 +71,7 @@ async def test_a_session_id_can_be_used_again_once_its_client_has_left(deploymen
         async def left(sessions: Sessions = sessions) -> bool:
             return not sessions.is_open(23)
 
-        await wait_for_async(left, "the session to end with its client")
+        await eventually(left, "the session to end with its client")
 
 
 async def test_refusals_say_what_to_do(deployment: RolledOut) -> None:
@@ -128,7 +128,7 @@ async def test_the_workers_door_is_shown_to_clients_of_its_host(deployment: Roll
         async def left(sessions: Sessions = sessions) -> bool:
             return not sessions.is_open(61)
 
-        await wait_for_async(left, "the session to end with its client")
+        await eventually(left, "the session to end with its client")
 
 
 async def test_a_session_receives_and_sends_once(deployment: RolledOut) -> None:

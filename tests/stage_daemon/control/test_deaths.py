@@ -15,7 +15,7 @@ from planner.client.records import Deployment, DeploymentState, StoredPlan
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.faults.scale import random_moments
 from tests.faults.streams import stream_under_kills
-from tests.stage_daemon.waiting import WAIT_SECONDS, is_gone, wait_for
+from tests.waiting import WAIT_SECONDS, is_gone, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 

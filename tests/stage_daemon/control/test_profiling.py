@@ -17,7 +17,7 @@ from stage_daemon.control.profiling import Profiling
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, InvalidGraph, InvalidRequest, NotFound
 from tests.stage_daemon.runtime.workers import Preparation
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 

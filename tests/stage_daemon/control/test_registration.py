@@ -14,7 +14,7 @@ from stage_daemon.control.registration import Registration, _back_off_seconds
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, DaemonError
 from tests.stage_daemon.control.registry import NOT_FOUND, TAKEN, UNAVAILABLE, Registry, introduction, registry_at
-from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for_async
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
 
@@ -146,7 +146,7 @@ async def test_a_planner_that_does_not_answer_is_asked_again(registry: Registry,
         async def lost() -> bool:
             return not await registration.is_connected(0.0)
 
-        await wait_for_async(lost, "the planner to be missed")
+        await eventually(lost, "the planner to be missed")
         assert registration.registered.is_set()
         registry.refusals = []
         assert await registration.is_connected(WAIT_SECONDS)

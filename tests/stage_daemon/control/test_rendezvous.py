@@ -9,7 +9,7 @@ from stage_daemon.control.rendezvous import Rendezvous
 from stage_daemon.errors import Unavailable
 from stage_daemon.transport.pipe import PeerGone
 from stage_daemon.transport.store import MeetingStore
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 KEY = purpose_key(b"secret", "rendezvous")
 

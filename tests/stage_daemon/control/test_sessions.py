@@ -9,7 +9,7 @@ import pytest
 from stage_daemon.control import sessions as sessions_module
 from stage_daemon.control.sessions import Session, Sessions
 from stage_daemon.errors import Conflict, DaemonError, Released, ResultsNotRead
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 STOPPED = Released("deployment dep-1 was stopped")
 

@@ -30,7 +30,7 @@ from tests.stage_daemon.control.daemons import (
     two_daemons,
 )
 from tests.stage_daemon.runtime.workers import Preparation, decoded
-from tests.stage_daemon.waiting import WAIT_SECONDS, is_gone, wait_for_async
+from tests.waiting import WAIT_SECONDS, eventually, is_gone
 
 pytestmark = pytest.mark.services
 
@@ -68,7 +68,7 @@ async def until(daemon: Daemon, state: str) -> planner_pb2.DeploymentOnDaemon:
     async def reached() -> bool:
         return [found for _, _, found in await standings(daemon)] == [state]
 
-    await wait_for_async(reached, f"the deployment to be {state}")
+    await eventually(reached, f"the deployment to be {state}")
     [held] = (await daemon.status()).deployments
     return held
 

@@ -16,7 +16,7 @@ from stage_daemon.control.worker_process import WorkerProcess
 from stage_daemon.errors import DaemonError, NotFound, StateMismatch, Unavailable, WorkerDied
 from tests.stage_daemon.runtime.modules import SHAPES, STARTS, ThreeStages, batch_of
 from tests.stage_daemon.runtime.workers import Preparation, Prepared, loaded, microbatch, running
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 

@@ -15,7 +15,8 @@ from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import Conflict
 from tests.stage_daemon.runtime.modules import ROWS, SHAPES, STARTS, Dropping, ThreeStages, batch_of, ids, wanted
 from tests.stage_daemon.runtime.workers import Preparation, Prepared, running
-from tests.stage_daemon.waiting import WAIT_SECONDS, with_short_deadline_async
+from tests.stage_daemon.short_deadlines import with_short_deadline_async
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 

@@ -27,7 +27,7 @@ from protos.v1 import graph_pb2, planner_pb2, planner_pb2_grpc, stage_daemon_pb2
 from stage_daemon.control.worker_process import WorkerProcess
 from stage_daemon.transport.store_server import StoreServer
 from tests.builders.plans import plan_of
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 SESSION = 2**64 - 5
 

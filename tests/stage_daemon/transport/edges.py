@@ -21,7 +21,7 @@ from stage_daemon.transport.declared import DeclaredValue, SymbolReference, Valu
 from stage_daemon.transport.declared import Symbol as Symbol
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.store_server import StoreServer
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 IN_FLIGHT = 2
 CONTEXT = multiprocessing.get_context("forkserver")

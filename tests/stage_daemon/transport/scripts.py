@@ -10,7 +10,7 @@ import torch
 
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.parcel import Item, MicrobatchFailure, Parcel, ParcelKind
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 NUM_MANY = 30
 # More than the buffers of any socket.

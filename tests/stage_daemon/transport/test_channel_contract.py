@@ -18,6 +18,7 @@ from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.header import BadHeader
 from stage_daemon.transport.layout import pack
 from stage_daemon.transport.parcel import Parcel, ParcelKind
+from tests.stage_daemon.short_deadlines import with_short_deadline
 from tests.stage_daemon.transport import scripts
 from tests.stage_daemon.transport.edges import (
     CONNECTIONS,
@@ -28,7 +29,7 @@ from tests.stage_daemon.transport.edges import (
     other_process,
     tensor,
 )
-from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for, with_short_deadline
+from tests.waiting import WAIT_SECONDS, wait_for
 
 # Longer than a deadline that is kept only because there are signs of life.
 QUIET_DEADLINES = 1.5

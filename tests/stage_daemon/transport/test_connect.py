@@ -15,8 +15,9 @@ from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, Unavaila
 from stage_daemon.transport.connect import open_channels
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.store_server import StoreServer
+from tests.stage_daemon.short_deadlines import with_short_deadline
 from tests.stage_daemon.transport.edges import Failures, edge_of, meeting, tensor
-from tests.stage_daemon.waiting import WAIT_SECONDS, with_short_deadline
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 

@@ -10,7 +10,7 @@ import pytest
 
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 from stage_daemon.transport.sockets import Listener, Sockets, connect, host_identity, local_address_towards
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 
 def patient() -> float:

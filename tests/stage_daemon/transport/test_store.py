@@ -24,7 +24,7 @@ from stage_daemon.transport.store_server import (
     StoreServer,
 )
 from tests.random_examples import random_seeds
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 KEY = b"key of the deployment"
 

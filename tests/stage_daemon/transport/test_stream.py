@@ -26,7 +26,7 @@ from stage_daemon.transport.ring import create_ring
 from stage_daemon.transport.stream import Link, StreamReceiver, StreamSender
 from tests.stage_daemon.transport.edges import IN_FLIGHT, Failures, edge_of, tensor
 from tests.stage_daemon.transport.scripts import data
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 CPU = torch.device("cpu")
 EDGE = edge_of(tensor(1, "hidden", torch.float32, "b", "s"))

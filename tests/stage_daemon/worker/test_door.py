@@ -27,7 +27,7 @@ from stage_daemon.transport.parcel import MicrobatchFailure
 from stage_daemon.worker import door as door_module
 from stage_daemon.worker.door import HEAD, Door
 from tests.planner.client.loopback_daemon import LoopbackDaemon, serving
-from tests.stage_daemon.waiting import WAIT_SECONDS, wait_for
+from tests.waiting import WAIT_SECONDS, wait_for
 
 ROWS = SymbolReference(1)
 VALUES = (

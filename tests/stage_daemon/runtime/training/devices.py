@@ -38,7 +38,7 @@ from stage_daemon.worker import training_wire, wire
 from stage_daemon.worker.loading import stage_from_program
 from stage_daemon.worker.training import TrainingOf
 from tests.builders.plans import plan_of
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 SEED = "seed"
 SGD = OptimizerSettings(name="sgd", groups=(ParameterGroup(pattern="*", options={"momentum": 0.9}),))

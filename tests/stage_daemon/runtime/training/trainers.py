@@ -17,7 +17,7 @@ from planner.errors import StepNotApplied
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.worker.training import Training
 from tests.stage_daemon.runtime.training.devices import SEED, Cluster
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 _Response = stage_daemon_pb2.TrainResponse
 
