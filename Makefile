@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 LOCK ?= locked
 # Test processes at once: one more than cores, since tests wait for processes of their own.
 JOBS ?= 3
-SUITE = pytest -n $(JOBS) --dist worksteal -p no:randomly --durations 20 --durations-min 1
+SUITE = pytest -n $(JOBS) -p no:randomly --durations 20 --durations-min 1
 PYTEST = $(BIN)/python -m $(SUITE)
 # The suite starts some two hundred processes; where compiled modules are not kept, each compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=

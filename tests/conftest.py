@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sharing import BySharedServices, in_order
 from tests.without_torch import needs_torch
 
 PRELOADED = ["planner.api.computing", "planner.api.tasks", "stage_daemon.worker.preload"]
@@ -30,11 +31,27 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> BySharedServices:
+    # As in_order has them.
+    config.option.loadscopereorder = False
+    return BySharedServices(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = in_order(items)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What clients remember from call to call goes where it ends with the tests."""
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What clients remember, and what the processes of a run share, goes where it ends with the tests."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    shared.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("PLANNER_TESTS_SHARED", str(shared))
         yield
 
 

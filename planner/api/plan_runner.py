@@ -91,16 +91,20 @@ class PlanRunner:
         """Until cancelled. A database that is away is waited for; what is being computed goes on meanwhile."""
         while True:
             self._wake.clear()
+            period_seconds: float | None = PERIOD_SECONDS
             try:
                 # One that hangs for longer is given up: the next may find another connection.
                 async with asyncio.timeout(self._settings.claim_seconds):
                     await self._attend()
+                if not (self._database.is_shared or self._tasks or self._waiters):
+                    # No other planner is there, and what is asked of this one wakes it.
+                    period_seconds = None
             except (PlannerError, TimeoutError) as error:
                 log.warning("no plans are claimed", message=str(error) or "the database does not answer")
             except Exception:
                 log.exception("claiming plans")
             with suppress(TimeoutError):
-                async with asyncio.timeout(PERIOD_SECONDS):
+                async with asyncio.timeout(period_seconds):
                     await self._wake.wait()
 
     def wake(self) -> None:
@@ -113,6 +117,7 @@ class PlanRunner:
         ends_at = loop.time() + timeout_seconds
         ended = asyncio.Event()
         self._waiters[operation_id].add(ended)
+        self.wake()
         try:
             while True:
                 ended.clear()

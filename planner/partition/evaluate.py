@@ -23,14 +23,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.communication import Exchange, exchange_seconds, gradient_exchange_seconds
 from planner.partition.objective import Objective, PipelineSchedule
-from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.recomputation.expansion import expanded
+from planner.partition.stage_bytes import stage_bytes, state_holders
 from planner.partition.traffic import Traffic, traffic
 from planner.partition.training.memory import counted_microbatches, ring_seconds, tied_gradients
 from planner.partition.training.named_orders import device_orders
@@ -186,19 +188,27 @@ def _stages(
     forward = exchange_seconds(problem, flow.crossings, copies)
     gradients = gradient_exchange_seconds(problem, flow.crossings, copies)
     communication = forward.received + forward.sent + gradients.received + gradients.sent
-    held = _held_bytes(problem, stage_of_node, assignment.num_stages)
+    recomputing = [
+        problem.recomputes_activations and stage not in assignment.keeping for stage in range(assignment.num_stages)
+    ]
+    held = stage_bytes(problem, stage_of_node, flow, np.array(recomputing))
+    order = np.argsort(stage_of_node, kind="stable")
+    begin = np.searchsorted(stage_of_node[order], np.arange(assignment.num_stages + 1)).tolist()
     stages = tuple(
-        _stage(
-            problem,
-            stage_of_node,
-            flow,
-            stage,
-            devices=copies[stage],
-            held=held,
+        StageEvaluation(
+            compute_seconds=_slowest(problem.compute_seconds, copies[stage], nodes),
             communication_seconds=float(communication[stage]),
-            recomputed=problem.recomputes_activations and stage not in assignment.keeping,
+            flops=float(problem.flops[nodes].sum()),
+            state_bytes=int(held.states[stage]),
+            activation_bytes=int(held.activations[stage]),
+            buffer_bytes=problem.microbatches_in_flight * int(held.moved[stage]),
+            backward_seconds=_slowest(problem.backward_seconds(recomputed=recomputing[stage]), copies[stage], nodes),
+            gradient_bytes=int(held.gradients[stage]),
+            optimizer_bytes=int(held.optimizer[stage]),
+            saved_bytes=int(held.saved[stage]),
+            recomputes_activations=recomputing[stage],
         )
-        for stage in range(assignment.num_stages)
+        for stage, nodes in enumerate(order[start:end] for start, end in pairwise(begin))
     )
     return stages, _stage_seconds(stages, forward, gradients)
 
@@ -260,7 +270,7 @@ def _edges(problem: PartitionProblem, flow: Traffic) -> tuple[list[tuple[int, in
 def _reductions(problem: PartitionProblem, assignment: Assignment, stage_of_node: Integers) -> list[Reduction]:
     """Stages with copies sum their gradients, then stages that hold the same state."""
     copies = assignment.devices_of_stage
-    states, users = _state_holders(problem, stage_of_node, assignment.num_stages)
+    states, users = state_holders(problem, stage_of_node, assignment.num_stages)
     trained = problem.state_gradient_bytes[states] > 0
     holders = set(zip(states[trained].tolist(), users[trained].tolist(), strict=True))
     found = []
@@ -275,40 +285,6 @@ def _reductions(problem: PartitionProblem, assignment: Assignment, stage_of_node
     return found
 
 
-def _state_holders(problem: PartitionProblem, stage_of_node: Integers, num_stages: int) -> tuple[Integers, Integers]:
-    """(state, stage that holds it) pairs, some of them more than once: where it is read, and where it is returned."""
-    read = ~problem.use_is_return
-    states = np.concatenate([problem.use_state[read], problem.returned_state])
-    last = np.full(problem.returned_state.size, num_stages - 1, dtype=np.int64)
-    return states, np.concatenate([stage_of_node[problem.use_node[read]], last])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _HeldBytes:
-    """[stages] of the distinct states that each holds."""
-
-    states: Integers
-    gradients: Integers
-    optimizer: Integers
-
-
-def _held_bytes(problem: PartitionProblem, stage_of_node: Integers, num_stages: int) -> _HeldBytes:
-    states, holders = _state_holders(problem, stage_of_node, num_stages)
-    pairs = np.unique(states * num_stages + holders)
-    states, holders = pairs // num_stages, pairs % num_stages
-
-    def summed(sizes: Integers) -> Integers:
-        total = np.zeros(num_stages, dtype=np.int64)
-        np.add.at(total, holders, sizes[states])
-        return total
-
-    return _HeldBytes(
-        states=summed(problem.state_bytes),
-        gradients=summed(problem.state_gradient_bytes),
-        optimizer=summed(problem.state_optimizer_bytes),
-    )
-
-
 def _reduction(problem: PartitionProblem, devices: tuple[int, ...], size_bytes: int) -> Reduction:
     pairs = np.ix_(devices, devices)
     latency = float(problem.link_latency_seconds[pairs].max())
@@ -316,89 +292,5 @@ def _reduction(problem: PartitionProblem, devices: tuple[int, ...], size_bytes: 
     return Reduction(devices=devices, seconds=ring_seconds(size_bytes, len(devices), latency, per_byte))
 
 
-def _stage(
-    problem: PartitionProblem,
-    stage_of_node: Integers,
-    flow: Traffic,
-    stage: int,
-    *,
-    devices: Sequence[int],
-    held: _HeldBytes,
-    communication_seconds: float,
-    recomputed: bool,
-) -> StageEvaluation:
-    """With what it saves of one microbatch."""
-    nodes = np.flatnonzero(stage_of_node == stage)
-    entering = (flow.made_in < stage) & (flow.last_needed_in >= stage)
-    leaving = (flow.made_in == stage) & ((flow.last_needed_in > stage) | problem.value_returned)
-    moved = int(problem.value_bytes[entering].sum() + problem.value_bytes[leaving].sum())
-    made, given = _saved_bytes(problem, stage_of_node, entering, stage, recomputed=recomputed)
-    activation_bytes = _activation_bytes(problem, stage_of_node, flow, stage, nodes, entering)
-    return StageEvaluation(
-        compute_seconds=_slowest(problem.compute_seconds, devices, nodes),
-        communication_seconds=communication_seconds,
-        flops=float(problem.flops[nodes].sum()),
-        state_bytes=int(held.states[stage]),
-        activation_bytes=activation_bytes + (made if recomputed else 0),
-        buffer_bytes=problem.microbatches_in_flight * moved,
-        backward_seconds=_slowest(problem.backward_seconds(recomputed=recomputed), devices, nodes),
-        gradient_bytes=int(held.gradients[stage]),
-        optimizer_bytes=int(held.optimizer[stage]),
-        saved_bytes=given + (0 if recomputed else made),
-        recomputes_activations=recomputed,
-    )
-
-
 def _slowest(seconds: Floats, devices: Sequence[int], nodes: Integers) -> float:
     return max(float(seconds[device, nodes].sum()) for device in devices)
-
-
-def _saved_bytes(
-    problem: PartitionProblem, stage_of_node: Integers, entering: Booleans, stage: int, *, recomputed: bool
-) -> tuple[int, int]:
-    """Of one microbatch: what the backward pass reads of what is made here, and what is kept of what enters."""
-    if problem.training is None:
-        return 0, 0
-    made = problem.root_producer >= 0
-    made[made] = stage_of_node[problem.root_producer[made]] == stage
-    reads = (stage_of_node[problem.read_node] == stage) & (recomputed | problem.node_has_gradient[problem.read_node])
-    values = np.unique(problem.read_value[reads])
-    given = values[entering[values]]
-    return int(problem.root_saved_bytes[made].sum()), int(problem.value_bytes[given].sum())
-
-
-def _activation_bytes(
-    problem: PartitionProblem,
-    stage_of_node: Integers,
-    flow: Traffic,
-    stage: int,
-    nodes: Integers,
-    entering: Booleans,
-) -> int:
-    num_roots = problem.root_bytes.size
-    end = nodes.size - 1
-    step = np.full(problem.num_nodes, -1, dtype=np.int64)
-    step[nodes] = np.arange(nodes.size)
-
-    last = np.full(num_roots, -1, dtype=np.int64)
-    read_root = problem.value_root[problem.read_value]
-    np.maximum.at(last, read_root, step[problem.read_node])
-    made = problem.value_producer >= 0
-    np.maximum.at(last, problem.value_root[made], step[problem.value_producer[made]])
-    shown = problem.shown_node < problem.num_nodes
-    np.maximum.at(last, problem.shown_root[shown], step[problem.shown_node[shown]])
-    if stage == flow.num_stages - 1:
-        last[problem.shown_root[~shown]] = end
-    kept = (flow.made_in <= stage) & ((flow.last_needed_in > stage) | problem.value_returned)
-    last[problem.value_root[kept]] = end
-
-    change = np.zeros(nodes.size + 1, dtype=np.int64)
-    inside = problem.root_producer >= 0
-    inside[inside] = stage_of_node[problem.root_producer[inside]] == stage
-    own = np.flatnonzero(inside)
-    np.add.at(change, step[problem.root_producer[own]], problem.root_bytes[own])
-    np.add.at(change, last[own] + 1, -problem.root_bytes[own])
-    given = np.flatnonzero(entering)
-    change[0] += problem.value_bytes[given].sum()
-    np.add.at(change, last[problem.value_root[given]] + 1, -problem.value_bytes[given])
-    return int(np.cumsum(change[:-1]).max())

@@ -183,7 +183,7 @@ def test_nothing_outlives_a_killed_up(command_line: CommandLine) -> None:
     with command_line.up("--daemons", 1, "--data-dir", "data", started=in_background) as process:
         server = yaml.safe_load(command_line.announced.read_text())["server"]
         assert len(command_line.running()) > 2
-        wait_until(lambda: f"kill {process.pid}" in (command_line.folder / "up.log").read_text(), PATIENCE_SECONDS)
+        wait_for(lambda: f"kill {process.pid}" in (command_line.folder / "up.log").read_text(), "the log to be written")
         process.kill()
         wait_for(lambda: command_line.running() == [], "every process to end")
     refused = command_line("device", "list")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from planner.client import PlannerClient, export
+from planner.client.export import ExportedModel
 from planner.client.pipeline import Batch, Pipeline
 from planner.client.records import StoredPlan
 from planner.errors import InvalidArgument, MicrobatchFailed
 from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode
+from tests.builders.exported import exported
 from tests.builders.registry import FAMILIES
 from tests.models.architectures import find_architecture
 
@@ -25,7 +27,6 @@ BATCH = torch.export.Dim("batch", min=1, max=64)
 SEQUENCE = torch.export.Dim("sequence", min=2, max=64)
 
 
-@contextmanager
 def deployed(
     client: PlannerClient,
     module: torch.nn.Module,
@@ -34,9 +35,16 @@ def deployed(
     *,
     dynamic_shapes: object = None,
     routing: Routing = Routing.DIRECT,
+) -> AbstractContextManager[tuple[StoredPlan, Pipeline]]:
+    model = export(module, example.args, dict(example.kwargs), dynamic_shapes=dynamic_shapes)
+    return running(client, model, mode, routing=routing)
+
+
+@contextmanager
+def running(
+    client: PlannerClient, model: ExportedModel, mode: Mode, *, routing: Routing = Routing.DIRECT
 ) -> Iterator[tuple[StoredPlan, Pipeline]]:
-    exported = export(module, example.args, dict(example.kwargs), dynamic_shapes=dynamic_shapes)
-    graph = client.submit(exported)
+    graph = client.submit(model)
     plan = client.create_plan(graph.id, PlanOptions(mode=mode, routing=routing))
     deployment = client.deploy(plan.id)
     try:
@@ -98,11 +106,8 @@ CUTS: Mapping[str, Cut] = {
 def test_every_family_runs_in_stages(client: PlannerClient, family: str) -> None:
     cut = CUTS[family]
     case = FAMILIES[family](**cut.sizes)
-    example = Batch(case.args, case.kwargs)
-    with deployed(client, case.module, example, cut.mode, dynamic_shapes=case.dynamic_shapes, routing=cut.routing) as (
-        plan,
-        pipeline,
-    ):
+    with running(client, exported(family, **cut.sizes), cut.mode, routing=cut.routing) as (plan, pipeline):
+        example = Batch(case.args, case.kwargs)
         assert len(plan.stages) == (len(cut.module_paths) or 1) + 1
         others = [Batch(batch.args, batch.kwargs) for batch in case.other_batches]
         assert_same(case.module, pipeline, [example, *others, example])

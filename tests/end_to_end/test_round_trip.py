@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,18 @@ from stage_daemon.loader.load import StageProgram
 from tests.builders.case import Case
 from tests.builders.corners import CORNERS
 from tests.builders.cuts import even_cuts
+from tests.builders.exported import exported_small, small
 from tests.builders.plans import plan_of
 from tests.builders.registry import FAMILIES
 from tests.builders.staged import load_stages, load_whole, run_stages
 from tests.builders.weight_files import WeightFiles
 
+
 # As deep as it takes for layers to differ; the others are as their builders make them.
-SIZES: Mapping[str, Mapping[str, int]] = {
-    "bert": {"layers": 1},
-    "gpt2": {"layers": 2},
-    "llama": {"layers": 1},
-    "t5": {"layers": 1},
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_comes_through(family: str, tmp_path: Path) -> None:
-    """In training mode: random numbers and statistics besides what evaluation does, which is what daemons run."""
-    _assert_comes_through(FAMILIES[family](train=True, **SIZES.get(family, {})), tmp_path)
+    _assert_comes_through(small(family), exported_small(family), tmp_path)
 
 
 @pytest.mark.slow
@@ -44,13 +37,14 @@ def test_every_family_comes_through(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("corner", sorted(CORNERS))
 def test_what_is_easily_lost_comes_through(corner: str, train: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    _assert_comes_through(CORNERS[corner](train), tmp_path)
+    case = CORNERS[corner](train)
+    model = export(case.module, case.args, dict(case.kwargs), dynamic_shapes=case.dynamic_shapes)
+    _assert_comes_through(case, model, tmp_path)
 
 
-def _assert_comes_through(case: Case, folder: Path) -> None:
+def _assert_comes_through(case: Case, exported: ExportedModel, folder: Path) -> None:
     """On the example's sizes and on others; the same random numbers are drawn where the same seed is set."""
     assert case.other_batches, "a module is tried on batches that it was not exported with"
-    exported = export(case.module, case.args, dict(case.kwargs), dynamic_shapes=case.dynamic_shapes)
     splits = _load_splits(exported, folder)
     with torch.no_grad():
         for number, batch in enumerate((case.example, *case.other_batches, case.example)):

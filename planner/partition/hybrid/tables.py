@@ -77,8 +77,9 @@ def tables_of(problem: HybridProblem, ideals: Sequence[int]) -> Tables:
     return Tables(
         words=words,
         work=inside @ node_work,
-        sums=np.stack([(inside @ table.T).T for table in (*least, *quick)], axis=2),
-        absent=(inside.astype(np.int64) @ (~exists).astype(np.int64).T).T,
+        # Of one layout: a kernel is compiled for each that it is given.
+        sums=np.ascontiguousarray(np.stack([(inside @ table.T).T for table in (*least, *quick)], axis=2)),
+        absent=np.ascontiguousarray((inside.astype(np.int64) @ (~exists).astype(np.int64).T).T),
         cut_first=np.concatenate([[0], np.cumsum(crossing.sum(axis=1))]).astype(np.int64),
         cut_edge=np.nonzero(crossing)[1].astype(np.int64),
         quickest=quickest.astype(np.int64),

@@ -70,6 +70,8 @@ class _Climb:
         self._left = effort * MAX_LOOKED_AT
         self._fixed_cost, self._stage_cost = size, _TRIAL + problem.num_values
         self._random, self._kicks_left = random.Random(0), int(_KICKS * effort)
+        # On a small program most kicks end where another one did.
+        self._kicked: dict[LineLayout, Scored | None] = {}
         self.best = self._here = start
 
     def step(self) -> bool:
@@ -93,7 +95,9 @@ class _Climb:
         while self._left > 0 and self._kicks_left > 0:
             self._kicks_left -= 1
             layout = self._beside(self._best_layout)
-            found = self._judged(layout, float("inf"))
+            if layout not in self._kicked:
+                self._kicked[layout] = self._judged(layout, float("inf"))
+            found = self._kicked[layout]
             if found is not None and found.fits:
                 self._here, self._layout = found, layout
                 return True

@@ -49,11 +49,13 @@ def pass_blocks(graph: PassGraph, ideals: PassIdeals, max_blocks: int) -> PassBl
     # Cheapest loss per byte first, as a fractional knapsack leaves them.
     option_order = np.argsort(graph.option_loss / np.maximum(graph.option_bytes, 1e-300), axis=1, kind="stable")
     limits = graph.problem.class_bytes[graph.serial] * (1 + ROUNDING)
-    found = list_blocks(
+    tables = (
         inside, ideals.step_begin, ideals.step_from, num_read, border_begin, border_tensor, graph.tensor_unit,
         graph.transfer_seconds, held, spent, barred, option_unit, option_of_tensor, graph.option_bytes,
-        graph.option_seconds, graph.option_loss, option_order, optional_bytes, optional_seconds, limits, max_blocks,
+        graph.option_seconds, graph.option_loss, option_order, optional_bytes, optional_seconds, limits,
     )  # fmt: skip
+    # Of one layout: the kernel is compiled for each that it is given.
+    found = list_blocks(max_blocks, *map(np.ascontiguousarray, tables))
     begin, before, classes, seconds = found
     if begin[-1] > max_blocks:
         return None

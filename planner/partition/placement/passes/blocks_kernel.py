@@ -13,6 +13,7 @@ Array = np.ndarray[Any, Any]
 
 @compiled
 def list_blocks(
+    max_blocks: int,
     inside: Array,
     step_begin: Array,
     step_from: Array,
@@ -33,7 +34,6 @@ def list_blocks(
     optional_bytes: Array,
     optional_seconds: Array,
     limits: Array,
-    max_blocks: int,
 ) -> tuple[Array, Array, Array, Array]:
     """(begin, before, class, seconds); it stops early, with a larger count in `begin`, past `max_blocks`."""
     num_ideals, num_classes = inside.shape[0], limits.size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from protos.v1 import graph_pb2
 from stage_daemon.errors import InvalidRequest
 from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
+from tests.builders.exported import exported_small
 from tests.builders.registry import FAMILIES
 
 CPU = torch.device("cpu")
@@ -43,15 +44,6 @@ def bench_calling(function: Callable[..., Any], *args: Any) -> Bench:
 
 
 # One layer of each kind says all: its operators are those of every other.
-SIZES: Mapping[str, Mapping[str, Any]] = {
-    "bert": {"layers": 1},
-    "gpt2": {"layers": 1},
-    "llama": {"layers": 1},
-    "t5": {"layers": 1},
-    "unet": {"depth": 1},
-    "vit": {"layers": 1},
-    "mixture": {"blocks": 1, "experts": 1},
-}
 # All of its operators, at a hundredth of the nodes, are in the others.
 LEFT_OUT = {"resnet50"}
 
@@ -59,8 +51,7 @@ LEFT_OUT = {"resnet50"}
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - LEFT_OUT))
 def test_one_node_of_each_operator_of_a_family_runs_alone(family: str) -> None:
-    case = FAMILIES[family](train=True, **SIZES.get(family, {}))
-    graph = export(case.module, case.args, dict(case.kwargs), dynamic_shapes=case.dynamic_shapes).graph
+    graph = exported_small(family).graph
     bench = bench_of(graph)
     assert sorted(index for one in bench.distinct for index in one.nodes) == list(range(len(graph.nodes)))
     one_of_each = {one.operator: one for one in bench.distinct}
