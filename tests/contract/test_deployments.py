@@ -151,7 +151,7 @@ async def test_two_phases_then_ready(world: World) -> None:
 async def test_threads_are_asked_for_and_told(world: World) -> None:
     world.first.num_threads, world.second.num_threads = 3, 5
     request = planner_pb2.DeployRequest(plan_id=world.plan_id, num_threads=4)
-    deployment_id = (await world.planner.Deploy(request, timeout=WAIT)).id
+    deployment_id = (await world.planner.Deploy(request, timeout=WAIT_SECONDS)).id
     await world.wait(deployment_id, READY)
     for daemon in (world.first, world.second):
         # Both say that they are on the host "node".
@@ -160,7 +160,7 @@ async def test_threads_are_asked_for_and_told(world: World) -> None:
     assert (found.num_threads, [stage.num_threads for stage in found.stages]) == (4, [3, 5])
     with refused("INVALID_ARGUMENT"):
         request = planner_pb2.DeployRequest(plan_id=world.plan_id, num_threads=5000)
-        await world.planner.Deploy(request, timeout=WAIT)
+        await world.planner.Deploy(request, timeout=WAIT_SECONDS)
 
 
 async def test_the_stage_graphs_are_blobs_that_daemons_can_read(world: World) -> None:

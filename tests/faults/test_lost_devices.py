@@ -17,7 +17,7 @@ from planner.client.records import Deployment, DeploymentState
 from planner.plan.options import CutMode
 from tests.faults.history import History
 from tests.stage_daemon.control.daemons import SHAPES
-from tests.stage_daemon.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 MEBIBYTE = 2**20

@@ -28,7 +28,7 @@ from tests.contract.databases import KINDS
 from tests.contract.graphs import relu_chain
 from tests.planner.api.conftest import Planner, open_planner
 from tests.planner.store.records import graph
-from tests.stage_daemon.waiting import wait_for_async
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
 HOUR = timedelta(hours=1)
@@ -153,5 +153,5 @@ async def test_housekeeping_collects(planner: Planner) -> None:
     async def is_collected() -> bool:
         return not planner.blobs.names()
 
-    await wait_for_async(is_collected, "the blob to be collected")
+    await eventually(is_collected, "the blob to be collected")
     await housekeeping.close()

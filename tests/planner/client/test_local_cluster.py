@@ -155,7 +155,7 @@ def test_what_hangs_is_killed_and_what_listens_ends_by_itself(tmp_path: Path) ->
     processes = (*cluster.daemons.values(), cluster.planner)
     try:
         for process in processes:
-            process.wait_until_ready(PATIENCE_SECONDS)
+            process.wait_until_ready(WAIT_SECONDS)
         cluster.stop()
         statuses = [process.exit_status for process in processes]
         assert statuses == [-signal.SIGKILL, -signal.SIGTERM, -signal.SIGKILL]

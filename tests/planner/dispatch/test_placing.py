@@ -22,8 +22,8 @@ from planner.store.plans import PlanFilter, add_plan, delete_plan, get_plan, lis
 from planner.store.spare_plans import find_spare
 from tests.contract.graphs import relu_chain
 from tests.contract.scripted_daemon import ScriptedDaemon
-from tests.planner.dispatch.conftest import WAIT_SECONDS, eventually
 from tests.planner.dispatch.worlds import FIRST, SECOND, World, held, open_world
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
 REPLAN = RecoveryPolicy.REPLAN

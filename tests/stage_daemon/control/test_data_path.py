@@ -175,10 +175,10 @@ async def test_a_timeline_has_what_ran_by_the_daemons_clock(deployment: RolledOu
     async def all_wait() -> bool:
         return all([await waits(daemon) for daemon in deployment.daemons.values()])
 
-    await wait_for_async(all_wait, "both lanes to wait for the next microbatch")
+    await eventually(all_wait, "both lanes to wait for the next microbatch")
     asked_seconds = time.monotonic()
     await run_session(deployment, 71, [torch.randn(2, 8)] * 3)
-    await wait_for_async(all_wait, "both lanes to wait again")
+    await eventually(all_wait, "both lanes to wait again")
     for device_id, daemon in deployment.daemons.items():
         found = await daemon.stub.GetTimeline(request)
         assert (found.device_id, found.generation, found.clock) == (device_id, 1, clock_identity())
