@@ -139,4 +139,5 @@ $(VENV)/installed.stamp: requirements/$(LOCK).txt requirements/without-needs.txt
 	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement requirements/without-needs.txt
 	$(if $(TORCH),$(BIN)/pip install --quiet $(TORCH))
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q access planner stage_daemon protos
 	touch $@

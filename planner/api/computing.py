@@ -25,7 +25,7 @@ from planner.errors import PlannerError, ResourceExhausted
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-PRELOADED = ["planner.api.computing", "planner.api.tasks"]
+PRELOADED = ["planner.api.computing", "planner.api.tasks", "planner.planning"]
 JOIN_SECONDS = 10.0
 
 

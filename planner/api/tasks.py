@@ -1,4 +1,7 @@
-"""What runs in worker processes. Each function reads blobs itself: large bytes never pass through the server."""
+"""What runs in worker processes. Each function reads blobs itself: large bytes never pass through the server.
+
+The server names these functions and does not run them, so the searches are imported only where they run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from planner.graph.check import why_not_deployable
 from planner.graph.ir import Graph, WeightFile
 from planner.plan.options import PlanOptions
 from planner.plan.plan import Plan
-from planner.planning import chosen_symbol_values, make_plan, make_replacement
 from planner.store.blobs import BlobStore
 from planner.store.weights import locate_states
 from planner.wire.graph import graph_from_bytes
@@ -82,6 +84,8 @@ def compute_plan(
     measured: tuple[MeasuredTimes, ...],
     calibrations: tuple[Calibration, ...],
 ) -> Plan:
+    from planner.planning import make_plan
+
     return make_plan(source.read(), graph_id, inventory, options, measured, calibrations)
 
 
@@ -97,6 +101,8 @@ def compute_replacement(
 ) -> tuple[Plan, int]:
     """The plan, and the bytes of weights that move."""
     os.nice(niceness)
+    from planner.planning import make_replacement
+
     plan, found = make_replacement(source.read(), graph_id, inventory, options, replaced, measured, calibrations)
     return plan, found.moved_bytes
 
@@ -114,6 +120,8 @@ def examine_times(source: GraphSource, times: MeasuredTimes) -> TimesFacts:
     """Raises InvalidArgument where the times do not fit the graph."""
     graph = source.read()
     check_fits(times, graph)
+    from planner.planning import chosen_symbol_values
+
     point = chosen_symbol_values(graph, PlanOptions(symbol_values=times.symbol_values))
     seconds = np.full(len(graph.nodes), np.nan)
     for node, found in times.seconds:

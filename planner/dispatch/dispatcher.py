@@ -446,7 +446,7 @@ class Dispatcher:
         if driver is None or driver.deployment.generation != report.generation:
             return
         if report.failure is not None:
-            await driver.handle(driver.broken(report.failure, device_id))
+            await driver.handle(driver.broken(report.failure, device_id), generation=report.generation)
         elif report.leaving and driver.rollout.state is not DeploymentState.DRAINING:
             await driver.handle(StopAsked(f"the daemon of {device_id} is shutting down"))
 
@@ -454,7 +454,7 @@ class Dispatcher:
         """Heartbeats follow each other, so the second that lacks a READY deployment was written after it was READY."""
         present = frozenset(held)
         for driver in self._active_on(device_id):
-            key = (driver.deployment.id, device_id)
+            generation, key = driver.deployment.generation, (driver.deployment.id, device_id)
             if driver.deployment.id in present or driver.rollout.state is not DeploymentState.READY:
                 self._misses.pop(key, None)
                 continue
@@ -462,7 +462,7 @@ class Dispatcher:
             if self._misses[key] >= MISSES_UNTIL_LOST:
                 message = f"the daemon of {device_id} no longer holds the deployment"
                 failure = Failure(reason="STAGE_LOST", message=message, device_id=device_id)
-                await driver.handle(driver.broken(failure, device_id))
+                await driver.handle(driver.broken(failure, device_id), generation=generation)
 
     async def _write_leases(self) -> None:
         """Raises Unavailable where they cannot be written now."""
@@ -481,9 +481,10 @@ class Dispatcher:
             if driver.rollout.state.ended:
                 self._retire(driver)
                 continue
-            failure = failure_of(driver.deployment, self._leases)
+            held = driver.deployment
+            failure = failure_of(held, self._leases)
             if failure is not None:
-                await driver.handle(Broken(failure))
+                await driver.handle(Broken(failure), generation=held.generation)
 
     def _retire(self, driver: Driver) -> None:
         if not driver.is_busy:

@@ -78,9 +78,14 @@ class Driver:
         self._rollout_tasks: set[asyncio.Task[None]] = set()
         self._told_bytes: dict[int, int] = {}
 
-    async def handle(self, event: Event, placement: Placement | None = None) -> None:
-        """Events are taken one at a time; each step is written down before it is acted on."""
+    async def handle(self, event: Event, placement: Placement | None = None, *, generation: int | None = None) -> None:
+        """Events are taken one at a time; each step is written down before it is acted on.
+
+        With `generation` the event is about that one: where the next has begun meanwhile it says nothing.
+        """
         async with self._lock:
+            if generation is not None and generation != self.deployment.generation:
+                return
             step = advance(self.rollout, event)
             if step.message:
                 begun = placement.deployment if placement else None

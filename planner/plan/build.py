@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from planner.cost.inventory import Inventory
 from planner.cost.sources import CostSource
@@ -10,7 +11,6 @@ from planner.graph.expansion import expand
 from planner.graph.gradients import values_with_gradient
 from planner.graph.ir import Graph, values_in
 from planner.partition.assignment import Assignment
-from planner.partition.evaluate import Evaluation
 from planner.plan.crossing import find_residence
 from planner.plan.dimensions import largest_setting, planned_sizes, settings_of
 from planner.plan.edges import stage_edges
@@ -19,6 +19,9 @@ from planner.plan.node_ranges import node_ranges, ranges_of
 from planner.plan.options import PlanOptions
 from planner.plan.plan import PassOrder, Plan, Stage, StageMemory
 from planner.plan.ties import tie_groups
+
+if TYPE_CHECKING:
+    from planner.partition.evaluate import Evaluation
 
 
 def build_plan(

@@ -81,6 +81,7 @@ def test_rates_of_another_graph_are_asked_for_and_shown(workshop: Workshop) -> N
     assert newest["cost_sources"][0] == {
         "device_kind": workshop.kind,
         "num_measured": 0,
+        "num_backward": 0,
         "num_nodes": NUM_LAYERS,
         "rates": "calibrated",
         "scaled": False,

@@ -257,3 +257,13 @@ async def test_other_policies_ask_for_no_plans(world: World) -> None:
         assert await claim_operation(session, "test", 600.0, datetime.now(UTC)) is None
     await world.dispatcher.stop(deployment_id)
     await eventually(lambda: not world.dispatcher._planned_ahead)
+
+
+async def test_what_is_learned_of_an_earlier_generation_says_nothing_of_the_next(world: World) -> None:
+    deployment_id = await world.ready(REPLAN)
+    driver = world.dispatcher._drivers[deployment_id]
+    await driver.handle(driver.broken(DIED, SECOND), generation=1)
+    await world.until_generation(deployment_id, 2)
+    await driver.handle(driver.broken(DIED, SECOND), generation=1)
+    assert (await world.get(deployment_id)).generation == 2
+    assert driver.rollout.state is DeploymentState.READY

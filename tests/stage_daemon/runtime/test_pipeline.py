@@ -16,7 +16,7 @@ from stage_daemon.errors import Conflict
 from tests.stage_daemon.runtime.modules import ROWS, SHAPES, STARTS, Dropping, ThreeStages, batch_of, ids, wanted
 from tests.stage_daemon.runtime.workers import Preparation, Prepared, running
 from tests.stage_daemon.short_deadlines import with_short_deadline_async
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
 
@@ -125,7 +125,16 @@ async def test_random_numbers_depend_on_deployment_node_and_microbatch(preparati
 async def test_metrics_count_each_stage(preparation: Preparation, module: ThreeStages) -> None:
     async with running(three_stages(preparation, module, TWO_WORKERS)) as pipeline:
         await pipeline.run([batch_of(2, 3)] * 4)
-        metrics = [stage for worker in pipeline.workers.values() for stage in await worker.metrics()]
+
+        async def read() -> list[stage_daemon_pb2.StageMetrics]:
+            return [stage for worker in pipeline.workers.values() for stage in await worker.metrics()]
+
+        async def all_counted() -> bool:
+            return [stage.num_microbatches for stage in await read()] == [4, 4, 4]
+
+        # An output is there before the worker that sent on what it is made of has counted it.
+        await eventually(all_counted, "every stage to have counted four microbatches")
+        metrics = await read()
         process_ids = {worker.process_id for worker in pipeline.workers.values()}
     assert [(stage.stage, stage.num_microbatches) for stage in metrics] == [(0, 4), (1, 4), (2, 4)]
     assert {stage.worker_process_id for stage in metrics} == process_ids

@@ -43,7 +43,6 @@ def bench_calling(function: Callable[..., Any], *args: Any) -> Bench:
     return bench_of(export(Calls(function), args).graph)
 
 
-# One layer of each kind says all: its operators are those of every other.
 # All of its operators, at a hundredth of the nodes, are in the others.
 LEFT_OUT = {"resnet50"}
 
