@@ -119,7 +119,7 @@ async def test_plans_made_ahead_are_listed_once_they_are_in_use_and_belong_to_th
         assert await owners_of(session, "plan", "spare-a") == {"ada"}
         await drop_obsolete_spares(session, later(2))
         for plan_id in ("plan-1", "spare-a"):
-            with pytest.raises(Conflict, match=f"plan {plan_id} is in use by deployment dep-1"):
+            with pytest.raises(Conflict, match=f"plan {plan_id} is needed by deployment dep-1"):
                 await delete_plan(session, plan_id)
     assert await plan_is_there(spares, "spare-a")
     assert await state(spares, "spare-ab") is OperationState.CANCELLED
