@@ -140,4 +140,5 @@ $(VENV)/installed.stamp: requirements/$(LOCK).txt requirements/without-needs.txt
 	$(if $(TORCH),$(BIN)/pip install --quiet $(TORCH))
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q access planner stage_daemon protos
+	$(BIN)/python -m planner.compile_kernels
 	touch $@

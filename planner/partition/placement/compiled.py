@@ -8,11 +8,15 @@ from typing import Any, TypeVar, cast
 from numba import njit
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+# Every kernel of the modules that have been imported.
+KERNELS: list[Any] = []
 
 
 def compiled(function: Kernel) -> Kernel:
     """numba.njit with a cache beside the module, in NUMBA_CACHE_DIR or in the user's; without one where none can be."""
     try:
-        return cast(Kernel, njit(cache=True)(function))
+        kernel = njit(cache=True)(function)
     except RuntimeError:
-        return cast(Kernel, njit(function))
+        kernel = njit(function)
+    KERNELS.append(kernel)
+    return cast(Kernel, kernel)
