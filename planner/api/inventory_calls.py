@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +26,7 @@ class InventoryCalls:
         record = InventoryRecord(
             id=new_id("inv"),
             name=checked_name(request.name),
-            inventory=inventory_from_proto(request.inventory),
+            inventory=await asyncio.to_thread(inventory_from_proto, request.inventory),
             created_at=now,
         )
 
@@ -60,4 +61,5 @@ class InventoryCalls:
 
     async def _inventory(self, inventory_id: str) -> planner_pb2.InventoryRecord:
         async with self._database.reading() as session:
-            return inventory_record_to_proto(await get_inventory(session, inventory_id))
+            record = await get_inventory(session, inventory_id)
+        return await asyncio.to_thread(inventory_record_to_proto, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from datetime import UTC, datetime
 from typing import Any
@@ -125,7 +126,7 @@ async def _inventory(
     if request.WhichOneof("devices") == "registered":
         inventory = await _registered(session, tuple(request.registered.device_ids), now)
     else:
-        inventory = inventory_from_proto(request.inventory)
+        inventory = await asyncio.to_thread(inventory_from_proto, request.inventory)
     record = InventoryRecord(id=new_id("inv"), name="", inventory=inventory, created_at=now, listed=False)
     await add_inventory(session, record)
     return record.id, inventory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
@@ -16,6 +16,9 @@ from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.references import refuse_while_needed
 from planner.store.tables import InventoryDeviceRow, InventoryLinkRow, InventoryRow, PlanOperationRow, PlanRow
+
+# All pairs of many devices are tens of thousands: other calls are answered in between.
+LINKS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +58,20 @@ async def add_inventory(session: AsyncSession, record: InventoryRecord) -> None:
         )
         for position, device in enumerate(inventory.devices)
     )
-    session.add_all(
-        InventoryLinkRow(
-            inventory_id=record.id,
-            position=position,
-            source_device_id=source,
-            target_device_id=target,
-            bytes_per_second=speed.bytes_per_second,
-            latency_seconds=speed.latency_seconds,
-        )
+    links = [
+        {
+            "inventory_id": record.id,
+            "position": position,
+            "source_device_id": source,
+            "target_device_id": target,
+            "bytes_per_second": speed.bytes_per_second,
+            "latency_seconds": speed.latency_seconds,
+        }
         for position, ((source, target), speed) in enumerate(inventory.links.items())
-    )
+    ]
     await session.flush()
+    for start in range(0, len(links), LINKS_AT_ONCE):
+        await session.execute(insert(InventoryLinkRow), links[start : start + LINKS_AT_ONCE])
 
 
 async def get_inventory(session: AsyncSession, inventory_id: str) -> InventoryRecord:
@@ -143,9 +148,14 @@ async def _devices(session: AsyncSession, ids: list[str]) -> dict[str, list[Devi
 
 
 async def _links(session: AsyncSession, ids: list[str]) -> dict[str, dict[tuple[str, str], LinkSpeed]]:
-    query = select(InventoryLinkRow).where(InventoryLinkRow.inventory_id.in_(ids))
+    row = InventoryLinkRow
+    query = select(
+        row.inventory_id, row.source_device_id, row.target_device_id, row.bytes_per_second, row.latency_seconds
+    ).where(row.inventory_id.in_(ids))
     found: dict[str, dict[tuple[str, str], LinkSpeed]] = {}
-    for row in await session.scalars(query.order_by(InventoryLinkRow.position)):
-        speed = LinkSpeed(bytes_per_second=row.bytes_per_second, latency_seconds=row.latency_seconds)
-        found.setdefault(row.inventory_id, {})[row.source_device_id, row.target_device_id] = speed
+    stream = await session.stream(query.order_by(row.position), execution_options={"yield_per": LINKS_AT_ONCE})
+    async for links in stream.partitions():
+        for inventory_id, source, target, rate, latency in links:
+            speed = LinkSpeed(bytes_per_second=rate, latency_seconds=latency)
+            found.setdefault(inventory_id, {})[source, target] = speed
     return found

@@ -8,6 +8,8 @@ from protos.v1 import inventory_pb2
 
 # What sizes are stored as: a larger one would not fit a database's integer.
 MAX_BYTES = 2**63 - 1
+# Every pair of 256 devices, as many as a plan may use.
+MAX_LINKS = 1 << 16
 
 
 def inventory_to_proto(inventory: Inventory) -> inventory_pb2.Inventory:
@@ -23,6 +25,12 @@ def inventory_to_proto(inventory: Inventory) -> inventory_pb2.Inventory:
 
 def inventory_from_proto(message: inventory_pb2.Inventory) -> Inventory:
     """Raises InventoryError, naming the field."""
+    if len(message.links) > MAX_LINKS:
+        raise InventoryError(
+            f"inventory.links has {len(message.links):,} entries, needs at most {MAX_LINKS:,}: "
+            "leave out the pairs that default_link says the same of",
+            field="inventory.links",
+        )
     devices = tuple(_device_from_proto(device, index) for index, device in enumerate(message.devices))
     if not devices:
         raise InventoryError("inventory.devices is empty; name at least one device")

@@ -8,7 +8,7 @@ import pytest
 
 from planner.cost.inventory import DEFAULT_LINK, Device, Inventory, LinkSpeed
 from planner.errors import InventoryError
-from planner.wire.inventory import inventory_from_proto, inventory_to_proto
+from planner.wire.inventory import MAX_LINKS, inventory_from_proto, inventory_to_proto
 from protos.v1 import inventory_pb2
 
 FAST = LinkSpeed(bytes_per_second=4e11, latency_seconds=1e-6)
@@ -93,4 +93,11 @@ def test_a_link_both_ways_is_two() -> None:
 )
 def test_what_is_wrong_is_named(message: inventory_pb2.Inventory, says: str) -> None:
     with pytest.raises(InventoryError, match=says):
+        inventory_from_proto(message)
+
+
+def test_more_links_than_a_plan_can_use_are_refused_before_they_are_read() -> None:
+    link = inventory_pb2.Link(source="nobody", target="nobody")
+    message = inventory_pb2.Inventory(devices=[inventory_pb2.Device(id="d0")], links=[link] * (MAX_LINKS + 1))
+    with pytest.raises(InventoryError, match=r"inventory\.links has 65,537 entries, needs at most 65,536"):
         inventory_from_proto(message)
