@@ -172,6 +172,7 @@ class StepInterpreter:
                 found.ran(stage.output_ids, self._run_stage(stage, items, found.microbatch), self._with_gradient[index])
                 if beginning is not None:
                     found.keep_beginning(beginning)
+            self._around.metrics[index].num_microbatches += 1
         except Exception as error:
             self._fail(stage, found, error)
 

@@ -120,8 +120,11 @@ def test_tied_weights_stay_one(schedule: PipelineSchedule, devices: tuple[int, .
 
 def test_more_and_fewer_microbatches_than_planned() -> None:
     cluster, eager = both(Layers(), rows, 3, (0, 1, 2), microbatches=4)
-    for sizes in [(2,), (3, 1), (1,) * 4, (2,) * 5, (1, 2) * 5]:
+    steps = [(2,), (3, 1), (1,) * 4, (2,) * 5, (1, 2) * 5]
+    for sizes in steps:
         assert_same_steps(cluster, eager, rows, sizes=sizes, num_steps=1)
+    metrics = [stage for told in cluster.told.values() for stage in told.around.metrics.values()]
+    assert [stage.num_microbatches for stage in metrics] == [sum(map(len, steps))] * 3
 
 
 def test_buffers_change_in_microbatch_order() -> None:
