@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -66,8 +65,6 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
 
     def _many_answers(self, call: Callable[..., Any], method: str, rule: Rule | None) -> Callable[..., Any]:
         """Who loses the right while a stream goes on gets nothing more of it."""
-        if not inspect.isasyncgenfunction(call):
-            return self._one_answer(call, method, rule)
 
         async def answers(request: Any, context: Context) -> AsyncIterator[Any]:
             visit = _Visit(method, rule, request, context)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.api.identity import fingerprint, new_id
 from planner.api.pages import page_of
 from planner.api.records import checked_name, inventory_record_to_proto
+from planner.api.threads import in_thread
 from planner.store.database import Database
 from planner.store.inventories import InventoryRecord, add_inventory, delete_inventory, get_inventory, list_inventories
 from planner.store.request_ids import create_once
@@ -26,7 +26,7 @@ class InventoryCalls:
         record = InventoryRecord(
             id=new_id("inv"),
             name=checked_name(request.name),
-            inventory=await asyncio.to_thread(inventory_from_proto, request.inventory),
+            inventory=await in_thread(inventory_from_proto, request.inventory),
             created_at=now,
         )
 
@@ -62,4 +62,4 @@ class InventoryCalls:
     async def _inventory(self, inventory_id: str) -> planner_pb2.InventoryRecord:
         async with self._database.reading() as session:
             record = await get_inventory(session, inventory_id)
-        return await asyncio.to_thread(inventory_record_to_proto, record)
+        return await in_thread(inventory_record_to_proto, record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +12,7 @@ from planner.api.identity import fingerprint, new_id
 from planner.api.pages import page_of
 from planner.api.plan_runner import PlanRunner
 from planner.api.records import operation_to_proto, plan_summary_to_proto
+from planner.api.threads import in_thread
 from planner.cost.inventory import Inventory
 from planner.errors import InvalidArgument, NotFound, ResourceExhausted
 from planner.plan.options import PlanOptions, RatesFrom
@@ -126,7 +126,7 @@ async def _inventory(
     if request.WhichOneof("devices") == "registered":
         inventory = await _registered(session, tuple(request.registered.device_ids), now)
     else:
-        inventory = await asyncio.to_thread(inventory_from_proto, request.inventory)
+        inventory = await in_thread(inventory_from_proto, request.inventory)
     record = InventoryRecord(id=new_id("inv"), name="", inventory=inventory, created_at=now, listed=False)
     await add_inventory(session, record)
     return record.id, inventory

@@ -105,9 +105,6 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         return answer
 
     def _many_answers(self, call: Callable[..., Any], method: str) -> Callable[..., Any]:
-        if not inspect.isasyncgenfunction(call):
-            return self._one_answer(call, method)
-
         async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             with self._metrics.observe(method) as fails:
                 try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from access.handlers import wrapped
+from access.handlers import prepared
 from planner.api.rules import RULES, Caller
 from planner.store.database import Database
 from planner.store.ids import may_be_prefix, whole_id
@@ -67,22 +66,4 @@ class WholeIdsInterceptor(grpc.aio.ServerInterceptor):
         rule = RULES.get(handler_call_details.method)
         if handler is None or rule is None or rule.needs is Caller.ANYONE:
             return handler
-        return wrapped(handler, self._one_answer, self._many_answers)
-
-    def _one_answer(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        async def answer(request: Any, context: Any) -> Any:
-            await complete_ids(self._database, request)
-            return await call(request, context)
-
-        return answer
-
-    def _many_answers(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        if not inspect.isasyncgenfunction(call):
-            return self._one_answer(call)
-
-        async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
-            await complete_ids(self._database, request)
-            async for item in call(request, context):
-                yield item
-
-        return answers
+        return prepared(handler, lambda request, _: complete_ids(self._database, request))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any
 
 import grpc
 
 from access.errors import AccessError
-from access.handlers import wrapped
+from access.handlers import prepared
 from access.peers import peer_of
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Forbidden
@@ -54,26 +54,11 @@ class CallerInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or service != _SERVICE:
             return handler
         caller = CALLERS.get(method)
-        return wrapped(
-            handler,
-            lambda call: self._one_answer(call, method, caller),
-            lambda call: self._many_answers(call, method, caller),
-        )
 
-    def _one_answer(self, call: Callable[..., Any], method: str, caller: Caller | None) -> Callable[..., Any]:
-        async def answer(request: Any, context: Context) -> Any:
+        async def check(_: Any, context: Context) -> None:
             self._check(method, caller, context)
-            return await call(request, context)
 
-        return answer
-
-    def _many_answers(self, call: Callable[..., Any], method: str, caller: Caller | None) -> Callable[..., Any]:
-        async def answers(request: Any, context: Context) -> AsyncIterator[Any]:
-            self._check(method, caller, context)
-            async for item in call(request, context):
-                yield item
-
-        return answers
+        return prepared(handler, check)
 
     def _check(self, method: str, caller: Caller | None, context: Context) -> None:
         """Raises Forbidden."""
