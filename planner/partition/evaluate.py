@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from planner.partition.communication import Exchange, exchange_seconds, gradient
 from planner.partition.objective import Objective, PipelineSchedule
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.recomputation.expansion import expanded
-from planner.partition.stage_bytes import stage_bytes, state_holders
+from planner.partition.stage_bytes import NodesByStage, stage_bytes, state_holders
 from planner.partition.traffic import Traffic, traffic
 from planner.partition.training.memory import counted_microbatches, ring_seconds, tied_gradients
 from planner.partition.training.named_orders import device_orders
@@ -191,9 +190,8 @@ def _stages(
     recomputing = [
         problem.recomputes_activations and stage not in assignment.keeping for stage in range(assignment.num_stages)
     ]
-    held = stage_bytes(problem, stage_of_node, flow, np.array(recomputing))
-    order = np.argsort(stage_of_node, kind="stable")
-    begin = np.searchsorted(stage_of_node[order], np.arange(assignment.num_stages + 1)).tolist()
+    nodes_of = NodesByStage(stage_of_node, assignment.num_stages)
+    held = stage_bytes(problem, nodes_of, flow, np.array(recomputing))
     stages = tuple(
         StageEvaluation(
             compute_seconds=_slowest(problem.compute_seconds, copies[stage], nodes),
@@ -208,7 +206,7 @@ def _stages(
             saved_bytes=int(held.saved[stage]),
             recomputes_activations=recomputing[stage],
         )
-        for stage, nodes in enumerate(order[start:end] for start, end in pairwise(begin))
+        for stage, nodes in enumerate(nodes_of.stages())
     )
     return stages, _stage_seconds(stages, forward, gradients)
 

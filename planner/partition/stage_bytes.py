@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,6 +24,18 @@ class StageBytes:
     saved: Integers
 
 
+class NodesByStage:
+    """The nodes stage after stage, each stage's in program order: `order[begin[s]:begin[s + 1]]`."""
+
+    def __init__(self, stage_of_node: Integers, num_stages: int) -> None:
+        self.stage_of_node = stage_of_node
+        self.order = np.argsort(stage_of_node, kind="stable")
+        self.begin = np.searchsorted(stage_of_node[self.order], np.arange(num_stages + 1))
+
+    def stages(self) -> Iterator[Integers]:
+        return (self.order[start:end] for start, end in pairwise(self.begin.tolist()))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Entering:
     """Each (value, stage that it enters) once: read there, or sent on to a later stage."""
@@ -30,20 +44,20 @@ class _Entering:
     stages: Integers
 
 
-def stage_bytes(problem: PartitionProblem, stage_of_node: Integers, flow: Traffic, recomputing: Booleans) -> StageBytes:
+def stage_bytes(problem: PartitionProblem, nodes: NodesByStage, flow: Traffic, recomputing: Booleans) -> StageBytes:
     """Every stage has a node; those that are `recomputing` compute their activations again before a backward pass.
 
     O((reads + values * stages that each passes) * log).
     """
     first, hops = _span(flow.made_in + 1, flow.last_needed_in)
     entering = _Entering(values=np.repeat(np.arange(hops.size), hops), stages=first)
-    states, gradients, optimizer = _held(problem, stage_of_node, flow.num_stages)
-    made, given = _saved(problem, stage_of_node, flow, recomputing)
+    states, gradients, optimizer = _held(problem, nodes.stage_of_node, flow.num_stages)
+    made, given = _saved(problem, nodes.stage_of_node, flow, recomputing)
     return StageBytes(
         states=states,
         gradients=gradients,
         optimizer=optimizer,
-        activations=_activations(problem, stage_of_node, flow, entering) + np.where(recomputing, made, 0),
+        activations=_activations(problem, nodes, flow, entering) + np.where(recomputing, made, 0),
         moved=_moved(problem, flow, entering),
         saved=given + np.where(recomputing, 0, made),
     )
@@ -93,15 +107,14 @@ def _saved(
     return made, _summed(pairs % flow.num_stages, given_bytes, flow.num_stages)
 
 
-def _activations(problem: PartitionProblem, stage_of_node: Integers, flow: Traffic, entering: _Entering) -> Integers:
+def _activations(problem: PartitionProblem, nodes: NodesByStage, flow: Traffic, entering: _Entering) -> Integers:
     """The peak of each stage: what becomes live and what is let go of, at the places of the nodes that run there.
 
     Nodes stand by stage, in program order, with one more place behind each stage's last.
     """
-    num_stages = flow.num_stages
-    order = np.argsort(stage_of_node, kind="stable")
-    begin = np.searchsorted(stage_of_node[order], np.arange(num_stages + 1)) + np.arange(num_stages + 1)
-    place = np.empty(stage_of_node.size, dtype=np.int64)
+    stage_of_node, order = nodes.stage_of_node, nodes.order
+    begin = nodes.begin + np.arange(nodes.begin.size)
+    place = np.empty(order.size, dtype=np.int64)
     place[order] = np.arange(order.size) + stage_of_node[order]
     last = _LastAccesses(problem, stage_of_node, flow, place, end=begin[1:] - 2)
 
