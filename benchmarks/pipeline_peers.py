@@ -13,7 +13,6 @@ import os
 import socket
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -26,8 +25,8 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from planner.client import PlannerClient, export
-from planner.client.local_cluster import LocalCluster
+from benchmarks.one_thread_daemons import one_thread_daemons
+from planner.client import export
 from planner.plan.options import CutMode
 
 MICROBATCHES_PER_STEP = 32
@@ -105,13 +104,7 @@ def alone(shape: Shape) -> Iterator[Window]:
 def deployed(shape: Shape) -> Iterator[Window]:
     module = torch.nn.Sequential(Stage(shape), Stage(shape))
     sample = shape.input()
-    with (
-        tempfile.TemporaryDirectory(prefix="planner-") as folder,
-        LocalCluster(
-            data_dir=Path(folder), memory_bytes=(MEMORY_BYTES,) * 2, environment={"OMP_NUM_THREADS": "1"}
-        ) as cluster,
-        PlannerClient(cluster.planner_address) as client,
-    ):
+    with one_thread_daemons(2, MEMORY_BYTES) as (cluster, client):
         graph = client.submit(export(module, args=(sample,)))
         deployment = client.deploy(client.create_plan(graph.id, CutMode(module_paths=("0",))).id)
         daemons = [daemon.process_id for daemon in cluster.daemons.values()]

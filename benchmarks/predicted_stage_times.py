@@ -8,15 +8,13 @@ Real are the seconds that each stage says it was busy per microbatch, in a pipel
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 
 import grpc
 import torch
 from transformers import BertConfig, BertModel
 
+from benchmarks.one_thread_daemons import one_thread_daemons
 from planner.client import PlannerClient, export
-from planner.client.local_cluster import LocalCluster
 from planner.client.pipeline import Batch
 from planner.client.records import StoredPlan
 from planner.plan.options import CutMode
@@ -36,13 +34,7 @@ def main(batch: int = 4, sequence: int = 128) -> None:
         "input_ids": torch.randint(0, config.vocab_size, (batch, sequence)),
         "attention_mask": torch.ones(batch, sequence, dtype=torch.int64),
     }
-    with (
-        tempfile.TemporaryDirectory(prefix="planner-") as folder,
-        LocalCluster(
-            data_dir=Path(folder), memory_bytes=(MEMORY_BYTES,) * 2, environment={"OMP_NUM_THREADS": "1"}
-        ) as cluster,
-        PlannerClient(cluster.planner_address) as client,
-    ):
+    with one_thread_daemons(2, MEMORY_BYTES) as (cluster, client):
         graph = client.submit(export(module, kwargs=inputs))
         mode = CutMode(module_paths=("encoder.layer.1",))
         before = client.create_plan(graph.id, mode)

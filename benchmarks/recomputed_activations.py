@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 
 import grpc
@@ -17,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from planner.client import PlannerClient, export
-from planner.client.local_cluster import LocalCluster
+from benchmarks.one_thread_daemons import one_thread_daemons
+from planner.client import export
 from planner.client.records import Deployment
 from planner.client.training import Trainer
 from planner.partition.objective import Activations, PipelineSchedule, Training
@@ -46,13 +45,7 @@ def main(steps: int = 5) -> None:
     torch.manual_seed(0)
     module = Encoder()
     given, wanted = torch.randn(2, MICROBATCHES * ROWS, LENGTH, WIDTH).unbind(0)
-    with (
-        tempfile.TemporaryDirectory(prefix="planner-") as folder,
-        LocalCluster(
-            data_dir=Path(folder), memory_bytes=(MEMORY_BYTES,) * 2, environment={"OMP_NUM_THREADS": "1"}
-        ) as cluster,
-        PlannerClient(cluster.planner_address) as client,
-    ):
+    with one_thread_daemons(2, MEMORY_BYTES) as (_, client):
         graph = client.submit(export(module.train(), (given[:ROWS].clone(), wanted[:ROWS].clone())))
         trainers: dict[Activations, Trainer] = {}
         deployments: dict[Activations, Deployment] = {}

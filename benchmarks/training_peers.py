@@ -13,20 +13,18 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
+from benchmarks.one_thread_daemons import one_thread_daemons
 from benchmarks.pipeline_peers import MEMORY_BYTES, SHAPES, Shape, Spent, Stage, Window, cpu_seconds, two_ranks
-from planner.client import PlannerClient, export
-from planner.client.local_cluster import LocalCluster
+from planner.client import export
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import CutMode, PlanOptions
 from planner.schedule.simulate import simulate
@@ -107,15 +105,7 @@ class Deployed:
     def window(self) -> Iterator[Window]:
         module, (whole, wanted) = Both(), batch()
         training = Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=MICROBATCHES)
-        with (
-            tempfile.TemporaryDirectory(prefix="planner-") as folder,
-            LocalCluster(
-                data_dir=Path(folder),
-                memory_bytes=(MEMORY_BYTES,) * NUM_STAGES,
-                environment={"OMP_NUM_THREADS": "1"},
-            ) as cluster,
-            PlannerClient(cluster.planner_address) as client,
-        ):
+        with one_thread_daemons(NUM_STAGES, MEMORY_BYTES) as (cluster, client):
             graph = client.submit(export(module, (whole[: SHAPE.rows], wanted[: SHAPE.rows])))
             client.profile_graph(graph.id, device_ids=[cluster.device_id(0)], backward=True)
             options = PlanOptions(mode=CutMode(module_paths=("first",)), training=training)
