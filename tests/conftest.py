@@ -21,6 +21,9 @@ EXIT_STATUS = pytest.StashKey[int]()
 # What only a test marked `services` may do, by the names of Python's audit events.
 SERVICE_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "sqlite3.connect"})
 
+# Before torch is imported: several test processes share the cores, and what they compute is small.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _unmarked_test: list[str] = []
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import dispatch_model
-from accelerate.utils import check_device_map
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -21,7 +19,7 @@ from tests.builders.exported import exported
 from tests.builders.plans import plan_of
 from tests.builders.registry import FAMILIES
 
-# Each exports whole models.
+# Each exports whole models. The tests import accelerate when they run: a process that only collects them need not.
 pytestmark = pytest.mark.slow
 
 
@@ -35,6 +33,8 @@ def first_node_of(graph: Graph, module_path: str) -> int:
 
 @pytest.mark.parametrize("family", ["mixture", "unet"])
 def test_accelerate_takes_every_map(family: str) -> None:
+    from accelerate.utils import check_device_map
+
     graph, module = exported(family).graph, FAMILIES[family]().module
     refused = set()
     for node in range(1, len(graph.nodes), 4):
@@ -71,6 +71,8 @@ class Stack(nn.Module):
 
 
 def test_a_residual_block_stays_together_or_goes_where_most_of_it_runs() -> None:
+    from accelerate.utils import check_device_map
+
     module = Stack()
     graph = export(module, (torch.ones(2, 4),)).graph
     inside = cut_before(graph, first_node_of(graph, "layers.1.down"))
@@ -85,6 +87,8 @@ def test_a_residual_block_stays_together_or_goes_where_most_of_it_runs() -> None
 
 
 def test_what_runs_nothing_has_a_device_too() -> None:
+    from accelerate.utils import check_device_map
+
     module = Stack()
     graph = export(module, (torch.ones(2, 4),)).graph
     places = device_map(graph, cut_before(graph, first_node_of(graph, "layers.1")))
@@ -122,6 +126,8 @@ def test_each_user_of_a_tied_weight_is_where_it_runs() -> None:
 @pytest.mark.parametrize("family", ["t5", "bert"])
 def test_a_transformer_gives_the_same_numbers(family: str, tmp_path: Path) -> None:
     """One device's modules stay in memory; the other's are read from disk, since there is one device here."""
+    from accelerate import dispatch_model
+
     graph, case = exported(family).graph, FAMILIES[family]()
     places = device_map(
         graph, cut_before(graph, len(graph.nodes) // 2), {"node0/cpu": "cpu", "node1/cpu": "disk"}, nearest=True

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch.export import Dim
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from planner.client.export import export
 from planner.graph.check import why_not_deployable
@@ -16,6 +15,9 @@ from planner.wire.graph import graph_to_bytes
 
 @pytest.mark.slow
 def test_a_large_llama_is_exported_without_its_weights(tmp_path: Path) -> None:
+    # Here: it takes seconds, which a process that only collects this test need not spend.
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         num_hidden_layers=2,
         hidden_size=8192,

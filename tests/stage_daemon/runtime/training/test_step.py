@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from planner.client.export import ExportedModel, export
 from planner.graph.ir import Graph
 from planner.partition.objective import PipelineSchedule
 from planner.plan.options import Routing
@@ -30,6 +31,7 @@ from tests.stage_daemon.runtime.training.modules import (
 
 SHAPES = ({0: BATCH}, {0: BATCH})
 UNEVEN = (3, 2, 4, 2, 3)
+EXPORTED: dict[tuple[object, ...], ExportedModel] = {}
 
 
 def cut_into(num_stages: int) -> Callable[[Graph], list[int]]:
@@ -41,12 +43,17 @@ def both(
     module: nn.Module, make: Callable[[int, int], Any], num_stages: int, devices: Sequence[int], **options: Any
 ) -> tuple[Cluster, Eager]:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    # What decides the graph: the kind, its layers, which parameters are trained, how it is called.
+    trained = tuple(parameter.requires_grad for parameter in module.parameters())
+    key = (type(module), repr(module), module.training, trained, make)
+    if key not in EXPORTED:
+        EXPORTED[key] = export(copy.deepcopy(module), make(4, 99), dynamic_shapes=SHAPES)
     cluster = train_on_threads(
         copy.deepcopy(module),
         make(4, 99),
         stage_of_node=cut_into(num_stages),
         devices=devices,
-        dynamic_shapes=SHAPES,
+        exported=EXPORTED[key],
         **options,
     )
     return cluster, Eager(module, optimizer)
