@@ -28,15 +28,23 @@ MAX_WORDS = 25_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WalkLoads:
-    """`loads` [labels, starts, ends] by index of position, inf where a segment does not fit.
+    """`loads` [labels, segments], inf where a segment does not fit. Segments from `starts` to `ends`, which are indexes
+    of positions, ascend by start, then by end.
 
     `kind_of_label` [labels]; `offset` [stages before it] is what a stage's place adds to its label's index.
     """
 
     index_of_label: dict[StageLinks, int]
+    num_positions: int
+    starts: Integers
+    ends: Integers
     loads: Floats
     kind_of_label: Integers
     offset: Integers
+
+    def load(self, label: int, start: int, end: int) -> float:
+        segment = np.searchsorted(self.starts * self.num_positions + self.ends, start * self.num_positions + end)
+        return float(self.loads[label, segment])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,7 +109,7 @@ class _Trials:
 
     def __init__(self, walks: DeviceWalks, table: WalkLoads, num_stages: int) -> None:
         self._walks, self._table, self._num_stages = walks, table, num_stages
-        self.num_positions = table.loads.shape[1]
+        self.num_positions = table.num_positions
         self._capacity = np.array(walks.capacity, dtype=np.int64)
         self._stride = np.concatenate([np.ones(1, dtype=np.int64), np.cumprod(self._capacity + 1)[:-1]])
         self._start_unit, self._start_node = np.array(walks.starts, dtype=np.int64).reshape(-1, 2).T.copy()
@@ -153,15 +161,15 @@ class _Trials:
 
     def value(self, stages: list[_Stage]) -> float:
         ends = [*(stage.start for stage in stages[1:]), self.num_positions - 1]
-        loads = self._table.loads
-        return max(float(loads[stage.label, stage.start, end]) for stage, end in zip(stages, ends, strict=True))
+        return max(self._table.load(stage.label, stage.start, end) for stage, end in zip(stages, ends, strict=True))
 
     def _rest(self, limit: float) -> tuple[Words, Integers, Integers]:
         """Ends within the limit; by units used and by node, how early what follows may begin: see the kernel."""
         from planner.partition.ordered.reach_kernel import first_of_rest, stages_within
 
-        ends, earliest = stages_within(self._table.loads, limit, -(-self.num_positions // 64))
-        backs = _Backs(self._table.kind_of_label, earliest)
+        table = self._table
+        ends, earliest = stages_within(table.loads, table.starts, table.ends, limit, self.num_positions)
+        backs = _Backs(table.kind_of_label, earliest)
         unit_back = np.array([backs.of(devices) for devices in self._walks.unit_devices])
         back = [backs.of_kind[behind.kind][backs.of(behind.rest)] for behind in self._walks.behind]
         rest = first_of_rest(self._capacity, self._stride, unit_back, self.num_positions - 1)

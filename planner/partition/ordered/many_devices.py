@@ -111,19 +111,26 @@ def _walk_loads(
     kept = [kept_microbatches(stage) for stage in range(problem.num_devices)]
     labels = list(dict.fromkeys(edge.label for one in walks for edge in one.edges))
     variants = [label._replace(kept_microbatches=count) for count in dict.fromkeys(kept) for label in labels]
-    if len(variants) * positions.size**2 > MAX_LOADS:
+    behind = np.arange(1, positions.size)
+    last = np.searchsorted(positions, furthest_end(problem, limit)[positions[:-1]], side="right")
+    counts = np.maximum(last - behind, 0)
+    if len(variants) * counts.sum() > MAX_LOADS:
         return None
     segments, stage_loads = Segments(problem), SegmentLoads(problem, variants)
-    loads = np.full((len(variants), positions.size, positions.size), np.inf)
-    furthest = np.searchsorted(positions, furthest_end(problem, limit)[positions], side="right")
-    for index, start in enumerate(positions[:-1].tolist()):
-        ends = positions[index + 1 : furthest[index]]
-        if ends.size:
-            row = segments.row(start, int(ends[-1]))
-            loads[:, index, index + 1 : furthest[index]] = stage_loads.seconds(row, ends)
+    starts = np.repeat(np.arange(behind.size), counts)
+    ends = behind[starts] + np.arange(starts.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    loads = np.empty((len(variants), starts.size))
+    for start, own in enumerate(np.split(ends, np.cumsum(counts)[:-1])):
+        if own.size:
+            at = np.searchsorted(starts, start)
+            row = segments.row(int(positions[start]), int(positions[own[-1]]))
+            loads[:, at : at + own.size] = stage_loads.seconds(row, positions[own])
     place = {count: at for at, count in enumerate(dict.fromkeys(kept))}
     return WalkLoads(
         index_of_label={label: at for at, label in enumerate(labels)},
+        num_positions=positions.size,
+        starts=starts,
+        ends=ends,
         loads=loads,
         kind_of_label=np.array([hosts.kind_of_device[label.own] for label in variants], dtype=np.int64),
         offset=np.array([place[count] * len(labels) for count in kept], dtype=np.int64),

@@ -15,18 +15,20 @@ NOT_REACHED = -1
 
 
 @compiled
-def stages_within(loads: Floats, limit: float, num_words: int) -> tuple[Words, Integers]:
-    """From `loads` [label, start, end]: the ends of each label and start within `limit`; by label and end, the first
+def stages_within(
+    loads: Floats, segment_start: Integers, segment_end: Integers, limit: float, size: int
+) -> tuple[Words, Integers]:
+    """From `loads` [label, segment]: the ends of each label and start within `limit`; by label and end, the first
     start, P where there is none."""
-    num_labels, size = loads.shape[0], loads.shape[1]
-    ends = np.zeros((num_labels, size, num_words), dtype=np.uint64)
+    num_labels = loads.shape[0]
+    ends = np.zeros((num_labels, size, (size + 63) >> 6), dtype=np.uint64)
     earliest = np.full((num_labels, size), size, dtype=np.int64)
     for label in range(num_labels):
-        for start in range(size):
-            for end in range(start + 1, size):
-                if loads[label, start, end] <= limit:
-                    ends[label, start, end >> 6] |= np.uint64(1) << np.uint64(end & 63)
-                    earliest[label, end] = min(earliest[label, end], start)
+        for segment in range(segment_start.size):
+            if loads[label, segment] <= limit:
+                start, end = segment_start[segment], segment_end[segment]
+                ends[label, start, end >> 6] |= np.uint64(1) << np.uint64(end & 63)
+                earliest[label, end] = min(earliest[label, end], start)
     return ends, earliest
 
 
