@@ -1,4 +1,4 @@
-"""The planner for Python programs: `from planner.client import PlannerClient, export`.
+"""The planner for Python programs: `from planner.client import PlannerClient, export`, or AsyncPlannerClient.
 
 Importing it loads no torch, and what runs batches (which needs numpy) only once it is named: a command that asks the
 server one thing does not wait for either.
@@ -12,10 +12,14 @@ from planner.client.export import ExportedCheckpoint, ExportedModel, export, exp
 from planner.client.records import RecoveryPolicy
 
 if TYPE_CHECKING:
+    from planner.client.asynchronous import AsyncPipeline, AsyncPlannerClient, AsyncTrainer
     from planner.client.pipeline import Batch, Pipeline
     from planner.client.tensors import RawTensor
 
 __all__ = [
+    "AsyncPipeline",
+    "AsyncPlannerClient",
+    "AsyncTrainer",
     "Batch",
     "ExportedCheckpoint",
     "ExportedModel",
@@ -28,7 +32,14 @@ __all__ = [
     "load_exported",
 ]
 
-_IMPORTED_WHEN_NAMED = {"Batch": "pipeline", "Pipeline": "pipeline", "RawTensor": "tensors"}
+_IMPORTED_WHEN_NAMED = {
+    "AsyncPipeline": "asynchronous",
+    "AsyncPlannerClient": "asynchronous",
+    "AsyncTrainer": "asynchronous",
+    "Batch": "pipeline",
+    "Pipeline": "pipeline",
+    "RawTensor": "tensors",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -39,6 +39,7 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
         self._connection = Connection(self.address, timeout_seconds=timeout_seconds, tls=tls, token_file=token_file)
 
     def close(self) -> None:
+        """Calls that are under way end with Cancelled, later ones raise Conflict. What it gave goes on. Idempotent."""
         self._connection.close()
 
     def __enter__(self) -> PlannerClient:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from planner.client.access import TicketHolder
 from planner.client.connection import Connection
 from planner.client.graphs import GraphCalls
+from planner.client.interruption import pause
 from planner.client.messages import (
     deployment_event_from_proto,
     deployment_from_proto,
@@ -75,6 +76,7 @@ class DeploymentCalls(GraphCalls):
         return self._wait_until_ready(deployment.id, on_event) if wait else deployment
 
     def get_deployment(self, deployment_id: str) -> Deployment:
+        """As it stands now, with its failure where it has failed. Raises NotFound."""
         request = planner_pb2.GetDeploymentRequest(deployment_id=deployment_id)
         return deployment_from_proto(self._connection.call(self._connection.stub.GetDeployment, request))
 
@@ -234,7 +236,7 @@ class DeploymentCalls(GraphCalls):
                     return
                 elif reader is None or deployment.state.has_ended:
                     raise _not_ready(deployment)
-                time.sleep(every_seconds)
+                pause(every_seconds)
         finally:
             if reader is not None:
                 reader.close()
@@ -290,7 +292,7 @@ class DeploymentCalls(GraphCalls):
                     return deployment
             if is_waiting and time.monotonic() > ends_at:
                 return None
-            time.sleep(RECOVERY_POLL_SECONDS)
+            pause(RECOVERY_POLL_SECONDS)
 
     def _why_failed(self, deployment_id: str) -> DeploymentFailed | None:
         """A client sees a broken stream before the planner has heard why: it is given time to."""
@@ -304,7 +306,7 @@ class DeploymentCalls(GraphCalls):
                 return _failed(deployment)
             if deployment.state.has_ended or time.monotonic() > ends_at:
                 return None
-            time.sleep(FAILURE_POLL_SECONDS)
+            pause(FAILURE_POLL_SECONDS)
 
 
 def _not_ready(deployment: Deployment) -> PlannerError:

@@ -5,6 +5,7 @@ The protocol stands at WorkerDoor in stage_daemon.proto.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -58,6 +59,11 @@ class Passage:
 
     def close(self) -> None:
         self._socket.close()
+
+    def end_waits(self) -> None:
+        """What another thread sends or takes fails at once, and whatever follows."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def send(self, sequence: int, message: bytes, payloads: Sequence[memoryview], timeout_seconds: float) -> None:
         """Returns once the kernel has it all, or the worker."""

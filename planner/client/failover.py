@@ -1,4 +1,4 @@
-"""Calls to whichever of several planner-servers answers.
+"""Calls to a planner-server, or to whichever of several answers.
 
 All of them serve one database, so a call that one did not answer can be asked of the next. What creates carries a
 request_id, and happens once.
@@ -13,10 +13,12 @@ from typing import Any, TypeVar, cast
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
+from planner.client.interruption import interruptible, one_answer, pause
+
 _Stub = TypeVar("_Stub")
 
-# Servers are asked in turn so often, for one may be starting again, or about to lead once a dead one's claim has ended;
-# pauses double.
+# Several servers are asked in turn so often, for one may be starting again, or about to lead once a dead one's claim
+# has ended; pauses double.
 ROUNDS = 6
 FIRST_PAUSE_SECONDS = 0.25
 # Whether the first server that was asked deleted it cannot be known, and the next would say that it is not there.
@@ -27,8 +29,6 @@ def stub_of_any(
     channels: Sequence[grpc.Channel], stub: Callable[[grpc.Channel], _Stub], service: ServiceDescriptor
 ) -> _Stub:
     """A stub whose calls go to the server that answered last, and from one that is UNAVAILABLE to the next."""
-    if len(channels) == 1:
-        return stub(channels[0])
     return cast(_Stub, _AnyStub([stub(channel) for channel in channels], service))
 
 
@@ -50,7 +50,7 @@ class _AnyStub:
         for index, is_last in self._turns():
             remaining = None if ends_at is None else max(0.0, ends_at - time.monotonic())
             try:
-                return getattr(self._stubs[index], name)(request, timeout=remaining)
+                return one_answer(getattr(self._stubs[index], name), request, timeout=remaining)
             except grpc.RpcError as error:
                 if not self._passes_on(index, error) or not is_resent or is_last:
                     raise
@@ -62,9 +62,10 @@ class _AnyStub:
             call = getattr(self._stubs[index], name)(request, timeout=timeout)
             num_read = 0
             try:
-                for response in call:
-                    num_read += 1
-                    yield response
+                with interruptible(call.cancel):
+                    for response in call:
+                        num_read += 1
+                        yield response
                 return
             except grpc.RpcError as error:
                 if not self._passes_on(index, error) or num_read or is_last:
@@ -75,12 +76,13 @@ class _AnyStub:
     def _turns(self) -> Iterator[tuple[int, bool]]:
         """Which server to ask now, and whether it is the last time."""
         pause_seconds = FIRST_PAUSE_SECONDS
-        for round_index in range(ROUNDS):
+        num_rounds = ROUNDS if len(self._stubs) > 1 else 1
+        for round_index in range(num_rounds):
             if round_index:
-                time.sleep(pause_seconds)
+                pause(pause_seconds)
                 pause_seconds *= 2
             for turn in range(len(self._stubs)):
-                yield self._preferred, round_index == ROUNDS - 1 and turn == len(self._stubs) - 1
+                yield self._preferred, round_index == num_rounds - 1 and turn == len(self._stubs) - 1
 
     def _passes_on(self, index: int, error: grpc.RpcError) -> bool:
         """Whether another server may answer; from now on it is asked first."""

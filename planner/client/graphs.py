@@ -58,6 +58,7 @@ class GraphCalls:
         return graph_record_from_proto(self._connection.call(self._connection.stub.AttachWeights, request))
 
     def get_graph(self, graph_id: str) -> GraphRecord:
+        """What the server knows of it, without its nodes. Raises NotFound."""
         request = planner_pb2.GetGraphRequest(graph_id=graph_id)
         return graph_record_from_proto(self._connection.call(self._connection.stub.GetGraph, request))
 
@@ -84,6 +85,7 @@ class GraphCalls:
         return graph_from_bytes(b"".join(self.read_blob(sha256)))
 
     def read_blob(self, sha256: bytes) -> Iterator[bytes]:
+        """In pieces of at most 1 MiB, in order. Raises NotFound."""
         request = planner_pb2.ReadBlobRequest(sha256=sha256)
         for response in self._connection.stream(self._connection.stub.ReadBlob, request):
             yield response.chunk

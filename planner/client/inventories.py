@@ -24,12 +24,17 @@ class InventoryCalls:
         return tuple(map(registered_device_from_proto, answer.devices))
 
     def create_inventory(self, inventory: Inventory, name: str = "", request_id: str | None = None) -> InventoryRecord:
+        """Stores devices and links to plan over; raises InvalidArgument naming what is wrong with them.
+
+        Asked for again with the same `request_id`, it is the same one.
+        """
         request = planner_pb2.CreateInventoryRequest(
             request_id=request_id or new_request_id(), name=name, inventory=inventory_to_proto(inventory)
         )
         return inventory_record_from_proto(self._connection.call(self._connection.stub.CreateInventory, request))
 
     def get_inventory(self, inventory_id: str) -> InventoryRecord:
+        """Raises NotFound."""
         request = planner_pb2.GetInventoryRequest(inventory_id=inventory_id)
         return inventory_record_from_proto(self._connection.call(self._connection.stub.GetInventory, request))
 

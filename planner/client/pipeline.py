@@ -163,6 +163,7 @@ class Pipeline:
                     raise self._why_failed() or error from None
 
     def close(self) -> None:
+        """Ends runs that are under way; the deployment goes on. Idempotent."""
         for route in self._routes:
             route.inputs.close()
             route.outputs.close()

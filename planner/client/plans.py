@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 
 from planner.client.connection import Connection
+from planner.client.interruption import Interrupted, pause, uninterrupted
 from planner.client.messages import (
     failure_from_proto,
     operation_state_from_proto,
@@ -37,6 +40,7 @@ class PlanOperation:
 
     @property
     def id(self) -> str:
+        """As get_plan takes it."""
         return self._message.id
 
     @property
@@ -45,11 +49,13 @@ class PlanOperation:
         return operation_state_from_proto(self._message.state)
 
     def refresh(self) -> OperationState:
+        """Asks the server how it stands. Raises NotFound."""
         request = planner_pb2.GetPlanOperationRequest(operation_id=self.id)
         self._message = self._connection.call(self._connection.stub.GetPlanOperation, request)
         return self.state
 
     def cancel(self) -> OperationState:
+        """Ends its computation; one that has ended stays as it is. Raises NotFound."""
         request = planner_pb2.CancelPlanOperationRequest(operation_id=self.id)
         self._message = self._connection.call(self._connection.stub.CancelPlanOperation, request)
         return self.state
@@ -69,7 +75,7 @@ class PlanOperation:
             # A server that answers too early is not asked again at once.
             spent = time.monotonic() - asked_at
             if not self.state.has_ended and spent < min(remaining, PAUSE_SECONDS):
-                time.sleep(min(remaining, PAUSE_SECONDS) - spent)
+                pause(min(remaining, PAUSE_SECONDS) - spent)
         return self._result()
 
     def _wait_once(self, seconds: float) -> None:
@@ -106,18 +112,24 @@ class PlanCalls:
 
         Over `inventory`, or the stored one, or the registered devices (those named, or all).
         """
-        operation = self.start_plan(
+        start = partial(
+            self.start_plan,
             graph_id,
             options,
             inventory=inventory,
             inventory_id=inventory_id,
             device_ids=device_ids,
-            request_id=request_id,
+            request_id=request_id or new_request_id(),
         )
+        operation: PlanOperation | None = None
         try:
+            operation = start()
             return operation.wait(timeout_seconds)
-        except KeyboardInterrupt:
-            operation.cancel()
+        except (KeyboardInterrupt, Interrupted):
+            # A server that does not answer now cannot be told.
+            with uninterrupted(), suppress(PlannerError):
+                # Where its id had not come yet: one request id is one operation, however often it is asked for.
+                (operation or start()).cancel()
             raise
 
     def start_plan(
@@ -148,10 +160,12 @@ class PlanCalls:
         return PlanOperation(self._connection, self._connection.call(self._connection.stub.CreatePlan, request))
 
     def get_plan_operation(self, operation_id: str) -> PlanOperation:
+        """To wait for, or to cancel, what another process asked for. Raises NotFound."""
         request = planner_pb2.GetPlanOperationRequest(operation_id=operation_id)
         return PlanOperation(self._connection, self._connection.call(self._connection.stub.GetPlanOperation, request))
 
     def get_plan(self, plan_id: str) -> StoredPlan:
+        """Raises NotFound, which says how the operation stands where the plan is not made yet."""
         request = planner_pb2.GetPlanRequest(plan_id=plan_id)
         return stored_plan_from_proto(self._connection.call(self._connection.stub.GetPlan, request))
 

@@ -74,6 +74,7 @@ class ProfileCalls:
         )
 
     def get_profile(self, profile_id: str) -> Profile:
+        """With each node's seconds. Raises NotFound."""
         request = planner_pb2.GetProfileRequest(profile_id=profile_id)
         return profile_from_proto(self._connection.call(self._connection.stub.GetProfile, request))
 

@@ -23,6 +23,7 @@ import grpc
 
 from access.tickets import TICKET_KEY
 from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
+from planner.client.interruption import interruptible
 from planner.client.microbatches import Item, fill
 from planner.client.status import error_from_rpc
 from planner.errors import PlannerError, Unavailable
@@ -88,29 +89,33 @@ class Session:
 
     def __enter__(self) -> Session:
         try:
-            request = stage_daemon_pb2.ReceiveOutputsRequest(open=self._open)
-            self._read(
-                self._outputs.ReceiveOutputs(request, metadata=self._metadata),
-                self._arrive,
-                opens=True,
-                ends_early=True,
-            )
-            self._output = self._passage(self._opening(), OUTPUTS)
-            self._requests.put(stage_daemon_pb2.SendInputsRequest(open=self._open))
-            requests: Iterator[stage_daemon_pb2.SendInputsRequest] = iter(self._requests.get, None)
-            opens = bool(self._open.host)
-            self._read(
-                self._inputs.SendInputs(requests, metadata=self._metadata),
-                lambda taken: None,
-                opens=opens,
-                ends_early=False,
-            )
-            if opens:
-                self._input = self._passage(self._opening(), INPUTS)
+            with interruptible(self._interrupt):
+                self._open_streams()
         except BaseException:
             self._close()
             raise
         return self
+
+    def _open_streams(self) -> None:
+        request = stage_daemon_pb2.ReceiveOutputsRequest(open=self._open)
+        self._read(
+            self._outputs.ReceiveOutputs(request, metadata=self._metadata),
+            self._arrive,
+            opens=True,
+            ends_early=True,
+        )
+        self._output = self._passage(self._opening(), OUTPUTS)
+        self._requests.put(stage_daemon_pb2.SendInputsRequest(open=self._open))
+        requests: Iterator[stage_daemon_pb2.SendInputsRequest] = iter(self._requests.get, None)
+        opens = bool(self._open.host)
+        self._read(
+            self._inputs.SendInputs(requests, metadata=self._metadata),
+            lambda taken: None,
+            opens=opens,
+            ends_early=False,
+        )
+        if opens:
+            self._input = self._passage(self._opening(), INPUTS)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -129,7 +134,10 @@ class Session:
         payloads: list[memoryview] = []
         fill(request.microbatch.values, items, payloads)
         try:
-            self._input.send(self._num_sent, request.microbatch.SerializeToString(), payloads, self._deadline_seconds)
+            with interruptible(self._interrupt):
+                self._input.send(
+                    self._num_sent, request.microbatch.SerializeToString(), payloads, self._deadline_seconds
+                )
         except OSError:
             # The daemon says why; nothing that follows can be understood.
             self._input.close()
@@ -142,7 +150,8 @@ class Session:
 
     def take(self) -> Arrival:
         """The next result, in the order of sending. Raises what ended the session, or Unavailable at the deadline."""
-        arrival = self._from_daemon() if self._output is None else self._from_worker(self._output)
+        with interruptible(self._interrupt):
+            arrival = self._from_daemon() if self._output is None else self._from_worker(self._output)
         self._num_taken += 1
         if arrival.response.sequence != self._num_taken:
             raise PlannerError(f"result {arrival.response.sequence} arrived, {self._num_taken} was due")
@@ -234,6 +243,14 @@ class Session:
             if opens:
                 self._openings.put(failure)
             self._arrive(failure)
+
+    def _interrupt(self) -> None:
+        """Ends every wait of this session, from another thread."""
+        for call in self._calls:
+            call.cancel()
+        for passage in (self._input, self._output):
+            if passage is not None:
+                passage.end_waits()
 
     def _close(self) -> None:
         self._requests.put(None)

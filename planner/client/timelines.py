@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from access.files import WatchedCredentials
 from access.tickets import TICKET_KEY
 from planner.client.clocks import SAME_CLOCK, Exchange, Offset, clock_identity, offset_of
 from planner.client.connection import open_channel
+from planner.client.interruption import one_answer
 from planner.client.records import Deployment, StoredPlan
 from planner.client.status import error_from_rpc
 from planner.schedule.measured import ONCE, ActivityTimes, Measured, MeasuredThread, Span, Summary, summarize
@@ -109,7 +111,9 @@ class TimelineReader:
         """Raises what ended the deployment, where it has ended."""
         device_ids = tuple(self._channels)
         with ThreadPoolExecutor(min(len(device_ids), MAX_ASKED_AT_ONCE)) as pool:
-            answers = dict(zip(device_ids, pool.map(self._ask, device_ids), strict=True))
+            # Each in a context of its own, which holds what this one's does: an interruption ends them all.
+            asked = [pool.submit(copy_context().run, self._ask, device_id) for device_id in device_ids]
+            answers = {device_id: one.result() for device_id, one in zip(device_ids, asked, strict=True)}
         offsets = self._offsets(answers)
         return DeploymentTimeline(
             deployment_id=self._deployment.id,
@@ -136,9 +140,8 @@ class TimelineReader:
         stub, ticket = stage_daemon_pb2_grpc.StageDaemonServiceStub(self._channels[device_id]), self._ticket()
         asked_seconds = time.monotonic()
         try:
-            response = stub.GetTimeline(
-                request, timeout=self._timeout_seconds, metadata=((TICKET_KEY, ticket),) if ticket else ()
-            )
+            metadata = ((TICKET_KEY, ticket),) if ticket else ()
+            response = one_answer(stub.GetTimeline, request, timeout=self._timeout_seconds, metadata=metadata)
         except grpc.RpcError as error:
             raise error_from_rpc(error, unreachable=f"the daemon of {device_id} does not answer") from None
         exchange = Exchange(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import BinaryIO
 
 from planner.client.connection import Connection
 from planner.client.digests import file_sha256
+from planner.client.interruption import pause
 from planner.client.records import UploadProgress
 from planner.errors import Conflict, Unavailable
 from protos.v1 import planner_pb2
@@ -69,7 +69,7 @@ def upload_blob(connection: Connection, blob: Blob, on_progress: OnProgress | No
             fruitless += 1
             if fruitless >= MAX_FRUITLESS_ATTEMPTS or committed < 0:
                 raise
-            time.sleep(FIRST_PAUSE_SECONDS * 2**fruitless)
+            pause(FIRST_PAUSE_SECONDS * 2**fruitless)
 
 
 def _send_rest(

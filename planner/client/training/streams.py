@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from access.tickets import TICKET_KEY
+from planner.client.interruption import interruptible
 from planner.client.messages import failure_from_proto
 from planner.client.status import error_from_failure, error_from_rpc
 from planner.errors import PlannerError, StepNotApplied, Unavailable
@@ -88,14 +89,15 @@ class _Stream:
 
     def _next(self) -> _Response:
         try:
-            found = self._arrived.get(timeout=self._deadline_seconds)
+            with interruptible(self._call.cancel):
+                found = self._arrived.get(timeout=self._deadline_seconds)
+                if isinstance(found, PlannerError):
+                    raise found
         except queue.Empty:
             raise Unavailable(
                 f"no answer from the daemon of {self._device_id} within {self._deadline_seconds:g} s; look at its log,"
                 " or allow more by deadline_seconds"
             ) from None
-        if isinstance(found, PlannerError):
-            raise found
         return found
 
     def _pump(self) -> None:

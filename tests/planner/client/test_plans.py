@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from _thread import interrupt_main
+
 import pytest
 
 from planner.client import PlannerClient, plans
@@ -139,6 +143,31 @@ def test_a_plan_given_up_on_is_cancelled_on_the_server(scripted: Scripted, monke
     with pytest.raises(KeyboardInterrupt):
         client.create_plan("g", BalancedMode())
     assert [call.method for call in script.calls] == ["CreatePlan", "CancelPlanOperation"]
+
+
+def test_a_plan_is_given_up_on_before_its_id_has_come(scripted: Scripted) -> None:
+    """Ctrl-C while the server makes the operation: asked for again by the same request id, it is the same one."""
+    script, client = scripted
+    until_ended = threading.Event()
+
+    def interrupted(_: object) -> planner_pb2.PlanOperation:
+        interrupt_main()
+        until_ended.wait(WAIT_SECONDS)
+        return operation("PENDING")
+
+    script.on("CreatePlan", interrupted, operation("PENDING"))
+    script.on("CancelPlanOperation", operation("CANCELLED"))
+    # Whoever runs the tests in the background has it ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            client.create_plan("g", BalancedMode())
+    finally:
+        signal.signal(signal.SIGINT, before)
+        until_ended.set()
+    first, again = script.requests("CreatePlan")
+    assert first == again
+    assert [request.operation_id for request in script.requests("CancelPlanOperation")] == ["plan-1"]
 
 
 def test_a_plan_that_only_takes_long_is_not_cancelled(scripted: Scripted) -> None:

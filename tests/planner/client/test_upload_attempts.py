@@ -119,7 +119,7 @@ def test_pauses_double(
 ) -> None:
     script, connection = scripted_connection
     pauses: list[float] = []
-    monkeypatch.setattr(uploads.time, "sleep", pauses.append)
+    monkeypatch.setattr(uploads, "pause", pauses.append)
     script.on("GetUpload", upload(0))
     script.on("UploadBlob", BROKEN)
     with pytest.raises(Unavailable):

@@ -1,0 +1,62 @@
+"""A deployed model as an awaited function."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from planner.client.asynchronous.methods import AsynchronousResource, awaited
+from planner.client.asynchronous.threads import FromLoop
+from planner.client.pipeline import Pipeline
+from planner.errors import MicrobatchFailed
+from planner.graph.ir import Graph
+
+_Item = TypeVar("_Item")
+
+
+class AsyncPipeline(AsynchronousResource[Pipeline]):
+    """Made by AsyncPlannerClient.pipeline. Tasks may share it: each run is a session of its own.
+
+    Batches may come from an asynchronous iterable, which is asked on the event loop, or from another one, which is
+    asked in a thread, so that one that reads files holds nothing up.
+    """
+
+    __call__ = awaited(Pipeline.__call__)
+
+    @property
+    def graph(self) -> Graph:
+        return self._synchronous.graph
+
+    @property
+    def deployment_id(self) -> str:
+        return self._synchronous.deployment_id
+
+    @property
+    def default_window(self) -> int:
+        """As many batches in flight as keep all stages busy."""
+        return self._synchronous.default_window
+
+    def run(
+        self, batches: Iterable[Any] | AsyncIterable[Any], window: int | None = None, *, raise_failures: bool = True
+    ) -> AsyncGenerator[Any]:
+        """Each batch's output, in order, with at most `window` batches in flight; None: `default_window`.
+
+        A batch is a Batch, a tuple of arguments, a dict of keyword arguments, or the only argument itself. A batch that
+        fails in a stage raises MicrobatchFailed; with `raise_failures` off the error stands in its output's place
+        and the others go on.
+        """
+        run = partial(self._synchronous.run, _for_thread(batches), window, raise_failures=raise_failures)
+        return self._threads.iterate(run)
+
+    def run_leaves(
+        self,
+        microbatches: Iterable[Sequence[object]] | AsyncIterable[Sequence[object]],
+        window: int | None = None,
+    ) -> AsyncGenerator[list[object] | MicrobatchFailed]:
+        """As run, on the graph's non-constant inputs and outputs in order; failures are given, never raised."""
+        return self._threads.iterate(partial(self._synchronous.run_leaves, _for_thread(microbatches), window))
+
+
+def _for_thread(batches: Iterable[_Item] | AsyncIterable[_Item]) -> Iterable[_Item]:
+    return FromLoop(batches) if isinstance(batches, AsyncIterable) else batches

@@ -1,0 +1,50 @@
+"""A deployment that trains, awaited."""
+
+from __future__ import annotations
+
+from planner.client.asynchronous.methods import AsynchronousResource, awaited
+from planner.client.training.trainer import Trainer
+from planner.graph.ir import Graph
+
+
+class AsyncTrainer(AsynchronousResource[Trainer]):
+    """Made by AsyncPlannerClient.train. One task at a time; Trainer says what its parameters mean.
+
+    After a call that was cancelled nothing more can be asked of it: close it, and go on from a checkpoint.
+    """
+
+    step = awaited(Trainer.step)
+    step_microbatches = awaited(Trainer.step_microbatches)
+    evaluate = awaited(Trainer.evaluate)
+    state_dict = awaited(Trainer.state_dict)
+    load_state_dict = awaited(Trainer.load_state_dict)
+    save = awaited(Trainer.save)
+    load = awaited(Trainer.load)
+
+    @property
+    def graph(self) -> Graph:
+        return self._synchronous.graph
+
+    @property
+    def deployment_id(self) -> str:
+        return self._synchronous.deployment_id
+
+    @property
+    def microbatches(self) -> int:
+        """That `step` cuts a batch into."""
+        return self._synchronous.microbatches
+
+    @property
+    def num_steps(self) -> int:
+        """Asked for so far, by those too from whose checkpoint this one goes on."""
+        return self._synchronous.num_steps
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step, for parameters that are in no group."""
+        return self._synchronous.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        """From now on, whatever the schedule says; groups with a rate of their own keep it."""
+        self._synchronous.learning_rate = rate
