@@ -103,6 +103,7 @@ class DeploymentCalls:
                     lease_expires_at=timestamp(daemon.lease_expires_at),
                     deployment_ids=[held.id for held in active if daemon.device.id in held.device_ids()],
                     torch_version=daemon.torch_version,
+                    draining=daemon.draining,
                 )
                 for daemon in daemons
                 if _matches(daemon.device.kind.lower(), request.kind.lower())

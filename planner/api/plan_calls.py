@@ -17,7 +17,7 @@ from planner.cost.inventory import Inventory
 from planner.errors import InvalidArgument, NotFound, ResourceExhausted
 from planner.plan.options import PlanOptions, RatesFrom
 from planner.settings import Settings
-from planner.store.daemons import list_live_daemons
+from planner.store.daemons import list_usable_daemons
 from planner.store.database import Database
 from planner.store.graphs import get_graph
 from planner.store.inventories import InventoryRecord, add_inventory, get_inventory
@@ -133,8 +133,8 @@ async def _inventory(
 
 
 async def _registered(session: AsyncSession, device_ids: tuple[str, ...], now: datetime) -> Inventory:
-    """The devices whose daemons hold a lease now; those asked for in the order asked for."""
-    live = {daemon.device.id: daemon.device for daemon in await list_live_daemons(session, now)}
+    """The devices whose daemons hold a lease now and are not drained; those asked for in the order asked for."""
+    live = {daemon.device.id: daemon.device for daemon in await list_usable_daemons(session, now)}
     missing = [device_id for device_id in device_ids if device_id not in live]
     if missing:
         raise NotFound(

@@ -19,7 +19,7 @@ from planner.dispatch.daemon_client import CallDeadlines
 from planner.dispatch.profiler import Measured, choose_daemons, profile
 from planner.errors import InvalidArgument
 from planner.settings import Settings
-from planner.store.daemons import list_live_daemons
+from planner.store.daemons import list_usable_daemons
 from planner.store.database import Database
 from planner.store.deployment_records import Daemon
 from planner.store.deployments import list_active_deployments
@@ -52,7 +52,7 @@ class ProfileCalls:
                 raise InvalidArgument(f"{name} is {getattr(request, name)}, needs 0 to {MAX_REPETITIONS}")
         async with self._database.reading() as session:
             graph = await get_graph(session, request.graph_id)
-            live = await list_live_daemons(session, datetime.now(UTC))
+            live = await list_usable_daemons(session, datetime.now(UTC))
             active = await list_active_deployments(session)
         for daemon in choose_daemons(live, active, request.device_ids, request.device_kinds):
             async with aclosing(self._profile(graph, daemon, request)) as responses:

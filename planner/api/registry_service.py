@@ -36,7 +36,10 @@ class DaemonRegistryService(planner_pb2_grpc.DaemonRegistryServiceServicer):
 
     async def Heartbeat(self, request: planner_pb2.HeartbeatRequest, _: Any) -> planner_pb2.HeartbeatResponse:
         lease_seconds, ended = await self._dispatcher.heartbeat(
-            request.device_id, request.incarnation_id, [_held(message) for message in request.deployments]
+            request.device_id,
+            request.incarnation_id,
+            [_held(message) for message in request.deployments],
+            leaving=request.leaving,
         )
         return planner_pb2.HeartbeatResponse(lease_seconds=lease_seconds, release_deployment_ids=ended)
 
@@ -56,7 +59,6 @@ def _held(message: planner_pb2.DeploymentOnDaemon) -> HeldDeployment:
         deployment_id=message.deployment_id,
         generation=message.generation,
         failure=_failure(message),
-        leaving=message.state == planner_pb2.WORKER_STATE_DRAINING,
     )
 
 

@@ -107,7 +107,7 @@ def plans_table(plans: Iterable[PlanSummary]) -> Table:
 
 
 def devices_table(devices: Iterable[RegisteredDevice]) -> Table:
-    table = plain_table("device", "kind", "host", "memory", "daemon", "torch", "deployments")
+    table = plain_table("device", "kind", "host", "memory", "daemon", "torch", "state", "deployments")
     for registered in devices:
         device = registered.device
         table.add_row(
@@ -117,6 +117,7 @@ def devices_table(devices: Iterable[RegisteredDevice]) -> Table:
             format_bytes(device.memory_bytes),
             registered.daemon_address,
             registered.torch_version,
+            "draining" if registered.draining else "there",
             ", ".join(registered.deployment_ids) or "-",
         )
     return table

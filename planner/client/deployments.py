@@ -126,13 +126,16 @@ class DeploymentCalls(GraphCalls):
         return str(self._connection.call(self._connection.stub.DeleteDeployment, request).id)
 
     def pipeline(self, deployment_id: str, *, deadline_seconds: float = 300.0) -> Pipeline:
-        """A way through a deployment that is ready; a wait longer than the deadline is an error.
+        """A way through a deployment that is ready, or is again after it has recovered; a wait longer than the deadline
+        is an error.
 
         Through one that recovers, what was not answered is sent again to the next generation.
         """
         from planner.client.pipeline import Pipeline
 
         deployment = self.get_deployment(deployment_id)
+        if deployment.state is DeploymentState.RECOVERING or _is_later_rollout(deployment):
+            deployment = self._next_generation(deployment.id, deployment.generation - 1) or deployment
         if deployment.state is not DeploymentState.READY:
             raise _not_ready(deployment)
         return Pipeline(
@@ -307,6 +310,11 @@ class DeploymentCalls(GraphCalls):
             if deployment.state.has_ended or time.monotonic() > ends_at:
                 return None
             pause(FAILURE_POLL_SECONDS)
+
+
+def _is_later_rollout(deployment: Deployment) -> bool:
+    """Whether a generation after the first is being rolled out."""
+    return deployment.generation > 1 and deployment.state in (DeploymentState.LOADING, DeploymentState.CONNECTING)
 
 
 def _not_ready(deployment: Deployment) -> PlannerError:

@@ -43,6 +43,7 @@ def registered_device_from_proto(message: planner_pb2.RegisteredDevice) -> recor
         lease_expires_at=time_from_proto(message.lease_expires_at),
         deployment_ids=tuple(message.deployment_ids),
         torch_version=message.torch_version,
+        draining=message.draining,
     )
 
 

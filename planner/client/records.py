@@ -74,6 +74,7 @@ class RegisteredDevice:
     lease_expires_at: datetime
     deployment_ids: tuple[str, ...]
     torch_version: str
+    draining: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,18 +18,25 @@ from access.files import WatchedCredentials
 from planner.cost.inventory import Device
 from planner.dispatch.admission import admit
 from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
-from planner.dispatch.driver import Driver
+from planner.dispatch.driver import ABANDONED, Driver
 from planner.dispatch.leadership import Leadership
 from planner.dispatch.lease import Leases, Standing, failure_of
 from planner.dispatch.ledger import Ledger
 from planner.dispatch.placing import Placer, clients_of
-from planner.dispatch.rollout import Broken, Started, StopAsked, TakenUp
+from planner.dispatch.rollout import Broken, Leaving, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests, prepare_requests
 from planner.dispatch.succession import has_ended
 from planner.errors import DeviceTaken, NotDeployable, NotFound, NotLeading, PlannerError
 from planner.plan.plan import Plan
 from planner.store.blobs import BlobStore
-from planner.store.daemons import find_daemon, list_daemons, list_live_daemons, renew_lease, save_daemon
+from planner.store.daemons import (
+    find_daemon,
+    list_daemons,
+    list_usable_daemons,
+    renew_lease,
+    save_daemon,
+    set_draining,
+)
 from planner.store.database import Database
 from planner.store.deployment_records import (
     Daemon,
@@ -74,7 +81,6 @@ class HeldDeployment:
     deployment_id: str
     generation: int
     failure: Failure | None = None
-    leaving: bool = False
 
 
 class Dispatcher:
@@ -205,15 +211,20 @@ class Dispatcher:
         return self._leases.lease_seconds
 
     async def heartbeat(
-        self, device_id: str, incarnation_id: str, held: Iterable[HeldDeployment]
+        self, device_id: str, incarnation_id: str, held: Iterable[HeldDeployment], *, leaving: bool = False
     ) -> tuple[float, tuple[str, ...]]:
-        """(seconds of the renewed lease, ids to let go of). Raises NotFound: register; DeviceTaken: another did."""
+        """(seconds of the renewed lease, ids to let go of). Raises NotFound: register; DeviceTaken: another did.
+
+        `leaving` stands until another incarnation registers.
+        """
         await self._resume()
         reports = {report.deployment_id: report for report in held}
         await self._recognise(device_id, incarnation_id, reports.values())
         self._leases.hear(device_id, incarnation_id, _seconds())
         for report in reports.values():
             await self._hear(device_id, report)
+        if leaving:
+            await self._clear(device_id, incarnation_id)
         await self._look_for_lost(device_id, reports.keys())
         return self._leases.lease_seconds, self._ended_of(reports.values())
 
@@ -322,7 +333,7 @@ class Dispatcher:
                 graph_id=graph.id,
             )
         device_ids = {device_id for stage in plan.stages for device_id in stage.device_ids}
-        live = await list_live_daemons(session, now)
+        live = await list_usable_daemons(session, now)
         deployment = Deployment(
             id=f"dep-{secrets.token_hex(6)}",
             plan_id=plan_id,
@@ -447,8 +458,15 @@ class Dispatcher:
             return
         if report.failure is not None:
             await driver.handle(driver.broken(report.failure, device_id), generation=report.generation)
-        elif report.leaving and driver.rollout.state is not DeploymentState.DRAINING:
-            await driver.handle(StopAsked(f"the daemon of {device_id} is shutting down"))
+
+    async def _clear(self, device_id: str, incarnation_id: str) -> None:
+        """Nothing new goes to a daemon that was asked to end, and what is there moves or stops."""
+        async with self._database.session() as session:
+            await self._leadership.check(session)
+            await set_draining(session, device_id, incarnation_id)
+        for driver in self._active_on(device_id):
+            if driver.rollout.state not in ABANDONED:
+                await driver.handle(Leaving(device_id), generation=driver.deployment.generation)
 
     async def _look_for_lost(self, device_id: str, held: Iterable[str]) -> None:
         """Heartbeats follow each other, so the second that lacks a READY deployment was written after it was READY."""

@@ -24,7 +24,7 @@ from planner.errors import DeviceFull, DeviceGone, Infeasible, NotFound, Planner
 from planner.partition.describe import describe_bytes, describe_seconds
 from planner.partition.objective import Objective
 from planner.plan.plan import Plan
-from planner.store.daemons import list_live_daemons
+from planner.store.daemons import list_usable_daemons
 from planner.store.database import Database
 from planner.store.deployment_records import Daemon, Deployment, RecoveryPolicy
 from planner.store.deployments import promised_bytes
@@ -58,8 +58,8 @@ class _BeingPlanned(PlannerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prospects:
-    """What a deployment may be placed on. `live` are all devices whose daemons hold a lease, `promised` the bytes that
-    other deployments have there."""
+    """What a deployment may be placed on. `live` are all devices whose daemons hold a lease and are not drained,
+    `promised` the bytes that other deployments have there."""
 
     plan: Plan
     asked: Plan
@@ -220,7 +220,7 @@ def clients_of(deployment: Deployment, client_of: Callable[[str, str], DaemonCli
 async def _prospects(session: AsyncSession, held: Deployment) -> _Prospects:
     plan, _ = await get_plan(session, held.plan_id)
     asked = plan if held.asked_plan_id == held.plan_id else (await get_plan(session, held.asked_plan_id))[0]
-    live = {daemon.device.id: daemon for daemon in await list_live_daemons(session, datetime.now(UTC))}
+    live = {daemon.device.id: daemon for daemon in await list_usable_daemons(session, datetime.now(UTC))}
     promised = await promised_bytes(session, {*live, *held.device_ids()})
     return _Prospects(
         plan=plan,

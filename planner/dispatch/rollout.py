@@ -6,7 +6,7 @@
 One that recovers, and one whose planner died in the middle of it, begins a new generation instead of failing:
 
     READY ─ Broken ─▶ RECOVERING ─ all Released, Placed ─▶ LOADING
-    PENDING, LOADING, CONNECTING ─ TakenUp ─▶ RECOVERING
+    PENDING, LOADING, CONNECTING ─ TakenUp ─▶ RECOVERING;  any state ─ Leaving ─▶ RECOVERING
 
 A daemon that lost its peer is a witness, not the culprit: its failure is looked into (Diagnose) before it is believed.
 """
@@ -99,9 +99,14 @@ class Diagnosed:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """`why` is empty where somebody asked for it."""
+    pass
 
-    why: str = ""
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A daemon ends as soon as it holds nothing any more."""
+
+    device_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,7 @@ Event = (
     | Broken
     | Diagnosed
     | StopAsked
+    | Leaving
     | TakenUp
     | Placed
     | Unplaced
@@ -211,8 +217,10 @@ def advance(rollout: Rollout, event: Event) -> Step:
             return _broken(rollout, event)
         case Diagnosed(cause):
             return _diagnosed(rollout, cause)
-        case StopAsked(why):
-            return _stop(rollout, why)
+        case StopAsked():
+            return _stop(rollout)
+        case Leaving(device_id):
+            return _leave(rollout, device_id)
         case TakenUp():
             return _taken_up(rollout)
         case Placed():
@@ -266,7 +274,19 @@ def _connected(rollout: Rollout, device_id: str) -> Step:
     return Step(rollout=ready, message="ready")
 
 
-def _stop(rollout: Rollout, why: str) -> Step:
+def _leave(rollout: Rollout, device_id: str) -> Step:
+    """One that recovers goes on elsewhere, or there once the daemon is back; nothing that it accepted is dropped."""
+    if rollout.state in (DeploymentState.DRAINING, DeploymentState.RECOVERING):
+        return Step(rollout=rollout)
+    why = f"the daemon of {device_id} is shutting down"
+    if not rollout.recovers:
+        return _stop(rollout, f"{why}; ")
+    is_ready = rollout.state is DeploymentState.READY
+    message = f"{why}; it moves once what is in flight is finished" if is_ready else f"{why}; it begins anew"
+    return replace(_recover(rollout, message, drain=is_ready), device_id=device_id)
+
+
+def _stop(rollout: Rollout, why: str = "") -> Step:
     if rollout.state is DeploymentState.DRAINING:
         return Step(rollout=rollout)
     drain = rollout.state is DeploymentState.READY
@@ -277,7 +297,7 @@ def _stop(rollout: Rollout, why: str) -> Step:
     return Step(
         rollout=draining,
         commands=tuple(Release(device_id, drain) for device_id in rollout.device_ids),
-        message=f"{why}; {message}" if why else message,
+        message=f"{why}{message}",
     )
 
 
@@ -339,7 +359,7 @@ def _recover_or_fail(rollout: Rollout, failure: Failure) -> Step:
     return replace(_recover(rollout, f"{failure.message}; it recovers"), device_id=failure.device_id)
 
 
-def _recover(rollout: Rollout, message: str) -> Step:
+def _recover(rollout: Rollout, message: str, *, drain: bool = False) -> Step:
     recovering = replace(
         rollout,
         state=DeploymentState.RECOVERING,
@@ -347,7 +367,7 @@ def _recover(rollout: Rollout, message: str) -> Step:
         suspicion=None,
         recoveries=rollout.recoveries + 1,
     )
-    commands = tuple(Release(device_id, False) for device_id in rollout.device_ids)
+    commands = tuple(Release(device_id, drain) for device_id in rollout.device_ids)
     return Step(rollout=recovering, commands=commands, message=message)
 
 

@@ -23,6 +23,7 @@ async def save_daemon(session: AsyncSession, daemon: Daemon, now: datetime) -> N
         torch_version=daemon.torch_version,
         registered_at=now,
         lease_expires_at=daemon.lease_expires_at,
+        draining=daemon.draining,
         **columns,
     )
     await session.merge(row)
@@ -41,6 +42,21 @@ async def list_daemons(session: AsyncSession) -> tuple[Daemon, ...]:
 
 async def list_live_daemons(session: AsyncSession, now: datetime) -> tuple[Daemon, ...]:
     return tuple(daemon for daemon in await list_daemons(session) if daemon.live_at(now))
+
+
+async def list_usable_daemons(session: AsyncSession, now: datetime) -> tuple[Daemon, ...]:
+    """Those that hold a lease and are not drained."""
+    return tuple(daemon for daemon in await list_live_daemons(session, now) if not daemon.draining)
+
+
+async def set_draining(session: AsyncSession, device_id: str, incarnation_id: str) -> None:
+    """Until another incarnation registers."""
+    await session.execute(
+        update(DaemonRow)
+        .where(DaemonRow.device_id == device_id, DaemonRow.incarnation_id == incarnation_id)
+        .values(draining=True)
+        .execution_options(synchronize_session=False)
+    )
 
 
 async def renew_lease(session: AsyncSession, device_id: str, incarnation_id: str, expires_at: datetime) -> None:
@@ -68,4 +84,5 @@ def _record(row: DaemonRow) -> Daemon:
         incarnation_id=row.incarnation_id,
         torch_version=row.torch_version,
         lease_expires_at=row.lease_expires_at,
+        draining=row.draining,
     )

@@ -105,13 +105,14 @@ class DeploymentEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A daemon as it last registered. It is live while its lease has not expired."""
+    """A daemon as it last registered: live while its lease has not expired; `draining`: nothing new is put on it."""
 
     device: Device
     address: str
     incarnation_id: str
     torch_version: str
     lease_expires_at: datetime
+    draining: bool = False
 
     def live_at(self, now: datetime) -> bool:
         return now < self.lease_expires_at

@@ -349,7 +349,7 @@ class ProfileNodeRow(Row):
 
 
 class DaemonRow(DeviceColumns, Row):
-    """A daemon that registered; it holds a lease while `lease_expires_at` lies ahead."""
+    """It holds a lease while `lease_expires_at` lies ahead; `draining`: nothing new is put on it."""
 
     __tablename__ = "daemons"
     device_id: Mapped[str] = mapped_column(primary_key=True)
@@ -358,6 +358,7 @@ class DaemonRow(DeviceColumns, Row):
     torch_version: Mapped[str]
     registered_at: Mapped[datetime]
     lease_expires_at: Mapped[datetime] = mapped_column(index=True)
+    draining: Mapped[bool] = mapped_column(default=False)
 
 
 class DeploymentRow(FailureColumns, Row):

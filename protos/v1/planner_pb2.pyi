@@ -539,9 +539,12 @@ class RegisteredDevice(google.protobuf.message.Message):
     LEASE_EXPIRES_AT_FIELD_NUMBER: builtins.int
     DEPLOYMENT_IDS_FIELD_NUMBER: builtins.int
     TORCH_VERSION_FIELD_NUMBER: builtins.int
+    DRAINING_FIELD_NUMBER: builtins.int
     daemon_address: builtins.str
     """Where its daemon listens."""
     torch_version: builtins.str
+    draining: builtins.bool
+    """Nothing new is put on it until its daemon has been started again: that was asked to end, or DrainDevice."""
     @property
     def device(self) -> protos.v1.inventory_pb2.Device: ...
     @property
@@ -558,9 +561,10 @@ class RegisteredDevice(google.protobuf.message.Message):
         lease_expires_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         deployment_ids: collections.abc.Iterable[builtins.str] | None = ...,
         torch_version: builtins.str = ...,
+        draining: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["device", b"device", "lease_expires_at", b"lease_expires_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["daemon_address", b"daemon_address", "deployment_ids", b"deployment_ids", "device", b"device", "lease_expires_at", b"lease_expires_at", "torch_version", b"torch_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["daemon_address", b"daemon_address", "deployment_ids", b"deployment_ids", "device", b"device", "draining", b"draining", "lease_expires_at", b"lease_expires_at", "torch_version", b"torch_version"]) -> None: ...
 
 Global___RegisteredDevice: typing_extensions.TypeAlias = RegisteredDevice
 
@@ -1815,8 +1819,11 @@ class HeartbeatRequest(google.protobuf.message.Message):
     DEVICE_ID_FIELD_NUMBER: builtins.int
     INCARNATION_ID_FIELD_NUMBER: builtins.int
     DEPLOYMENTS_FIELD_NUMBER: builtins.int
+    LEAVING_FIELD_NUMBER: builtins.int
     device_id: builtins.str
     incarnation_id: builtins.str
+    leaving: builtins.bool
+    """It was asked to end: it takes nothing new, and ends once it holds nothing."""
     @property
     def deployments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DeploymentOnDaemon]:
         """Every deployment that the daemon holds or that failed on it since the last answered heartbeat."""
@@ -1827,8 +1834,9 @@ class HeartbeatRequest(google.protobuf.message.Message):
         device_id: builtins.str = ...,
         incarnation_id: builtins.str = ...,
         deployments: collections.abc.Iterable[Global___DeploymentOnDaemon] | None = ...,
+        leaving: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployments", b"deployments", "device_id", b"device_id", "incarnation_id", b"incarnation_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployments", b"deployments", "device_id", b"device_id", "incarnation_id", b"incarnation_id", "leaving", b"leaving"]) -> None: ...
 
 Global___HeartbeatRequest: typing_extensions.TypeAlias = HeartbeatRequest
 

@@ -155,6 +155,7 @@ class Registration:
             device_id=self._request.device.id,
             incarnation_id=self._request.incarnation_id,
             deployments=self._supervisor.report(),
+            leaving=self._supervisor.is_leaving,
         )
         self._reported = {held.deployment_id: held.generation for held in request.deployments}
         answer = await self._stub.Heartbeat(

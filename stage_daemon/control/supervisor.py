@@ -44,6 +44,8 @@ class Supervisor:
         # New at each start: the planner tells by it whether this daemon is the one that holds the device's lease.
         self.incarnation_id = uuid.uuid4().hex
         self.changed = asyncio.Event()
+        # It was asked to end.
+        self.is_leaving = False
         self._torch_device = torch_device
         self._planner_address = planner_address
         self._listen_host = listen_host
@@ -52,7 +54,6 @@ class Supervisor:
         self._hosted: dict[str, HostedDeployment] = {}
         self._releasing: set[asyncio.Task[None]] = set()
         self._profiling: Profiling | None = None
-        self._leaving = False
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -137,8 +138,8 @@ class Supervisor:
         return any(not hosted.life.phase.ended for hosted in self._hosted.values())
 
     def leave(self) -> None:
-        """Takes no more deployments, and reports those that run as draining: the planner then stops them everywhere."""
-        self._leaving = True
+        """Takes no more deployments; the planner, which is told at once, moves or stops those that are here."""
+        self.is_leaving = True
         self._stop_profiling(Cancelled(f"the daemon of {self.device_id} is shutting down", device_id=self.device_id))
         self.changed.set()
 
@@ -165,7 +166,7 @@ class Supervisor:
         self.changed.set()
 
     def _check_may_load(self, request: stage_daemon_pb2.LoadStagesRequest) -> None:
-        if self._leaving:
+        if self.is_leaving:
             raise Conflict(f"the daemon of {self.device_id} is shutting down", device_id=self.device_id)
         if not request.deployment_id or not request.stages:
             raise InvalidRequest("LoadStages needs a deployment_id and at least one stage")
@@ -203,7 +204,7 @@ class Supervisor:
 
     def _check_free_to_profile(self) -> None:
         held = next((hosted.life for hosted in self._hosted.values() if not hosted.life.phase.ended), None)
-        if held is not None or self._leaving or self._profiling is not None:
+        if held is not None or self.is_leaving or self._profiling is not None:
             what = f"holds deployment {held.deployment_id}" if held else "is profiling or shutting down already"
             raise Conflict(f"{self.device_id} {what}; profile on a device that is free", device_id=self.device_id)
 
@@ -212,12 +213,9 @@ class Supervisor:
             self._profiling.stop(error)
 
     def _standing(self, life: Life) -> planner_pb2.DeploymentOnDaemon:
-        state = _STATES[life.phase]
-        if self._leaving and life.phase is Phase.RUNNING:
-            state = planner_pb2.WORKER_STATE_DRAINING
         return planner_pb2.DeploymentOnDaemon(
             deployment_id=life.deployment_id,
             generation=life.generation,
-            state=state,
+            state=_STATES[life.phase],
             failure=failure_from_error(life.error) if life.error else None,
         )

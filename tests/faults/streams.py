@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import grpc
 import torch
 
 from planner.client import PlannerClient, RecoveryPolicy
 from planner.client.local_cluster import LocalCluster
+from planner.client.records import DeploymentState
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.faults.history import History
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, wait_for
+
+BATCHES_PER_PIPELINE = 50
 
 
 def stream_under_kills(
@@ -49,6 +55,39 @@ def stream_under_kills(
     return sorted(waits)[-len(kills) :]
 
 
+@contextmanager
+def streaming(client: PlannerClient, deployment_id: str, module: torch.nn.Module, width: int) -> Iterator[None]:
+    """Batches go through the deployment, of a pipeline of their own every few, for as long as the block runs.
+
+    Asserts then that each was answered once, in order and bit for bit.
+    """
+    history, is_over = History(), threading.Event()
+
+    def batches() -> Iterator[torch.Tensor]:
+        for _ in range(BATCHES_PER_PIPELINE):
+            history.asked.append(torch.randn(1 + len(history.asked) % 5, width))
+            yield history.asked[-1]
+            time.sleep(0.01)
+
+    def stream() -> None:
+        while not is_over.is_set():
+            with client.pipeline(deployment_id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
+                for answer in pipeline.run(batches()):
+                    history.answered.append((len(history.answered), answer))
+
+    # The services that the block starts end with the thread that started them, so this is the other one.
+    with ThreadPoolExecutor(1) as pool:
+        streamed = pool.submit(stream)
+        try:
+            yield
+        finally:
+            is_over.set()
+        streamed.result()
+    with torch.no_grad():
+        assert history.faults(lambda x, y: torch.equal(module(x), y)) == []
+    assert history.asked
+
+
 def _batches(
     history: History,
     cluster: LocalCluster,
@@ -64,7 +103,7 @@ def _batches(
     generation = 1
     for number in range(num_batches):
         if number in kill_at:
-            _wait_until_ready(client, deployment_id, generation)
+            wait_until_ready(client, deployment_id, generation)
             generation += 1
             _kill(kill_at[number], cluster, client, deployment_id, moments)
         memory.normal_()
@@ -73,12 +112,14 @@ def _batches(
         yield batch
 
 
-def _wait_until_ready(client: PlannerClient, deployment_id: str, generation: int) -> None:
+def wait_until_ready(client: PlannerClient, deployment_id: str, generation: int) -> None:
     """So that each kill is one of its own."""
-    ends_at = time.monotonic() + WAIT_SECONDS
-    while (found := client.get_deployment(deployment_id)).generation < generation or found.state.value != "ready":
-        assert time.monotonic() < ends_at, found
-        time.sleep(0.05)
+
+    def is_ready() -> bool:
+        found = client.get_deployment(deployment_id)
+        return found.generation >= generation and found.state is DeploymentState.READY
+
+    wait_for(is_ready, f"generation {generation}")
 
 
 def _kill(what: str, cluster: LocalCluster, client: PlannerClient, deployment_id: str, moments: random.Random) -> None:

@@ -16,11 +16,14 @@ from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState
 from planner.plan.options import CutMode
 from tests.faults.history import History
+from tests.faults.scale import IS_SOAK
+from tests.faults.streams import streaming, wait_until_ready
 from tests.stage_daemon.control.daemons import SHAPES
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 MEBIBYTE = 2**20
+NUM_ROUNDS = 3
 
 
 class ThreeLayers(torch.nn.Module):
@@ -35,9 +38,11 @@ class ThreeLayers(torch.nn.Module):
 
 
 @contextmanager
-def three_stages(folder: Path, memory_bytes: int) -> Iterator[tuple[LocalCluster, PlannerClient, str, ThreeLayers]]:
+def three_stages(
+    folder: Path, memory_bytes: int, recovery_seconds: float = WAIT_SECONDS
+) -> Iterator[tuple[LocalCluster, PlannerClient, str, ThreeLayers]]:
     """(cluster of three devices, client, plan of a layer on each, the module)."""
-    environment = {"OMP_NUM_THREADS": "1", "PLANNER_RECOVERY_SECONDS": "1"}
+    environment = {"OMP_NUM_THREADS": "1", "PLANNER_RECOVERY_SECONDS": str(recovery_seconds)}
     torch.manual_seed(0)
     module = ThreeLayers().eval()
     with (
@@ -66,7 +71,7 @@ def wait_until_planned_ahead(folder: Path, deployment: Deployment) -> None:
 
 def test_a_stream_goes_on_by_the_plan_that_was_made_ahead(tmp_path: Path) -> None:
     """Two layers fit on a device and three do not: with the second loss nothing fits."""
-    with three_stages(tmp_path, 5 * MEBIBYTE // 2) as (cluster, client, plan_id, module):
+    with three_stages(tmp_path, 5 * MEBIBYTE // 2, recovery_seconds=1) as (cluster, client, plan_id, module):
         deployment = client.deploy(plan_id, recovery=RecoveryPolicy.REPLAN)
         wait_until_planned_ahead(tmp_path, deployment)
         assert [summary.id for summary in client.list_plans()] == [plan_id]
@@ -96,3 +101,24 @@ def test_a_stream_goes_on_by_the_plan_that_was_made_ahead(tmp_path: Path) -> Non
         assert failure is not None
         assert (failure.reason, "nothing fits on" in failure.message) == ("INFEASIBLE", True), failure
         assert "MiB" in failure.message
+
+
+@pytest.mark.skipif(not IS_SOAK, reason="make soak; tests/stage_daemon/control/test_deaths.py has a little of it")
+@pytest.mark.parametrize("recovery", [RecoveryPolicy.REPLAN, RecoveryPolicy.RESTART])
+def test_a_stream_notices_nothing_of_daemons_that_are_restarted_in_turn(
+    tmp_path: Path, recovery: RecoveryPolicy
+) -> None:
+    with three_stages(tmp_path, 64 * MEBIBYTE) as (cluster, client, plan_id, module):
+        deployment = client.deploy(plan_id, recovery=recovery)
+        with streaming(client, deployment.id, module, width=512):
+            for _ in range(NUM_ROUNDS):
+                for index in range(3):
+                    before = client.get_deployment(deployment.id)
+                    daemon = cluster.daemons[cluster.device_id(index)]
+                    daemon.stop(timeout_seconds=WAIT_SECONDS)
+                    assert daemon.exit_status == 0
+                    cluster.start_daemon(index)
+                    has_moved = any(place.device_id == cluster.device_id(index) for place in before.stages)
+                    wait_until_ready(client, deployment.id, before.generation + has_moved)
+        assert client.get_deployment(deployment.id).generation > NUM_ROUNDS
+        client.stop(deployment.id)

@@ -267,11 +267,13 @@ def test_registered_devices() -> None:
         lease_expires_at=MOMENT,
         deployment_ids=(),
         torch_version="2.13.0",
+        draining=False,
     )
-    lines = shown(devices_table([free, replace(free, deployment_ids=("dep-1", "dep-2"))])).splitlines()
+    draining = replace(free, deployment_ids=("dep-1", "dep-2"), draining=True)
+    lines = shown(devices_table([free, draining])).splitlines()
     first, second = (line.split() for line in lines if "h100" in line)
-    assert first == ["b", "h100", "h", "3", "MiB", "h:1", "2.13.0", "-"]
-    assert second[-2:] == ["dep-1,", "dep-2"]
+    assert first == ["b", "h100", "h", "3", "MiB", "h:1", "2.13.0", "there", "-"]
+    assert second[-3:] == ["draining", "dep-1,", "dep-2"]
 
 
 def test_inventories() -> None:

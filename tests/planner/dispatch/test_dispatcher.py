@@ -194,7 +194,7 @@ async def test_a_daemon_that_leaves_drains_once(world: World) -> None:
     deployment_id = await world.ready()
     world.daemons[FIRST].hold = "release"
     for _ in range(2):
-        await world.beat(SECOND, held(deployment_id, leaving=True))
+        await world.beat(SECOND, held(deployment_id), leaving=True)
     await eventually(lambda: len(world.daemons[FIRST].releases) == 1)
     assert (await world.get(deployment_id)).state is DeploymentState.DRAINING
     world.daemons[FIRST].resume.set()

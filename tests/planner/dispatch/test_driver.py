@@ -161,9 +161,9 @@ async def test_stopping_calls_off_the_loading_and_ends(world: World) -> None:
 async def test_a_daemon_that_does_not_let_go_keeps_nobody_from_stopping(world: World) -> None:
     await world.start(READY)
     world.second.fail_on = "release"
-    await world.driver.handle(StopAsked("enough"))
+    await world.driver.handle(StopAsked())
     events = await world.until(STOPPED)
-    assert [event.message for event in events[-2:]] == ["enough; finishing what is in flight", "stopped"]
+    assert [event.message for event in events[-2:]] == ["finishing what is in flight", "stopped"]
     assert all(release.drain for release in (*world.first.releases, *world.second.releases))
 
 

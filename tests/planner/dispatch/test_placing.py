@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from planner.errors import NotFound, PlannerError
+from planner.errors import DeviceGone, NotFound, PlannerError
 from planner.planning import make_replacement
 from planner.store.database import Database
 from planner.store.deployment_records import Deployment, DeploymentState, Failure, RecoveryPolicy
@@ -267,3 +267,48 @@ async def test_what_is_learned_of_an_earlier_generation_says_nothing_of_the_next
     await driver.handle(driver.broken(DIED, SECOND), generation=1)
     assert (await world.get(deployment_id)).generation == 2
     assert driver.rollout.state is DeploymentState.READY
+
+
+@pytest.mark.parametrize("recovery", [REPLAN, RecoveryPolicy.RESTART])
+async def test_a_daemon_that_shuts_down_is_left_once_what_is_in_flight_is_finished(
+    world: World, recovery: RecoveryPolicy
+) -> None:
+    """With `restart` for its next start, with `replan` for other devices."""
+    deployment_id = await world.ready(recovery)
+    await world.beat(SECOND, held(deployment_id), leaving=True)
+    await world.until(deployment_id, RECOVERING)
+    if recovery is REPLAN:
+        async with planning(world):
+            after = await world.until_generation(deployment_id, 2)
+        assert SECOND not in after.device_ids()
+    else:
+        await eventually(lambda: len(world.daemons[SECOND].releases) == 1)
+        assert len(world.daemons[SECOND].loads) == 1
+        await world.restart(SECOND)
+        after = await world.until_generation(deployment_id, 2)
+        assert after.stages[-1].incarnation_id == "second"
+    for device_id in (FIRST, SECOND):
+        assert [release.drain for release in world.daemons[device_id].releases] == [True]
+
+
+async def test_nothing_is_deployed_on_a_daemon_that_shuts_down_until_it_is_started_again(world: World) -> None:
+    deployment_id = await world.ready()
+    await world.beat(SECOND, held(deployment_id), leaving=True)
+    await world.until(deployment_id, DeploymentState.STOPPED)
+    for _ in range(2):
+        with pytest.raises(DeviceGone, match=f"device {SECOND}"):
+            await world.ready()
+        await world.dispatcher.close()
+        world.start()
+    await world.restart(SECOND)
+    await world.ready()
+
+
+async def test_a_rollout_begins_anew_elsewhere_where_a_daemon_shuts_down(world: World) -> None:
+    world.daemons[SECOND].hold = "load"
+    deployment_id = await world.dispatcher.deploy("plan-1", "", recovery=REPLAN)
+    await world.until(deployment_id, DeploymentState.LOADING)
+    await world.beat(SECOND, held(deployment_id), leaving=True)
+    async with planning(world):
+        after = await world.until_generation(deployment_id, 2)
+    assert SECOND not in after.device_ids()

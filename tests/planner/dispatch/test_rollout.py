@@ -18,6 +18,7 @@ from planner.dispatch.rollout import (
     Diagnose,
     Diagnosed,
     Event,
+    Leaving,
     Load,
     Loaded,
     OpenRendezvous,
@@ -159,6 +160,7 @@ events = st.one_of(
     st.just(Placed(DEVICES)),
     st.just(Unplaced(DEAD_WORKER)),
     st.just(Waits("nothing fits")),
+    st.just(Leaving("b")),
 )
 
 
@@ -227,6 +229,7 @@ MOVES: dict[DeploymentState, list[tuple[Event, DeploymentState]]] = {
     PENDING: [
         (Started(), LOADING),
         (StopAsked(), DRAINING),
+        (Leaving("b"), DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), PENDING),
         (TakenUp(), RECOVERING),
@@ -234,6 +237,7 @@ MOVES: dict[DeploymentState, list[tuple[Event, DeploymentState]]] = {
     LOADING: [
         (Loaded("a"), LOADING),
         (StopAsked(), DRAINING),
+        (Leaving("b"), DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), LOADING),
         (TakenUp(), RECOVERING),
@@ -242,11 +246,17 @@ MOVES: dict[DeploymentState, list[tuple[Event, DeploymentState]]] = {
         (RendezvousOpened("a:1"), CONNECTING),
         (Connected("a"), CONNECTING),
         (StopAsked(), DRAINING),
+        (Leaving("b"), DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), CONNECTING),
         (TakenUp(), RECOVERING),
     ],
-    READY: [(StopAsked(), DRAINING), (Broken(DEAD_WORKER), FAILED), (Broken(LOST_PEER), READY)],
+    READY: [
+        (StopAsked(), DRAINING),
+        (Leaving("b"), DRAINING),
+        (Broken(DEAD_WORKER), FAILED),
+        (Broken(LOST_PEER), READY),
+    ],
     DRAINING: [
         (Released("a"), DRAINING),
         (Broken(DEAD_WORKER), DRAINING),
@@ -273,6 +283,7 @@ ALL_EVENTS: tuple[Event, ...] = (
     Diagnosed(DEAD_WORKER),
     Diagnosed(None),
     StopAsked(),
+    Leaving("b"),
     TakenUp(),
     Placed(DEVICES),
     Unplaced(DEAD_WORKER),
@@ -346,6 +357,20 @@ def test_one_that_recovers_begins_a_new_generation_once_all_let_go() -> None:
     assert step.rollout.device_ids == ("a", "d")
 
 
+def test_one_that_recovers_moves_off_a_daemon_that_leaves_and_drops_nothing() -> None:
+    step = advance(recovering(), Leaving("b"))
+    assert step.rollout.state is RECOVERING
+    assert step.commands == tuple(Release(device, True) for device in DEVICES)
+    assert advance(step.rollout, Leaving("b")) == Step(rollout=step.rollout)
+    step = play(step.rollout, [*(Released(device) for device in DEVICES), Placed(DEVICES), Loaded("a")])
+    again = advance(step.rollout, Leaving("b"))
+    assert again.rollout.state is RECOVERING
+    assert again.commands == tuple(Release(device, False) for device in DEVICES)
+    begun_anew = play(replace(fresh(), recovers=True), [Started(), Leaving("b")])
+    assert begun_anew.rollout.state is RECOVERING
+    assert begun_anew.commands == tuple(Release(device, False) for device in DEVICES)
+
+
 def test_a_witness_is_looked_into_before_one_recovers() -> None:
     step = advance(recovering(), Broken(LOST_PEER))
     assert (step.rollout.state, step.commands) == (READY, (Diagnose(LOST_PEER),))
@@ -397,9 +422,10 @@ def test_what_is_told() -> None:
     assert play(step.rollout, [Connected("b"), Connected("c")]).message == "ready"
     assert advance(at(READY), StopAsked()).message == "finishing what is in flight"
     assert advance(at(LOADING), StopAsked()).message == "stopping before it was ready"
-    assert (
-        advance(at(READY), StopAsked("the daemon leaves")).message == "the daemon leaves; finishing what is in flight"
-    )
+    leaves = "the daemon of b is shutting down; "
+    assert advance(at(READY), Leaving("b")).message == f"{leaves}finishing what is in flight"
+    step = advance(recovering(), Leaving("b"))
+    assert (step.message, step.device_id) == (f"{leaves}it moves once what is in flight is finished", "b")
     assert play(at(DRAINING), [Released("a"), Released("b"), Released("c")]).message == "stopped"
     step = advance(at(READY), Broken(DEAD_WORKER))
     assert (step.message, step.device_id) == (DEAD_WORKER.message, "b")

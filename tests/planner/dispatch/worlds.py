@@ -71,8 +71,10 @@ class World:
         self.daemons[device_id].incarnation_id = "second"
         await self.register(device_id, incarnation="second")
 
-    async def beat(self, device_id: str, *held: HeldDeployment, incarnation: str = "first") -> tuple[str, ...]:
-        seconds, ended = await self.dispatcher.heartbeat(device_id, incarnation, held)
+    async def beat(
+        self, device_id: str, *held: HeldDeployment, incarnation: str = "first", leaving: bool = False
+    ) -> tuple[str, ...]:
+        seconds, ended = await self.dispatcher.heartbeat(device_id, incarnation, held, leaving=leaving)
         assert seconds == self.lease_seconds
         return ended
 

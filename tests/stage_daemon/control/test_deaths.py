@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from planner.client import PlannerClient
+from planner.client import PlannerClient, RecoveryPolicy
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState, StoredPlan
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.faults.scale import random_moments
-from tests.faults.streams import stream_under_kills
+from tests.faults.streams import stream_under_kills, streaming, wait_until_ready
 from tests.waiting import WAIT_SECONDS, is_gone, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
@@ -71,6 +71,19 @@ def test_a_stream_goes_on_where_a_worker_is_killed(
     client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, cluster: LocalCluster
 ) -> None:
     stream_under_kills(cluster, client, plan.id, module, kills=("worker",), num_batches=100, moments=random_moments())
+
+
+def test_a_stream_goes_on_where_a_daemon_is_restarted(
+    client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, cluster: LocalCluster
+) -> None:
+    deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)
+    daemon = cluster.daemons[cluster.device_id(1)]
+    with streaming(client, deployment.id, module, width=8):
+        daemon.stop(timeout_seconds=WAIT_SECONDS)
+        cluster.start_daemon(1)
+        wait_until_ready(client, deployment.id, 2)
+    assert daemon.exit_status == 0
+    client.stop(deployment.id)
 
 
 def test_killed_daemon_is_found_out_by_its_neighbour(

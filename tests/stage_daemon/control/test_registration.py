@@ -59,9 +59,10 @@ async def test_registers_and_reports_at_once_and_then_when_there_is_news(
         assert await registration.is_connected(0.0)
         await asyncio.sleep(0.2)
         assert len(registry.beats) == 1
-        supervisor.changed.set()
+        supervisor.leave()
         await registry.until_beats(2)
         assert not supervisor.changed.is_set()
+        assert [beat.leaving for beat in registry.beats] == [False, True]
 
 
 async def test_tells_the_next_planner_where_one_does_not_answer(supervisor: Supervisor) -> None:

@@ -312,15 +312,13 @@ async def test_a_planner_that_goes_away_while_loading_ends_the_deployment(
     preparation.resume()
 
 
-async def test_a_daemon_that_leaves_takes_nothing_more_and_asks_to_be_drained(
-    daemon: Daemon, preparation: Preparation
-) -> None:
+async def test_a_daemon_that_leaves_takes_nothing_more_and_says_so(daemon: Daemon, preparation: Preparation) -> None:
     wanted = prepared(preparation, "dep-1", devices=(0, 0))
     deployment = await roll_out({"node0/cpu": daemon}, wanted)
     daemon.supervisor.changed.clear()
     daemon.supervisor.leave()
-    assert daemon.supervisor.changed.is_set()
-    assert await standings(daemon) == [("dep-1", 1, "DRAINING")]
+    assert (daemon.supervisor.changed.is_set(), daemon.supervisor.is_leaving) == (True, True)
+    assert await standings(daemon) == [("dep-1", 1, "RUNNING")]
     # It goes on until the planner stops it.
     batches = [torch.randn(2, 8)]
     assert_results(batches, await run_session(deployment, 1, batches))
