@@ -124,6 +124,7 @@ class ProfileCalls:
             total_seconds=sum(seconds for _, seconds in times.seconds),
             calibration=facts.calibration,
             created_at=datetime.now(UTC),
+            delivery=times.delivery,
         )
         async with self._database.session() as session:
             await save_profile(session, Profile(record=record, times=times, unmeasured=unmeasured))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -30,9 +30,15 @@ def profiles_table(profiles: Iterable[ProfileRecord]) -> Table:
 
 
 def profile_table(profile: Profile) -> RenderableType:
-    """The record, and a line for each node without a time."""
+    """The record, a line for what deliveries cost, and one for each node without a time."""
     unmeasured = [Text(f"node {node} has no time: {reason}") for node, reason in profile.unmeasured]
-    return Group(profiles_table([profile.record]), *unmeasured)
+    return Group(profiles_table([profile.record]), *_delivery(profile.record), *unmeasured)
+
+
+def _delivery(profile: ProfileRecord) -> Iterator[Text]:
+    if profile.delivery is not None:
+        taken, given = profile.delivery.input_seconds, profile.delivery.output_seconds
+        yield Text(f"a client's inputs take {format_seconds(taken)}, its outputs {format_seconds(given)}")
 
 
 def _rates(profile: ProfileRecord) -> str:

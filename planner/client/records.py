@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from planner.cost.calibration import Calibration
 from planner.cost.inventory import Device, Inventory
-from planner.cost.measured import MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes
 from planner.graph.ir import WeightFile
 from planner.plan.plan import Plan
 
@@ -216,6 +216,7 @@ class ProfileRecord:
     total_seconds: float
     calibration: Calibration | None
     created_at: datetime
+    delivery: Delivery | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

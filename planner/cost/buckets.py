@@ -20,6 +20,8 @@ def mean_costs(costs: Sequence[tuple[NodeCosts, float]]) -> NodeCosts:
     return NodeCosts(
         seconds=_mean([(one.seconds, weight) for one, weight in costs]),
         backward_ratio=_mean([(one.backward_ratio, weight) for one, weight in costs]),
+        input_seconds=_mean([(one.input_seconds, weight) for one, weight in costs]),
+        output_seconds=_mean([(one.output_seconds, weight) for one, weight in costs]),
         flops=_mean([(one.flops, weight) for one, weight in costs]),
         bytes_moved=_mean([(one.bytes_moved, weight) for one, weight in costs]),
         shapes=_largest([one for one, _ in costs]),

@@ -13,8 +13,9 @@ import numpy as np
 
 from planner.cost.calibrate import calibrate
 from planner.cost.calibration import Calibration
+from planner.cost.deliveries import scaled_delivery
 from planner.cost.device_kinds import DeviceKind, device_kind
-from planner.cost.measured import MeasuredTimes, check_fits, nearest, point_of
+from planner.cost.measured import NO_DELIVERY, Delivery, MeasuredTimes, check_fits, nearest, point_of
 from planner.cost.sources import RateSource
 from planner.cost.work import Floats, Work, graph_work
 from planner.graph.ir import Graph
@@ -26,6 +27,8 @@ class KindCosts:
 
     `backward_ratio` [nodes]: a measured backward pass over its forward pass, nan where one of them was not measured.
 
+    `delivery` is of the same profile as `measured`.
+
     `measured_profile_ids` are of the times, `calibration_profile_ids` of the rates, where they are stored.
     """
 
@@ -33,6 +36,7 @@ class KindCosts:
     rate_source: RateSource
     measured: Floats | None = None
     backward_ratio: Floats | None = None
+    delivery: Delivery = NO_DELIVERY
     scaled: bool = False
     measured_profile_ids: tuple[str, ...] = ()
     calibration_profile_ids: tuple[str, ...] = ()
@@ -75,7 +79,8 @@ def kind_costs(
     found = seconds[at] * _growth(works[at], work, rates) if scaled else seconds[at]
     backward = _by_node(tables[at].backward_seconds, len(graph.nodes))
     ratio = np.divide(backward, seconds[at], out=np.full_like(backward, np.nan), where=seconds[at] > 0)
-    return replace(costs, measured=found, backward_ratio=ratio, scaled=scaled)
+    delivery = scaled_delivery(graph, tables[at], works[at].shapes, work.shapes)
+    return replace(costs, measured=found, backward_ratio=ratio, delivery=delivery, scaled=scaled)
 
 
 def _stored(calibration: Calibration | None) -> tuple[str, ...]:

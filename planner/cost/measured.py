@@ -17,9 +17,27 @@ SymbolValues = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What a device spends on a client's microbatch beside running it: taking its inputs, handing its outputs over."""
+
+    input_seconds: float
+    output_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in ("input_seconds", "output_seconds"):
+            if not 0.0 <= getattr(self, name) <= MAX_SECONDS:
+                raise InvalidArgument(f"delivery.{name} is {getattr(self, name)}, needs 0 to {MAX_SECONDS:g}")
+
+
+NO_DELIVERY = Delivery(input_seconds=0.0, output_seconds=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTimes:
     """`seconds` holds (node index, seconds) for the nodes that were measured, ascending; `backward_seconds` likewise,
     of the backward passes through some of them.
+
+    `delivery` is None where it was not measured.
 
     `symbol_values` are dynamic dimensions by name, sorted; a symbol that is left out stood at its hint. `graph_id` is
     the graph's digest, empty where nobody has said. `source` says in words where the times are from. `profile_id` is
@@ -33,6 +51,7 @@ class MeasuredTimes:
     source: str = ""
     profile_id: str = ""
     backward_seconds: tuple[tuple[int, float], ...] = ()
+    delivery: Delivery | None = None
 
     def __post_init__(self) -> None:
         for name, text in (("device_kind", self.device_kind), ("source", self.source)):

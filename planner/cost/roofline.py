@@ -32,10 +32,13 @@ class NodeCosts:
     """`seconds` is [devices, nodes]; `flops` and `bytes_moved` are [nodes]; `shapes` by value id.
 
     `backward_ratio` [devices, nodes]: a backward pass over its forward pass, nan where it was not measured.
+    `input_seconds` and `output_seconds` [devices]: of a microbatch that a client hands in, and of what it is given.
     """
 
     seconds: Floats
     backward_ratio: Floats
+    input_seconds: Floats
+    output_seconds: Floats
     flops: Floats
     bytes_moved: Floats
     shapes: Mapping[int, Shape]
@@ -66,10 +69,13 @@ def node_costs(
             rows[_speed(device)] = _seconds(graph, work, device, kinds[device.kind])
     seconds = np.stack([rows[_speed(device)] for device in devices]) if devices else np.zeros((0, len(graph.nodes)))
     ratios = [kinds[device.kind].backward_ratio for device in devices]
+    deliveries = [kinds[device.kind].delivery for device in devices]
     unknown = np.full(len(graph.nodes), np.nan)
     return NodeCosts(
         seconds=seconds,
         backward_ratio=np.array([unknown if ratio is None else ratio for ratio in ratios]).reshape(seconds.shape),
+        input_seconds=np.array([delivery.input_seconds for delivery in deliveries]),
+        output_seconds=np.array([delivery.output_seconds for delivery in deliveries]),
         flops=work.flops,
         bytes_moved=work.bytes_moved,
         shapes=work.shapes,

@@ -4,6 +4,8 @@
      "device_kind": "h200",
      "symbol_values": {"batch": 8},            optional: dynamic dimensions that the times were taken at, else the hints
      "source": "profiler run of 3 May",        optional: for people
+     "delivery": {"input_seconds": 2.1e-4,     optional: of taking a microbatch's inputs from a client,
+                  "output_seconds": 1.8e-4},   and of handing its outputs over
      "times": [{"node": 0, "seconds": 1.2e-5},
                {"nodes": [4, 9, 14], "seconds": 3.1e-4}]}
 
@@ -15,15 +17,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from planner.cost.measured import MeasuredTimes, symbol_values_of
+from planner.cost.measured import Delivery, MeasuredTimes, symbol_values_of
 from planner.errors import InvalidArgument
 
 MAX_NODE = 1 << 40
 # A field of an entry that may be left out.
 BACKWARD = "backward_seconds"
-FIELDS = ("graph_id", "device_kind", "symbol_values", "source", "times")
+DELIVERY_FIELDS = ("input_seconds", "output_seconds")
+FIELDS = ("graph_id", "device_kind", "symbol_values", "source", "delivery", "times")
 
 
 def read_times(text: str | bytes) -> tuple[MeasuredTimes, ...]:
@@ -53,6 +57,7 @@ def _document(times: MeasuredTimes) -> dict[str, Any]:
         "device_kind": times.device_kind,
         "symbol_values": dict(times.symbol_values),
         "source": times.source,
+        **({} if times.delivery is None else {"delivery": asdict(times.delivery)}),
         "times": [
             {"nodes": together, "seconds": seconds, **({} if back is None else {"backward_seconds": back})}
             for (seconds, back), together in nodes.items()
@@ -81,6 +86,7 @@ def _table(where: str, content: object) -> MeasuredTimes:
             source=_text(f"{where}source", table.get("source", "")),
             seconds=tuple(sorted(seconds.items())),
             backward_seconds=tuple(sorted(backward.items())),
+            delivery=_delivery(f"{where}delivery", table["delivery"]) if "delivery" in table else None,
         )
     except InvalidArgument as error:
         named = error.message.startswith(where)
@@ -110,6 +116,14 @@ def _nodes(at: str, name: str, content: object) -> Iterable[int]:
         if isinstance(node, bool) or not isinstance(node, int) or not 0 <= node <= MAX_NODE:
             raise InvalidArgument(f"{at}.{name}: {str(node)[:40]!r} is no index of a node, which is an integer from 0")
     return nodes
+
+
+def _delivery(where: str, content: object) -> Delivery:
+    fields = _object(where, content)
+    if fields.keys() != set(DELIVERY_FIELDS):
+        raise InvalidArgument(f"{where}: has {sorted(fields)[:5]}, needs {' and '.join(DELIVERY_FIELDS)}")
+    seconds = {name: _seconds(f"{where}.{name}", fields[name]) for name in DELIVERY_FIELDS}
+    return Delivery(**seconds)
 
 
 def _seconds(where: str, found: object) -> float:

@@ -7,10 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from access.files import WatchedCredentials
-from planner.cost.measured import MeasuredTimes, symbol_values_of
+from planner.cost.measured import Delivery, MeasuredTimes, symbol_values_of
 from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, DaemonClient
 from planner.errors import Cancelled, Conflict, GraphError, InvalidArgument, NotFound, PlannerError, Unavailable
 from planner.store.deployment_records import Daemon, Deployment, Failure
+from planner.wire.profiles import delivery_from_proto
 from protos.v1 import stage_daemon_pb2
 
 _ERRORS: Mapping[str, type[PlannerError]] = {
@@ -55,6 +56,7 @@ async def profile(
     seconds: dict[int, float] = {}
     backward: dict[int, float] = {}
     unmeasured: dict[int, str] = {}
+    delivery: Delivery | None = None
     try:
         async with aclosing(client.profile(request)) as responses:
             async for response in responses:
@@ -65,7 +67,9 @@ async def profile(
                         seconds.update(dict.fromkeys(one.nodes, one.seconds))
                     if one.HasField("backward_seconds"):
                         backward.update(dict.fromkeys(one.nodes, one.backward_seconds))
-                yield Step(num_done=response.num_done, num_distinct=response.num_distinct)
+                delivery = delivery_from_proto(response)
+                if delivery is None:
+                    yield Step(num_done=response.num_done, num_distinct=response.num_distinct)
     except DaemonCallFailed as error:
         raise _error(error.failure) from None
     finally:
@@ -77,6 +81,7 @@ async def profile(
         source=f"profiled on {daemon.device.id}, torch {daemon.torch_version}"[:256],
         seconds=tuple(sorted(seconds.items())),
         backward_seconds=tuple(sorted(backward.items())),
+        delivery=delivery,
     )
     yield Measured(times=times, unmeasured=tuple(sorted(unmeasured.items())))
 

@@ -65,8 +65,9 @@ def _check_lengths(problem: PartitionProblem) -> None:
     ):
         if getattr(problem, field).size:
             _check_shape(field, getattr(problem, field).shape, (size,))
-    if problem.node_backward_ratio.size:
-        _check_shape("node_backward_ratio", problem.node_backward_ratio.shape, (devices, nodes))
+    for field in ("node_backward_ratio", "delivery_seconds"):
+        if getattr(problem, field).size:
+            _check_shape(field, getattr(problem, field).shape, (devices, nodes))
     labels = problem.labels
     for field, found, size in (
         ("labels.nodes", labels.nodes, nodes),

@@ -10,9 +10,9 @@
   the stage keeps at once, the storages made in it that a node with a gradient makes or reads, and the values that enter
   and that such a node of it reads. A stage that computes its activations again saves all values that enter and that
   are read there; what is made in it is among its activations, once.
-- load: compute, forward and backward, and each distinct tensor that enters from or leaves to another device, once (see
-  communication), and in training its gradient on the way back. A device's load sums its stages'; of a stage with
-  copies it has its share of the microbatches.
+- load: compute, forward and backward, deliveries from and to clients, and each distinct tensor that enters from or
+  leaves to another device, once (see communication), and in training its gradient on the way back. A device's load sums
+  its stages'; of a stage with copies it has its share of the microbatches.
 - latency: of one microbatch. A device runs its stages one at a time, in the order of their numbers; each receives, runs
   and sends, and those that read what it makes may begin when it has run.
 - what a stage runs again costs it seconds, bytes and states as if it were its own.
@@ -55,6 +55,7 @@ class StageEvaluation:
     state_bytes: int
     activation_bytes: int
     buffer_bytes: int
+    delivery_seconds: float = 0.0
     backward_seconds: float = 0.0
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
@@ -63,7 +64,11 @@ class StageEvaluation:
 
     @property
     def load_seconds(self) -> float:
-        return self.compute_seconds + self.backward_seconds + self.communication_seconds
+        return self.forward_seconds + self.backward_seconds + self.communication_seconds
+
+    @property
+    def forward_seconds(self) -> float:
+        return self.compute_seconds + self.delivery_seconds
 
     @property
     def peak_bytes(self) -> int:
@@ -194,7 +199,8 @@ def _stages(
     held = stage_bytes(problem, nodes_of, flow, np.array(recomputing))
     stages = tuple(
         StageEvaluation(
-            compute_seconds=_slowest(problem.compute_seconds, copies[stage], nodes),
+            compute_seconds=_slowest(problem.pass_seconds, copies[stage], nodes),
+            delivery_seconds=_slowest(problem.delivery_seconds, copies[stage], nodes),
             communication_seconds=float(communication[stage]),
             flops=float(problem.flops[nodes].sum()),
             state_bytes=int(held.states[stage]),
@@ -242,7 +248,7 @@ def _stage_seconds(
 ) -> tuple[StageSeconds, ...]:
     return tuple(
         StageSeconds(
-            forward=stage.compute_seconds,
+            forward=stage.forward_seconds,
             backward=stage.backward_seconds,
             received=float(forward.received[index]),
             sent=float(forward.sent[index]),

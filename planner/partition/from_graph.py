@@ -58,8 +58,10 @@ def problem_from_graph(
     device_ids = tuple(device.id for device in inventory.devices)
     groups = joined_groups(no_cut_groups(graph), paths, together)
     latency, per_byte = _links(inventory)
+    deliveries = _deliveries(costs)
     return PartitionProblem(
-        compute_seconds=costs.seconds,
+        compute_seconds=costs.seconds + deliveries,
+        delivery_seconds=deliveries,
         flops=costs.flops,
         value_bytes=_sizes(values.producers, costs),
         value_producer=producers,
@@ -123,6 +125,14 @@ def _values(graph: Graph, states: set[int]) -> _Values:
     ]
     returned = frozenset(value for output in graph.outputs for value in values_in(output.content))
     return _Values(producers=producers, reads=reads, returned=returned)
+
+
+def _deliveries(costs: NodeCosts) -> Floats:
+    """[devices, nodes]. Inputs are taken where the program begins, and outputs handed back where it ends."""
+    seconds = np.zeros_like(costs.seconds)
+    seconds[:, 0] += costs.input_seconds
+    seconds[:, -1] += costs.output_seconds
+    return seconds
 
 
 def _recomputation_arrays(graph: Graph, producers: Mapping[int, int]) -> dict[str, Any]:

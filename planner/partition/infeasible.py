@@ -106,6 +106,7 @@ def _with_copy_of(problem: PartitionProblem, device: int) -> PartitionProblem:
     return replace(
         problem,
         compute_seconds=problem.compute_seconds[rows],
+        delivery_seconds=problem.delivery_seconds[rows],
         node_backward_ratio=problem.node_backward_ratio[rows],
         device_memory_bytes=problem.device_memory_bytes[rows],
         link_latency_seconds=_widened(problem.link_latency_seconds, rows),

@@ -58,12 +58,14 @@ class PartitionProblem:
     True. `is_embedding` [n]: nodes that look rows up in a table.
 
     `compute_seconds` [d, n] are of the forward pass, infinite where a device cannot run a node: any stage that holds
-    the node needs another device. `fixed_device` [n] is the only device that may run a node, or FREE.
+    the node needs another device. `delivery_seconds` [d, n] are the part of them that the device spends on what clients
+    hand in or are given; whoever runs the node again has no delivery again. `fixed_device` [n] is the only device that
+    may run a node, or FREE.
 
     In training, `node_has_gradient` [n] says where a backward pass goes, `value_gradient_bytes` [v] what comes back for
     each value, `node_backward_ratio` [d, n] the time of a node's backward pass over its forward pass's (nan: that of
     the training), `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself.
-    Arrays that are left out say: no gradient, nothing fixed, nothing recomputable.
+    Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries cost nothing.
 
     `node_recomputable` [n]: reads no parameter and gives the same wherever it runs, so that a later stage may run it
     again instead of receiving what it makes. `value_source` [v]: the value that it is a view of, one step back; -1 for
@@ -96,6 +98,7 @@ class PartitionProblem:
     relay: bool
     microbatches_in_flight: int
     labels: Labels
+    delivery_seconds: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     fixed_device: Integers = field(default_factory=_nothing)
     training: Training | None = None
     node_has_gradient: Booleans = field(default_factory=_no_flags)
@@ -145,6 +148,8 @@ class PartitionProblem:
                 object.__setattr__(self, name, np.full(size, content, dtype=found.dtype))
         if not self.node_backward_ratio.size:
             object.__setattr__(self, "node_backward_ratio", np.full(self.compute_seconds.shape, np.nan))
+        if not self.delivery_seconds.size:
+            object.__setattr__(self, "delivery_seconds", np.zeros(self.compute_seconds.shape))
         fixed = np.flatnonzero(self.fixed_device != FREE)
         if fixed.size:
             seconds = self.compute_seconds.copy()
@@ -236,14 +241,19 @@ class PartitionProblem:
         if self.training is None:
             return self.compute_seconds
         passes = 1.0 + self.backward_ratio + self.recomputes_activations
-        return self._times(np.where(self.node_has_gradient, passes, 1.0))
+        return self._times(np.where(self.node_has_gradient, passes, 1.0)) + self.delivery_seconds
+
+    @cached_property
+    def pass_seconds(self) -> Floats:
+        """[d, n] seconds of the forward pass alone, without deliveries."""
+        return self.compute_seconds - self.delivery_seconds
 
     def _times(self, factor: Floats) -> Floats:
         return np.where(np.isinf(self.compute_seconds), np.inf, self._finite_seconds * factor)
 
     @cached_property
     def _finite_seconds(self) -> Floats:
-        return np.where(np.isinf(self.compute_seconds), 0.0, self.compute_seconds)
+        return np.where(np.isinf(self.compute_seconds), 0.0, self.pass_seconds)
 
     @cached_property
     def compute_before(self) -> Floats:

@@ -69,6 +69,7 @@ def build_plan(
             backward_seconds=costs.backward_seconds,
             recomputed_ranges=ranges_of(assignment.recomputed[index]) if assignment.recomputed else (),
             recomputes_activations=costs.recomputes_activations,
+            delivery_seconds=costs.delivery_seconds,
         )
         for index, costs in enumerate(evaluation.stages)
     )

@@ -92,9 +92,11 @@ def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) ->
         "compute": stage.compute_seconds,
         "backward": stage.backward_seconds,
         "communication": stage.communication_seconds,
+        "deliveries": stage.delivery_seconds,
     }
-    shown = [f"{name} {describe_seconds(spent)}" for name, spent in parts.items() if spent or name != "backward"]
-    yield f"  load {describe_seconds(sum(parts.values()))}: {', '.join(shown)}"
+    always = ("compute", "communication")
+    shown = [f"{name} {describe_seconds(spent)}" for name, spent in parts.items() if spent or name in always]
+    yield f"  load {describe_seconds(stage.load_seconds)}: {', '.join(shown)}"
     yield f"  memory {_memory(plan, stage)}"
     consumed = sum(entry.consumed for entry in stage.liveness)
     bypassing = sum(entry.bypassing and not entry.consumed for entry in stage.liveness)
@@ -178,8 +180,7 @@ def _busiest_device(plan: Plan) -> str:
     load: dict[str, float] = {}
     for stage in plan.stages:
         for device_id in stage.device_ids:
-            seconds = stage.compute_seconds + stage.backward_seconds + stage.communication_seconds
-            load[device_id] = load.get(device_id, 0.0) + seconds / len(stage.device_ids)
+            load[device_id] = load.get(device_id, 0.0) + stage.load_seconds / len(stage.device_ids)
     return max(load, key=load.__getitem__)
 
 

@@ -66,6 +66,7 @@ class Stage:
     `recomputed_ranges` are nodes of earlier stages that it runs again rather than receive what they make. With several
     devices, each takes its share of the microbatches: `compute_seconds` is of one microbatch on the slowest of them.
     `recomputes_activations`: each backward pass begins with one more forward pass, and `backward_seconds` has both.
+    `delivery_seconds`: of taking a microbatch's inputs from a client and handing its outputs to one, where it does.
     """
 
     index: int
@@ -84,6 +85,16 @@ class Stage:
     backward_seconds: float = 0.0
     recomputed_ranges: tuple[tuple[int, int], ...] = ()
     recomputes_activations: bool = False
+    delivery_seconds: float = 0.0
+
+    @property
+    def forward_seconds(self) -> float:
+        return self.compute_seconds + self.delivery_seconds
+
+    @property
+    def load_seconds(self) -> float:
+        """Of one microbatch, on the slowest of its devices."""
+        return self.forward_seconds + self.backward_seconds + self.communication_seconds
 
     def node_indexes(self) -> tuple[int, ...]:
         return tuple(index for start, end in self.node_ranges for index in range(start, end))

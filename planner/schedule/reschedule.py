@@ -38,7 +38,7 @@ def _training_step(plan: Plan, microbatches: int) -> TrainingStep:
         copies=tuple(tuple(index[device_id] for device_id in stage.device_ids) for stage in plan.stages),
         stages=tuple(
             StageSeconds(
-                forward=stage.compute_seconds,
+                forward=stage.forward_seconds,
                 backward=stage.backward_seconds,
                 received=messages.received,
                 sent=messages.sent,

@@ -2,9 +2,10 @@
 
 Devices and links are the resources. A message occupies its sender from the end of the pass that made it, streams over
 its link, and occupies its receiver from when that is free, so that an idle receiver is done when the sender is. A
-device does one thing at a time. In inference the stages that share one run each microbatch in their own order, so that
-no rounding decides which is first, and different microbatches in the order in which they become ready. Ties go to the
-earlier stage: the same schedule gives the same timeline.
+device does one thing at a time; deliveries from and to clients come before the forward pass. In inference the stages
+that share one run each microbatch in their own order, so that no rounding decides which is first, and different
+microbatches in the order in which they become ready. Ties go to the earlier stage: the same schedule gives the same
+timeline.
 """
 
 from __future__ import annotations
@@ -127,6 +128,7 @@ class _Engine:
         costs, stage = self._messages[block.stage], self._plan.stages[block.stage]
         forward = block.activity is Activity.FORWARD
         into, out = (costs.received, costs.sent) if forward else _backward_messages(costs, block)
+        into += stage.delivery_seconds if forward else 0.0
         compute = stage.compute_seconds if forward else stage.backward_seconds
         if block.activity in (Activity.BACKWARD_INPUT, Activity.BACKWARD_WEIGHT):
             compute /= 2

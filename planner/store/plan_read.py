@@ -100,6 +100,7 @@ async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:
             backward_seconds=row.backward_seconds,
             recomputed_ranges=_ranges(ranges.get(row.stage, ()), recomputed=True),
             recomputes_activations=row.recomputes_activations,
+            delivery_seconds=row.delivery_seconds,
         )
         for row in await _rows(session, PlanStageRow, plan_id)
     )

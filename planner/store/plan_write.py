@@ -79,6 +79,7 @@ def _stage_rows(plan_id: str, stage: Stage) -> Iterator[Row]:
         compute_seconds=stage.compute_seconds,
         communication_seconds=stage.communication_seconds,
         backward_seconds=stage.backward_seconds,
+        delivery_seconds=stage.delivery_seconds,
         recomputes_activations=stage.recomputes_activations,
         flops=stage.flops,
         state_bytes=stage.memory.state_bytes,

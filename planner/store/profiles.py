@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.cost.borrowed import named_rates, newest_rates
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
-from planner.cost.measured import MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes
 from planner.errors import NotFound
 from planner.plan.options import RatesFrom
 from planner.store.owners import forget_owners
@@ -36,6 +36,7 @@ class ProfileRecord:
     total_seconds: float
     calibration: Calibration | None
     created_at: datetime
+    delivery: Delivery | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,8 @@ async def save_profile(session: AsyncSession, profile: Profile) -> None:
             num_nodes=record.num_nodes,
             num_measured=record.num_measured,
             total_seconds=record.total_seconds,
+            input_seconds=record.delivery.input_seconds if record.delivery else None,
+            output_seconds=record.delivery.output_seconds if record.delivery else None,
             created_at=record.created_at,
             **_calibration_columns(record.calibration),
         )
@@ -165,6 +168,7 @@ def _times(row: ProfileRow, nodes: Sequence[ProfileNodeRow]) -> MeasuredTimes:
         symbol_values=_pairs(row.symbol_values),
         seconds=tuple((one.node, one.seconds) for one in nodes if one.seconds is not None),
         backward_seconds=tuple((one.node, one.backward_seconds) for one in nodes if one.backward_seconds is not None),
+        delivery=_delivery(row),
         source=row.source,
     )
 
@@ -181,7 +185,14 @@ def _record(row: ProfileRow) -> ProfileRecord:
         total_seconds=row.total_seconds,
         calibration=_calibration(row),
         created_at=row.created_at,
+        delivery=_delivery(row),
     )
+
+
+def _delivery(row: ProfileRow) -> Delivery | None:
+    if row.input_seconds is None or row.output_seconds is None:
+        return None
+    return Delivery(input_seconds=row.input_seconds, output_seconds=row.output_seconds)
 
 
 def _pairs(content: list[Any]) -> tuple[tuple[str, int], ...]:

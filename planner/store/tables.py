@@ -200,6 +200,7 @@ class PlanStageRow(Row):
     compute_seconds: Mapped[float]
     communication_seconds: Mapped[float]
     backward_seconds: Mapped[float]
+    delivery_seconds: Mapped[float] = mapped_column(server_default="0")
     recomputes_activations: Mapped[bool]
     flops: Mapped[float]
     state_bytes: Mapped[int]
@@ -326,6 +327,8 @@ class ProfileRow(Row):
     num_nodes: Mapped[int]
     num_measured: Mapped[int]
     total_seconds: Mapped[float]
+    input_seconds: Mapped[float | None]
+    output_seconds: Mapped[float | None]
     num_fitted: Mapped[int]
     float64_flops_per_second: Mapped[float | None]
     float32_flops_per_second: Mapped[float | None]

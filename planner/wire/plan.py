@@ -99,6 +99,7 @@ def _stage_to_proto(stage: Stage) -> plan_pb2.Stage:
         backward_seconds=stage.backward_seconds,
         recomputed_ranges=[plan_pb2.NodeRange(start=start, end=end) for start, end in stage.recomputed_ranges],
         recomputes_activations=stage.recomputes_activations,
+        delivery_seconds=stage.delivery_seconds,
     )
 
 
@@ -127,6 +128,7 @@ def _stage_from_proto(message: plan_pb2.Stage) -> Stage:
         backward_seconds=message.backward_seconds,
         recomputed_ranges=tuple((found.start, found.end) for found in message.recomputed_ranges),
         recomputes_activations=message.recomputes_activations,
+        delivery_seconds=message.delivery_seconds,
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
-from planner.cost.measured import MeasuredTimes, symbol_values_of
+from planner.cost.measured import Delivery, MeasuredTimes, symbol_values_of
 from planner.errors import InvalidArgument
-from protos.v1 import planner_pb2
+from protos.v1 import planner_pb2, stage_daemon_pb2
 
 MAX_SYMBOLS = 10_000
 
@@ -56,6 +56,22 @@ def _backward_seconds(times: Iterable[planner_pb2.NodeTime]) -> tuple[tuple[int,
     return tuple((entry.node, entry.backward_seconds) for entry in times if entry.HasField("backward_seconds"))
 
 
+def delivery_to_proto(delivery: Delivery | None) -> planner_pb2.Delivery | None:
+    if delivery is None:
+        return None
+    return planner_pb2.Delivery(input_seconds=delivery.input_seconds, output_seconds=delivery.output_seconds)
+
+
+def delivery_from_proto(
+    message: planner_pb2.ProfileRecord | planner_pb2.ImportTimesRequest | stage_daemon_pb2.ProfileResponse,
+) -> Delivery | None:
+    """Of a message that may have one. Raises InvalidArgument for seconds that cannot be."""
+    if not message.HasField("delivery"):
+        return None
+    found = message.delivery
+    return Delivery(input_seconds=found.input_seconds, output_seconds=found.output_seconds)
+
+
 def import_to_proto(times: MeasuredTimes, graph_id: str) -> planner_pb2.ImportTimesRequest:
     return planner_pb2.ImportTimesRequest(
         graph_id=graph_id,
@@ -63,6 +79,7 @@ def import_to_proto(times: MeasuredTimes, graph_id: str) -> planner_pb2.ImportTi
         symbol_values=dict(times.symbol_values),
         source=times.source,
         times=node_times_to_proto(times),
+        delivery=delivery_to_proto(times.delivery),
     )
 
 
@@ -79,6 +96,7 @@ def times_from_import(message: planner_pb2.ImportTimesRequest, graph_id: str) ->
         source=message.source,
         seconds=tuple((entry.node, entry.seconds) for entry in message.times),
         backward_seconds=_backward_seconds(message.times),
+        delivery=delivery_from_proto(message),
     )
 
 
@@ -92,4 +110,5 @@ def times_from_profile(message: planner_pb2.Profile) -> MeasuredTimes:
         profile_id=record.id,
         seconds=tuple((entry.node, entry.seconds) for entry in message.times),
         backward_seconds=_backward_seconds(message.times),
+        delivery=delivery_from_proto(record),
     )

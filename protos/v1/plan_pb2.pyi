@@ -793,6 +793,7 @@ class Stage(google.protobuf.message.Message):
     BACKWARD_SECONDS_FIELD_NUMBER: builtins.int
     RECOMPUTED_RANGES_FIELD_NUMBER: builtins.int
     RECOMPUTES_ACTIVATIONS_FIELD_NUMBER: builtins.int
+    DELIVERY_SECONDS_FIELD_NUMBER: builtins.int
     index: builtins.int
     compute_seconds: builtins.float
     """Forward compute on its device."""
@@ -809,6 +810,10 @@ class Stage(google.protobuf.message.Message):
     """Of one microbatch; 0 in inference."""
     recomputes_activations: builtins.bool
     """In training: each backward pass begins with one more forward pass. `backward_seconds` has both."""
+    delivery_seconds: builtins.float
+    """Of taking a microbatch's inputs from a client and handing its outputs to one; 0 where it does neither, or where that
+    was not measured.
+    """
     @property
     def node_ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeRange]:
         """Indexes into Graph.nodes, ascending, as half-open ranges."""
@@ -855,9 +860,10 @@ class Stage(google.protobuf.message.Message):
         backward_seconds: builtins.float = ...,
         recomputed_ranges: collections.abc.Iterable[Global___NodeRange] | None = ...,
         recomputes_activations: builtins.bool = ...,
+        delivery_seconds: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["memory", b"memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["backward_seconds", b"backward_seconds", "communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "device_ids", b"device_ids", "first_module", b"first_module", "flops", b"flops", "index", b"index", "last_module", b"last_module", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "recomputed_ranges", b"recomputed_ranges", "recomputes_activations", b"recomputes_activations", "states", b"states"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backward_seconds", b"backward_seconds", "communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "delivery_seconds", b"delivery_seconds", "device_ids", b"device_ids", "first_module", b"first_module", "flops", b"flops", "index", b"index", "last_module", b"last_module", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "recomputed_ranges", b"recomputed_ranges", "recomputes_activations", b"recomputes_activations", "states", b"states"]) -> None: ...
 
 Global___Stage: typing_extensions.TypeAlias = Stage
 

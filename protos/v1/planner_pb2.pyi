@@ -1169,6 +1169,7 @@ class ProfileRecord(google.protobuf.message.Message):
     TOTAL_SECONDS_FIELD_NUMBER: builtins.int
     CALIBRATION_FIELD_NUMBER: builtins.int
     CREATED_AT_FIELD_NUMBER: builtins.int
+    DELIVERY_FIELD_NUMBER: builtins.int
     id: builtins.str
     graph_id: builtins.str
     device_kind: builtins.str
@@ -1186,6 +1187,10 @@ class ProfileRecord(google.protobuf.message.Message):
 
     @property
     def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def delivery(self) -> Global___Delivery:
+        """Absent where it was not measured."""
+
     def __init__(
         self,
         *,
@@ -1199,11 +1204,34 @@ class ProfileRecord(google.protobuf.message.Message):
         total_seconds: builtins.float = ...,
         calibration: Global___Calibration | None = ...,
         created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        delivery: Global___Delivery | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "device_kind", b"device_kind", "graph_id", b"graph_id", "id", b"id", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "source", b"source", "symbol_values", b"symbol_values", "total_seconds", b"total_seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "delivery", b"delivery"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "id", b"id", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "source", b"source", "symbol_values", b"symbol_values", "total_seconds", b"total_seconds"]) -> None: ...
 
 Global___ProfileRecord: typing_extensions.TypeAlias = ProfileRecord
+
+@typing.final
+class Delivery(google.protobuf.message.Message):
+    """What a worker spends on a client's microbatch beside running it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INPUT_SECONDS_FIELD_NUMBER: builtins.int
+    OUTPUT_SECONDS_FIELD_NUMBER: builtins.int
+    input_seconds: builtins.float
+    """Of taking its inputs."""
+    output_seconds: builtins.float
+    """Of handing its outputs over."""
+    def __init__(
+        self,
+        *,
+        input_seconds: builtins.float = ...,
+        output_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["input_seconds", b"input_seconds", "output_seconds", b"output_seconds"]) -> None: ...
+
+Global___Delivery: typing_extensions.TypeAlias = Delivery
 
 @typing.final
 class Calibration(google.protobuf.message.Message):
@@ -1337,6 +1365,7 @@ class ImportTimesRequest(google.protobuf.message.Message):
     SYMBOL_VALUES_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
     TIMES_FIELD_NUMBER: builtins.int
+    DELIVERY_FIELD_NUMBER: builtins.int
     graph_id: builtins.str
     device_kind: builtins.str
     source: builtins.str
@@ -1346,6 +1375,10 @@ class ImportTimesRequest(google.protobuf.message.Message):
     def times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeTime]:
         """Ascending by node, at least one."""
 
+    @property
+    def delivery(self) -> Global___Delivery:
+        """Absent where it was not measured."""
+
     def __init__(
         self,
         *,
@@ -1354,8 +1387,10 @@ class ImportTimesRequest(google.protobuf.message.Message):
         symbol_values: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         source: builtins.str = ...,
         times: collections.abc.Iterable[Global___NodeTime] | None = ...,
+        delivery: Global___Delivery | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["device_kind", b"device_kind", "graph_id", b"graph_id", "source", b"source", "symbol_values", b"symbol_values", "times", b"times"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["delivery", b"delivery"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "source", b"source", "symbol_values", b"symbol_values", "times", b"times"]) -> None: ...
 
 Global___ImportTimesRequest: typing_extensions.TypeAlias = ImportTimesRequest
 

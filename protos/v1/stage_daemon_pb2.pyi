@@ -701,6 +701,7 @@ class ProfileResponse(google.protobuf.message.Message):
     NUM_DONE_FIELD_NUMBER: builtins.int
     NUM_DISTINCT_FIELD_NUMBER: builtins.int
     MEASURED_FIELD_NUMBER: builtins.int
+    DELIVERY_FIELD_NUMBER: builtins.int
     num_done: builtins.int
     """Distinct nodes: same operator, same shapes, dtypes, strides and constants, same context."""
     num_distinct: builtins.int
@@ -708,14 +709,20 @@ class ProfileResponse(google.protobuf.message.Message):
     def measured(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DistinctNode]:
         """Since the message before."""
 
+    @property
+    def delivery(self) -> protos.v1.planner_pb2.Delivery:
+        """From and to a client of the daemon's host. In the last message, and absent where it could not be measured."""
+
     def __init__(
         self,
         *,
         num_done: builtins.int = ...,
         num_distinct: builtins.int = ...,
         measured: collections.abc.Iterable[Global___DistinctNode] | None = ...,
+        delivery: protos.v1.planner_pb2.Delivery | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["measured", b"measured", "num_distinct", b"num_distinct", "num_done", b"num_done"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["delivery", b"delivery"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "measured", b"measured", "num_distinct", b"num_distinct", "num_done", b"num_done"]) -> None: ...
 
 Global___ProfileResponse: typing_extensions.TypeAlias = ProfileResponse
 

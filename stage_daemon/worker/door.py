@@ -63,7 +63,7 @@ class Door:
         outlet = self._outlets.get(result.session_id)
         if outlet is None:
             return False
-        if not outlet.give(_encode(result)):
+        if not outlet.give(encoded(result)):
             self._on_unread(result.session_id)
             outlet.end()
         return True
@@ -262,14 +262,19 @@ class Outlet:
                     self._waiting_bytes -= len(oldest)
 
 
-def _encode(result: Result) -> list[bytes | memoryview]:
+def encoded(result: Result) -> list[bytes | memoryview]:
     payloads: list[torch.Tensor] = []
     message = wire.result_to_bytes(result, payloads)
+    return framed(result.sequence, message, payloads)
+
+
+def framed(sequence: int, message: bytes, payloads: Sequence[torch.Tensor]) -> list[bytes | memoryview]:
+    """What goes over the connection, in either direction."""
     buffers: list[bytes | memoryview] = [b"", message]
     num_bytes = 0
     for payload in payloads:
         buffers.append(bytes(-num_bytes % ALIGNMENT_BYTES))
         buffers.append(payload.numpy().data)
         num_bytes += -num_bytes % ALIGNMENT_BYTES + payload.numel()
-    buffers[0] = HEAD.pack(result.sequence, len(message), num_bytes)
+    buffers[0] = HEAD.pack(sequence, len(message), num_bytes)
     return buffers

@@ -98,6 +98,12 @@ def test_plan_is_made_of_measured_times(client: PlannerClient, graph: GraphRecor
     (source,) = plan.cost_sources
     assert (source.num_measured, source.num_nodes, source.scaled) == (graph.num_nodes, graph.num_nodes, False)
     assert math.isclose(sum(stage.compute_seconds for stage in plan.stages), profile.total_seconds)
+    assert profile.delivery is not None
+    assert [stage.delivery_seconds for stage in plan.stages] == [
+        profile.delivery.input_seconds,
+        profile.delivery.output_seconds,
+    ]
+    assert all(stage.delivery_seconds > 0 for stage in plan.stages)
 
 
 def test_other_sizes_are_scaled_from_those_measured(

@@ -64,6 +64,7 @@ def _in_device_order(problem: PartitionProblem, order: list[int]) -> PartitionPr
     return replace(
         problem,
         compute_seconds=problem.compute_seconds[order],
+        delivery_seconds=problem.delivery_seconds[order],
         node_backward_ratio=problem.node_backward_ratio[order],
         device_memory_bytes=problem.device_memory_bytes[order],
         link_latency_seconds=problem.link_latency_seconds[np.ix_(order, order)],

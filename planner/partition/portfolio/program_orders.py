@@ -163,6 +163,7 @@ def reordered(problem: PartitionProblem, order: Integers, bundles: Bundles) -> P
     return replace(
         problem,
         compute_seconds=problem.compute_seconds[:, order],
+        delivery_seconds=problem.delivery_seconds[:, order],
         node_backward_ratio=problem.node_backward_ratio[:, order],
         flops=problem.flops[order],
         value_producer=_moved(problem.value_producer, position),

@@ -97,7 +97,7 @@ def sent_for_nothing(problem: PartitionProblem) -> PartitionProblem:
     A search that may run nodes again takes them to be free to move. Linear; seconds shared by two reads count twice.
     """
     cones = Cones(problem)
-    run_seconds = problem.compute_seconds.min(axis=0).tolist()
+    run_seconds = problem.pass_seconds.min(axis=0).tolist()
     apart = ~np.eye(problem.num_devices, dtype=np.bool_)
     per_byte = float(problem.link_seconds_per_byte[apart].mean()) if problem.num_devices > 1 else 0.0
     total = [0.0] * problem.num_nodes

@@ -40,7 +40,8 @@ def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[Partiti
     is_copy[copy_place] = True
     wider = replace(
         problem,
-        compute_seconds=problem.compute_seconds[:, origin],
+        compute_seconds=np.where(is_copy, problem.pass_seconds[:, origin], problem.compute_seconds[:, origin]),
+        delivery_seconds=np.where(is_copy, 0.0, problem.delivery_seconds[:, origin]),
         node_backward_ratio=problem.node_backward_ratio[:, origin],
         flops=problem.flops[origin],
         value_bytes=values.with_twins(problem.value_bytes),

@@ -96,7 +96,7 @@ class _Search:
 
     def _cheapest(self, stage: int, weight: float, at_hand: frozenset[int]) -> tuple[int, ...]:
         devices = list(self.best.assignment.devices_of_stage[stage])
-        run_seconds: Floats = self._problem.compute_seconds[devices].max(axis=0) * weight
+        run_seconds: Floats = self._problem.pass_seconds[devices].max(axis=0) * weight
         return self._cones.best(self._needed[stage], at_hand, self._send_seconds(stage), run_seconds)
 
     def _at_hand(self, stage: int, run: list[tuple[int, ...]]) -> frozenset[int]:

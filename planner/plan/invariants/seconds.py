@@ -1,4 +1,5 @@
-"""Communication, bottleneck and latency follow from compute seconds, edges and links. An edge of no value is free.
+"""Communication, bottleneck and latency follow from compute and delivery seconds, edges and links. An edge of no value
+is free. Deliveries are of the stages that hold the first and the last node.
 
 A stage pays for each tensor that enters and each that leaves its device once, a fan-out over its slowest link, and one
 latency in each direction, the largest (Tarnawski et al., NeurIPS 2020); in training so for gradients on their way back.
@@ -15,7 +16,7 @@ from itertools import product
 from planner.cost.inventory import LinkSpeed
 from planner.partition.objective import Objective
 from planner.plan.invariants.broken import broken
-from planner.plan.plan import Plan, StageEdge
+from planner.plan.plan import Plan, Stage, StageEdge
 
 RELATIVE_TOLERANCE = 1e-9
 
@@ -32,13 +33,24 @@ def check_seconds(plan: Plan) -> None:
         back = sum(_direction_seconds(plan, edges, sizes, back=True) for edges in (leaving, entering))
         expected = received[-1] + sent[-1] + back
         _check_equal(f"stage {stage.index}: communication_seconds", stage.communication_seconds, expected)
+        _check_delivery(plan, stage)
         for device_id in stage.device_ids:
-            seconds = stage.compute_seconds + stage.backward_seconds + expected
+            seconds = stage.forward_seconds + stage.backward_seconds + expected
             load[device_id] += seconds / len(stage.device_ids)
     _check_equal("bottleneck_seconds", plan.bottleneck_seconds, max(load.values()))
     _check_equal("latency_seconds", plan.latency_seconds, _latency(plan, received, sent))
     _check_step(plan, max(load.values()))
     _check_bound(plan)
+
+
+def _check_delivery(plan: Plan, stage: Stage) -> None:
+    holds_an_end = any(start == 0 or end == plan.num_nodes for start, end in stage.node_ranges)
+    if stage.delivery_seconds and not holds_an_end:
+        raise broken(
+            "delivery_seconds",
+            f"stage {stage.index}: delivery_seconds is {stage.delivery_seconds}, and the stage holds neither the first "
+            "nor the last node",
+        )
 
 
 def _check_step(plan: Plan, bottleneck_seconds: float) -> None:
@@ -101,7 +113,7 @@ def _latency(plan: Plan, received: Sequence[float], sent: Sequence[float]) -> fl
         there = [ended[edge.source_stage] if edge.value_ids else known[edge.source_stage] for edge in entering]
         known.append(there[0] if there else 0.0)
         start = max([busy_until[stage.device_ids[0]], *there])
-        ended.append(start + into + stage.compute_seconds)
+        ended.append(start + into + stage.forward_seconds)
         busy_until[stage.device_ids[0]] = ended[-1] + out
     return max(ended)
 

@@ -103,6 +103,7 @@ def _check_finite(plan: Plan) -> None:
         numbers += [
             (f"stage {stage.index}: compute_seconds", stage.compute_seconds),
             (f"stage {stage.index}: communication_seconds", stage.communication_seconds),
+            (f"stage {stage.index}: delivery_seconds", stage.delivery_seconds),
             (f"stage {stage.index}: flops", stage.flops),
             (f"stage {stage.index}: state_bytes", stage.memory.state_bytes),
             (f"stage {stage.index}: activation_bytes", stage.memory.activation_bytes),

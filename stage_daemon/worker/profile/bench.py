@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -16,6 +16,7 @@ from stage_daemon.loader.arguments import ArgumentReader
 from stage_daemon.loader.declared import Declared
 from stage_daemon.loader.operators import find_operator
 from stage_daemon.worker.profile.clock import Effort, seconds_of
+from stage_daemon.worker.profile.delivery import seconds_of_inputs, seconds_of_outputs
 from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, value_ids
 from stage_daemon.worker.profile.gradients import backward_call, values_with_gradient
 from stage_daemon.worker.profile.indices import integer_ranges
@@ -68,17 +69,37 @@ class Bench:
 
     def measure(self, one: DistinctNode) -> float:
         """Seconds of one call. Raises Unmeasured."""
-        return self._guarded(self._measure, one)
+        return self._guarded(lambda: self._measure(one))
 
     def measure_backward(self, one: DistinctNode) -> float | None:
         """Seconds of the backward pass through one call, None where none goes through it. Raises Unmeasured."""
         if self._with_gradient.isdisjoint(self._graph.nodes[one.first].outputs):
             return None
-        return self._guarded(self._measure_backward, one)
+        return self._guarded(lambda: self._measure_backward(one))
 
-    def _guarded(self, measure: Callable[[DistinctNode], float], one: DistinctNode) -> float:
+    def measure_inputs(self) -> float:
+        """Seconds that a worker takes to be handed the graph's inputs by a client. Raises Unmeasured."""
+        return self._guarded(
+            lambda: seconds_of_inputs(self._delivered(self._graph.inputs), self._device, self._effort.repetitions)
+        )
+
+    def measure_outputs(self) -> float:
+        """Seconds that it takes to hand the graph's outputs to a client. Raises Unmeasured."""
+        return self._guarded(
+            lambda: seconds_of_outputs(self._delivered(self._graph.outputs), self._device, self._effort.repetitions)
+        )
+
+    def _delivered(self, entries: Iterable[pb.Input | pb.Output]) -> tuple[Any, ...]:
+        """Tensors and numbers as they are declared; constants are not delivered."""
+        value_ids = [entry.value for entry in entries if entry.WhichOneof("content") == "value"]
+        described = {value_id: self._values.describe(value_id) for value_id in value_ids}
+        check_fits(2 * sum(storage_bytes(one) for one in described.values() if isinstance(one, Declared)), self._device)
+        values = make_values(described, {}, self._device, 0)
+        return tuple(values[value_id] for value_id in value_ids)
+
+    def _guarded(self, measure: Callable[[], float]) -> float:
         try:
-            return measure(one)
+            return measure()
         except DaemonError as error:
             raise Unmeasured(error.message) from error
         except Exception as error:

@@ -31,7 +31,7 @@ class Effort:
 
 def seconds_of(call: Call, device: torch.device, effort: Effort) -> float:
     """Raises what the call raises."""
-    _synchronize(device)
+    synchronize(device)
     one = _warm_up(call, device, effort)
     num_calls = min(MOST_CALLS, max(1, math.ceil(REPETITION_SECONDS / max(one, 1e-9))))
     affordable = max(1, int(MOST_SECONDS / max(one * num_calls, 1e-9)))
@@ -47,7 +47,7 @@ def _warm_up(call: Call, device: torch.device, effort: Effort) -> float:
     for _ in range(max(1, effort.warmup)):
         before = time.perf_counter()
         call()
-        _synchronize(device)
+        synchronize(device)
         one = time.perf_counter() - before
         if time.perf_counter() - began > MOST_SECONDS:
             break
@@ -78,6 +78,6 @@ def _by_events(call: Call, num_calls: int, repetitions: int, device: torch.devic
     return milliseconds * 1e-3 / num_calls
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -39,6 +39,7 @@ class Session:
         )
         for index in range(frame.sequence, len(bench.distinct)):
             self._measure(bench, index)
+        self._measure_deliveries(bench)
         self._write(FrameKind.PROFILED, stage_daemon_pb2.ProfileResponse())
 
     def _bench(self, request: stage_daemon_pb2.ProfileRequest) -> Bench:
@@ -68,6 +69,16 @@ class Session:
         self._write(FrameKind.PROFILE_STEP, response)
         if lost:
             os._exit(LOST_EXIT_CODE)
+
+    def _measure_deliveries(self, bench: Bench) -> None:
+        count = len(bench.distinct)
+        response = stage_daemon_pb2.ProfileResponse(num_done=count, num_distinct=count)
+        try:
+            response.delivery.input_seconds = bench.measure_inputs()
+            response.delivery.output_seconds = bench.measure_outputs()
+        except Unmeasured:
+            return
+        self._write(FrameKind.PROFILE_STEP, response)
 
     def _measure_backward(self, bench: Bench, index: int, one: stage_daemon_pb2.DistinctNode) -> bool:
         """Whether the device was lost to it. What cannot be run backward alone has its forward time."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from planner.cost.measured import MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes
 from planner.cost.times_file import read_times, write_times
 from planner.errors import InvalidArgument
 
@@ -16,6 +16,7 @@ TABLE = MeasuredTimes(
     source="a run",
     seconds=((0, 1.5e-5), (3, 3.1e-4), (4, 1.5e-5)),
     backward_seconds=((3, 4e-4),),
+    delivery=Delivery(input_seconds=2e-4, output_seconds=0.0),
 )
 OTHER = MeasuredTimes(graph_id="", device_kind="cpu", seconds=((1, 0.0),))
 
@@ -57,6 +58,11 @@ def table(*times: Any, **more: Any) -> dict[str, Any]:
         (table({"node": 1, "seconds": 1}, symbol_values={"batch": "8"}), "symbol_values.batch is 8, needs an integer"),
         (table({"node": 1, "seconds": 1}, kind="cpu"), "kind: no such field"),
         (table({"node": 1, "seconds": 1}, source=3), "source is 3, needs a text"),
+        (table({"node": 1, "seconds": 1}, delivery={"input_seconds": 1}), r"delivery: has \['input_seconds'\], needs"),
+        (
+            table({"node": 1, "seconds": 1}, delivery={"input_seconds": 1, "output_seconds": -1}),
+            "delivery.output_seconds is -1, needs a finite number",
+        ),
         (table({"node": 1, "seconds": 1}, symbol_values=[]), "symbol_values: is list, needs an object"),
         (table({"node": 1, "seconds": 1}, symbol_values={"batch": True}), "symbol_values.batch is True"),
         (table({"node": 2**40 + 1, "seconds": 1}), r"times\[0\].node: '1099511627777' is no index"),

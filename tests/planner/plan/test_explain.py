@@ -111,6 +111,8 @@ def test_the_load_is_the_sum_of_what_it_lists() -> None:
     assert "  load 1.5 s: compute 1 s, communication 500 ms" in lines(found)
     found = with_stages(found, backward_seconds=2.0)
     assert "  load 3.5 s: compute 1 s, backward 2 s, communication 500 ms" in lines(found)
+    found = with_stages(found, delivery_seconds=0.25)
+    assert "  load 3.75 s: compute 1 s, backward 2 s, communication 500 ms, deliveries 250 ms" in lines(found)
 
 
 def test_what_training_keeps_is_listed_and_stages_of_a_device_fill_it_together() -> None:

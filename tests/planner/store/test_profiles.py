@@ -9,7 +9,7 @@ import pytest
 
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
-from planner.cost.measured import MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes
 from planner.errors import NotFound
 from planner.store.database import Database
 from planner.store.paging import parse_page
@@ -52,7 +52,8 @@ def profile(
     created_at: datetime = NOW,
     **changes: Any,
 ) -> Profile:
-    fields: dict[str, Any] = {"calibration": None, "num_nodes": 17, "source": "a stopwatch"}
+    fields: dict[str, Any] = {"calibration": None, "num_nodes": 17, "source": "a stopwatch", "delivery": None}
+    fields |= changes
     record = ProfileRecord(
         id=profile_id,
         graph_id=graph_id,
@@ -61,7 +62,7 @@ def profile(
         num_measured=len(seconds),
         total_seconds=sum(second for _, second in seconds),
         created_at=created_at,
-        **fields | changes,
+        **fields,
     )
     times = MeasuredTimes(
         graph_id=graph_id,
@@ -70,6 +71,7 @@ def profile(
         seconds=seconds,
         source=record.source,
         backward_seconds=tuple((node, 2.0 * second) for node, second in seconds[1:]),
+        delivery=record.delivery,
     )
     return Profile(record=record, times=times, unmeasured=unmeasured)
 
@@ -95,7 +97,10 @@ async def listed(database: Database, **filters: str) -> list[str]:
 @pytest.mark.parametrize("calibration", [None, CALIBRATION])
 async def test_a_profile_is_kept_as_it_was_saved(database: Database, calibration: Calibration | None) -> None:
     unmeasured = ((1, "it reads a file – never alone"), (3, ""))
-    made = profile("prof-1", values=(("batch", 2**40),), unmeasured=unmeasured, calibration=calibration)
+    delivery = Delivery(input_seconds=0.1 + 0.2, output_seconds=0.0)
+    made = profile(
+        "prof-1", values=(("batch", 2**40),), unmeasured=unmeasured, calibration=calibration, delivery=delivery
+    )
     await save(database, made)
     assert await get(database, "prof-1") == made
     async with database.session() as session:

@@ -6,7 +6,7 @@ import pytest
 
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
-from planner.cost.measured import MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes
 from planner.errors import InvalidArgument
 from planner.wire.profiles import (
     calibration_from_proto,
@@ -24,6 +24,7 @@ TIMES = MeasuredTimes(
     source="a stopwatch",
     seconds=((0, 0.1), (2**40 + 1, 1 / 3)),
     backward_seconds=((2**40 + 1, 2 / 3),),
+    delivery=Delivery(input_seconds=0.1, output_seconds=0.0),
 )
 
 

@@ -190,3 +190,13 @@ def test_backward_passes_are_measured_where_gradients_go() -> None:
 def test_no_backward_pass_is_measured_unless_asked_for() -> None:
     bench = bench_of(export(Trained(), (ones(4, 8),)).graph)
     assert all(bench.measure_backward(one) is None for one in bench.distinct)
+
+
+def test_deliveries_are_timed_whatever_enters_and_leaves() -> None:
+    def several(a: torch.Tensor, flags: torch.Tensor) -> tuple[torch.Tensor, int, torch.Tensor]:
+        # The first output is larger than any socket's buffer.
+        return a.expand(512, 1024, 8).contiguous(), 3, flags
+
+    bench = bench_calling(several, ones(8), torch.tensor([True, False]))
+    assert bench.measure_inputs() > 0
+    assert bench.measure_outputs() > 0
