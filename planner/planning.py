@@ -26,12 +26,12 @@ from planner.partition.one_device import fastest_alone
 from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.replacement import Replacement, moved_bytes, replacement
-from planner.partition.request import Request
+from planner.partition.request import request_for
 from planner.plan.assignment import assignment_of
 from planner.plan.build import build_plan
 from planner.plan.dimensions import chosen_symbol_values, settings_of
 from planner.plan.explain import Alone, CutAlternative, explain
-from planner.plan.options import AotBasedMode, BalancedMode, CutMode, OptimalMode, PlanOptions, Routing
+from planner.plan.options import OptimalMode, PlanOptions, Routing
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
 
@@ -62,7 +62,7 @@ def make_plan(
     _check(graph, inventory)
     costs = plan_costs(graph, inventory, options, measured, calibrations)
     problem = _problem(graph, costs, inventory, options)
-    request = _request(options, inventory)
+    request = request_for(options.mode, options.objective, options.saturate_host)
     assignment = partition_with_activations(problem, options.objective, lambda problem: partition(problem, request))
     return _verified(graph, graph_id, inventory, options, costs, problem, assignment)
 
@@ -90,7 +90,7 @@ def make_replacement(
     for stage in replaced.stages:
         for start, end in stage.node_ranges:
             device_before[start:end] = index.get(stage.device_ids[0], FREE)
-    request = _request(options, inventory)
+    request = request_for(options.mode, options.objective, options.saturate_host)
     outcomes: list[Replacement] = []
 
     def place(problem: PartitionProblem) -> Assignment:
@@ -195,7 +195,7 @@ def _problem(graph: Graph, costs: NodeCosts, inventory: Inventory, options: Plan
         training=options.training,
         fixed=options.fixed,
         together=options.together,
-        recompute=isinstance(options.mode, OptimalMode) and options.mode.recompute,
+        recompute=request_for(options.mode).recompute,
     )
 
 
@@ -234,36 +234,3 @@ def _microbatches_in_flight(options: PlanOptions) -> int:
     if not 0 <= asked <= MAX_MICROBATCHES_IN_FLIGHT:
         raise OptionsError(f"microbatches_in_flight is {asked}, needs 0 (the default) to {MAX_MICROBATCHES_IN_FLIGHT}")
     return asked or DEFAULT_MICROBATCHES_IN_FLIGHT
-
-
-def _request(options: PlanOptions, inventory: Inventory) -> Request:
-    mode = options.mode
-    request = Request(mode=mode.name, objective=options.objective, saturate_host=options.saturate_host)
-    if isinstance(mode, CutMode):
-        return replace(request, module_paths=mode.module_paths)
-    if isinstance(mode, BalancedMode):
-        return replace(request, num_stages=mode.num_stages)
-    if isinstance(mode, AotBasedMode):
-        devices = _device_indexes(mode.device_of_partition, inventory)
-        return replace(request, partition_of_node=mode.partition_of_node, device_of_partition=devices)
-    if isinstance(mode, OptimalMode):
-        return replace(
-            request,
-            num_stages=mode.num_stages,
-            free=mode.free,
-            replicate=mode.replicate,
-            recompute=mode.recompute,
-            effort=mode.effort,
-        )
-    return request
-
-
-def _device_indexes(device_ids: Sequence[str], inventory: Inventory) -> tuple[int, ...]:
-    index = {device.id: position for position, device in enumerate(inventory.devices)}
-    unknown = next((device_id for device_id in device_ids if device_id not in index), None)
-    if unknown is not None:
-        raise OptionsError(
-            f"device {unknown!r} is not in the inventory, which has {', '.join(map(repr, list(index)[:10]))}",
-            device=unknown,
-        )
-    return tuple(index[device_id] for device_id in device_ids)

@@ -1,85 +1,21 @@
-"""What `plan create` and `plan what-if` take on the command line, and the PlanOptions that it means."""
+"""What `plan create` and `plan what-if` take on the command line beside the mode, and the PlanOptions that it means."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from planner.cli.document_file import expect_mapping, read_document
 from planner.errors import OptionsError
-from planner.graph.bounds import shown_value
 from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
-from planner.plan.options import (
-    AotBasedMode,
-    BalancedMode,
-    CostAwareMode,
-    CutMode,
-    KlBasedMode,
-    Mode,
-    OptimalMode,
-    PlanOptions,
-    RatesFrom,
-    Routing,
-    ShapeBucket,
-    SingleMode,
-    SizeBasedMode,
-    SparseNnMode,
-)
+from planner.plan.options import Mode, PlanOptions, RatesFrom, Routing, ShapeBucket
 
 # Of a dimension's size: more would not fit its 64 bits.
 MAX_DIGITS = 18
 
 
-class ModeName(Enum):
-    OPTIMAL = "optimal"
-    BALANCED = "balanced"
-    CUT = "cut"
-    SINGLE = "single"
-    SIZE_BASED = "size_based"
-    SPARSE_NN = "sparse_nn"
-    COST_AWARE = "cost_aware"
-    KL_BASED = "kl_based"
-    AOT_BASED = "aot_based"
-
-
-_PLAIN: Mapping[ModeName, Callable[[], Mode]] = {
-    ModeName.SINGLE: SingleMode,
-    ModeName.SIZE_BASED: SizeBasedMode,
-    ModeName.SPARSE_NN: SparseNnMode,
-    ModeName.COST_AWARE: CostAwareMode,
-    ModeName.KL_BASED: KlBasedMode,
-}
-
-ModeOption = Annotated[
-    ModeName | None, typer.Option("--mode", help="How to choose the cuts; `cut` where --cut is given, else `optimal`.")
-]
-CutOption = Annotated[
-    list[str] | None, typer.Option("--cut", metavar="PATH", help="Cut after this module; repeat for more cuts.")
-]
-StagesOption = Annotated[
-    int, typer.Option("--stages", min=0, max=100_000, help="optimal, balanced: how many; 0 means as many as help.")
-]
-FreeOption = Annotated[
-    bool, typer.Option("--free", help="optimal: a device may hold several stages, from anywhere in the program.")
-]
-ReplicateOption = Annotated[bool, typer.Option("--replicate", help="optimal: idle devices may run copies of a stage.")]
-RecomputeOption = Annotated[
-    bool, typer.Option("--recompute", help="optimal: stages may compute cheap inputs again rather than receive them.")
-]
-EffortOption = Annotated[float, typer.Option("--effort", help="optimal: scales the steps that a search may take.")]
-AssignmentOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--assignment",
-        metavar="FILE",
-        help='aot_based: JSON with "partition_of_node", a number for each node, and "device_of_partition", device ids.',
-    ),
-]
 ObjectiveOption = Annotated[Objective, typer.Option("--objective", help="What to make least.")]
 ScheduleOption = Annotated[
     PipelineSchedule | None, typer.Option("--schedule", help="Plan for training under this schedule.")
@@ -131,59 +67,6 @@ RatesFromOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeFlags:
-    """The flags that belong to a mode. Each is refused with a mode that does not take it."""
-
-    name: ModeName | None
-    cuts: Sequence[str] = ()
-    stages: int = 0
-    free: bool = False
-    replicate: bool = False
-    recompute: bool = False
-    effort: float = 1.0
-    assignment: Path | None = None
-
-    def mode(self) -> Mode:
-        name = self.name or self._usual()
-        self._refuse(name)
-        if name is ModeName.CUT:
-            return CutMode(module_paths=tuple(self.cuts))
-        if name is ModeName.BALANCED:
-            return BalancedMode(num_stages=self.stages)
-        if name is ModeName.AOT_BASED:
-            return read_assignment(self.assignment)
-        if name is ModeName.OPTIMAL:
-            return OptimalMode(
-                num_stages=self.stages,
-                free=self.free,
-                replicate=self.replicate,
-                recompute=self.recompute,
-                effort=self.effort,
-            )
-        return _PLAIN[name]()
-
-    def _usual(self) -> ModeName:
-        if self.cuts:
-            return ModeName.CUT
-        return ModeName.AOT_BASED if self.assignment else ModeName.OPTIMAL
-
-    def _refuse(self, name: ModeName) -> None:
-        only = {
-            "--cut": (self.cuts, (ModeName.CUT,)),
-            "--stages": (self.stages, (ModeName.OPTIMAL, ModeName.BALANCED)),
-            "--free": (self.free, (ModeName.OPTIMAL,)),
-            "--replicate": (self.replicate, (ModeName.OPTIMAL,)),
-            "--recompute": (self.recompute, (ModeName.OPTIMAL,)),
-            "--effort": (self.effort != 1.0, (ModeName.OPTIMAL,)),
-            "--assignment": (self.assignment, (ModeName.AOT_BASED,)),
-        }
-        for flag, (given, modes) in only.items():
-            if given and name not in modes:
-                takers = " or ".join(mode.value for mode in modes)
-                raise OptionsError(f"{flag} with --mode {name.value}: only --mode {takers} takes it")
-
-
 def training_of(
     schedule: PipelineSchedule | None,
     microbatches: int,
@@ -210,25 +93,6 @@ def training_of(
         backward_ratio=backward_ratio,
         activations=activations,
     )
-
-
-def read_assignment(path: Path | None) -> AotBasedMode:
-    """Raises InvalidArgument that names the file and what is wrong in it."""
-    if path is None:
-        raise OptionsError("--mode aot_based needs --assignment FILE: each node's partition, each partition's device")
-    document = expect_mapping(path, read_document(path), "partition_of_node and device_of_partition")
-    missing = [key for key in ("partition_of_node", "device_of_partition") if key not in document]
-    if missing:
-        raise OptionsError(f"{path} has no {missing[0]}; it needs partition_of_node and device_of_partition")
-    partitions, devices = document["partition_of_node"], document["device_of_partition"]
-    if not _all(partitions, int) or any(partition < 0 for partition in partitions):
-        raise OptionsError(f"{path}: partition_of_node needs a list of whole numbers from 0, one for each node")
-    if not _all(devices, str):
-        raise OptionsError(f"{path}: device_of_partition needs a list of device ids")
-    beyond = next((partition for partition in partitions if partition >= len(devices)), None)
-    if beyond is not None:
-        raise OptionsError(f"{path}: partition {shown_value(beyond)} has no device; there are {len(devices)}")
-    return AotBasedMode(partition_of_node=tuple(partitions), device_of_partition=tuple(devices))
 
 
 def symbol_value(text: str) -> tuple[str, int]:
@@ -314,7 +178,3 @@ def plan_options(
         rates_from=source,
         rates_from_profiles=profiles,
     )
-
-
-def _all(found: object, kind: type) -> bool:
-    return isinstance(found, list) and all(isinstance(item, kind) and not isinstance(item, bool) for item in found)

@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar
 
 from planner.errors import OptionsError
+from planner.partition.modes.table import (
+    AotBasedMode,
+    BalancedMode,
+    CostAwareMode,
+    CutMode,
+    KlBasedMode,
+    Mode,
+    OptimalMode,
+    SingleMode,
+    SizeBasedMode,
+    SparseNnMode,
+)
 from planner.partition.objective import Objective, Training
 
-MAX_EFFORT = 1000.0
+# What callers need to say how they want a plan, from one place.
+__all__ = [
+    "AotBasedMode",
+    "BalancedMode",
+    "CostAwareMode",
+    "CutMode",
+    "KlBasedMode",
+    "Mode",
+    "OptimalMode",
+    "PlanOptions",
+    "RatesFrom",
+    "Routing",
+    "ShapeBucket",
+    "SingleMode",
+    "SizeBasedMode",
+    "SparseNnMode",
+]
 
 
 class Routing(Enum):
@@ -29,107 +56,6 @@ class RatesFrom(Enum):
 
     OWN = "own"
     NEWEST = "newest"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimalMode:
-    """The least objective that can be found, exact where that can be afforded, and a proven bound.
-
-    `num_stages` 0 means as many as help. `free`: a device may hold several stages, from anywhere in the program.
-    `replicate`: idle devices may run copies of a stage. `recompute`: a stage may run cheap nodes that read no
-    parameter again, rather than receive what they make. `effort` scales the steps that a search may take.
-    """
-
-    name: ClassVar[str] = "optimal"
-    num_stages: int = 0
-    free: bool = False
-    replicate: bool = False
-    recompute: bool = False
-    effort: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.effort) or not 0 < self.effort <= MAX_EFFORT:
-            raise OptionsError(f"mode optimal: effort is {self.effort}, needs more than 0 and at most {MAX_EFFORT:g}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutMode:
-    """A stage ends after each named module has run for the last time (Slapo's cut_pipeline_stage)."""
-
-    name: ClassVar[str] = "cut"
-    module_paths: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not self.module_paths:
-            raise OptionsError(
-                "options.cut.module_paths is empty; name at least one module to cut after",
-                field="options.cut.module_paths",
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalancedMode:
-    """Exact over the program order. `num_stages` 0 means as many as help."""
-
-    name: ClassVar[str] = "balanced"
-    num_stages: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingleMode:
-    """Everything on the first of the largest devices."""
-
-    name: ClassVar[str] = "single"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeBasedMode:
-    """First fit by bytes, in program order."""
-
-    name: ClassVar[str] = "size_based"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseNnMode:
-    """Embeddings spread over the devices, all the rest beside each."""
-
-    name: ClassVar[str] = "sparse_nn"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostAwareMode:
-    """Merges partitions pairwise while that shortens a lone batch's latency."""
-
-    name: ClassVar[str] = "cost_aware"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KlBasedMode:
-    """Moves single nodes between the partitions of size_based while that shortens a lone batch's latency."""
-
-    name: ClassVar[str] = "kl_based"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AotBasedMode:
-    """As given: each node's partition, by node index, and each partition's device id."""
-
-    name: ClassVar[str] = "aot_based"
-    partition_of_node: tuple[int, ...]
-    device_of_partition: tuple[str, ...]
-
-
-Mode = (
-    OptimalMode
-    | CutMode
-    | BalancedMode
-    | SingleMode
-    | SizeBasedMode
-    | SparseNnMode
-    | CostAwareMode
-    | KlBasedMode
-    | AotBasedMode
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +82,7 @@ class PlanOptions:
     before those fitted to the graph's own profiles.
     """
 
-    mode: Mode = OptimalMode()
+    mode: Mode = field(default=OptimalMode())
     objective: Objective = Objective.THROUGHPUT
     routing: Routing = Routing.DIRECT
     microbatches_in_flight: int = 0

@@ -6,38 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from planner.partition.modes.table import MODES
 from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
-from planner.plan.options import (
-    AotBasedMode,
-    BalancedMode,
-    CostAwareMode,
-    CutMode,
-    KlBasedMode,
-    Mode,
-    OptimalMode,
-    PlanOptions,
-    RatesFrom,
-    Routing,
-    ShapeBucket,
-    SingleMode,
-    SizeBasedMode,
-    SparseNnMode,
-)
-
-MODES: Mapping[str, type[Mode]] = {
-    mode.name: mode
-    for mode in (
-        OptimalMode,
-        CutMode,
-        BalancedMode,
-        SingleMode,
-        SizeBasedMode,
-        SparseNnMode,
-        CostAwareMode,
-        KlBasedMode,
-        AotBasedMode,
-    )
-}
+from planner.plan.options import PlanOptions, RatesFrom, Routing, ShapeBucket
 
 
 def options_document(options: PlanOptions) -> dict[str, Any]:

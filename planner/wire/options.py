@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from planner.errors import OptionsError
+from planner.partition.modes.table import MAX_ENTRIES, MODES, Mode, Option, options_of
 from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
-from planner.plan.options import (
-    AotBasedMode,
-    BalancedMode,
-    CostAwareMode,
-    CutMode,
-    KlBasedMode,
-    Mode,
-    OptimalMode,
-    PlanOptions,
-    RatesFrom,
-    Routing,
-    ShapeBucket,
-    SingleMode,
-    SizeBasedMode,
-    SparseNnMode,
-)
+from planner.plan.options import OptimalMode, PlanOptions, RatesFrom, Routing, ShapeBucket
 from protos.v1 import plan_pb2
 
-MAX_ENTRIES = 100_000
-MAX_STAGES = 100_000
 MAX_BUCKETS = 64
 # One of each kind of device that a plan may use.
 MAX_PROFILES = 256
@@ -126,62 +110,34 @@ def options_from_proto(message: plan_pb2.PlanOptions) -> PlanOptions:
 
 
 def _mode_to_proto(mode: Mode, message: plan_pb2.PlanOptions) -> None:
-    if isinstance(mode, OptimalMode):
-        message.optimal.CopyFrom(
-            plan_pb2.OptimalMode(
-                num_stages=mode.num_stages,
-                free=mode.free,
-                replicate=mode.replicate,
-                recompute=mode.recompute,
-                effort=mode.effort,
-            )
-        )
-    elif isinstance(mode, CutMode):
-        message.cut.module_paths.extend(mode.module_paths)
-    elif isinstance(mode, BalancedMode):
-        message.balanced.CopyFrom(plan_pb2.BalancedMode(num_stages=mode.num_stages))
-    elif isinstance(mode, AotBasedMode):
-        message.aot_based.CopyFrom(
-            plan_pb2.AotBasedMode(
-                partition_of_node=mode.partition_of_node, device_of_partition=mode.device_of_partition
-            )
-        )
-    else:
-        getattr(message, mode.name).SetInParent()
-
-
-_PLAIN_MODES: Mapping[str, Callable[[], Mode]] = {
-    mode.name: mode for mode in (SingleMode, SizeBasedMode, SparseNnMode, CostAwareMode, KlBasedMode)
-}
+    part = getattr(message, mode.name)
+    part.SetInParent()
+    for option in options_of(type(mode)):
+        value = getattr(mode, option.name)
+        if option.is_list:
+            getattr(part, option.name).extend(value)
+        else:
+            setattr(part, option.name, value)
 
 
 def _mode(message: plan_pb2.PlanOptions) -> Mode:
-    found = message.WhichOneof("mode")
-    if found is None:
+    """What is 0 or empty has the option's default."""
+    name = message.WhichOneof("mode")
+    if name is None:
         return OptimalMode()
-    if found in _PLAIN_MODES:
-        return _PLAIN_MODES[found]()
-    if found == "cut":
-        _check_length("cut.module_paths", len(message.cut.module_paths), MAX_ENTRIES)
-        return CutMode(module_paths=tuple(message.cut.module_paths))
-    if found == "aot_based":
-        _check_length("aot_based.device_of_partition", len(message.aot_based.device_of_partition), MAX_ENTRIES)
-        return AotBasedMode(
-            partition_of_node=tuple(message.aot_based.partition_of_node),
-            device_of_partition=tuple(message.aot_based.device_of_partition),
-        )
-    if found == "balanced":
-        _check("balanced.num_stages", message.balanced.num_stages, MAX_STAGES)
-        return BalancedMode(num_stages=message.balanced.num_stages)
-    asked = message.optimal
-    _check("optimal.num_stages", asked.num_stages, MAX_STAGES)
-    return OptimalMode(
-        num_stages=asked.num_stages,
-        free=asked.free,
-        replicate=asked.replicate,
-        recompute=asked.recompute,
-        effort=asked.effort or 1.0,
-    )
+    mode, part = MODES[name], getattr(message, name)
+    return mode(**{option.name: _option(name, option, getattr(part, option.name)) for option in options_of(mode)})
+
+
+def _option(mode: str, option: Option, content: Any) -> Any:
+    field, most = f"{mode}.{option.name}", option.asked.most
+    if option.is_list:
+        if most is not None:
+            _check_length(field, len(content), most)
+        return tuple(content)
+    if most is not None:
+        _check(field, content, most)
+    return content if option.is_required else content or option.default
 
 
 def _training_to_proto(training: Training) -> plan_pb2.Training:

@@ -1,85 +1,15 @@
-"""Flags as planning options: each mode's own, training's own, shapes and constraints, and what does not go together."""
+"""Flags as planning options: training's own, shapes and constraints, and what does not go together."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.cli import plan_options as given
-from planner.cli.plan_options import ModeFlags, ModeName
-from planner.errors import InvalidArgument, OptionsError
+from planner.errors import OptionsError
 from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
-from planner.plan.options import (
-    AotBasedMode,
-    BalancedMode,
-    CostAwareMode,
-    CutMode,
-    KlBasedMode,
-    Mode,
-    OptimalMode,
-    PlanOptions,
-    Routing,
-    ShapeBucket,
-    SingleMode,
-    SizeBasedMode,
-    SparseNnMode,
-)
-
-FLAGS: dict[str, Any] = {
-    "cuts": ("a",),
-    "stages": 3,
-    "free": True,
-    "replicate": True,
-    "recompute": True,
-    "effort": 2.0,
-    "assignment": Path("a.json"),
-}
-TAKES = {
-    ModeName.OPTIMAL: {"stages", "free", "replicate", "recompute", "effort"},
-    ModeName.BALANCED: {"stages"},
-    ModeName.CUT: {"cuts"},
-    ModeName.AOT_BASED: {"assignment"},
-}
-
-
-@pytest.mark.parametrize(
-    ("flags", "mode"),
-    [
-        ({}, OptimalMode()),
-        ({"stages": 3}, OptimalMode(num_stages=3)),
-        ({"free": True}, OptimalMode(free=True)),
-        ({"replicate": True}, OptimalMode(replicate=True)),
-        ({"recompute": True}, OptimalMode(recompute=True)),
-        ({"effort": 0.5}, OptimalMode(effort=0.5)),
-        ({"cuts": ("a", "b")}, CutMode(module_paths=("a", "b"))),
-        ({"name": ModeName.BALANCED}, BalancedMode()),
-        ({"name": ModeName.BALANCED, "stages": 4}, BalancedMode(num_stages=4)),
-        ({"name": ModeName.SINGLE}, SingleMode()),
-        ({"name": ModeName.SIZE_BASED}, SizeBasedMode()),
-        ({"name": ModeName.SPARSE_NN}, SparseNnMode()),
-        ({"name": ModeName.COST_AWARE}, CostAwareMode()),
-        ({"name": ModeName.KL_BASED}, KlBasedMode()),
-    ],
-)
-def test_each_mode_from_its_flags(flags: dict[str, Any], mode: Mode) -> None:
-    assert ModeFlags(**{"name": None, **flags}).mode() == mode
-
-
-@pytest.mark.parametrize("flag", FLAGS)
-@pytest.mark.parametrize("name", ModeName)
-def test_a_flag_of_another_mode_is_refused(name: ModeName, flag: str) -> None:
-    flags = ModeFlags(name=name, **{flag: FLAGS[flag]})
-    if flag in TAKES.get(name, set()):
-        flags._refuse(name)
-        return
-    option = {"cuts": "--cut"}.get(flag, f"--{flag}")
-    takers = " or ".join(mode.value for mode in ModeName if flag in TAKES.get(mode, set()))
-    with pytest.raises(OptionsError) as raised:
-        flags.mode()
-    assert raised.value.message == f"{option} with --mode {name.value}: only --mode {takers} takes it"
+from planner.plan.options import PlanOptions, Routing, ShapeBucket, SingleMode
 
 
 def test_training_is_what_is_given() -> None:
@@ -175,37 +105,3 @@ def test_all_options_arrive() -> None:
         together=(("a", "b"),),
         saturate_host=True,
     )
-
-
-def test_an_assignment_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "assignment.json"
-    path.write_text(json.dumps({"partition_of_node": [1, 0], "device_of_partition": ["b", "a"]}))
-    wanted = AotBasedMode(partition_of_node=(1, 0), device_of_partition=("b", "a"))
-    assert given.read_assignment(path) == ModeFlags(name=None, assignment=path).mode() == wanted
-
-
-@pytest.mark.parametrize(
-    ("document", "says"),
-    [
-        ([], "holds a list, needs a mapping with partition_of_node and device_of_partition"),
-        ({"device_of_partition": []}, "has no partition_of_node"),
-        ({"partition_of_node": []}, "has no device_of_partition"),
-        ({"partition_of_node": [0, -1], "device_of_partition": ["a"]}, "needs a list of whole numbers from 0"),
-        ({"partition_of_node": [True], "device_of_partition": ["a", "b"]}, "needs a list of whole numbers from 0"),
-        ({"partition_of_node": {"0": 0}, "device_of_partition": ["a"]}, "needs a list of whole numbers from 0"),
-        ({"partition_of_node": [0], "device_of_partition": [1]}, "device_of_partition needs a list of device ids"),
-        ({"partition_of_node": [0, 1], "device_of_partition": ["a"]}, "partition 1 has no device; there are 1"),
-    ],
-)
-def test_an_assignment_that_cannot_be_is_refused(tmp_path: Path, document: object, says: str) -> None:
-    path = tmp_path / "assignment.json"
-    path.write_text(json.dumps(document))
-    with pytest.raises(InvalidArgument) as raised:
-        given.read_assignment(path)
-    assert says in raised.value.message
-    assert str(path) in raised.value.message
-
-
-def test_an_assignment_has_to_be_named() -> None:
-    with pytest.raises(OptionsError, match="--mode aot_based needs --assignment FILE"):
-        ModeFlags(name=ModeName.AOT_BASED).mode()

@@ -23,10 +23,11 @@ from planner.graph.ir import Graph
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import evaluate
 from planner.partition.modes.saturate_host import saturate_host
+from planner.partition.modes.table import MODES
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
 from planner.partition.problem import FREE, PartitionProblem
-from planner.partition.registry import ALGORITHMS, partition
-from planner.partition.request import Request
+from planner.partition.registry import partition
+from planner.partition.request import Request, request_for
 from planner.plan.options import (
     AotBasedMode,
     BalancedMode,
@@ -50,6 +51,7 @@ from tests.random_examples import random_examples, random_seeds
 
 REFUSALS = (Infeasible, OptionsError)
 MODULES = ("m0", "m1", "m2")
+CUT = CutMode(module_paths=("m0",))
 # Of the combinations of options, how many there are for each that a seed takes; prime to the number of each option.
 EVERY = 47
 
@@ -63,24 +65,23 @@ def questions(draw: st.DrawFn) -> tuple[PartitionProblem, Request]:
     embeddings = np.array(draw(st.lists(st.booleans(), min_size=problem.num_nodes, max_size=problem.num_nodes)))
     problem = replace(problem, labels=replace(problem.labels, module_paths=paths), is_embedding=embeddings)
     objectives = [one for one in Objective if training is not None or one is not Objective.STEP_TIME]
-    request = Request(
-        mode="", objective=draw(st.sampled_from(objectives)), module_paths=("m0",), saturate_host=draw(st.booleans())
-    )
+    request = Request(mode="", objective=draw(st.sampled_from(objectives)), saturate_host=draw(st.booleans()))
     return problem, request
 
 
 def answers(problem: PartitionProblem, request: Request) -> Iterator[tuple[str, Assignment]]:
     """Each mode's answer, or nothing where it refuses; "aot_based" is given what "optimal" found."""
-    stages: tuple[int, ...] = (0,) * problem.num_nodes
-    devices: tuple[int, ...] = (0,)
-    for mode in sorted(ALGORITHMS, key=lambda name: name == "aot_based"):
-        asked = replace(request, mode=mode, partition_of_node=stages, device_of_partition=devices)
+    names = problem.labels.devices
+    given = AotBasedMode(partition_of_node=(0,) * problem.num_nodes, device_of_partition=names[:1])
+    for mode in sorted(MODES, key=lambda name: name == "aot_based"):
+        options = {"cut": CUT, "aot_based": given}.get(mode)
         try:
-            found = partition(problem, asked)
+            found = partition(problem, replace(request, mode=mode, options=options))
         except REFUSALS:
             continue
         if mode == "optimal":
-            stages, devices = found.stage_of_node, found.device_of_stage
+            devices = tuple(names[device] for device in found.device_of_stage)
+            given = AotBasedMode(partition_of_node=found.stage_of_node, device_of_partition=devices)
         yield mode, found
 
 
@@ -155,10 +156,9 @@ def test_a_layout_too_long_for_copies_may_be_the_best_one() -> None:
         latency=0.25,
         module_paths=["m0", "m0", "m1", "m2"],
     )
-    asked = Request(mode="", objective=Objective.LATENCY, module_paths=("m0",), saturate_host=True)
-    for mode in ("cut", "optimal"):
-        found = partition(problem, replace(asked, mode=mode))
-        assert value_of(problem, found, Objective.LATENCY) == pytest.approx(1.25), mode
+    for mode in (CUT, OptimalMode()):
+        found = partition(problem, request_for(mode, Objective.LATENCY, saturate_host=True))
+        assert value_of(problem, found, Objective.LATENCY) == pytest.approx(1.25), mode.name
 
 
 @pytest.mark.slow
@@ -210,7 +210,7 @@ def modes_for(graph: Graph) -> tuple[Mode, ...]:
 
 @pytest.mark.slow
 @pytest.mark.fuzz
-@pytest.mark.parametrize("mode", sorted(ALGORITHMS))
+@pytest.mark.parametrize("mode", sorted(MODES))
 def test_the_verifier_takes_every_plan_of_every_mode(mode: str) -> None:
     """`make_plan` verifies what it made, and raises PlanInvariantError where that fails."""
     planned = 0

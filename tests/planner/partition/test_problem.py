@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from planner.errors import GraphError, InventoryError, OptionsError
-from planner.partition.registry import ALGORITHMS, partition
+from planner.partition.modes.table import MODES, AotBasedMode, CutMode
+from planner.partition.registry import partition
 from planner.partition.request import Request
 from tests.planner.partition.problems import chain, problem
 
@@ -61,15 +62,15 @@ def test_unknown_mode_lists_the_known_ones() -> None:
         partition(chain([[1.0]]), Request(mode="best"))
 
 
-@pytest.mark.parametrize("mode", sorted(ALGORITHMS))
+@pytest.mark.parametrize("mode", sorted(MODES))
 def test_every_mode_gives_stages_in_order(mode: str) -> None:
     given = chain([[1.0] * 6] * 3, module_paths=["a", "a", "b", "b", "c", "c"])
-    request = Request(
-        mode=mode,
-        module_paths=("a", "b"),
-        partition_of_node=(1, 1, 0, 0, 0, 0),
-        device_of_partition=(0, 2),
-    )
+    first, _, last = given.labels.devices
+    options = {
+        "cut": CutMode(module_paths=("a", "b")),
+        "aot_based": AotBasedMode(partition_of_node=(1, 1, 0, 0, 0, 0), device_of_partition=(first, last)),
+    }
+    request = Request(mode=mode, options=options.get(mode))
     found = partition(given, request)
     assert sorted(found.stage_of_node) == list(found.stage_of_node)
     assert set(found.stage_of_node) == set(range(found.num_stages))

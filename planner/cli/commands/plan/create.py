@@ -10,26 +10,21 @@ from planner.cli import plan_options as given
 from planner.cli.commands.plan.group import app
 from planner.cli.graph_names import find_graph
 from planner.cli.inventory_file import inventory_path, read_inventory
+from planner.cli.mode_options import takes_mode
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
 from planner.cli.tables import plan_table
 from planner.partition.objective import Activations, Objective
-from planner.plan.options import Routing
+from planner.plan.options import Mode, Routing
 
 
 @app.command("create")
+@takes_mode
 def create_plan(
     graph: Annotated[str, typer.Option("--graph", help="Graph id, a prefix of it, or its name.")],
-    mode: given.ModeOption = None,
+    mode: Mode,
     objective: given.ObjectiveOption = Objective.THROUGHPUT,
-    cut: given.CutOption = None,
-    stages: given.StagesOption = 0,
-    free: given.FreeOption = False,
-    replicate: given.ReplicateOption = False,
-    recompute: given.RecomputeOption = False,
-    effort: given.EffortOption = 1.0,
-    assignment: given.AssignmentOption = None,
     schedule: given.ScheduleOption = None,
     microbatches: given.MicrobatchesOption = 8,
     optimizer_bytes: given.OptimizerBytesOption = 8.0,
@@ -53,18 +48,8 @@ def create_plan(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Compute a plan and store it. Without --inventory, over the registered devices."""
-    flags = given.ModeFlags(
-        name=mode,
-        cuts=cut or (),
-        stages=stages,
-        free=free,
-        replicate=replicate,
-        recompute=recompute,
-        effort=effort,
-        assignment=assignment,
-    )
     options = given.plan_options(
-        flags.mode(),
+        mode,
         objective=objective,
         training=given.training_of(schedule, microbatches, optimizer_bytes, backward_ratio, activations),
         routing=routing,

@@ -8,9 +8,9 @@ import typer
 
 from planner.cli.commands.plan.group import PlanArgument, app
 from planner.cli.graph_names import find_graph
+from planner.cli.mode_options import ModeName
 from planner.cli.options import OutputOption, OwnerOption, ServerOption, SinceOption, connect
 from planner.cli.output import OutputFormat, emit, emit_deleted
-from planner.cli.plan_options import ModeName
 from planner.cli.tables import plan_table, plans_table
 
 

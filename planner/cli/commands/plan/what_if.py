@@ -12,6 +12,7 @@ from rich.console import Group
 from planner.cli import plan_options as given
 from planner.cli.commands.plan.group import PlanArgument, app
 from planner.cli.inventory_file import inventory_path, read_inventory
+from planner.cli.mode_options import ModeOption, mode_from_flags
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
@@ -35,7 +36,7 @@ def what_if(
         list[str] | None, typer.Option("--without", metavar="DEVICE", help="Leave a device of the plan's out; repeat.")
     ] = None,
     symbol: given.SymbolOption = None,
-    mode: given.ModeOption = None,
+    mode: ModeOption = None,
     objective: Annotated[Objective | None, typer.Option("--objective", help="Another thing to make least.")] = None,
     routing: Annotated[Routing | None, typer.Option("--routing", help="Another way for tensors to travel.")] = None,
     rates_from: given.RatesFromOption = None,
@@ -59,7 +60,7 @@ def what_if(
         changed = dict(options.symbol_values) | dict(given.symbol_values(symbol or []))
         options = replace(
             options,
-            mode=given.ModeFlags(name=mode).mode() if mode else options.mode,
+            mode=mode_from_flags(mode.value, {}) if mode else options.mode,
             objective=objective or options.objective,
             routing=routing or options.routing,
             symbol_values=tuple(sorted(changed.items())),
