@@ -13,3 +13,7 @@ class AccessError(Exception):
 
 class PairMismatch(AccessError):
     """A key of another certificate: also what is seen while one file of two has been replaced."""
+
+
+class CannotListen(AccessError):
+    """The address is in use, or not of this machine."""

@@ -9,27 +9,33 @@ import importlib.metadata
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
+import structlog
 from pydantic import ValidationError
 
-from access.errors import AccessError
+from access.errors import AccessError, CannotListen
 from access.files import WatchedCredentials, tls_files
 from access.listening import check_listening
+from access.metrics import ServiceMetrics
 from protos.v1 import inventory_pb2, planner_pb2
 from stage_daemon.control.device import LocalDevice, find_device
 from stage_daemon.control.logs import configure_logs
+from stage_daemon.control.metrics import daemon_state
 from stage_daemon.control.registration import Registration
-from stage_daemon.control.server import DaemonServer, parse_endpoint
+from stage_daemon.control.server import SERVICE, DaemonServer, parse_endpoint
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.control.worker_process import preload_forkserver
-from stage_daemon.errors import DaemonError, InvalidRequest
+from stage_daemon.errors import DaemonError, InvalidRequest, Unavailable
 from stage_daemon.settings import Settings
 
 STOP_GRACE_SECONDS = 2.0
 # A planner that is just coming back is waited for this long, so that it can stop deployments in order.
 RECONNECT_SECONDS = 5.0
+
+log = structlog.get_logger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,14 +77,29 @@ def find_credentials(settings: Settings) -> WatchedCredentials | None:
     """Raises InvalidRequest where a port that others can reach would be served without TLS."""
     try:
         files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_ca)
-        check_listening(
-            parse_endpoint(settings.listen).host,
-            has_tls=files is not None,
-            plaintext_allowed=settings.insecure_plaintext_beyond_loopback,
-        )
+        for address in filter(None, (settings.listen, settings.metrics_listen)):
+            check_listening(
+                parse_endpoint(address).host,
+                has_tls=files is not None,
+                plaintext_allowed=settings.insecure_plaintext_beyond_loopback,
+            )
         return WatchedCredentials(files) if files else None
     except AccessError as error:
         raise InvalidRequest(error.message) from None
+
+
+def serve_metrics(address: str, credentials: WatchedCredentials | None, metrics: ServiceMetrics) -> Callable[[], None]:
+    """What stops it. Raises DaemonError where the address cannot be had; without one nothing listens."""
+    if not address:
+        return lambda: None
+    try:
+        listening_at, stop = metrics.serve(address, credentials)
+    except CannotListen as error:
+        raise Unavailable(error.message) from None
+    except AccessError as error:
+        raise InvalidRequest(error.message) from None
+    log.info("serving metrics", address=listening_at)
+    return stop
 
 
 async def serve(settings: Settings) -> None:
@@ -100,9 +121,14 @@ async def serve(settings: Settings) -> None:
         worker_silence_seconds=settings.worker_silence_seconds,
         tls=credentials.files if credentials else None,
     )
-    server = DaemonServer(settings.listen, settings.advertise, supervisor, credentials, settings.planner_identity)
+    metrics = ServiceMetrics(SERVICE)
+    server = DaemonServer(
+        settings.listen, settings.advertise, supervisor, credentials, settings.planner_identity, metrics
+    )
     introduction = _introduction(device, str(server.endpoint), supervisor.incarnation_id)
     registration = Registration(settings.planner, introduction, supervisor, credentials)
+    metrics.observe_state(partial(daemon_state, device, supervisor, registration))
+    stop_metrics = serve_metrics(settings.metrics_listen, credentials, metrics)
     await server.start()
     try:
         await _run_until_signal(registration, supervisor, settings.drain_seconds, str(server.endpoint))
@@ -110,6 +136,7 @@ async def serve(settings: Settings) -> None:
         await supervisor.close()
         await server.stop(STOP_GRACE_SECONDS)
         await registration.close()
+        stop_metrics()
 
 
 async def _run_until_signal(

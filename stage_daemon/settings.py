@@ -46,6 +46,7 @@ class Settings(BaseSettings):
     )
     kind: str = Field("", description="kind that speeds are kept by (h200, cpu); empty: found out")
     memory: Bytes | None = Field(None, description="bytes that plans may fill (2GiB); none: what the device has")
+    metrics_listen: str = Field("", description="host:port for Prometheus; empty: none")
     drain_seconds: float = Field(30.0, ge=0, description="how long deployments may finish after SIGTERM")
     worker_silence_seconds: float = Field(
         15.0, gt=0, description="a worker that answers nothing for this long hangs, and its deployment has failed"

@@ -1,107 +1,83 @@
-"""Numbers for Prometheus: calls by method and outcome, and how long they took."""
+"""What a planner tells Prometheus besides its calls: how plans, deployments and devices stand, how plans are made."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import ssl
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from socketserver import ThreadingMixIn
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from datetime import UTC, datetime
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app
+from prometheus_client import CollectorRegistry, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
 
-from access.files import Credentials, TlsFiles, WatchedCredentials
-from planner.errors import InvalidArgument, Unavailable
+from access.metrics import observed
+from planner.store.daemons import list_live_daemons
+from planner.store.database import Database
+from planner.store.deployments import count_deployments, promised_bytes
+from planner.store.operations import count_operations
+
+# Plans take from hundredths of a second to an hour.
+_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
 
 
-class CallMetrics:
-    """`outcome` is OK, CANCELLED or the reason of the error that a call was answered with."""
+class PlanMetrics:
+    """Of the plans that this planner computes."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._calls = Counter("planner_calls", "gRPC calls answered", ("method", "outcome"), registry=self.registry)
-        self._seconds = Histogram("planner_call_seconds", "Until the answer", ("method",), registry=self.registry)
+    def __init__(self, registry: CollectorRegistry, num_workers: int) -> None:
+        self._wait = Histogram(
+            "planner_plan_wait_seconds",
+            "From the moment a plan is asked for until it is computed",
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._busy = Histogram(
+            "planner_plan_busy_seconds",
+            "That a worker had a plan for",
+            ("outcome",),
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._num_workers = num_workers
+        self._num_busy = 0
 
     @contextmanager
-    def observe(self, method: str) -> Iterator[Callable[[str], None]]:
-        """Yields what takes the outcome of a call that fails."""
-        outcome = ["OK"]
-        start = time.monotonic()
+    def observe(self, asked_at: datetime) -> Iterator[Callable[[str], None]]:
+        """While a plan is computed; yields what takes the reason of one that fails."""
+        self._wait.observe((datetime.now(UTC) - asked_at).total_seconds())
+        self._num_busy += 1
         try:
-            yield lambda reason: outcome.__setitem__(0, reason)
-        except (GeneratorExit, asyncio.CancelledError):
-            outcome[0] = "CANCELLED"
-            raise
+            with observed(lambda outcome, seconds: self._busy.labels(outcome).observe(seconds)) as fails:
+                yield fails
         finally:
-            name = method.rpartition("/")[2]
-            self._calls.labels(name, outcome[0]).inc()
-            self._seconds.labels(name).observe(time.monotonic() - start)
+            self._num_busy -= 1
 
-    def serve(self, address: str, credentials: WatchedCredentials | None = None) -> tuple[str, Callable[[], None]]:
-        """Answers scrapes at "host:port"; returns the address with the port that it got, and what stops it.
-
-        With credentials over mutual TLS, with the files' newest certificate for each connection.
-        """
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise InvalidArgument(f"metrics address {address!r}: needs host:port")
-        try:
-            server = _MetricsServer((host, int(port)), credentials)
-        except OSError as error:
-            raise Unavailable(f"cannot serve metrics on {address}: {error}") from None
-        server.set_app(make_wsgi_app(self.registry))
-        thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
-        thread.start()
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        return f"{host}:{server.server_port}", stop
+    def workers(self) -> Iterable[Metric]:
+        workers = GaugeMetricFamily("planner_plan_workers", "Plans computed at the same time at most")
+        workers.add_metric((), self._num_workers)
+        busy = GaugeMetricFamily("planner_plan_workers_busy", "Plans that are being computed")
+        busy.add_metric((), self._num_busy)
+        return workers, busy
 
 
-class _Handler(WSGIRequestHandler):
-    # Of each wait, the handshake's too: the thread of one that says nothing ends.
-    timeout = 10.0
-
-    def log_message(self, format: str, *values: object) -> None:
-        """Scrapes are no news."""
-
-
-class _MetricsServer(ThreadingMixIn, WSGIServer):
-    """The handshake is left to the connection's own thread, so that a silent caller holds up no other."""
-
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], credentials: WatchedCredentials | None) -> None:
-        self._credentials = credentials
-        host, port = address
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        super().__init__((host.strip("[]"), port), _Handler)
-
-    def get_request(self) -> tuple[Any, Any]:
-        connection, address = super().get_request()
-        if self._credentials is not None:
-            context = _context(self._credentials.current(), self._credentials.files)
-            connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        return connection, address
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A caller who fails at TLS, or leaves, is nobody's trouble but his own."""
-
-
-@lru_cache(maxsize=1)
-def _context(found: Credentials, files: TlsFiles) -> ssl.SSLContext:
-    """`found` tells when the files have changed."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=found.authorities_pem.decode())
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(files.certificate, files.key)
-    return context
+async def planner_state(database: Database) -> Iterable[Metric]:
+    """From the database: all planners of one tell the same."""
+    async with database.reading() as session:
+        daemons = await list_live_daemons(session, datetime.now(UTC))
+        promised = await promised_bytes(session, [daemon.device.id for daemon in daemons])
+        deployments, operations = await count_deployments(session), await count_operations(session)
+    labels = ("device_id", "kind", "host")
+    memory = GaugeMetricFamily("planner_device_memory_bytes", "That plans may fill, of live devices", labels=labels)
+    taken = GaugeMetricFamily("planner_device_promised_bytes", "Of it, what active deployments plan", labels=labels)
+    devices = GaugeMetricFamily("planner_devices", "Devices whose daemons hold a lease", labels=("kind",))
+    kinds = [daemon.device.kind for daemon in daemons]
+    for kind in dict.fromkeys(kinds):
+        devices.add_metric((kind,), kinds.count(kind))
+    for device in (daemon.device for daemon in daemons):
+        memory.add_metric((device.id, device.kind, device.host), device.memory_bytes)
+        taken.add_metric((device.id, device.kind, device.host), sum(promised.get(device.id, {}).values()))
+    by_state = GaugeMetricFamily("planner_deployments", "Deployments that are remembered", labels=("state",))
+    for deployment_state, number in deployments.items():
+        by_state.add_metric((deployment_state.value,), number)
+    plans = GaugeMetricFamily("planner_plan_operations", "Plans asked for; pending ones wait", labels=("state",))
+    for operation_state, number in operations.items():
+        plans.add_metric((operation_state.value,), number)
+    return devices, memory, taken, by_state, plans

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
+from prometheus_client import CollectorRegistry
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.computing import ComputationFailed, Computing
 from planner.api.graph_calls import graph_source
 from planner.api.identity import new_id
+from planner.api.metrics import PlanMetrics
 from planner.api.tasks import GraphSource, compute_plan, compute_replacement
 from planner.cost.calibration import Calibration
 from planner.cost.inventory import Inventory
@@ -69,11 +71,14 @@ class PlannersDied(PlannerError):
 class PlanRunner:
     """`start`, or `run` in a task, claims and computes; the other calls work without it, for another planner may."""
 
-    def __init__(self, database: Database, computing: Computing, settings: Settings) -> None:
+    def __init__(
+        self, database: Database, computing: Computing, settings: Settings, metrics: PlanMetrics | None = None
+    ) -> None:
         self.planner_id = new_id("planner")
         self._database = database
         self._computing = computing
         self._settings = settings
+        self._metrics = metrics or PlanMetrics(CollectorRegistry(), computing.num_workers)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._background: set[str] = set()
         self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
@@ -203,12 +208,15 @@ class PlanRunner:
             await asyncio.wait(tasks)
 
     async def _run(self, claim: Claim) -> None:
-        try:
-            await self._compute(claim)
-        except PlannerError as error:
-            await self._fail(claim, _failure(error, claim.operation.id))
-        except Exception as error:
-            await self._fail(claim, _incident(claim.operation.id, exc_info=error))
+        with self._metrics.observe(claim.operation.created_at) as fails:
+            try:
+                await self._compute(claim)
+            except PlannerError as error:
+                fails(error.reason)
+                await self._fail(claim, _failure(error, claim.operation.id))
+            except Exception as error:
+                fails(PlannerError.reason)
+                await self._fail(claim, _incident(claim.operation.id, exc_info=error))
 
     async def _compute(self, claim: Claim) -> None:
         operation = claim.operation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import io
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,18 +14,20 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import Metric
 
 from access.channels import server_credentials, server_options
-from access.errors import AccessError
+from access.errors import AccessError, CannotListen
 from access.files import WatchedCredentials, tls_files
 from access.listening import check_listening
+from access.metrics import ServiceMetrics
 from planner.api.access_service import AccessService
 from planner.api.audit_trail import AuditTrail
 from planner.api.blob_collection import BlobCollection
 from planner.api.computing import Computing
 from planner.api.gate import GateInterceptor
 from planner.api.housekeeping import Housekeeping
-from planner.api.metrics import CallMetrics
+from planner.api.metrics import PlanMetrics, planner_state
 from planner.api.plan_runner import PlanRunner
 from planner.api.principals import Principals
 from planner.api.registry_service import DaemonRegistryService
@@ -63,17 +66,16 @@ class PlannerServer:
         """Migrates, recovers and listens. Raises planner.errors where the database, folder or port cannot be had."""
         async with AsyncExitStack() as resources:
             credentials = _credentials(settings)
-            metrics = CallMetrics()
+            metrics = ServiceMetrics("planner")
             database = Database(settings.database)
             interceptors: list[grpc.aio.ServerInterceptor] = [StatusInterceptor(metrics)]
             trail = AuditTrail(database) if credentials is not None else None
             interceptors.append(WholeIdsInterceptor(database) if trail is None else _gate(settings, database, trail))
             server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
+            plans = PlanMetrics(metrics.registry, settings.plan_workers)
             if settings.metrics_listen:
-                metrics_address, stop = metrics.serve(settings.metrics_listen, credentials)
-                resources.callback(stop)
-                log.info("serving metrics", address=metrics_address)
-            await _add_services(server, settings, credentials, database, trail, resources)
+                resources.callback(_serve_metrics(settings.metrics_listen, credentials, metrics, plans, database))
+            await _add_services(server, settings, credentials, database, trail, plans, resources)
             address = _listen(server, settings.listen, credentials)
             await server.start()
             return cls(server, address, resources.pop_all())
@@ -104,6 +106,29 @@ def _credentials(settings: Settings) -> WatchedCredentials | None:
         raise InvalidArgument(error.message) from None
 
 
+def _serve_metrics(
+    address: str,
+    credentials: WatchedCredentials | None,
+    metrics: ServiceMetrics,
+    plans: PlanMetrics,
+    database: Database,
+) -> Callable[[], None]:
+    """What stops it."""
+
+    async def state() -> Iterable[Metric]:
+        return *plans.workers(), *await planner_state(database)
+
+    metrics.observe_state(state)
+    try:
+        listening_at, stop = metrics.serve(address, credentials)
+    except CannotListen as error:
+        raise Unavailable(error.message) from None
+    except AccessError as error:
+        raise InvalidArgument(error.message) from None
+    log.info("serving metrics", address=listening_at)
+    return stop
+
+
 def _gate(settings: Settings, database: Database, trail: AuditTrail) -> GateInterceptor:
     principals = Principals(
         database, asks_for_tokens=settings.access == "tokens", daemon_identity=settings.daemon_identity
@@ -117,6 +142,7 @@ async def _add_services(
     credentials: WatchedCredentials | None,
     database: Database,
     trail: AuditTrail | None,
+    plans: PlanMetrics,
     resources: AsyncExitStack,
 ) -> None:
     # Two servers on one folder would write each other's uploads.
@@ -132,7 +158,7 @@ async def _add_services(
         resources.push_async_callback(trail.close)
     await database.migrate()
     secret = await planner_secret(database, datetime.now(UTC))
-    runner = PlanRunner(database, Computing(settings.plan_workers, settings.plan_memory_bytes), settings)
+    runner = PlanRunner(database, Computing(settings.plan_workers, settings.plan_memory_bytes), settings, plans)
     resources.push_async_callback(runner.close)
     await runner.start()
     blobs.use_for(hashlib.sha256(b"blobs of " + secret).hexdigest()[:DATABASE_ID_DIGITS])

@@ -20,8 +20,8 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from access.handlers import wrapped
+from access.metrics import ServiceMetrics
 from planner import errors
-from planner.api.metrics import CallMetrics
 from planner.api.rules import RULES, Rule
 
 DOMAIN = "partition_planner"
@@ -64,7 +64,7 @@ def status_of(error: errors.PlannerError) -> status_pb2.Status:
 class StatusInterceptor(grpc.aio.ServerInterceptor):
     """Covers unary and streaming calls alike, and counts each with its outcome."""
 
-    def __init__(self, metrics: CallMetrics) -> None:
+    def __init__(self, metrics: ServiceMetrics) -> None:
         self._metrics = metrics
 
     async def intercept_service(

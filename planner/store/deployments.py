@@ -198,6 +198,15 @@ async def list_events(session: AsyncSession, deployment_id: str, after_sequence:
     return tuple(_event_record(row) for row in rows)
 
 
+async def count_deployments(session: AsyncSession) -> dict[DeploymentState, int]:
+    """In every state."""
+    rows = await session.execute(
+        select(DeploymentRow.state, func.count().label("number")).group_by(DeploymentRow.state)
+    )
+    counts = {row.state: row.number for row in rows}
+    return {state: counts.get(state.value, 0) for state in DeploymentState}
+
+
 async def promised_bytes(session: AsyncSession, device_ids: Iterable[str]) -> dict[str, dict[str, int]]:
     """Per device, the peak bytes that each active deployment's plan promised there."""
     query = (

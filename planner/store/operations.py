@@ -96,6 +96,15 @@ async def count_open(session: AsyncSession) -> int:
     return (await session.execute(query)).scalar_one()
 
 
+async def count_operations(session: AsyncSession) -> dict[OperationState, int]:
+    """In every state."""
+    rows = await session.execute(
+        select(PlanOperationRow.state, func.count().label("number")).group_by(PlanOperationRow.state)
+    )
+    counts = {row.state: row.number for row in rows}
+    return {state: counts.get(state.value, 0) for state in OperationState}
+
+
 async def hurry(session: AsyncSession, operation_id: str) -> None:
     """Somebody waits for it from now on."""
     await session.execute(

@@ -97,6 +97,11 @@ class Registration:
                     await self._pause(_back_off_seconds(failures, self._most_back_off_seconds))
                     failures += 1
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the planner answered last time."""
+        return self._connected.is_set()
+
     async def is_connected(self, within_seconds: float) -> bool:
         """Whether the planner answered last time, or does in time."""
         with contextlib.suppress(TimeoutError):

@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from access.channels import server_credentials, server_options
 from access.files import WatchedCredentials
+from access.metrics import ServiceMetrics
 from access.peers import PLANNER_ROLE
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.callers import CallerInterceptor
@@ -21,6 +22,8 @@ from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import InvalidRequest, Unavailable
 
 MAX_MESSAGE_BYTES = 1 << 30
+# With which the names of its metrics begin.
+SERVICE = "stage_daemon"
 SERVICE_NAME = stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].full_name
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
 
@@ -64,6 +67,7 @@ class DaemonServer:
         supervisor: Supervisor,
         credentials: WatchedCredentials | None = None,
         planner_identity: str = PLANNER_ROLE,
+        metrics: ServiceMetrics | None = None,
     ) -> None:
         options = [
             *(server_options() if credentials else ()),
@@ -72,7 +76,7 @@ class DaemonServer:
             ("grpc.so_reuseport", 0),
         ]
         # Outermost first: what the callers' one raises, the status one answers.
-        interceptors: list[grpc.aio.ServerInterceptor] = [StatusInterceptor()]
+        interceptors: list[grpc.aio.ServerInterceptor] = [StatusInterceptor(metrics or ServiceMetrics(SERVICE))]
         if credentials is not None:
             interceptors.append(CallerInterceptor(planner_identity))
         self._server = grpc.aio.server(interceptors=interceptors, options=options)

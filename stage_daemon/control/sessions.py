@@ -20,6 +20,14 @@ class Session:
         self._error: DaemonError | None = None
         self._wake = asyncio.Event()
 
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
     def put(self, result: bytes) -> bool:
         """False where too much waits already."""
         full = len(self._waiting) >= MAX_WAITING_RESULTS or self._waiting_bytes + len(result) > MAX_WAITING_BYTES
@@ -66,6 +74,19 @@ class Sessions:
             )
         session = self._open[session_id] = Session(session_id)
         return session
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    @property
+    def num_waiting_results(self) -> int:
+        """That their clients have not read."""
+        return sum(session.num_waiting for session in self._open.values())
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(session.waiting_bytes for session in self._open.values())
 
     def close(self, session: Session) -> None:
         """Its client has left; what still comes for it is dropped."""

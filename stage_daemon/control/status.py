@@ -16,6 +16,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from access.handlers import wrapped
+from access.metrics import ServiceMetrics
 from stage_daemon import errors
 
 DOMAIN = "partition_planner"
@@ -58,7 +59,10 @@ def status_of(error: errors.DaemonError) -> status_pb2.Status:
 
 
 class StatusInterceptor(grpc.aio.ServerInterceptor):
-    """Covers the daemon's own calls; those of health and reflection answer for themselves."""
+    """Covers the daemon's own calls, and counts each; those of health and reflection answer for themselves."""
+
+    def __init__(self, metrics: ServiceMetrics) -> None:
+        self._metrics = metrics
 
     async def intercept_service(
         self,
@@ -71,35 +75,37 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
             return handler
         return wrapped(
             handler,
-            lambda call: _one_answer(call, method),
-            lambda call: _many_answers(call, method),
+            lambda call: _one_answer(call, method, self._metrics),
+            lambda call: _many_answers(call, method, self._metrics),
         )
 
 
-def _one_answer(call: Callable[..., Any], method: str) -> Callable[..., Any]:
+def _one_answer(call: Callable[..., Any], method: str, metrics: ServiceMetrics) -> Callable[..., Any]:
     async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         start = time.monotonic()
-        try:
-            result = await call(request, context)
-        except Exception as error:
-            await _abort(error, method, context)
-        else:
-            _log_success(method, request, start)
-            return result
+        with metrics.observe(method) as fails:
+            try:
+                result = await call(request, context)
+            except Exception as error:
+                await _abort(error, method, context, fails)
+            else:
+                _log_success(method, request, start)
+                return result
 
     return answer
 
 
-def _many_answers(call: Callable[..., Any], method: str) -> Callable[..., Any]:
+def _many_answers(call: Callable[..., Any], method: str, metrics: ServiceMetrics) -> Callable[..., Any]:
     async def answers(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         start = time.monotonic()
-        try:
-            async for item in call(request, context):
-                yield item
-        except Exception as error:
-            await _abort(error, method, context)
-        else:
-            _log_success(method, request, start)
+        with metrics.observe(method) as fails:
+            try:
+                async for item in call(request, context):
+                    yield item
+            except Exception as error:
+                await _abort(error, method, context, fails)
+            else:
+                _log_success(method, request, start)
 
     return answers
 
@@ -117,12 +123,15 @@ def _log_success(method: str, request: Any, start: float) -> None:
         )
 
 
-async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _abort(
+    error: Exception, method: str, context: grpc.aio.ServicerContext[Any, Any], fails: Callable[[str], None]
+) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
     if not isinstance(error, errors.DaemonError):
         log.error("incident", method=method, exc_info=error)
         error = errors.DaemonError(f"internal error in {method}: {type(error).__name__}: {error}")
+    fails(error.reason)
     log.info("refused", method=method, reason=error.reason, message=error.message)
     status = rpc_status.to_status(status_of(error))
     await context.abort(status.code, status.details, status.trailing_metadata)

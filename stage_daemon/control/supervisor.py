@@ -129,6 +129,15 @@ class Supervisor:
         """Where every deployment stands; a failed one is reported until the planner says to let go of it."""
         return [self._standing(hosted.life) for hosted in self._hosted.values()]
 
+    @property
+    def hosted(self) -> tuple[HostedDeployment, ...]:
+        """Those that have ended too, until they are let go of."""
+        return tuple(self._hosted.values())
+
+    @property
+    def is_profiling(self) -> bool:
+        return self._profiling is not None
+
     async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:
         found = await asyncio.gather(*(hosted.metrics() for hosted in self._hosted.values()))
         return [stage for stages in found for stage in stages]

@@ -20,6 +20,7 @@ from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS
 
 MEBIBYTE = 2**20
+METRICS = ("--metrics-listen", "127.0.0.1:0")
 Stub = Callable[[str, TlsFiles | None], Any]
 
 
@@ -39,7 +40,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
     with LocalCluster(
         data_dir=tmp_path_factory.mktemp("cluster"),
         memory_bytes=(64 * MEBIBYTE, 96 * MEBIBYTE),
-        planner_arguments=("--lease-seconds", str(WAIT_SECONDS)),
+        planner_arguments=("--lease-seconds", str(WAIT_SECONDS), *METRICS),
+        daemon_arguments=METRICS,
         environment={
             "OMP_NUM_THREADS": "1",
             **environment("PLANNER", certificates.issue("planner")),

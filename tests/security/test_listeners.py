@@ -18,6 +18,7 @@ from planner.client import PlannerClient
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState
 from tests.random_examples import random_seeds
+from tests.security.scraping import metrics_address
 from tests.stage_daemon.control.daemons import two_layers
 from tests.waiting import WAIT_SECONDS
 
@@ -82,8 +83,10 @@ def kinds_of(cluster: LocalCluster) -> dict[str, list[tuple[str, str]]]:
 def test_every_listener_is_declared(cluster: LocalCluster, deployment: Deployment) -> None:
     """While a deployment runs, with an edge between two daemons."""
     found = kinds_of(cluster)
-    assert found.pop("planner") == [("tcp", cluster.planner_address)]
-    services = {daemon.address for daemon in cluster.daemons.values()}
+    assert cluster.planner is not None
+    scraped = [metrics_address(service) for service in (cluster.planner, *cluster.daemons.values())]
+    assert found.pop("planner") == sorted([("tcp", cluster.planner_address), ("tcp", scraped[0])])
+    services = {daemon.address for daemon in cluster.daemons.values()} | set(scraped[1:])
     of_daemons = found.pop("daemon")
     assert services <= {address for _, address in of_daemons}
     # What is left is the rendezvous of the deployment, at the first stage's daemon, on the interface it listens on.
@@ -123,7 +126,7 @@ def test_hostile_first_messages_on_every_port_change_nothing(
     rng, module, batch = random.Random(seed), two_layers(), torch.randn(2, 8)
     before = kinds_of(cluster)
     targets = addresses(cluster)
-    assert len(targets) == 6
+    assert len(targets) == 9
     for _ in range(40):
         for family, address in targets:
             with socket.socket(family) as connection:

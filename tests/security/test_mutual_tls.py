@@ -145,9 +145,12 @@ def test_an_expired_certificate_keeps_a_planner_from_starting(
 
 
 def test_a_daemon_serves_others_than_this_host_only_over_tls(tmp_path: Path) -> None:
-    beyond = Settings(device="cpu", listen="0.0.0.0:0")
-    with pytest.raises(InvalidRequest, match="--insecure-plaintext-beyond-loopback"):
-        find_credentials(beyond)
+    for beyond in (
+        Settings(device="cpu", listen="0.0.0.0:0"),
+        Settings(device="cpu", metrics_listen="0.0.0.0:0"),
+    ):
+        with pytest.raises(InvalidRequest, match="--insecure-plaintext-beyond-loopback"):
+            find_credentials(beyond)
     asked = ["--device", "cpu", "--listen", "0.0.0.0:0", "--insecure-plaintext-beyond-loopback"]
     assert find_credentials(read_settings(asked)) is None
     files = Certificates.of(tmp_path / "tls").issue("daemon")

@@ -12,9 +12,9 @@ import pytest_asyncio
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from access.metrics import ServiceMetrics
 from planner import errors
 from planner.api.computing import ComputationFailed, TimedOut, WorkerDied
-from planner.api.metrics import CallMetrics
 from planner.api.status import StatusInterceptor, status_of
 
 CODES = {
@@ -118,7 +118,7 @@ async def fail(request: bytes, context: Any) -> None:
 
 
 class World:
-    def __init__(self, channel: grpc.aio.Channel, metrics: CallMetrics) -> None:
+    def __init__(self, channel: grpc.aio.Channel, metrics: ServiceMetrics) -> None:
         self._channel = channel
         self._metrics = metrics
 
@@ -145,7 +145,7 @@ class World:
 
 @pytest_asyncio.fixture
 async def world() -> AsyncIterator[World]:
-    greeter, metrics = Greeter(), CallMetrics()
+    greeter, metrics = Greeter(), ServiceMetrics("planner")
     handlers = {
         "one": grpc.unary_unary_rpc_method_handler(greeter.one),
         "many": grpc.unary_stream_rpc_method_handler(greeter.many),

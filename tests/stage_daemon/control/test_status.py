@@ -10,8 +10,10 @@ import pytest
 from google.rpc import code_pb2, error_details_pb2
 from structlog.testing import capture_logs
 
+from access.metrics import ServiceMetrics
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon import errors
+from stage_daemon.control.server import SERVICE
 from stage_daemon.control.status import (
     MAX_MESSAGE_CHARACTERS,
     MAX_METADATA_CHARACTERS,
@@ -100,7 +102,7 @@ class Faulty(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
 
 @pytest.mark.services
 async def test_commands_that_succeed_are_logged_and_those_that_fail_are_not() -> None:
-    server = grpc.aio.server(interceptors=[StatusInterceptor()])
+    server = grpc.aio.server(interceptors=[StatusInterceptor(ServiceMetrics(SERVICE))])
     stage_daemon_pb2_grpc.add_StageDaemonServiceServicer_to_server(Faulty(), server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
@@ -118,7 +120,7 @@ async def test_commands_that_succeed_are_logged_and_those_that_fail_are_not() ->
 
 @pytest.mark.services
 async def test_what_nobody_foresaw_is_an_internal_error_that_names_the_call() -> None:
-    server = grpc.aio.server(interceptors=[StatusInterceptor()])
+    server = grpc.aio.server(interceptors=[StatusInterceptor(ServiceMetrics(SERVICE))])
     stage_daemon_pb2_grpc.add_StageDaemonServiceServicer_to_server(Faulty(), server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()

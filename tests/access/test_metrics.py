@@ -12,10 +12,11 @@ from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
 
+from access.errors import AccessError, CannotListen
 from access.files import WatchedCredentials
-from planner.api.metrics import CallMetrics
-from planner.errors import InvalidArgument, Unavailable
+from access.metrics import ServiceMetrics
 from tests.access.certificates import Certificates
 from tests.waiting import WAIT_SECONDS
 
@@ -25,7 +26,7 @@ def calls(registry: CollectorRegistry, method: str, outcome: str) -> float | Non
 
 
 def test_a_stream_that_its_reader_leaves_is_cancelled() -> None:
-    metrics = CallMetrics()
+    metrics = ServiceMetrics("planner")
 
     def answers() -> Iterator[int]:
         with metrics.observe("/package.Service/Watch"):
@@ -40,7 +41,7 @@ def test_a_stream_that_its_reader_leaves_is_cancelled() -> None:
 
 
 def test_an_error_that_passes_through_counts_as_what_it_was_told_to_be() -> None:
-    metrics = CallMetrics()
+    metrics = ServiceMetrics("planner")
 
     def fail() -> None:
         with metrics.observe("Bare") as fails:
@@ -55,15 +56,15 @@ def test_an_error_that_passes_through_counts_as_what_it_was_told_to_be() -> None
 
 def test_seconds_are_those_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 103.5])
-    monkeypatch.setattr("planner.api.metrics.time.monotonic", lambda: next(clock))
-    metrics = CallMetrics()
+    monkeypatch.setattr("access.metrics.time.monotonic", lambda: next(clock))
+    metrics = ServiceMetrics("planner")
     with metrics.observe("/package.Service/Get"):
         pass
     assert metrics.registry.get_sample_value("planner_call_seconds_sum", {"method": "Get"}) == 3.5
 
 
 def test_two_servers_in_one_process_count_apart() -> None:
-    first, second = CallMetrics(), CallMetrics()
+    first, second = ServiceMetrics("planner"), ServiceMetrics("planner")
     with first.observe("Get"):
         pass
     assert calls(second.registry, "Get", "OK") is None
@@ -71,7 +72,7 @@ def test_two_servers_in_one_process_count_apart() -> None:
 
 @pytest.mark.services
 def test_scrape_counts_outcomes() -> None:
-    metrics = CallMetrics()
+    metrics = ServiceMetrics("planner")
     with metrics.observe("/package.Service/Get"):
         pass
     with metrics.observe("/package.Service/Get") as fails:
@@ -80,8 +81,7 @@ def test_scrape_counts_outcomes() -> None:
         raise asyncio.CancelledError
     address, stop = metrics.serve("127.0.0.1:0")
     try:
-        with urlopen(f"http://{address}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
+        text = scraped(address)
     finally:
         stop()
     assert 'planner_calls_total{method="Get",outcome="OK"} 1.0' in text
@@ -92,17 +92,17 @@ def test_scrape_counts_outcomes() -> None:
 
 @pytest.mark.services
 def test_address_that_cannot_be_had() -> None:
-    with pytest.raises(InvalidArgument, match="host:port"):
-        CallMetrics().serve("nonsense")
-    with pytest.raises(InvalidArgument, match="host:port"):
-        CallMetrics().serve("127.0.0.1:http")
-    with pytest.raises(InvalidArgument, match="host:port"):
-        CallMetrics().serve(":80")
-    address, stop = CallMetrics().serve("127.0.0.1:0")
-    with pytest.raises(Unavailable, match=address):
-        CallMetrics().serve(address)
+    with pytest.raises(AccessError, match="host:port"):
+        ServiceMetrics("planner").serve("nonsense")
+    with pytest.raises(AccessError, match="host:port"):
+        ServiceMetrics("planner").serve("127.0.0.1:http")
+    with pytest.raises(AccessError, match="host:port"):
+        ServiceMetrics("planner").serve(":80")
+    address, stop = ServiceMetrics("planner").serve("127.0.0.1:0")
+    with pytest.raises(CannotListen, match=address):
+        ServiceMetrics("planner").serve(address)
     stop()
-    address, stop = CallMetrics().serve("[::1]:0")
+    address, stop = ServiceMetrics("planner").serve("[::1]:0")
     assert urlopen(f"http://{address}/metrics", timeout=WAIT_SECONDS).status == 200
     stop()
 
@@ -110,7 +110,7 @@ def test_address_that_cannot_be_had() -> None:
 def test_over_tls_scrapes_need_a_certificate_and_follow_renewed_ones(tmp_path: Path) -> None:
     certificates = Certificates.of(tmp_path)
     files, own = certificates.issue("planner"), certificates.issue("client")
-    metrics = CallMetrics()
+    metrics = ServiceMetrics("planner")
     address, stop = metrics.serve("127.0.0.1:0", WatchedCredentials(files))
     host, _, port = address.rpartition(":")
 
@@ -140,3 +140,60 @@ def test_over_tls_scrapes_need_a_certificate_and_follow_renewed_ones(tmp_path: P
             urlopen(f"https://{address}/metrics", timeout=WAIT_SECONDS, context=context)
     finally:
         stop()
+
+
+def gauge(name: str, value: float) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, "A number")
+    family.add_metric((), value)
+    return family
+
+
+@pytest.mark.services
+async def test_a_scrape_reads_how_the_service_stands_on_its_event_loop() -> None:
+    metrics, loop = ServiceMetrics("planner"), asyncio.get_running_loop()
+    standing = [1.0]
+
+    async def read() -> list[GaugeMetricFamily]:
+        assert asyncio.get_running_loop() is loop
+        return [gauge("planner_things", standing[0])]
+
+    metrics.observe_state(read)
+    address, stop = metrics.serve("127.0.0.1:0")
+    try:
+        for number in (1.0, 2.0):
+            standing[0] = number
+            text = await asyncio.to_thread(scraped, address)
+            assert f"planner_things {number}\n" in text
+            assert "planner_state_known 1.0\n" in text
+    finally:
+        stop()
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
+async def test_a_service_that_cannot_say_how_it_stands_is_scraped_without(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("access.metrics.READ_SECONDS", 0.05)
+    metrics = ServiceMetrics("planner")
+    with metrics.observe("/package.Service/Get"):
+        pass
+
+    async def read() -> list[GaugeMetricFamily]:
+        if fault == "hangs":
+            await asyncio.Event().wait()
+        raise OSError("the database is away")
+
+    metrics.observe_state(read)
+    address, stop = metrics.serve("127.0.0.1:0")
+    try:
+        text = await asyncio.to_thread(scraped, address)
+    finally:
+        stop()
+    assert "planner_state_known 0.0\n" in text
+    assert 'planner_calls_total{method="Get",outcome="OK"} 1.0' in text
+
+
+def scraped(address: str) -> str:
+    with urlopen(f"http://{address}/metrics", timeout=WAIT_SECONDS) as answer:
+        return str(answer.read().decode())
