@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -125,12 +125,15 @@ class DeploymentCalls(GraphCalls):
         request = planner_pb2.DeleteDeploymentRequest(deployment_id=deployment_id)
         return str(self._connection.call(self._connection.stub.DeleteDeployment, request).id)
 
-    def pipeline(self, deployment_id: str, *, deadline_seconds: float = 300.0) -> Pipeline:
+    def pipeline(self, deployment_id: str, *, outputs: Sequence[str] = (), deadline_seconds: float = 300.0) -> Pipeline:
         """A way through a deployment that is ready, or is again after it has recovered; a wait longer than the deadline
         is an error.
 
-        Through one that recovers, what was not answered is sent again to the next generation.
+        Through one that recovers, what was not answered is sent again to the next generation. With `outputs`, such as
+        "logits", "logits[:, -1]" or "logits[:, -1].argmax(-1)", nothing else leaves the last stage's device, and each
+        result is a dict of those. Raises InvalidArgument naming what the graph gives where one is not there.
         """
+        from planner.client.outputs import choose_outputs
         from planner.client.pipeline import Pipeline
 
         deployment = self.get_deployment(deployment_id)
@@ -138,8 +141,10 @@ class DeploymentCalls(GraphCalls):
             deployment = self._next_generation(deployment.id, deployment.generation - 1) or deployment
         if deployment.state is not DeploymentState.READY:
             raise _not_ready(deployment)
+        graph = self.read_graph(deployment.graph_id)
         return Pipeline(
-            graph=self.read_graph(deployment.graph_id),
+            graph=graph,
+            chosen=choose_outputs(graph, outputs),
             deployment_id=deployment.id,
             num_stages=len(deployment.stages),
             input_address=deployment.input_address,

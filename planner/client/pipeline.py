@@ -15,6 +15,7 @@ from access.files import WatchedCredentials
 from planner.client.connection import open_channel
 from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, Item, decode, kind_of_batch
+from planner.client.outputs import ChosenOutput
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
 from planner.client.session import Arrival, Session
@@ -86,7 +87,8 @@ class Pipeline:
     A run through a deployment that recovers goes on in the next generation: `find_next` waits for it, and what was not
     answered is sent again, in order. Each microbatch is answered once.
 
-    Results are torch tensors where the batch's are, arrays where it holds numpy arrays.
+    Results are torch tensors where the batch's are, arrays where it holds numpy arrays. With `chosen` outputs each is a
+    dict of those by their text, not the module's own structure.
     """
 
     def __init__(
@@ -103,9 +105,11 @@ class Pipeline:
         ticket: Callable[[], str] = str,
         generation: int = 0,
         find_next: Callable[[str, int], Deployment | None] | None = None,
+        chosen: Sequence[ChosenOutput] = (),
     ) -> None:
         self.graph = graph
         self.deployment_id = deployment_id
+        self.chosen = tuple(chosen)
         # As many as keep all stages busy.
         self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_STAGE * num_stages + _MICROBATCHES_OF_CLIENT)
         self._encoder = InputEncoder(graph)
@@ -132,7 +136,7 @@ class Pipeline:
         flat = (self._flatten(batch) for batch in batches)
         for result in self.run_leaves(flat, window):
             if not isinstance(result, MicrobatchFailed):
-                yield unflatten_outputs(self.graph, result)
+                yield self._structured(result)
             elif raise_failures:
                 raise result
             else:
@@ -141,7 +145,10 @@ class Pipeline:
     def run_leaves(
         self, microbatches: Iterable[Sequence[object]], window: int | None = None
     ) -> Iterator[list[object] | MicrobatchFailed]:
-        """As run, on the graph's non-constant inputs and outputs in order; failures are given, never raised."""
+        """As run, on the graph's non-constant inputs, and outputs or what is chosen of them, in order.
+
+        Failures are given, never raised.
+        """
         window = self.default_window if window is None else window
         if window < 1:
             raise InvalidArgument(f"window is {window}, needs at least 1")
@@ -224,7 +231,13 @@ class Pipeline:
             unreachable=route.unreachable,
             deadline_seconds=self._deadline_seconds,
             ticket=self._ticket(),
+            chosen=self.chosen,
         )
+
+    def _structured(self, leaves: Sequence[object]) -> Any:
+        if not self.chosen:
+            return unflatten_outputs(self.graph, leaves)
+        return {choice.text: leaf for choice, leaf in zip(self.chosen, leaves, strict=True)}
 
     def _flatten(self, batch: Any) -> list[Any]:
         if isinstance(batch, Batch):

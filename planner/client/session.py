@@ -25,6 +25,7 @@ from access.tickets import TICKET_KEY
 from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
 from planner.client.interruption import interruptible
 from planner.client.microbatches import Item, fill
+from planner.client.outputs import ChosenOutput
 from planner.client.status import error_from_rpc
 from planner.errors import PlannerError, Unavailable
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
@@ -57,6 +58,7 @@ class Session:
         unreachable: str,
         deadline_seconds: float,
         ticket: str = "",
+        chosen: Sequence[ChosenOutput] = (),
     ) -> None:
         self._metadata = ((TICKET_KEY, ticket),) if ticket else ()
         self._inputs = stage_daemon_pb2_grpc.StageDaemonServiceStub(inputs)
@@ -69,6 +71,8 @@ class Session:
             host=host_identity(),
             generation=generation,
         )
+        for choice in chosen:
+            choice.fill(self._open.outputs.add())
         self._requests: queue.SimpleQueue[stage_daemon_pb2.SendInputsRequest | None] = queue.SimpleQueue()
         # What each stream answers first, be it its end.
         self._openings: queue.SimpleQueue[_Opening | PlannerError] = queue.SimpleQueue()

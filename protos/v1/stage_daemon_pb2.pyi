@@ -1047,6 +1047,7 @@ class OpenSession(google.protobuf.message.Message):
     SESSION_ID_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
     GENERATION_FIELD_NUMBER: builtins.int
+    OUTPUTS_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     session_id: builtins.int
     """Made by the client, unique: the same on both streams."""
@@ -1054,6 +1055,12 @@ class OpenSession(google.protobuf.message.Message):
     """The boot id of the client's Linux kernel, a slash and the inode of its network namespace. Empty: it takes no short cut."""
     generation: builtins.int
     """Of the deployment; 0 means whichever runs."""
+    @property
+    def outputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ChosenOutput]:
+        """What the session's results hold, in this order; none: every non-constant output of the graph, whole. Read where
+        outputs are received.
+        """
+
     def __init__(
         self,
         *,
@@ -1061,10 +1068,91 @@ class OpenSession(google.protobuf.message.Message):
         session_id: builtins.int = ...,
         host: builtins.str = ...,
         generation: builtins.int = ...,
+        outputs: collections.abc.Iterable[Global___ChosenOutput] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "generation", b"generation", "host", b"host", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "generation", b"generation", "host", b"host", "outputs", b"outputs", "session_id", b"session_id"]) -> None: ...
 
 Global___OpenSession: typing_extensions.TypeAlias = OpenSession
+
+@typing.final
+class ChosenOutput(google.protobuf.message.Message):
+    """A part of one output, taken on the device before anything is sent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    DIMS_FIELD_NUMBER: builtins.int
+    ARGMAX_DIM_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    """Among the graph's non-constant outputs."""
+    argmax_dim: builtins.int
+    """The dimension of the part, from its end where negative, of which the index of the greatest value is wanted."""
+    @property
+    def dims(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ChosenDimension]:
+        """Of the tensor's first dimensions; the others are whole."""
+
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        dims: collections.abc.Iterable[Global___ChosenDimension] | None = ...,
+        argmax_dim: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_argmax_dim", b"_argmax_dim", "argmax_dim", b"argmax_dim"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_argmax_dim", b"_argmax_dim", "argmax_dim", b"argmax_dim", "dims", b"dims", "index", b"index"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_argmax_dim", b"_argmax_dim"]) -> typing.Literal["argmax_dim"] | None: ...
+
+Global___ChosenOutput: typing_extensions.TypeAlias = ChosenOutput
+
+@typing.final
+class ChosenDimension(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    SLICE_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    """From the end where negative; the dimension goes."""
+    @property
+    def slice(self) -> Global___Slice: ...
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        slice: Global___Slice | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["index", b"index", "kind", b"kind", "slice", b"slice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["index", b"index", "kind", b"kind", "slice", b"slice"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["index", "slice"] | None: ...
+
+Global___ChosenDimension: typing_extensions.TypeAlias = ChosenDimension
+
+@typing.final
+class Slice(google.protobuf.message.Message):
+    """As Python's, with a step of at least 1."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    START_FIELD_NUMBER: builtins.int
+    STOP_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    start: builtins.int
+    stop: builtins.int
+    step: builtins.int
+    def __init__(
+        self,
+        *,
+        start: builtins.int | None = ...,
+        stop: builtins.int | None = ...,
+        step: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_start", b"_start", "_stop", b"_stop", "start", b"start", "stop", b"stop"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_start", b"_start", "_stop", b"_stop", "start", b"start", "step", b"step", "stop", b"stop"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_start", b"_start"]) -> typing.Literal["start"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_stop", b"_stop"]) -> typing.Literal["stop"] | None: ...
+
+Global___Slice: typing_extensions.TypeAlias = Slice
 
 @typing.final
 class WorkerDoor(google.protobuf.message.Message):
@@ -1166,7 +1254,7 @@ class ReceiveOutputsResponse(google.protobuf.message.Message):
     sequence: builtins.int
     @property
     def result(self) -> Global___MicrobatchResult:
-        """In the order of the graph's non-constant outputs."""
+        """In the order of the graph's non-constant outputs, or of what the session chose."""
 
     @property
     def failure(self) -> protos.v1.planner_pb2.Failure:

@@ -180,6 +180,22 @@ class HostedDeployment:
         self.check_running()
         return self.sessions.open(session_id)
 
+    @contextlib.asynccontextmanager
+    async def choosing(self, opened: stage_daemon_pb2.OpenSession) -> AsyncIterator[None]:
+        """Within it the session's results hold what it chose. Raises InvalidRequest for an output that is not there."""
+        assert self._worker is not None
+        if opened.outputs:
+            await self._worker.choose(opened)
+        try:
+            yield
+        finally:
+            if opened.outputs:
+                self._spawn(self._forget_choice(self._worker, opened.session_id))
+
+    async def _forget_choice(self, worker: WorkerProcess, session_id: int) -> None:
+        with contextlib.suppress(DaemonError):
+            await worker.choose(stage_daemon_pb2.OpenSession(session_id=session_id))
+
     @contextlib.contextmanager
     def sending(self, session_id: int) -> Iterator[None]:
         """One stream of inputs per session at a time: two would mix their sequences."""

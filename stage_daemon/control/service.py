@@ -100,9 +100,10 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         _check_ticket(hosted, context)
         session = hosted.open_session(request.open.session_id)
         try:
-            yield stage_daemon_pb2.ReceiveOutputsResponse(door=hosted.door_for(request.open))
-            async for result in session.results():
-                yield stage_daemon_pb2.ReceiveOutputsResponse.FromString(result)
+            async with hosted.choosing(request.open):
+                yield stage_daemon_pb2.ReceiveOutputsResponse(door=hosted.door_for(request.open))
+                async for result in session.results():
+                    yield stage_daemon_pb2.ReceiveOutputsResponse.FromString(result)
         finally:
             hosted.sessions.close(session)
 

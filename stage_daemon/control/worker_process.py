@@ -61,6 +61,7 @@ class WorkerProcess:
         self._asked: dict[FrameKind, deque[asyncio.Future[bytes]]] = {
             FrameKind.METRICS_REPLY: deque(),
             FrameKind.TIMELINE_REPLY: deque(),
+            FrameKind.CHOSEN: deque(),
         }
         self._replies: dict[FrameKind, asyncio.Queue[Frame | None]] = {}
         self._inputs_taken: dict[tuple[int, int], asyncio.Future[None]] = {}
@@ -157,6 +158,15 @@ class WorkerProcess:
         asked = Frame(kind=FrameKind.TIMELINE, body=request.SerializeToString())
         reply = await self._ask(asked, FrameKind.TIMELINE_REPLY)
         return stage_daemon_pb2.GetTimelineResponse.FromString(reply)
+
+    async def choose(self, opened: stage_daemon_pb2.OpenSession) -> None:
+        """Returns once the session's results hold what it chose; without outputs, everything again.
+
+        Raises InvalidRequest for an output that is not there.
+        """
+        refusal = await self._ask(Frame(kind=FrameKind.CHOOSE, body=opened.SerializeToString()), FrameKind.CHOSEN)
+        if refusal:
+            raise error_from_failure(planner_pb2.Failure.FromString(refusal))
 
     async def drain(self) -> None:
         """Takes no more inputs, and returns once everything in flight has left and been taken; the worker then exits.

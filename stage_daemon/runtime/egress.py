@@ -11,7 +11,7 @@ from stage_daemon.transport.parcel import Item, MicrobatchFailure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """`items` are the graph's non-constant outputs in order, or none and a failure."""
+    """`items` are the graph's non-constant outputs in order, or what its session chose; none with a failure."""
 
     session_id: int
     sequence: int
@@ -22,17 +22,25 @@ class Result:
 class Egress:
     """Bounded: results that go by the supervisor hold the pipeline while it does not take them.
 
-    `give_directly` is offered each result first, and is false for those that go by the supervisor.
+    `choose` leaves of each what its session wants. `give_directly` is offered it first, and is false for those that go
+    by the supervisor.
     """
 
-    def __init__(self, max_waiting: int, give_directly: Callable[[Result], bool] = lambda result: False) -> None:
+    def __init__(
+        self,
+        max_waiting: int,
+        give_directly: Callable[[Result], bool] = lambda result: False,
+        choose: Callable[[Result], Result] = lambda result: result,
+    ) -> None:
         self._waiting: Queue[Result | None] = Queue(max_waiting)
         self._give_directly = give_directly
+        self._choose = choose
 
     def give(self, result: Result) -> None:
         """Blocks while full."""
-        if not self._give_directly(result):
-            self._waiting.put(result)
+        chosen = self._choose(result)
+        if not self._give_directly(chosen):
+            self._waiting.put(chosen)
 
     def end(self) -> None:
         self._waiting.put(None)

@@ -10,7 +10,7 @@ from stage_daemon.transport.parcel import MicrobatchFailure
 
 
 def raise_if_ruinous(stage: Stage, error: Exception) -> None:
-    if _ruins_device(error):
+    if ruins_device(error):
         raise StageFailed(
             f"stage {stage.index}: {_words(error)}; the device must be set up anew",
             stage=stage.index,
@@ -37,7 +37,7 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
-def _ruins_device(error: Exception) -> bool:
+def ruins_device(error: Exception) -> bool:
     """After a CUDA error other than lack of memory, every later call on the device fails too."""
     return isinstance(error, torch.AcceleratorError) and not isinstance(error, torch.OutOfMemoryError)
 

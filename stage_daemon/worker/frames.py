@@ -24,6 +24,7 @@ class FrameKind(IntEnum):
     PROFILE = 7  # ProfileRequest; `sequence` is the distinct node to start from
     TRAIN = 8  # TrainRequest
     TIMELINE = 9  # GetTimelineRequest
+    CHOOSE = 10  # OpenSession; without outputs the session is over
     # Worker to supervisor.
     LOAD_PROGRESS = 32  # LoadStagesResponse
     LOADED = 33
@@ -40,6 +41,7 @@ class FrameKind(IntEnum):
     TRAINED = 45  # TrainResponse; `sequence` is 1 where more of the same request follow
     RESULTS_UNREAD = 44  # only a session id: its client at the worker's door leaves too many results unread
     TIMELINE_REPLY = 46  # GetTimelineResponse, only its threads
+    CHOSEN = 47  # Failure, or nothing
 
 
 # What a profiling process exits with whose device is lost to it; its last PROFILE_STEP says of which node.

@@ -13,6 +13,7 @@ import torch
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Conflict, DaemonError, InvalidRequest, StageFailed
 from stage_daemon.runtime.actions import Kind
+from stage_daemon.runtime.choices import Choices
 from stage_daemon.runtime.egress import Egress, Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
 from stage_daemon.runtime.interpreter import LaneInterpreter, Surroundings, is_fed, stages_of
@@ -27,6 +28,7 @@ from stage_daemon.transport.connect import Channels, Meeting, host_memory_bytes,
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item
 from stage_daemon.worker import training_wire, wire
+from stage_daemon.worker.choices_wire import choices_from_proto
 from stage_daemon.worker.door import Door
 from stage_daemon.worker.failures import failure_from_error
 from stage_daemon.worker.training import Reply, Training, TrainingOf
@@ -81,7 +83,9 @@ class Pipeline:
         )
         self._ingress = Ingress(callbacks.on_taken)
         self.door = Door(self._ingress, self._input_format, callbacks.on_unread)
-        self._egress = Egress(max(1, request.microbatches_in_flight), self.door.give)
+        self._choices = Choices()
+        self._num_outputs = len(request.outputs)
+        self._egress = Egress(max(1, request.microbatches_in_flight), self.door.give, self._choices.apply)
         self._lanes = tuple(map(wire.lane_from_proto, request.lanes))
         self._takes_input = any(action.kind is Kind.TAKE_INPUT for lane in self._lanes for action in lane)
         self._gives_output = any(action.kind is Kind.GIVE_OUTPUT for lane in self._lanes for action in lane)
@@ -138,6 +142,10 @@ class Pipeline:
         else:
             failure = failure_from_error(Conflict("the plan is for inference; deploy one with a training schedule"))
             self._callbacks.on_trained(stage_daemon_pb2.TrainResponse(failure=failure), True)
+
+    def choose(self, opened: stage_daemon_pb2.OpenSession) -> None:
+        """What the session's results hold from now on. Raises InvalidRequest for outputs that are not there."""
+        self._choices.choose(opened.session_id, choices_from_proto(opened.outputs, self._num_outputs))
 
     def submit(self, session_id: int, sequence: int, microbatch: bytes) -> None:
         """Raises Conflict once draining."""

@@ -11,7 +11,7 @@ import torch
 
 from access.files import TlsFiles
 from protos.v1 import stage_daemon_pb2
-from stage_daemon.errors import Conflict
+from stage_daemon.errors import Conflict, DaemonError
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Submission
 from stage_daemon.runtime.metrics import StageMetrics
@@ -67,6 +67,8 @@ class Worker:
             self._outputs_ahead.release()
         elif frame.kind is FrameKind.TRAIN:
             self._train(frame.body)
+        elif frame.kind is FrameKind.CHOOSE:
+            self._choose(frame.body)
         elif frame.kind is FrameKind.METRICS:
             timelines = self._pipeline.timelines if self._pipeline else ()
             status = wire.metrics_to_proto(self._deployment_id, os.getpid(), self._metrics, timelines)
@@ -136,6 +138,16 @@ class Worker:
             self._write(
                 Frame(kind=FrameKind.INPUT_REFUSED, session_id=frame.session_id, sequence=frame.sequence, body=refusal)
             )
+
+    def _choose(self, body: bytes) -> None:
+        refusal = b""
+        try:
+            if self._pipeline is None:
+                raise Conflict("a session chose its outputs before the stages were connected")
+            self._pipeline.choose(stage_daemon_pb2.OpenSession.FromString(body))
+        except DaemonError as error:
+            refusal = failure_from_error(error).SerializeToString()
+        self._write(Frame(kind=FrameKind.CHOSEN, body=refusal))
 
     def _train(self, body: bytes) -> None:
         if self._pipeline is None:

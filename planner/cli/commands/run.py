@@ -18,6 +18,7 @@ from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import batch_bar
 from planner.cli.tensor_files import as_raw, check_writable, join_rows, read_tensors, split_rows, write_tensors
 from planner.client.microbatches import carried
+from planner.client.outputs import ChosenOutput, every_output
 from planner.client.tensors import RawTensor
 from planner.errors import InvalidArgument, MicrobatchFailed
 from planner.graph.ir import Dtype, Graph, Value, ValueKind
@@ -32,6 +33,14 @@ def run(
     batch_size: Annotated[
         int, typer.Option("--batch-size", min=0, help="Cut the inputs into batches of so many rows; 0: one batch.")
     ] = 0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="OUTPUT",
+            help="Take this output alone, or a part: logits, 'logits[:, -1]', 'logits[:, -1].argmax(-1)'; repeat.",
+        ),
+    ] = None,
     window: Annotated[int, typer.Option("--window", min=1, help="Batches in flight.")] = 8,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -40,7 +49,7 @@ def run(
     if out is not None:
         check_writable(out)
     tensors = read_tensors(inputs)
-    with connect(server) as client, client.pipeline(deployment) as pipeline:
+    with connect(server) as client, client.pipeline(deployment, outputs=only or ()) as pipeline:
         batches = _batches(pipeline.graph, _leaves(pipeline.graph, tensors), batch_size)
         results = []
         with batch_bar(len(batches)) as advance:
@@ -49,7 +58,7 @@ def run(
                     raise result
                 results.append(result)
                 advance()
-    outputs = _join(pipeline.graph, results)
+    outputs = _join(pipeline.chosen or every_output(pipeline.graph), results)
     if out is not None:
         write_tensors(out, outputs)
     document = _document(deployment, len(batches), outputs, out)
@@ -101,11 +110,10 @@ def _batch_dimension(graph: Graph, leaves: Sequence[object]) -> list[bool]:
     return [isinstance(leaf, RawTensor) and bool(leaf.dims) for leaf in leaves]
 
 
-def _join(graph: Graph, results: Sequence[Sequence[object]]) -> dict[str, RawTensor]:
-    values = graph.values_by_id()
+def _join(outputs: Sequence[ChosenOutput], results: Sequence[Sequence[object]]) -> dict[str, RawTensor]:
     return {
-        name: _join_output(name, values[value_id].dtype, [result[index] for result in results])
-        for index, (name, value_id) in enumerate(carried(graph.outputs))
+        output.text: _join_output(output.text, output.dtype, [result[index] for result in results])
+        for index, output in enumerate(outputs)
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from planner.client.asynchronous.methods import AsynchronousResource, awaited
 from planner.client.asynchronous.threads import FromLoop
+from planner.client.outputs import ChosenOutput
 from planner.client.pipeline import Pipeline
 from planner.errors import MicrobatchFailed
 from planner.graph.ir import Graph
@@ -33,6 +34,11 @@ class AsyncPipeline(AsynchronousResource[Pipeline]):
         return self._synchronous.deployment_id
 
     @property
+    def chosen(self) -> tuple[ChosenOutput, ...]:
+        """None where results are the module's own."""
+        return self._synchronous.chosen
+
+    @property
     def default_window(self) -> int:
         """As many batches in flight as keep all stages busy."""
         return self._synchronous.default_window
@@ -54,7 +60,10 @@ class AsyncPipeline(AsynchronousResource[Pipeline]):
         microbatches: Iterable[Sequence[object]] | AsyncIterable[Sequence[object]],
         window: int | None = None,
     ) -> AsyncGenerator[list[object] | MicrobatchFailed]:
-        """As run, on the graph's non-constant inputs and outputs in order; failures are given, never raised."""
+        """As run, on the graph's non-constant inputs, and outputs or what is chosen of them, in order.
+
+        Failures are given, never raised.
+        """
         return self._threads.iterate(partial(self._synchronous.run_leaves, _for_thread(microbatches), window))
 
 

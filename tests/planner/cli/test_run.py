@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from planner.cli.commands import run
+from planner.client.outputs import every_output
 from planner.client.tensors import RawTensor, TensorKind, from_raw, to_raw
 from planner.errors import InvalidArgument
 from planner.graph.expression import SymbolReference
@@ -91,6 +92,6 @@ def test_a_number_is_an_array_of_one(entry: object) -> None:
 
 def test_results_are_joined_by_name_and_numbers_become_one_for_each_batch() -> None:
     found = graph(tensor("x", BATCH), Value(id=0, kind=ValueKind.SYM_INT, name="n"))
-    outputs = run._join(found, [[raw(2), 7], [raw(1, start=2), 8]])
+    outputs = run._join(every_output(found), [[raw(2), 7], [raw(1, start=2), 8]])
     assert outputs == {"x_out": raw(3), "n_out": raw(2, start=7)}
     assert list(outputs) == ["x_out", "n_out"]

@@ -1,0 +1,59 @@
+"""Which outputs each session wants, and which part of each: taken before anything leaves the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stage_daemon.errors import InvalidRequest
+from stage_daemon.runtime.egress import Result
+from stage_daemon.runtime.failures import ruins_device
+from stage_daemon.transport.parcel import Item, MicrobatchFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A part of the output of that position; `dims` are of its first dimensions, `argmax_dim` is of the part."""
+
+    index: int
+    dims: tuple[int | slice, ...] = ()
+    argmax_dim: int | None = None
+
+    def of(self, items: Sequence[Item]) -> Item:
+        """A view where it can be one. Raises IndexError for an index that this microbatch's tensor does not have."""
+        item = items[self.index]
+        if not isinstance(item, torch.Tensor):
+            if self.dims or self.argmax_dim is not None:
+                raise IndexError("a number has no parts")
+            return item
+        part = item[self.dims] if self.dims else item
+        return part if self.argmax_dim is None else part.argmax(self.argmax_dim)
+
+
+class Choices:
+    """By session. One that has chosen nothing is given everything."""
+
+    def __init__(self) -> None:
+        self._choices: Mapping[int, tuple[Choice, ...]] = {}
+
+    def choose(self, session_id: int, choices: tuple[Choice, ...]) -> None:
+        """Before the session's first input is sent; none: no longer. From one thread."""
+        others = {known: chosen for known, chosen in self._choices.items() if known != session_id}
+        # Replaced whole: lanes read it without a lock.
+        self._choices = {**others, session_id: choices} if choices else others
+
+    def apply(self, result: Result) -> Result:
+        """A part that the result does not have makes it a failure."""
+        choices = self._choices.get(result.session_id)
+        if choices is None or result.failure is not None:
+            return result
+        try:
+            return dataclasses.replace(result, items=tuple(choice.of(result.items) for choice in choices))
+        except (IndexError, RuntimeError) as error:
+            if ruins_device(error):
+                raise
+            failure = MicrobatchFailure(reason=InvalidRequest.reason, message=f"the chosen part of an output: {error}")
+            return dataclasses.replace(result, items=(), failure=failure)
