@@ -76,6 +76,13 @@ def list_layers(graph: Graph) -> tuple[str, list[list[int]]]:
     return path, [members[path][number] for number in numbers]
 
 
+def runs_around_layers(graph: Graph) -> tuple[bool, bool]:
+    """Whether anything runs before the first layer, and after the last."""
+    _, layers = list_layers(graph)
+    indexes = [index for nodes in layers for index in nodes]
+    return min(indexes) > 0, max(indexes) < len(graph.nodes) - 1
+
+
 def reach_of_modules(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
     """First and last node of every module."""
     first: dict[str, int] = {}

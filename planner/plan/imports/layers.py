@@ -1,4 +1,4 @@
-"""Formats that count the layers of one list: vLLM, Megatron-Core, llama.cpp and exo.
+"""Formats that count the layers of one list: vLLM, Megatron-Core, llama.cpp, exo, DeepSpeed, nanotron and mlx-lm.
 
 What runs before the first layer belongs to the first rank, what runs after the last to the rank of the head.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
-from planner.plan.exports.module_tree import list_layers
+from planner.plan.exports.module_tree import list_layers, runs_around_layers
 from planner.plan.imports.split import Split, split_into_stages
 
 MOST_LAYERS = 100_000
@@ -69,12 +70,82 @@ def split_of_exo(graph: Graph, content: Any) -> Split:
         raise OptionsError(
             'needs a list such as [{"start_layer": 0, "end_layer": 24}, …], a range for each rank'
         ) from None
+    return _by_counts(graph, _counts_of_ranges(ranges, "end_layer"))
+
+
+def split_of_deepspeed(graph: Graph, content: Any) -> Split:
+    """PipelineModule.parts as DeepSpeed has them since 0.3: stage s runs layers parts[s] to before parts[s + 1].
+
+    Of the list that it was made from, what runs before the graph's layers is one entry, and what runs after them one.
+    """
+    if not isinstance(content, list) or not _are_whole(content) or len(content) < 2 or content[0] != 0:
+        raise OptionsError("needs a list such as [0, 25, 66]: where each stage's layers begin, and where the last end")
+    counts = _counts_of_ranges(list(pairwise(content)), "the next stage's first")
+    _, layers = list_layers(graph)
+    around = runs_around_layers(graph)
+    if sum(counts) != len(layers) + sum(around):
+        raise OptionsError(
+            f"the parts have {sum(counts)} layers, and the graph {len(layers) + sum(around)}: {len(layers)} numbered "
+            f"ones, {sum(around)} for what runs before or after them"
+        )
+    stages = [stage for stage, count in enumerate(counts) for _ in range(count)]
+    runs_before, runs_after = around
+    if runs_before and stages[0] != 0:
+        raise OptionsError(f"stage 0 runs nothing, {content[:8]}; leave it out")
+    last = stages[-1]
+    return _by_layers(graph, stages[runs_before : len(stages) - runs_after], last)
+
+
+def split_of_nanotron(graph: Graph, content: Any) -> Split:
+    """Each PipelineBlock's rank as nanotron 0.4 sets it (build_model): of embedding, decoder layers and head."""
+    if not isinstance(content, dict) or content.keys() != {"embedding", "decoder", "head"}:
+        raise OptionsError('needs an object such as {"embedding": 0, "decoder": [0, 0, 1, 1], "head": 1}')
+    ranks = [content["embedding"], *_list(content["decoder"]), content["head"]]
+    if not _are_whole(ranks) or any(not 0 <= after - before <= 1 for before, after in pairwise([0, *ranks])):
+        raise OptionsError(f"ranks {ranks[:8]}: need whole numbers from 0 on, each the one before it or the next")
+    path, layers = list_layers(graph)
+    if len(ranks) - 2 != len(layers):
+        raise OptionsError(
+            f"the decoder has {len(ranks) - 2} layers, and the graph {len(layers)}: {path}.0 to {len(layers) - 1}"
+        )
+    return _by_layers(graph, ranks[1:-1], ranks[-1])
+
+
+def split_of_mlx(graph: Graph, content: Any) -> Split:
+    """Each rank's layers from start_idx to before end_idx, as mlx-lm 0.30 has them (PipelineMixin.pipeline).
+
+    Rank 0 has the last layers. mlx-lm runs embedding and head on every rank; here they run where their results are
+    used.
+    """
+    try:
+        by_rank = {int(one["rank"]): (int(one["start_idx"]), int(one["end_idx"])) for one in content}
+    except (TypeError, KeyError, ValueError):
+        raise OptionsError(
+            'needs a list such as [{"rank": 0, "start_idx": 24, "end_idx": 64}, …], a range for each rank'
+        ) from None
+    if sorted(by_rank) != list(range(len(content))):
+        raise OptionsError(f"ranks {sorted(by_rank)[:8]}: needs each of 0 to {len(content) - 1} once")
+    ranges = [by_rank[rank] for rank in sorted(by_rank, reverse=True)]
+    split = _by_counts(graph, _counts_of_ranges(ranges, "end_idx"))
+    return Split(partition_of_node=split.partition_of_node, rank_of_partition=split.rank_of_partition[::-1])
+
+
+def _counts_of_ranges(ranges: Sequence[tuple[int, int]], end_name: str) -> list[int]:
+    """Raises OptionsError where one does not begin at the end of the one before it."""
     end = 0
     for start, stop in ranges:
         if start != end or stop < start:
-            raise OptionsError(f"layers {start} to {stop} do not follow layer {end}; a range ends before end_layer")
+            raise OptionsError(f"layers {start} to {stop} do not follow layer {end}; a range ends before {end_name}")
         end = stop
-    return _by_counts(graph, [stop - start for start, stop in ranges])
+    return [stop - start for start, stop in ranges]
+
+
+def _are_whole(numbers: Sequence[object]) -> bool:
+    return all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _by_counts(graph: Graph, counts: Sequence[int]) -> Split:

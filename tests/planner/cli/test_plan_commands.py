@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from planner.cli import exit_codes
+from planner.cli.commands.plan.export import ExportFormat
 from planner.wire.graph import graph_to_bytes
 from tests.contract.graphs import linear_chain
 from tests.planner.cli.conftest import RunCli
@@ -81,9 +82,13 @@ def test_export(cli: RunCli, graph: str, two_devices: Path) -> None:
     assert json.loads(exported("device-map", "--nearest")) == json.loads(exported("device-map"))
     refused = cli("plan", "export", plan, "--format", "torchtitan", "--nearest")
     assert refused.status == exit_codes.INVALID_INPUT
-    assert "only vllm, megatron, device-map, llama-cpp, exo move what is cut" in refused.stderr
+    movers = "vllm, megatron, device-map, llama-cpp, exo, deepspeed, nanotron, mlx"
+    assert f"only {movers} move what is cut" in refused.stderr
     assert exported("llama-cpp") == "--tensor-split 1,4"
     assert [shard["end_layer"] for shard in json.loads(exported("exo"))] == [1, 4]
+    assert json.loads(exported("deepspeed")) == [0, 1, 4]
+    assert json.loads(exported("nanotron")) == {"embedding": 0, "decoder": [0, 1, 1, 1], "head": 1}
+    assert [(found["rank"], found["start_idx"]) for found in json.loads(exported("mlx"))] == [(0, 1), (1, 0)]
 
 
 def test_layers_are_kept_whole(cli: RunCli, graph: str, two_devices: Path) -> None:
@@ -172,13 +177,13 @@ def test_an_assignment_by_hand(cli: RunCli, graph: str, two_devices: Path, tmp_p
 def test_what_was_exported_is_imported_again(cli: RunCli, graph: str, two_devices: Path, tmp_path: Path) -> None:
     plan = cut_plan(cli, graph, two_devices, "--cut", "layers.0")
     over = ("--graph", graph, "--inventory", two_devices, "-o", "json")
-    for format_ in ("vllm", "megatron", "torch-pipelining", "torchtitan", "device-map", "llama-cpp", "exo"):
+    for format_ in [one.value for one in ExportFormat]:
         written = cli("plan", "export", plan["id"], "--format", format_).stdout
         imported = cli("plan", "import", "--format", format_, *over, "--", written).document()
         assert [stage["node_ranges"] for stage in imported["stages"]] == [
             stage["node_ranges"] for stage in plan["stages"]
         ]
-    (tmp_path / "split.json").write_text(written)
+    (tmp_path / "split.json").write_text(cli("plan", "export", plan["id"], "--format", "exo").stdout)
     there = cli("plan", "import", tmp_path / "split.json", "--format", "exo", "--device", "b", "--device", "a", *over)
     assert [stage["device_ids"] for stage in there.document()["stages"]] == [["b"], ["a"]]
 

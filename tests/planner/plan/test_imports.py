@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import pytest
 
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
+from planner.plan.exports.deepspeed import deepspeed_parts
 from planner.plan.exports.device_map import device_map
 from planner.plan.exports.exo import exo_shards
 from planner.plan.exports.llama_cpp import llama_cpp_tensor_split
 from planner.plan.exports.megatron import megatron_layout
+from planner.plan.exports.mlx import mlx_ranges
+from planner.plan.exports.nanotron import nanotron_ranks
 from planner.plan.exports.torch_pipelining import split_spec, torchtitan_parts
 from planner.plan.exports.vllm import vllm_layer_partition
-from planner.plan.imports.layers import split_of_exo, split_of_llama_cpp, split_of_megatron, split_of_vllm
+from planner.plan.imports.layers import (
+    split_of_deepspeed,
+    split_of_exo,
+    split_of_llama_cpp,
+    split_of_megatron,
+    split_of_mlx,
+    split_of_nanotron,
+    split_of_vllm,
+)
 from planner.plan.imports.modules import split_of_device_map, split_of_parts, split_of_split_spec
 from tests.builders.plans import plan_of
 from tests.planner.plan.test_exports_by_hand import program
@@ -28,6 +39,9 @@ WAYS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "megatron": (megatron_layout, split_of_megatron),
     "llama-cpp": (llama_cpp_tensor_split, split_of_llama_cpp),
     "exo": (exo_shards, split_of_exo),
+    "deepspeed": (deepspeed_parts, split_of_deepspeed),
+    "nanotron": (nanotron_ranks, split_of_nanotron),
+    "mlx": (mlx_ranges, split_of_mlx),
     "torch-pipelining": (split_spec, split_of_split_spec),
     "torchtitan": (torchtitan_parts, split_of_parts),
     "device-map": (device_map, split_of_device_map),
@@ -58,7 +72,9 @@ def test_every_split_between_layers_comes_back_from_its_export(graph: Graph, way
     for counts in splits():
         stages = stages_of(counts)
         split = from_text(graph, to_text(graph, plan_of(graph, stages)))
-        assert [split.rank_of_partition[partition] for partition in split.partition_of_node] == stages
+        ranks = [split.rank_of_partition[partition] for partition in split.partition_of_node]
+        # The last layers of mlx-lm are on rank 0.
+        assert ranks == ([len(counts) - 1 - stage for stage in stages] if way == "mlx" else stages)
 
 
 def test_devices_of_the_ranks_in_their_order(graph: Graph) -> None:
@@ -109,6 +125,42 @@ def test_whole_layers_of_any_model_reach_the_device_that_the_export_means() -> N
             assert list(split.partition_of_node) == [*[0] * (first + 1), *[1] * (num_layers - first + 1)]
 
 
+def test_each_stage_of_deepspeed_runs_its_slice_of_the_list() -> None:
+    """As PipelineModule builds it: layers[parts[stage] : parts[stage + 1]], of a list with or without other layers."""
+    for modules, listed in (
+        (MODULES, ["embed", *(f"h.{layer}" for layer in range(NUM_LAYERS)), "head"]),
+        (tuple(str(layer) for layer in range(NUM_LAYERS)), [str(layer) for layer in range(NUM_LAYERS)]),
+    ):
+        sequence = program(*modules)
+        num_before = len(listed) > NUM_LAYERS
+        for counts in splits():
+            stages = [0] * num_before + [stage for stage, count in enumerate(counts) for _ in range(count)]
+            stages += [len(counts) - 1] * num_before
+            of_nodes = [stages[listed.index(name if name in listed else _listed(name))] for name in modules]
+            parts = deepspeed_parts(sequence, plan_of(sequence, of_nodes))
+            built = [listed[parts[stage] : parts[stage + 1]] for stage in range(len(counts))]
+            assert [stage for stage, layers in enumerate(built) for _ in layers] == stages
+            assert list(chain(*built)) == listed
+
+
+def _listed(name: str) -> str:
+    """The entry of PipelineModule's list that runs a module which is no entry itself."""
+    return name.rpartition(".")[0] if name.startswith("h.") else "head"
+
+
+def test_each_rank_of_mlx_keeps_its_layers(graph: Graph) -> None:
+    """As PipelineMixin.pipeline leaves them: cut at end_idx, nothing before start_idx, and the first layers last."""
+    for counts in splits():
+        ranges = mlx_ranges(graph, plan_of(graph, stages_of(counts)))
+        kept = []
+        for found in ranges:
+            layers: list[int | None] = list(range(NUM_LAYERS))[: found["end_idx"]]
+            layers[: found["start_idx"]] = [None] * found["start_idx"]
+            kept.append([layer for layer in layers if layer is not None])
+        assert list(chain(*reversed(kept))) == list(range(NUM_LAYERS))
+        assert [len(layers) for layers in reversed(kept)] == list(counts)
+
+
 def test_a_map_may_come_back_to_a_device_and_the_innermost_module_counts() -> None:
     graph = program("a", "b.x", "b.y", "", "c")
     split = split_of_device_map(graph, {"a": "cuda:1", "b": "cuda:0", "b.y": "cuda:1", "c": "cuda:0"})
@@ -141,6 +193,29 @@ def test_what_a_whole_computes_between_its_parts_stays_with_the_part_before() ->
         ("exo", [{"start_layer": 0, "end_layer": 2}, {"start_layer": 3, "end_layer": 6}], "do not follow layer 2"),
         ("exo", {"start_layer": 0}, "needs a list"),
         ("exo", 7, "needs a list"),
+        ("deepspeed", [0, 4], "the parts have 4 layers, and the graph 8: 6 numbered ones, 2 for what runs before"),
+        ("deepspeed", [0, 5, 4, 8], "do not follow layer 5"),
+        ("deepspeed", [0, 0, 8], "stage 0 runs nothing"),
+        ("deepspeed", [1, 8], "needs a list such as"),
+        ("deepspeed", [0, 8.0], "needs a list such as"),
+        ("deepspeed", "0,8", "needs a list such as"),
+        ("nanotron", {"embedding": 0, "decoder": [0] * 5, "head": 0}, r"the decoder has 5 layers, and the graph 6"),
+        ("nanotron", {"embedding": 0, "decoder": [0, 1, 0, 1, 1, 1], "head": 1}, "each the one before it or the next"),
+        ("nanotron", {"embedding": 0, "decoder": [0, 2, 2, 2, 2, 2], "head": 2}, "each the one before it or the next"),
+        ("nanotron", {"embedding": 0, "decoder": "x", "head": 2}, "need whole numbers"),
+        ("nanotron", [0, 1], "needs an object such as"),
+        (
+            "mlx",
+            [{"rank": 0, "start_idx": 0, "end_idx": 6}, {"rank": 0, "start_idx": 0, "end_idx": 6}],
+            "each of 0 to 1",
+        ),
+        (
+            "mlx",
+            [{"rank": 0, "start_idx": 0, "end_idx": 3}, {"rank": 1, "start_idx": 3, "end_idx": 6}],
+            "do not follow",
+        ),
+        ("mlx", [{"rank": 0}], "needs a list such as"),
+        ("mlx", 7, "needs a list such as"),
         ("torch-pipelining", {"h.9": "beginning"}, r"no node of this graph runs in module 'h\.9'"),
         ("torch-pipelining", {"h.1": "middle"}, "to beginning or end"),
         ("torchtitan", [["embed", "h.0"]], r"module 'h\.1\.a' runs in this graph and is in no part"),

@@ -15,10 +15,13 @@ from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
+from planner.plan.exports.deepspeed import deepspeed_parts
 from planner.plan.exports.device_map import device_map
 from planner.plan.exports.exo import exo_shards
 from planner.plan.exports.llama_cpp import llama_cpp_tensor_split
 from planner.plan.exports.megatron import megatron_layout
+from planner.plan.exports.mlx import mlx_ranges
+from planner.plan.exports.nanotron import nanotron_ranks
 from planner.plan.exports.torch_pipelining import split_spec, torchtitan_parts
 from planner.plan.exports.vllm import vllm_layer_partition
 from planner.plan.plan import Plan
@@ -32,6 +35,9 @@ class ExportFormat(Enum):
     DEVICE_MAP = "device-map"
     LLAMA_CPP = "llama-cpp"
     EXO = "exo"
+    DEEPSPEED = "deepspeed"
+    NANOTRON = "nanotron"
+    MLX = "mlx"
 
 
 _NO_NEAREST = (ExportFormat.TORCH_PIPELINING, ExportFormat.TORCHTITAN)
@@ -76,6 +82,9 @@ _EXPORTS: Mapping[ExportFormat, Callable[[Graph, Plan, bool, Mapping[str, int | 
     ExportFormat.MEGATRON: lambda graph, plan, nearest, _: megatron_layout(graph, plan, nearest=nearest),
     ExportFormat.LLAMA_CPP: lambda graph, plan, nearest, _: llama_cpp_tensor_split(graph, plan, nearest=nearest),
     ExportFormat.EXO: lambda graph, plan, nearest, _: exo_shards(graph, plan, nearest=nearest),
+    ExportFormat.DEEPSPEED: lambda graph, plan, nearest, _: deepspeed_parts(graph, plan, nearest=nearest),
+    ExportFormat.NANOTRON: lambda graph, plan, nearest, _: nanotron_ranks(graph, plan, nearest=nearest),
+    ExportFormat.MLX: lambda graph, plan, nearest, _: mlx_ranges(graph, plan, nearest=nearest),
     ExportFormat.DEVICE_MAP: lambda graph, plan, nearest, names: device_map(graph, plan, names, nearest=nearest),
 }
 

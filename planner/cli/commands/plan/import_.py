@@ -29,7 +29,15 @@ from planner.errors import NotFound, OptionsError
 from planner.graph.ir import Graph
 from planner.partition.objective import Objective
 from planner.plan.diff import diff_plans
-from planner.plan.imports.layers import split_of_exo, split_of_llama_cpp, split_of_megatron, split_of_vllm
+from planner.plan.imports.layers import (
+    split_of_deepspeed,
+    split_of_exo,
+    split_of_llama_cpp,
+    split_of_megatron,
+    split_of_mlx,
+    split_of_nanotron,
+    split_of_vllm,
+)
 from planner.plan.imports.modules import split_of_device_map, split_of_parts, split_of_split_spec
 from planner.plan.imports.split import Split
 from planner.plan.options import OptimalMode, PlanOptions, Routing
@@ -112,6 +120,9 @@ _READERS: Mapping[ExportFormat, Callable[[Graph, Any], Split]] = {
     ExportFormat.TORCHTITAN: split_of_parts,
     ExportFormat.DEVICE_MAP: split_of_device_map,
     ExportFormat.EXO: split_of_exo,
+    ExportFormat.DEEPSPEED: split_of_deepspeed,
+    ExportFormat.NANOTRON: split_of_nanotron,
+    ExportFormat.MLX: split_of_mlx,
 }
 
 
