@@ -72,8 +72,8 @@ from tests.contract.graphs import linear_chain
 
 assert planner.__file__.startswith(os.getcwd()), planner.__file__
 create = load_command("plan").get_command(None, "create")
-flags = create.make_context("create", ["--graph", "g", "--mode", "toy", "--every", "2"]).params
-mode = mode_from_flags("toy", flags)
+given = create.make_context("create", ["--graph", "g", "--mode", "toy", "--every", "2"]).params
+mode = mode_from_flags("toy", {flag: value for flag, value in given.items() if value})
 assert mode == mode_from_flags(None, {"every": 2}) == ToyMode(every=2)
 try:
     mode_from_flags("single", {"every": 2})
@@ -95,7 +95,7 @@ except OptionsError as error:
     assert error.message == "options.toy.every is 101, needs 0 to 100"
 
 plan = make_plan(linear_chain(6), "0" * 64, inventory_of(3), options)
-print(plan.mode, [stage.num_nodes for stage in plan.stages])
+print(plan.options.mode.name, [stage.num_nodes for stage in plan.stages])
 """
 
 
