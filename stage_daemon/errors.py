@@ -9,6 +9,7 @@ DaemonError
 ├── StateMismatch            a tensor's bytes that are truncated, of another digest or of another shape
 ├── ShapeMismatch            the rebuilt stage gives other shapes than the graph declares
 ├── InsufficientMemory       a stage that does not fit the device
+├── TooManyDeployments
 ├── NotFound
 ├── Forbidden                a caller who may not ask for it
 ├── Conflict                 the state of the deployment forbids it now
@@ -78,6 +79,10 @@ class ShapeMismatch(DaemonError):
 
 class InsufficientMemory(DaemonError):
     reason = "INSUFFICIENT_MEMORY"
+
+
+class TooManyDeployments(DaemonError):
+    reason = "RESOURCE_EXHAUSTED"
 
 
 class NotFound(DaemonError):

@@ -43,9 +43,13 @@ class PlanCalls:
         if request.WhichOneof("devices") is None:
             raise InvalidArgument("name the devices: inventory, inventory_id or registered")
         now = datetime.now(UTC)
+        given = None
+        if request.WhichOneof("devices") == "inventory":
+            # A large one takes seconds, for which no transaction waits.
+            given = await in_thread(inventory_from_proto, request.inventory)
 
         async def create(session: AsyncSession) -> str:
-            return await self._add(session, request, options, now)
+            return await self._add(session, request, options, given, now)
 
         operation_id, _ = await create_once(
             self._database, "CreatePlan", request.request_id, fingerprint(request), now, create
@@ -97,12 +101,17 @@ class PlanCalls:
             return operation_to_proto(await get_operation(session, operation_id))
 
     async def _add(
-        self, session: AsyncSession, request: planner_pb2.CreatePlanRequest, options: PlanOptions, now: datetime
+        self,
+        session: AsyncSession,
+        request: planner_pb2.CreatePlanRequest,
+        options: PlanOptions,
+        given: Inventory | None,
+        now: datetime,
     ) -> str:
         if await count_open(session) >= self._settings.max_pending_plans:
             raise ResourceExhausted(f"{self._settings.max_pending_plans} plans are waiting already; try again later")
         graph = await get_graph(session, request.graph_id)
-        inventory_id, inventory = await _inventory(session, request, now)
+        inventory_id, inventory = await _inventory(session, request, given, now)
         # Now, rather than when its turn comes: a profile that does not serve is refused as the other options are.
         kinds = [device.kind for device in inventory.devices]
         await calibrations_for(session, kinds, RatesFrom.OWN, options.rates_from_profiles)
@@ -118,15 +127,13 @@ class PlanCalls:
 
 
 async def _inventory(
-    session: AsyncSession, request: planner_pb2.CreatePlanRequest, now: datetime
+    session: AsyncSession, request: planner_pb2.CreatePlanRequest, given: Inventory | None, now: datetime
 ) -> tuple[str, Inventory]:
+    """Its id, and itself; `given` is the one in the request."""
     if request.WhichOneof("devices") == "inventory_id":
         stored = await get_inventory(session, request.inventory_id)
         return stored.id, stored.inventory
-    if request.WhichOneof("devices") == "registered":
-        inventory = await _registered(session, tuple(request.registered.device_ids), now)
-    else:
-        inventory = await in_thread(inventory_from_proto, request.inventory)
+    inventory = given or await _registered(session, tuple(request.registered.device_ids), now)
     record = InventoryRecord(id=new_id("inv"), name="", inventory=inventory, created_at=now, listed=False)
     await add_inventory(session, record)
     return record.id, inventory

@@ -27,7 +27,8 @@ log = structlog.get_logger(__name__)
 
 
 class HostedDeployment:
-    """Created LOADING. `on_change` is called whenever something happened that the planner should hear of at once."""
+    """Created LOADING. `loading` is held while it loads; `on_change` is called whenever something happened that the
+    planner should hear of at once."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class HostedDeployment:
         device_id: str,
         torch_device: str,
         worker_silence_seconds: float,
+        loading: asyncio.Semaphore,
         on_change: Callable[[], None],
         tls: TlsFiles | None = None,
         secret: bytes = b"",
@@ -48,6 +50,7 @@ class HostedDeployment:
         self._device_id = device_id
         self._torch_device = torch_device
         self._worker_silence_seconds = worker_silence_seconds
+        self._loading = loading
         self._on_change = on_change
         self._tls = tls
         self._rendezvous: Rendezvous | None = None
@@ -71,9 +74,10 @@ class HostedDeployment:
     ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
         """A failure ends the deployment here; so does a caller that goes away, for it would never connect it."""
         try:
-            worker = await self._start_worker(request)
-            async for response in worker.load(request):
-                yield response
+            async with self._loading:
+                worker = await self._start_worker(request)
+                async for response in worker.load(request):
+                    yield response
             self.life = advance(self.life, Trigger.LOADED)
         except (asyncio.CancelledError, GeneratorExit):
             self.fail(Cancelled("the planner went away while the stages were loading"))
@@ -83,8 +87,7 @@ class HostedDeployment:
 
     async def open_rendezvous(self, host: str) -> int:
         """The port of the store; the same one if asked again."""
-        if self.life.phase.ended:
-            raise self._end()
+        self._check_not_ended()
         if self._rendezvous is None:
             self._rendezvous = await Rendezvous.open(host, self.secret)
         return self._rendezvous.port
@@ -264,6 +267,7 @@ class HostedDeployment:
             raise (self._end() if self.life.phase.ended else self._placed(error)) from error
 
     async def _start_worker(self, request: stage_daemon_pb2.LoadStagesRequest) -> WorkerProcess:
+        self._check_not_ended()
         worker = await WorkerProcess.start(
             deployment_id=request.deployment_id,
             generation=request.generation,
@@ -275,7 +279,7 @@ class HostedDeployment:
         worker.on_unread = self.sessions.end_unread
         if self.life.phase.ended:
             worker.kill()
-            raise self._end()
+        self._check_not_ended()
         self._spawn(self._watch(worker))
         self._spawn(self._watch_for_hang(worker))
         return worker
@@ -329,6 +333,11 @@ class HostedDeployment:
             self._worker.kill()
         if self._rendezvous is not None:
             self._rendezvous.close()
+
+    def _check_not_ended(self) -> None:
+        """Raises what ended it."""
+        if self.life.phase.ended:
+            raise self._end()
 
     def _end(self) -> DaemonError:
         return self.life.error or Released(f"deployment {self.life.deployment_id} was stopped")

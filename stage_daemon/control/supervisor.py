@@ -12,10 +12,14 @@ from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.lifecycle import Life, Phase
 from stage_daemon.control.profiling import Profiling
-from stage_daemon.errors import Cancelled, Conflict, DaemonError, InvalidRequest, NotFound
+from stage_daemon.errors import Cancelled, Conflict, DaemonError, InvalidRequest, NotFound, TooManyDeployments
 from stage_daemon.worker.failures import failure_from_error
 
 MAX_DRAIN_SECONDS = 3600.0
+# Each that loads reads and checks weights with all its threads: more at once are slower, and need more memory.
+MOST_LOADING = 4
+# A worker process each.
+MOST_DEPLOYMENTS = 64
 _STATES = {
     Phase.LOADING: planner_pb2.WORKER_STATE_LOADING,
     Phase.LOADED: planner_pb2.WORKER_STATE_LOADED,
@@ -52,6 +56,7 @@ class Supervisor:
         self._worker_silence_seconds = worker_silence_seconds
         self._tls = tls
         self._hosted: dict[str, HostedDeployment] = {}
+        self._loading = asyncio.Semaphore(MOST_LOADING)
         self._releasing: set[asyncio.Task[None]] = set()
         self._profiling: Profiling | None = None
         self._empty = asyncio.Event()
@@ -62,7 +67,8 @@ class Supervisor:
     ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
         """Progress; ends once every stage is loaded. An earlier generation is let go of first.
 
-        Raises Conflict where this generation of the deployment, or a later one, is here already.
+        Of many at once some wait for their turn. Raises Conflict where this generation of the deployment, or a later
+        one, is here already, and TooManyDeployments.
         """
         self._check_may_load(request)
         await self.release(request.deployment_id, 0.0, request.generation - 1)
@@ -190,6 +196,11 @@ class Supervisor:
                 f"{present.life.generation}; release it first",
                 deployment_id=request.deployment_id,
             )
+        if present is None and len(self._hosted) >= MOST_DEPLOYMENTS:
+            raise TooManyDeployments(
+                f"{self.device_id} holds {MOST_DEPLOYMENTS} deployments, as many as a daemon may; stop one of them",
+                device_id=self.device_id,
+            )
         life = Life(
             deployment_id=request.deployment_id,
             generation=request.generation,
@@ -203,6 +214,7 @@ class Supervisor:
             device_id=self.device_id,
             torch_device=self._torch_device,
             worker_silence_seconds=self._worker_silence_seconds,
+            loading=self._loading,
             on_change=self.changed.set,
             tls=self._tls,
             secret=request.secret,

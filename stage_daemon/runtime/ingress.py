@@ -15,6 +15,7 @@ import torch
 
 from stage_daemon.errors import Conflict, InvalidMicrobatch
 from stage_daemon.transport.declared import DeclaredValue, Found, Symbol, find_mismatch
+from stage_daemon.transport.layout import MAX_ELEMENTS, can_be_counted
 from stage_daemon.transport.parcel import Item
 
 
@@ -73,6 +74,8 @@ def _check_bytes(where: str, item: RawTensor) -> None:
         raise InvalidMicrobatch(
             f"{where}: found {len(item.data)} bytes, dims {list(item.dims)} of {item.dtype} need {needed}"
         )
+    if not can_be_counted(item.dims):
+        raise InvalidMicrobatch(f"{where}: dims {list(item.dims)}, needs at most {MAX_ELEMENTS} elements")
 
 
 def _tensor(item: RawTensor, device: torch.device) -> torch.Tensor:

@@ -222,4 +222,4 @@ def _read_content(value: DeclaredValue, words: list[int]) -> Content:
             dtype=_DTYPES[words[0]], dims=tuple(words[1 : 1 + rank]), strides=tuple(words[1 + rank : 1 + 2 * rank])
         )
     except ValueError as error:
-        raise BadHeader(f"{value.name!r}: {error}, needs none below 0") from None
+        raise BadHeader(f"{value.name!r}: {error}") from None

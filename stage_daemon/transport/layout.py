@@ -7,6 +7,7 @@ would have seen. Stride-0 dimensions travel as one element; gaps between element
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,12 @@ import torch
 
 # A slice of a larger tensor is rebuilt with its gaps up to this many times its own size; beyond, it is made dense.
 MAX_EXTENT_FACTOR = 8
+MAX_ELEMENTS = (1 << 63) - 1
+
+
+def can_be_counted(dims: Sequence[int]) -> bool:
+    """Whether torch can count the elements: it multiplies sizes also where another one is 0 or has stride 0."""
+    return math.prod(size for size in dims if size) <= MAX_ELEMENTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +34,9 @@ class TensorLayout:
 
     def __post_init__(self) -> None:
         if len(self.dims) != len(self.strides) or min((0, *self.dims, *self.strides)) < 0:
-            raise ValueError(f"dims {self.dims} with strides {self.strides}")
+            raise ValueError(f"dims {self.dims} with strides {self.strides}, needs none below 0")
+        if not can_be_counted(self.dims):
+            raise ValueError(f"dims {self.dims}, needs at most {MAX_ELEMENTS} elements")
 
     @cached_property
     def core_dims(self) -> tuple[int, ...]:

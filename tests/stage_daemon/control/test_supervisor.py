@@ -312,6 +312,39 @@ async def test_a_planner_that_goes_away_while_loading_ends_the_deployment(
     preparation.resume()
 
 
+async def test_of_many_that_load_some_wait_for_their_turn(daemon: Daemon, preparation: Preparation) -> None:
+    preparation.pause()
+    daemon.supervisor._loading = asyncio.Semaphore(1)
+    wanted = [prepared(preparation, f"dep-{number}", devices=(0, 0)).requests.load["node0/cpu"] for number in range(3)]
+    loads = [asyncio.ensure_future(daemon.load(wanted[number])) for number in range(2)]
+    await eventually(lambda: len(daemon.supervisor._hosted) == 2 and bool(running_workers(daemon)))
+    last = asyncio.ensure_future(refusal(daemon.stub.LoadStages(wanted[2])))
+    await eventually(lambda: len(daemon.supervisor._hosted) == 3)
+    await daemon.supervisor.release("dep-2", 0.0)
+    assert len(running_workers(daemon)) == 1
+    preparation.resume()
+    await asyncio.gather(*loads)
+    assert (await last)[0] == "DEPLOYMENT_RELEASED"
+    assert len(running_workers(daemon)) == 2
+
+
+def running_workers(daemon: Daemon) -> list[int]:
+    hosted = daemon.supervisor._hosted.values()
+    return [one._worker.process_id for one in hosted if one._worker is not None]
+
+
+async def test_a_daemon_holds_so_many_deployments_and_no_more(
+    daemon: Daemon, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stage_daemon.control.supervisor.MOST_DEPLOYMENTS", 1)
+    first, second = (prepared(preparation, name, devices=(0, 0)).requests.load["node0/cpu"] for name in ("a", "b"))
+    await daemon.load(first)
+    reason, message = await refusal(daemon.stub.LoadStages(second))
+    assert (reason, "holds 1 deployments" in message) == ("RESOURCE_EXHAUSTED", True)
+    first.generation += 1
+    await daemon.load(first)
+
+
 async def test_a_daemon_that_leaves_takes_nothing_more_and_says_so(daemon: Daemon, preparation: Preparation) -> None:
     wanted = prepared(preparation, "dep-1", devices=(0, 0))
     deployment = await roll_out({"node0/cpu": daemon}, wanted)

@@ -31,10 +31,26 @@ def test_a_thin_slice_of_much_becomes_dense() -> None:
     assert layout.extent == 4
 
 
-@pytest.mark.parametrize(("dims", "strides"), [((-1,), (1,)), ((2,), (-1,)), ((2, 2), (1,))])
+@pytest.mark.parametrize(
+    ("dims", "strides"),
+    [
+        ((-1,), (1,)),
+        ((2,), (-1,)),
+        ((2, 2), (1,)),
+        ((1 << 62, 4, 0), (0, 0, 0)),
+        ((1 << 32, 1 << 32), (0, 0)),
+        ((0, 1 << 63), (1, 1)),
+    ],
+)
 def test_impossible_layouts(dims: tuple[int, ...], strides: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="dims"):
         TensorLayout(dtype=torch.float32, dims=dims, strides=strides)
+
+
+def test_what_can_be_counted_can_be_made() -> None:
+    for dims in ((0, (1 << 63) - 1), (1, 3), ((1 << 62), 1, 0)):
+        layout = TensorLayout(dtype=torch.float32, dims=dims, strides=(0,) * len(dims))
+        assert unpack(layout, torch.zeros(layout.size_bytes, dtype=torch.uint8)).shape == dims
 
 
 @random_examples(100)

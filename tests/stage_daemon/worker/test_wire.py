@@ -8,7 +8,7 @@ from google.protobuf import json_format
 
 from planner.schedule import actions as planned
 from protos.v1 import graph_pb2, stage_daemon_pb2
-from stage_daemon.errors import InvalidRequest
+from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 from stage_daemon.runtime.actions import Action, Kind
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import InputFormat, RawTensor
@@ -81,6 +81,21 @@ def test_a_bool_is_a_byte_of_0_or_of_anything_else() -> None:
     raw = RawTensor(dtype=torch.bool, dims=(3,), data=b"\x00\x01\x02")
     [found] = InputFormat(values=declared, symbols={}, device=torch.device("cpu")).read([raw])
     assert found.view(torch.uint8).tolist() == [0, 1, 1]
+
+
+def test_dims_that_torch_cannot_count_are_refused() -> None:
+    declared = wire.declared_from_proto(
+        [
+            stage_daemon_pb2.EdgeValue(
+                kind=graph_pb2.VALUE_KIND_TENSOR,
+                dtype=graph_pb2.DTYPE_BOOL,
+                dims=[graph_pb2.Expression(symbol=symbol) for symbol in range(3)],
+            )
+        ]
+    )
+    raw = RawTensor(dtype=torch.bool, dims=(1 << 62, 4, 0), data=b"")
+    with pytest.raises(InvalidMicrobatch, match="at most 9223372036854775807 elements"):
+        InputFormat(values=declared, symbols={}, device=torch.device("cpu")).read([raw])
 
 
 def test_a_result_that_no_message_can_hold_is_a_failure() -> None:
