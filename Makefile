@@ -21,7 +21,7 @@ SERVICES := protos/v1/access.proto protos/v1/planner.proto protos/v1/stage_daemo
 demo: $(VENV)/installed.stamp
 	$(BIN)/python -m examples.embed_sentences
 
-# Trains a small GPT over two daemons, and compares the losses with one process's.
+# Trains a small GPT over daemons, through the loss of a worker, and compares the losses with one process's.
 train-demo: $(VENV)/installed.stamp
 	$(BIN)/python -m examples.train_tiny_gpt
 

@@ -7,6 +7,7 @@ DaemonError
 │   ├── InvalidMicrobatch    values that do not fit the deployment's inputs
 │   └── EdgeMismatch         two ends of an edge that disagree: other deployment, generation, microbatch or shapes
 ├── StateMismatch            a tensor's bytes that are truncated, of another digest or of another shape
+├── Corrupt                  bytes of a checkpoint that are not those that were saved
 ├── ShapeMismatch            the rebuilt stage gives other shapes than the graph declares
 ├── InsufficientMemory       a stage that does not fit the device
 ├── TooManyDeployments
@@ -71,6 +72,10 @@ class EdgeMismatch(InvalidRequest):
 
 class StateMismatch(DaemonError):
     reason = "STATE_MISMATCH"
+
+
+class Corrupt(DaemonError):
+    reason = "DIGEST_MISMATCH"
 
 
 class ShapeMismatch(DaemonError):

@@ -90,7 +90,7 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
             raise Forbidden(f"{visit.name} has no rule that says who may call it")
         changes_others = Scope.ADMIN in principal.rights and isinstance(rule.needs, Scope)
         changes_others |= bool(rule.owned) and Scope.OPERATE in principal.rights
-        if not changes_others and not _allows(rule.needs, principal):
+        if not changes_others and not _allows(rule, principal):
             raise _refusal(visit, principal)
         # Only now: whoever may not call learns no ids.
         await complete_ids(self._database, visit.request)
@@ -159,10 +159,8 @@ def _make_own(request: Any, principal: Principal | None) -> None:
         request.request_id = f"{caller}/{request_id}"
 
 
-def _allows(needs: Scope | Caller, principal: Principal) -> bool:
-    if needs is Caller.READER_OR_DAEMON:
-        return bool({Caller.READER, Caller.DAEMON} & principal.rights)
-    return needs in principal.rights
+def _allows(rule: Rule, principal: Principal) -> bool:
+    return rule.needs in principal.rights or (rule.daemons and Caller.DAEMON in principal.rights)
 
 
 def _refusal(visit: _Visit, principal: Principal) -> PlannerError:

@@ -24,18 +24,21 @@ class Caller(Enum):
     ANYONE = "anyone"
     READER = "reader"
     DAEMON = "daemon"
-    READER_OR_DAEMON = "reader or daemon"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """`creates` and `owned` are kinds of objects; the request's field `subject` holds the id of what it is about."""
+    """`creates` and `owned` are kinds of objects; the request's field `subject` holds the id of what it is about.
+
+    `daemons` may call it too.
+    """
 
     needs: Scope | Caller
     creates: str = ""
     owned: str = ""
     subject: str = ""
     audited: bool = False
+    daemons: bool = False
 
 
 def _reads() -> Rule:
@@ -57,9 +60,9 @@ HEALTH = "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 
 RULES: Mapping[str, Rule] = {
-    f"/{PLANNER}/GetUpload": _reads(),
-    f"/{PLANNER}/UploadBlob": Rule(needs=Scope.SUBMIT, audited=True),
-    f"/{PLANNER}/ReadBlob": Rule(needs=Caller.READER_OR_DAEMON),
+    f"/{PLANNER}/GetUpload": Rule(needs=Caller.READER, daemons=True),
+    f"/{PLANNER}/UploadBlob": Rule(needs=Scope.SUBMIT, audited=True, daemons=True),
+    f"/{PLANNER}/ReadBlob": Rule(needs=Caller.READER, daemons=True),
     f"/{PLANNER}/CollectBlobs": Rule(needs=Scope.OPERATE, audited=True),
     f"/{PLANNER}/CreateGraph": _creates(Scope.SUBMIT, "graph"),
     f"/{PLANNER}/AttachWeights": _changes(Scope.SUBMIT, "graph", "graph_id"),
@@ -83,6 +86,10 @@ RULES: Mapping[str, Rule] = {
     f"/{PLANNER}/GetProfile": _reads(),
     f"/{PLANNER}/ListProfiles": _reads(),
     f"/{PLANNER}/DeleteProfile": _changes(Scope.SUBMIT, "profile", "profile_id"),
+    f"/{PLANNER}/CreateCheckpoint": _creates(Scope.DEPLOY, "checkpoint"),
+    f"/{PLANNER}/GetCheckpoint": _reads(),
+    f"/{PLANNER}/ListCheckpoints": _reads(),
+    f"/{PLANNER}/DeleteCheckpoint": _changes(Scope.DEPLOY, "checkpoint", "checkpoint_id"),
     f"/{PLANNER}/Deploy": _creates(Scope.DEPLOY, "deployment"),
     f"/{PLANNER}/GetDeployment": _reads(),
     f"/{PLANNER}/ListDeployments": _reads(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from access.files import WatchedCredentials
 from planner.api.blob_calls import BlobCalls
 from planner.api.blob_collection import BlobCollection
+from planner.api.checkpoint_calls import CheckpointCalls
 from planner.api.computing import Computing
 from planner.api.deployment_calls import DeploymentCalls
 from planner.api.graph_calls import GraphCalls
@@ -27,6 +28,7 @@ class PlannerService(
     PlanCalls,
     ProfileCalls,
     DeploymentCalls,
+    CheckpointCalls,
     planner_pb2_grpc.PlannerServiceServicer,
 ):
     """Calls raise planner.errors; planner.api.status turns them into statuses."""

@@ -22,6 +22,7 @@ _KINDS: Mapping[str, str] = {
     "profile_id": "profile",
     "rates_from_profiles": "profile",
     "deployment_id": "deployment",
+    "checkpoint_id": "checkpoint",
     "token_id": "token",
 }
 _WITH_IDS = "options"

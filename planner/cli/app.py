@@ -26,6 +26,7 @@ COMMANDS = {
     "deployment": ("deployment:app", "Plans that run, or ran."),
     "run": ("run:run", "Run a file of inputs through a deployment."),
     "train": ("train:train", "Export, plan and deploy a module, train it, and write its weights down."),
+    "checkpoint": ("checkpoint:app", "What trainings have saved."),
     "stop": ("deployment:stop", "Finish what is in flight, then let go of the devices."),
     "up": (
         "up:up",

@@ -22,6 +22,7 @@ from planner.client.records import (
     TokenRecord,
 )
 from planner.cost.inventory import Device, Inventory
+from planner.graph.checkpoint import CheckpointRecord
 from planner.plan.options import OptimalMode
 from planner.plan.plan import Plan, Stage
 
@@ -65,6 +66,14 @@ def tokens_table(tokens: Iterable[TokenRecord]) -> Table:
         revoked = _time(token.revoked_at) if token.revoked_at else ""
         cells = (token.id, token.holder, ", ".join(token.scopes), _time(token.created_at))
         table.add_row(*cells, _time(token.expires_at), revoked)
+    return table
+
+
+def checkpoints_table(checkpoints: Iterable[CheckpointRecord]) -> Table:
+    table = plain_table("id", "run", "steps", "graph", "optimizer", "files", "bytes", "created")
+    for one in checkpoints:
+        cells = (one.id, one.run, f"{one.progress.num_steps:,}", one.graph_id[:ID_CHARACTERS], one.optimizer)
+        table.add_row(*cells, str(len(one.files)), format_bytes(one.size_bytes), _time(one.created_at))
     return table
 
 

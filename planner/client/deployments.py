@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.client.access import TicketHolder
+from planner.client.checkpoints import CheckpointCalls
 from planner.client.connection import Connection
-from planner.client.graphs import GraphCalls
 from planner.client.interruption import pause
 from planner.client.messages import (
     deployment_event_from_proto,
@@ -29,6 +28,7 @@ from protos.v1 import planner_pb2
 if TYPE_CHECKING:
     from planner.client.pipeline import Pipeline
     from planner.client.timelines import DeploymentTimeline, TimelineReader
+    from planner.client.training.checkpoints import Checkpointing
     from planner.client.training.learning_rates import Schedule
     from planner.client.training.optimizers import LossScaling, Optimizer
     from planner.client.training.trainer import Count, Trainer
@@ -46,7 +46,7 @@ RECOVERY_POLL_SECONDS = 0.1
 OnEvent = Callable[[DeploymentEvent], None]
 
 
-class DeploymentCalls(GraphCalls):
+class DeploymentCalls(CheckpointCalls):
     _connection: Connection
 
     def deploy(
@@ -170,12 +170,16 @@ class DeploymentCalls(GraphCalls):
         skip_nonfinite: bool = False,
         seed: str = "",
         deadline_seconds: float = 300.0,
-        resume: Path | str | None = None,
+        checkpoints: Checkpointing | None = None,
+        resume: str | None = None,
     ) -> Trainer:
         """Trains a deployment that is ready and was planned with training; see docs/training.md.
 
         `loss` names the output that is trained on; without it the only floating scalar is. `seed` decides what dropout
-        draws; without it the deployment does. `resume` is a checkpoint, or a folder of which the latest is taken.
+        draws; without it the deployment does. `resume` is a checkpoint's id, or a run of which the latest is taken.
+
+        With `checkpoints` it writes them by itself, and outlives the loss of a worker or a daemon where the deployment
+        recovers: it goes on from the last checkpoint, and does the steps since then again.
         """
         from planner.client.training.optimizers import optimizer_from_text
         from planner.client.training.trainer import Trainer
@@ -208,13 +212,20 @@ class DeploymentCalls(GraphCalls):
             ticket=TicketHolder(self._connection, deployment.id).ticket,
             pipeline=lambda: self.pipeline(deployment.id, deadline_seconds=deadline_seconds),
             why_failed=lambda: self._why_failed(deployment.id),
+            find_next=None if deployment.recovery is RecoveryPolicy.MANUAL else self._next_generation,
+            store=self,
+            checkpoints=checkpoints,
         )
-        if resume is not None:
-            try:
+        try:
+            if resume is not None:
                 trainer.load(resume)
-            except BaseException:
+            elif checkpoints is not None:
+                # What a loss before the next one goes back to.
+                trainer.save().result()
+        except BaseException:
+            with suppress(PlannerError):
                 trainer.close()
-                raise
+            raise
         return trainer
 
     def deployment_timeline(self, deployment_id: str) -> DeploymentTimeline:

@@ -84,9 +84,9 @@ class GraphCalls:
         sha256 = bytes.fromhex(self.get_graph(graph_id).id)
         return graph_from_bytes(b"".join(self.read_blob(sha256)))
 
-    def read_blob(self, sha256: bytes) -> Iterator[bytes]:
-        """In pieces of at most 1 MiB, in order. Raises NotFound."""
-        request = planner_pb2.ReadBlobRequest(sha256=sha256)
+    def read_blob(self, sha256: bytes, offset_bytes: int = 0, length_bytes: int = 0) -> Iterator[bytes]:
+        """In pieces of at most 1 MiB, in order; a length of 0 means to the end. Raises NotFound."""
+        request = planner_pb2.ReadBlobRequest(sha256=sha256, offset_bytes=offset_bytes, length_bytes=length_bytes)
         for response in self._connection.stream(self._connection.stub.ReadBlob, request):
             yield response.chunk
 

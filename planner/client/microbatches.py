@@ -104,17 +104,12 @@ def fill(data: Data, items: Sequence[Item], payloads: list[memoryview] | None = 
 
 
 def fill_tensor(message: stage_daemon_pb2.Tensor, tensor: RawTensor, payloads: list[memoryview] | None = None) -> None:
-    declare_tensor(message, tensor.dtype, tensor.dims)
+    message.dtype = graph_pb2.Dtype.Value(f"DTYPE_{tensor.dtype.name}")
+    message.dims.extend(tensor.dims)
     if payloads is not None:
         payloads.append(memoryview(tensor.data))
     else:
         message.data = bytes(tensor.data)
-
-
-def declare_tensor(message: stage_daemon_pb2.Tensor, dtype: Dtype, dims: Sequence[int]) -> None:
-    """All but its bytes."""
-    message.dtype = graph_pb2.Dtype.Value(f"DTYPE_{dtype.name}")
-    message.dims.extend(dims)
 
 
 def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind, payload: memoryview | None = None) -> list[object]:

@@ -19,6 +19,7 @@ from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.references import refuse_while_needed
 from planner.store.tables import (
+    CheckpointRow,
     DeploymentRow,
     GraphNameRow,
     GraphRow,
@@ -114,6 +115,7 @@ async def delete_graph(session: AsyncSession, graph_id: str) -> None:
         "plan operation": select(PlanOperationRow.id).where(PlanOperationRow.graph_id == graph_id, IS_OPEN),
         "profile": select(ProfileRow.id).where(ProfileRow.graph_id == graph_id),
         "deployment": select(DeploymentRow.id).where(DeploymentRow.graph_id == graph_id),
+        "checkpoint": select(CheckpointRow.id).where(CheckpointRow.graph_id == graph_id),
     }
     await refuse_while_needed(session, f"graph {graph_id[:12]}", needed_by, "delete those first")
     await delete_ended(session, PlanOperationRow.graph_id == graph_id)

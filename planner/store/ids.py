@@ -12,6 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from planner.errors import InvalidArgument
 from planner.store.tables import (
+    CheckpointRow,
     DeploymentRow,
     GraphRow,
     InventoryRow,
@@ -46,6 +47,7 @@ _KINDS: Mapping[str, _Kind] = {
     "plan": _Kind(start="plan-", num_digits=12, columns=(PlanRow.id, PlanOperationRow.id)),
     "profile": _Kind(start="prof-", num_digits=12, columns=(ProfileRow.id,)),
     "deployment": _Kind(start="dep-", num_digits=12, columns=(DeploymentRow.id,)),
+    "checkpoint": _Kind(start="ckpt-", num_digits=12, columns=(CheckpointRow.id,)),
     "token": _Kind(start="token-", num_digits=12, columns=(TokenRow.id,)),
 }
 

@@ -424,6 +424,47 @@ class SparePlanRow(Row):
     operation_id: Mapped[str] = mapped_column(index=True)
 
 
+class CheckpointRow(Row):
+    """What a training has saved; `learning_rate` is one that was set by hand."""
+
+    __tablename__ = "checkpoints"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    run: Mapped[str] = mapped_column(index=True)
+    graph_id: Mapped[str] = mapped_column(String(64), ForeignKey("graphs.id"), index=True)
+    optimizer: Mapped[str]
+    num_steps: Mapped[int]
+    seed: Mapped[str]
+    loss_scale: Mapped[float]
+    num_grown: Mapped[int]
+    learning_rate: Mapped[float | None]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class CheckpointFileRow(Row):
+    __tablename__ = "checkpoint_files"
+    checkpoint_id: Mapped[str] = mapped_column(ForeignKey("checkpoints.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64), index=True)
+    size_bytes: Mapped[int]
+    is_model: Mapped[bool]
+
+
+class CheckpointTensorRow(Row):
+    """`optimizer_tensor` is empty for a state itself."""
+
+    __tablename__ = "checkpoint_tensors"
+    checkpoint_id: Mapped[str] = mapped_column(ForeignKey("checkpoints.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    optimizer_tensor: Mapped[str]
+    dtype: Mapped[str]
+    dims: Mapped[list[Any]]
+    file_sha256: Mapped[str] = mapped_column(String(64))
+    offset_bytes: Mapped[int]
+    length_bytes: Mapped[int]
+    sha256: Mapped[str] = mapped_column(String(64))
+
+
 class RoleRow(ClaimColumns, Row):
     """What one planner of all does; there is one row, `dispatch`: hearing daemons and rolling plans out."""
 

@@ -1494,6 +1494,290 @@ class DeleteProfileResponse(google.protobuf.message.Message):
 Global___DeleteProfileResponse: typing_extensions.TypeAlias = DeleteProfileResponse
 
 @typing.final
+class CreateCheckpointRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    CHECKPOINT_FIELD_NUMBER: builtins.int
+    request_id: builtins.str
+    @property
+    def checkpoint(self) -> Global___Checkpoint:
+        """Without id, size and moment: the server's."""
+
+    def __init__(
+        self,
+        *,
+        request_id: builtins.str = ...,
+        checkpoint: Global___Checkpoint | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["checkpoint", b"checkpoint"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["checkpoint", b"checkpoint", "request_id", b"request_id"]) -> None: ...
+
+Global___CreateCheckpointRequest: typing_extensions.TypeAlias = CreateCheckpointRequest
+
+@typing.final
+class Checkpoint(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RECORD_FIELD_NUMBER: builtins.int
+    TENSORS_FIELD_NUMBER: builtins.int
+    @property
+    def record(self) -> Global___CheckpointRecord: ...
+    @property
+    def tensors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SavedTensor]: ...
+    def __init__(
+        self,
+        *,
+        record: Global___CheckpointRecord | None = ...,
+        tensors: collections.abc.Iterable[Global___SavedTensor] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["record", b"record"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["record", b"record", "tensors", b"tensors"]) -> None: ...
+
+Global___Checkpoint: typing_extensions.TypeAlias = Checkpoint
+
+@typing.final
+class CheckpointRecord(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    GRAPH_ID_FIELD_NUMBER: builtins.int
+    OPTIMIZER_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    FILES_FIELD_NUMBER: builtins.int
+    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    CREATED_AT_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    run: builtins.str
+    """What checkpoints of one training have in common."""
+    graph_id: builtins.str
+    """Whose states it has."""
+    optimizer: builtins.str
+    """As Optimizer.name."""
+    size_bytes: builtins.int
+    @property
+    def progress(self) -> Global___TrainingProgress: ...
+    @property
+    def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SavedFile]: ...
+    @property
+    def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        run: builtins.str = ...,
+        graph_id: builtins.str = ...,
+        optimizer: builtins.str = ...,
+        progress: Global___TrainingProgress | None = ...,
+        files: collections.abc.Iterable[Global___SavedFile] | None = ...,
+        size_bytes: builtins.int = ...,
+        created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_at", b"created_at", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "files", b"files", "graph_id", b"graph_id", "id", b"id", "optimizer", b"optimizer", "progress", b"progress", "run", b"run", "size_bytes", b"size_bytes"]) -> None: ...
+
+Global___CheckpointRecord: typing_extensions.TypeAlias = CheckpointRecord
+
+@typing.final
+class TrainingProgress(google.protobuf.message.Message):
+    """What a trainer counts."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUM_STEPS_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    LOSS_SCALE_FIELD_NUMBER: builtins.int
+    NUM_GROWN_FIELD_NUMBER: builtins.int
+    LEARNING_RATE_FIELD_NUMBER: builtins.int
+    num_steps: builtins.int
+    seed: builtins.str
+    loss_scale: builtins.float
+    num_grown: builtins.int
+    """Steps since the scale last changed."""
+    learning_rate: builtins.float
+    """One that was set by hand, and replaces the schedule's."""
+    def __init__(
+        self,
+        *,
+        num_steps: builtins.int = ...,
+        seed: builtins.str = ...,
+        loss_scale: builtins.float = ...,
+        num_grown: builtins.int = ...,
+        learning_rate: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "loss_scale", b"loss_scale", "num_grown", b"num_grown", "num_steps", b"num_steps", "seed", b"seed"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_learning_rate", b"_learning_rate"]) -> typing.Literal["learning_rate"] | None: ...
+
+Global___TrainingProgress: typing_extensions.TypeAlias = TrainingProgress
+
+@typing.final
+class SavedFile(google.protobuf.message.Message):
+    """In the safetensors format. Tensors of states have the states' names there, those of the optimizer "exp_avg/" before it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SHA256_FIELD_NUMBER: builtins.int
+    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    IS_MODEL_FIELD_NUMBER: builtins.int
+    sha256: builtins.bytes
+    size_bytes: builtins.int
+    is_model: builtins.bool
+    """Only parameters and persistent buffers; else what training needs beside them."""
+    def __init__(
+        self,
+        *,
+        sha256: builtins.bytes = ...,
+        size_bytes: builtins.int = ...,
+        is_model: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_model", b"is_model", "sha256", b"sha256", "size_bytes", b"size_bytes"]) -> None: ...
+
+Global___SavedFile: typing_extensions.TypeAlias = SavedFile
+
+@typing.final
+class SavedTensor(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    OPTIMIZER_TENSOR_FIELD_NUMBER: builtins.int
+    DTYPE_FIELD_NUMBER: builtins.int
+    DIMS_FIELD_NUMBER: builtins.int
+    FILE_SHA256_FIELD_NUMBER: builtins.int
+    OFFSET_BYTES_FIELD_NUMBER: builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: builtins.int
+    SHA256_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """State.name; of tied ones, one of their names."""
+    optimizer_tensor: builtins.str
+    """As torch.optim's class calls what it keeps for the state ("exp_avg", "step"), or "master" for a float32 copy.
+    Empty: the state itself.
+    """
+    dtype: protos.v1.graph_pb2.Dtype.ValueType
+    file_sha256: builtins.bytes
+    """Where its bytes are, and what they hash to."""
+    offset_bytes: builtins.int
+    length_bytes: builtins.int
+    sha256: builtins.bytes
+    @property
+    def dims(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        optimizer_tensor: builtins.str = ...,
+        dtype: protos.v1.graph_pb2.Dtype.ValueType = ...,
+        dims: collections.abc.Iterable[builtins.int] | None = ...,
+        file_sha256: builtins.bytes = ...,
+        offset_bytes: builtins.int = ...,
+        length_bytes: builtins.int = ...,
+        sha256: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dims", b"dims", "dtype", b"dtype", "file_sha256", b"file_sha256", "length_bytes", b"length_bytes", "name", b"name", "offset_bytes", b"offset_bytes", "optimizer_tensor", b"optimizer_tensor", "sha256", b"sha256"]) -> None: ...
+
+Global___SavedTensor: typing_extensions.TypeAlias = SavedTensor
+
+@typing.final
+class GetCheckpointRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHECKPOINT_ID_FIELD_NUMBER: builtins.int
+    checkpoint_id: builtins.str
+    def __init__(
+        self,
+        *,
+        checkpoint_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checkpoint_id", b"checkpoint_id"]) -> None: ...
+
+Global___GetCheckpointRequest: typing_extensions.TypeAlias = GetCheckpointRequest
+
+@typing.final
+class ListCheckpointsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    GRAPH_ID_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    CREATED_SINCE_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    page_token: builtins.str
+    run: builtins.str
+    """Empty filters let everything through."""
+    graph_id: builtins.str
+    owner: builtins.str
+    """What this holder of a token owns; nobody owns anything where no certificates are asked for."""
+    @property
+    def created_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+        run: builtins.str = ...,
+        graph_id: builtins.str = ...,
+        owner: builtins.str = ...,
+        created_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_since", b"created_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created_since", b"created_since", "graph_id", b"graph_id", "owner", b"owner", "page_size", b"page_size", "page_token", b"page_token", "run", b"run"]) -> None: ...
+
+Global___ListCheckpointsRequest: typing_extensions.TypeAlias = ListCheckpointsRequest
+
+@typing.final
+class ListCheckpointsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHECKPOINTS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    @property
+    def checkpoints(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CheckpointRecord]: ...
+    def __init__(
+        self,
+        *,
+        checkpoints: collections.abc.Iterable[Global___CheckpointRecord] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checkpoints", b"checkpoints", "next_page_token", b"next_page_token"]) -> None: ...
+
+Global___ListCheckpointsResponse: typing_extensions.TypeAlias = ListCheckpointsResponse
+
+@typing.final
+class DeleteCheckpointRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHECKPOINT_ID_FIELD_NUMBER: builtins.int
+    checkpoint_id: builtins.str
+    def __init__(
+        self,
+        *,
+        checkpoint_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checkpoint_id", b"checkpoint_id"]) -> None: ...
+
+Global___DeleteCheckpointRequest: typing_extensions.TypeAlias = DeleteCheckpointRequest
+
+@typing.final
+class DeleteCheckpointResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """Of what is gone."""
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id"]) -> None: ...
+
+Global___DeleteCheckpointResponse: typing_extensions.TypeAlias = DeleteCheckpointResponse
+
+@typing.final
 class DeployRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -165,6 +165,26 @@ class PlannerServiceStub(object):
                 request_serializer=protos_dot_v1_dot_planner__pb2.DeleteProfileRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_planner__pb2.DeleteProfileResponse.FromString,
                 _registered_method=True)
+        self.CreateCheckpoint = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/CreateCheckpoint',
+                request_serializer=protos_dot_v1_dot_planner__pb2.CreateCheckpointRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.CheckpointRecord.FromString,
+                _registered_method=True)
+        self.GetCheckpoint = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/GetCheckpoint',
+                request_serializer=protos_dot_v1_dot_planner__pb2.GetCheckpointRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.Checkpoint.FromString,
+                _registered_method=True)
+        self.ListCheckpoints = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/ListCheckpoints',
+                request_serializer=protos_dot_v1_dot_planner__pb2.ListCheckpointsRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.ListCheckpointsResponse.FromString,
+                _registered_method=True)
+        self.DeleteCheckpoint = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/DeleteCheckpoint',
+                request_serializer=protos_dot_v1_dot_planner__pb2.DeleteCheckpointRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.DeleteCheckpointResponse.FromString,
+                _registered_method=True)
         self.Deploy = channel.unary_unary(
                 '/partition_planner.v1.PlannerService/Deploy',
                 request_serializer=protos_dot_v1_dot_planner__pb2.DeployRequest.SerializeToString,
@@ -374,6 +394,32 @@ class PlannerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateCheckpoint(self, request, context):
+        """Writes down what a training has saved: its files are blobs, which daemons uploaded. It is there whole or not at all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCheckpoint(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCheckpoints(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteCheckpoint(self, request, context):
+        """Its files stay as blobs until they are collected.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Deploy(self, request, context):
         """Starts a rollout and answers at once; follow it with WatchDeployment.
         """
@@ -546,6 +592,26 @@ def add_PlannerServiceServicer_to_server(servicer, server):
                     servicer.DeleteProfile,
                     request_deserializer=protos_dot_v1_dot_planner__pb2.DeleteProfileRequest.FromString,
                     response_serializer=protos_dot_v1_dot_planner__pb2.DeleteProfileResponse.SerializeToString,
+            ),
+            'CreateCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateCheckpoint,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.CreateCheckpointRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.CheckpointRecord.SerializeToString,
+            ),
+            'GetCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCheckpoint,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.GetCheckpointRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.Checkpoint.SerializeToString,
+            ),
+            'ListCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCheckpoints,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.ListCheckpointsRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.ListCheckpointsResponse.SerializeToString,
+            ),
+            'DeleteCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteCheckpoint,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.DeleteCheckpointRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.DeleteCheckpointResponse.SerializeToString,
             ),
             'Deploy': grpc.unary_unary_rpc_method_handler(
                     servicer.Deploy,
@@ -1280,6 +1346,114 @@ class PlannerService(object):
             '/partition_planner.v1.PlannerService/DeleteProfile',
             protos_dot_v1_dot_planner__pb2.DeleteProfileRequest.SerializeToString,
             protos_dot_v1_dot_planner__pb2.DeleteProfileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/CreateCheckpoint',
+            protos_dot_v1_dot_planner__pb2.CreateCheckpointRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.CheckpointRecord.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/GetCheckpoint',
+            protos_dot_v1_dot_planner__pb2.GetCheckpointRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.Checkpoint.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/ListCheckpoints',
+            protos_dot_v1_dot_planner__pb2.ListCheckpointsRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.ListCheckpointsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/DeleteCheckpoint',
+            protos_dot_v1_dot_planner__pb2.DeleteCheckpointRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.DeleteCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

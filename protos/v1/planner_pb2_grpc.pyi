@@ -449,6 +449,70 @@ _PlannerServiceDeleteProfileType = typing_extensions.TypeVar(
     ],
 )
 
+_PlannerServiceCreateCheckpointType = typing_extensions.TypeVar(
+    '_PlannerServiceCreateCheckpointType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.CreateCheckpointRequest,
+        protos.v1.planner_pb2.CheckpointRecord,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.CreateCheckpointRequest,
+        protos.v1.planner_pb2.CheckpointRecord,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.CreateCheckpointRequest,
+        protos.v1.planner_pb2.CheckpointRecord,
+    ],
+)
+
+_PlannerServiceGetCheckpointType = typing_extensions.TypeVar(
+    '_PlannerServiceGetCheckpointType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.GetCheckpointRequest,
+        protos.v1.planner_pb2.Checkpoint,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.GetCheckpointRequest,
+        protos.v1.planner_pb2.Checkpoint,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.GetCheckpointRequest,
+        protos.v1.planner_pb2.Checkpoint,
+    ],
+)
+
+_PlannerServiceListCheckpointsType = typing_extensions.TypeVar(
+    '_PlannerServiceListCheckpointsType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ListCheckpointsRequest,
+        protos.v1.planner_pb2.ListCheckpointsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ListCheckpointsRequest,
+        protos.v1.planner_pb2.ListCheckpointsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ListCheckpointsRequest,
+        protos.v1.planner_pb2.ListCheckpointsResponse,
+    ],
+)
+
+_PlannerServiceDeleteCheckpointType = typing_extensions.TypeVar(
+    '_PlannerServiceDeleteCheckpointType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteCheckpointRequest,
+        protos.v1.planner_pb2.DeleteCheckpointResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteCheckpointRequest,
+        protos.v1.planner_pb2.DeleteCheckpointResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteCheckpointRequest,
+        protos.v1.planner_pb2.DeleteCheckpointResponse,
+    ],
+)
+
 _PlannerServiceDeployType = typing_extensions.TypeVar(
     '_PlannerServiceDeployType',
     grpc.UnaryUnaryMultiCallable[
@@ -545,7 +609,7 @@ _PlannerServiceDeleteDeploymentType = typing_extensions.TypeVar(
     ],
 )
 
-class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCollectBlobsType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceDeleteGraphType, _PlannerServiceListDevicesType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceDeleteInventoryType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceProfileGraphType, _PlannerServiceImportTimesType, _PlannerServiceGetProfileType, _PlannerServiceListProfilesType, _PlannerServiceDeleteProfileType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType, _PlannerServiceDeleteDeploymentType]):
+class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCollectBlobsType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceDeleteGraphType, _PlannerServiceListDevicesType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceDeleteInventoryType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceProfileGraphType, _PlannerServiceImportTimesType, _PlannerServiceGetProfileType, _PlannerServiceListProfilesType, _PlannerServiceDeleteProfileType, _PlannerServiceCreateCheckpointType, _PlannerServiceGetCheckpointType, _PlannerServiceListCheckpointsType, _PlannerServiceDeleteCheckpointType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType, _PlannerServiceDeleteDeploymentType]):
     @typing.overload
     def __init__(self: PlannerServiceStub[
         grpc.UnaryUnaryMultiCallable[
@@ -651,6 +715,22 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.DeleteProfileRequest,
             protos.v1.planner_pb2.DeleteProfileResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.CreateCheckpointRequest,
+            protos.v1.planner_pb2.CheckpointRecord,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.GetCheckpointRequest,
+            protos.v1.planner_pb2.Checkpoint,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.ListCheckpointsRequest,
+            protos.v1.planner_pb2.ListCheckpointsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteCheckpointRequest,
+            protos.v1.planner_pb2.DeleteCheckpointResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.DeployRequest,
@@ -785,6 +865,22 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
             protos.v1.planner_pb2.DeleteProfileResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.CreateCheckpointRequest,
+            protos.v1.planner_pb2.CheckpointRecord,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.GetCheckpointRequest,
+            protos.v1.planner_pb2.Checkpoint,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.ListCheckpointsRequest,
+            protos.v1.planner_pb2.ListCheckpointsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DeleteCheckpointRequest,
+            protos.v1.planner_pb2.DeleteCheckpointResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.DeployRequest,
             protos.v1.planner_pb2.Deployment,
         ],
@@ -881,6 +977,16 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
     """Newest first."""
 
     DeleteProfile: _PlannerServiceDeleteProfileType
+
+    CreateCheckpoint: _PlannerServiceCreateCheckpointType
+    """Writes down what a training has saved: its files are blobs, which daemons uploaded. It is there whole or not at all."""
+
+    GetCheckpoint: _PlannerServiceGetCheckpointType
+
+    ListCheckpoints: _PlannerServiceListCheckpointsType
+
+    DeleteCheckpoint: _PlannerServiceDeleteCheckpointType
+    """Its files stay as blobs until they are collected."""
 
     Deploy: _PlannerServiceDeployType
     """Starts a rollout and answers at once; follow it with WatchDeployment."""
@@ -1002,6 +1108,22 @@ PlannerServiceAsyncStub: typing_extensions.TypeAlias = PlannerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.DeleteProfileRequest,
         protos.v1.planner_pb2.DeleteProfileResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.CreateCheckpointRequest,
+        protos.v1.planner_pb2.CheckpointRecord,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.GetCheckpointRequest,
+        protos.v1.planner_pb2.Checkpoint,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.ListCheckpointsRequest,
+        protos.v1.planner_pb2.ListCheckpointsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DeleteCheckpointRequest,
+        protos.v1.planner_pb2.DeleteCheckpointResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.DeployRequest,
@@ -1231,6 +1353,36 @@ class PlannerServiceServicer(metaclass=abc.ABCMeta):
         request: protos.v1.planner_pb2.DeleteProfileRequest,
         context: _ServicerContext,
     ) -> typing.Union[protos.v1.planner_pb2.DeleteProfileResponse, collections.abc.Awaitable[protos.v1.planner_pb2.DeleteProfileResponse]]: ...
+
+    @abc.abstractmethod
+    def CreateCheckpoint(
+        self,
+        request: protos.v1.planner_pb2.CreateCheckpointRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.CheckpointRecord, collections.abc.Awaitable[protos.v1.planner_pb2.CheckpointRecord]]:
+        """Writes down what a training has saved: its files are blobs, which daemons uploaded. It is there whole or not at all."""
+
+    @abc.abstractmethod
+    def GetCheckpoint(
+        self,
+        request: protos.v1.planner_pb2.GetCheckpointRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.Checkpoint, collections.abc.Awaitable[protos.v1.planner_pb2.Checkpoint]]: ...
+
+    @abc.abstractmethod
+    def ListCheckpoints(
+        self,
+        request: protos.v1.planner_pb2.ListCheckpointsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.ListCheckpointsResponse, collections.abc.Awaitable[protos.v1.planner_pb2.ListCheckpointsResponse]]: ...
+
+    @abc.abstractmethod
+    def DeleteCheckpoint(
+        self,
+        request: protos.v1.planner_pb2.DeleteCheckpointRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.DeleteCheckpointResponse, collections.abc.Awaitable[protos.v1.planner_pb2.DeleteCheckpointResponse]]:
+        """Its files stay as blobs until they are collected."""
 
     @abc.abstractmethod
     def Deploy(

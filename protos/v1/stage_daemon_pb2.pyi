@@ -1302,6 +1302,9 @@ class TrainRequest(google.protobuf.message.Message):
     STEP_FIELD_NUMBER: builtins.int
     READ_STATES_FIELD_NUMBER: builtins.int
     WRITE_STATES_FIELD_NUMBER: builtins.int
+    TAKE_SNAPSHOT_FIELD_NUMBER: builtins.int
+    FETCH_STATES_FIELD_NUMBER: builtins.int
+    TAKE_FETCHED_FIELD_NUMBER: builtins.int
     @property
     def open(self) -> Global___OpenTraining: ...
     @property
@@ -1310,6 +1313,12 @@ class TrainRequest(google.protobuf.message.Message):
     def read_states(self) -> Global___ReadStates: ...
     @property
     def write_states(self) -> Global___WriteStates: ...
+    @property
+    def take_snapshot(self) -> Global___TakeSnapshot: ...
+    @property
+    def fetch_states(self) -> Global___FetchStates: ...
+    @property
+    def take_fetched(self) -> Global___TakeFetched: ...
     def __init__(
         self,
         *,
@@ -1317,10 +1326,13 @@ class TrainRequest(google.protobuf.message.Message):
         step: Global___TrainingStep | None = ...,
         read_states: Global___ReadStates | None = ...,
         write_states: Global___WriteStates | None = ...,
+        take_snapshot: Global___TakeSnapshot | None = ...,
+        fetch_states: Global___FetchStates | None = ...,
+        take_fetched: Global___TakeFetched | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["content", b"content", "open", b"open", "read_states", b"read_states", "step", b"step", "write_states", b"write_states"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["content", b"content", "open", b"open", "read_states", b"read_states", "step", b"step", "write_states", b"write_states"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["open", "step", "read_states", "write_states"] | None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "fetch_states", b"fetch_states", "open", b"open", "read_states", b"read_states", "step", b"step", "take_fetched", b"take_fetched", "take_snapshot", b"take_snapshot", "write_states", b"write_states"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "fetch_states", b"fetch_states", "open", b"open", "read_states", b"read_states", "step", b"step", "take_fetched", b"take_fetched", "take_snapshot", b"take_snapshot", "write_states", b"write_states"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["open", "step", "read_states", "write_states", "take_snapshot", "fetch_states", "take_fetched"] | None: ...
 
 Global___TrainRequest: typing_extensions.TypeAlias = TrainRequest
 
@@ -1506,15 +1518,9 @@ Global___TrainingStep: typing_extensions.TypeAlias = TrainingStep
 class ReadStates(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    WITH_OPTIMIZER_FIELD_NUMBER: builtins.int
-    with_optimizer: builtins.bool
-    """The optimizer's tensors too, of every trained state."""
     def __init__(
         self,
-        *,
-        with_optimizer: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["with_optimizer", b"with_optimizer"]) -> None: ...
 
 Global___ReadStates: typing_extensions.TypeAlias = ReadStates
 
@@ -1525,22 +1531,108 @@ class WriteStates(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STATES_FIELD_NUMBER: builtins.int
-    ONLY_CHECK_FIELD_NUMBER: builtins.int
-    only_check: builtins.bool
-    """Writes nothing, and answers with those that are here. Tensors have no bytes, neither here nor in the answer."""
     @property
-    def states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NamedTensor]:
-        """All of the optimizer's tensors for a state come in one message."""
-
+    def states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NamedTensor]: ...
     def __init__(
         self,
         *,
         states: collections.abc.Iterable[Global___NamedTensor] | None = ...,
-        only_check: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["only_check", b"only_check", "states", b"states"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["states", b"states"]) -> None: ...
 
 Global___WriteStates: typing_extensions.TypeAlias = WriteStates
+
+@typing.final
+class TakeSnapshot(google.protobuf.message.Message):
+    """Copies states as they are between two steps, and what the optimizer keeps for them. The next step goes on meanwhile."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STATES_FIELD_NUMBER: builtins.int
+    OTHERS_FIELD_NUMBER: builtins.int
+    @property
+    def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Of those that the answer to `open` has. One that the module's state_dict lacks is in `others`."""
+
+    @property
+    def others(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        states: collections.abc.Iterable[builtins.str] | None = ...,
+        others: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["others", b"others", "states", b"states"]) -> None: ...
+
+Global___TakeSnapshot: typing_extensions.TypeAlias = TakeSnapshot
+
+@typing.final
+class FetchStates(google.protobuf.message.Message):
+    """Reads from the planner those of a checkpoint's tensors that are held here, and checks them; nothing changes yet."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TENSORS_FIELD_NUMBER: builtins.int
+    @property
+    def tensors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[protos.v1.planner_pb2.SavedTensor]: ...
+    def __init__(
+        self,
+        *,
+        tensors: collections.abc.Iterable[protos.v1.planner_pb2.SavedTensor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["tensors", b"tensors"]) -> None: ...
+
+Global___FetchStates: typing_extensions.TypeAlias = FetchStates
+
+@typing.final
+class TakeFetched(google.protobuf.message.Message):
+    """Writes what was fetched."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___TakeFetched: typing_extensions.TypeAlias = TakeFetched
+
+@typing.final
+class SaveSnapshotRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEPLOYMENT_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    deployment_id: builtins.str
+    generation: builtins.int
+    def __init__(
+        self,
+        *,
+        deployment_id: builtins.str = ...,
+        generation: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "generation", b"generation"]) -> None: ...
+
+Global___SaveSnapshotRequest: typing_extensions.TypeAlias = SaveSnapshotRequest
+
+@typing.final
+class SaveSnapshotResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: builtins.int
+    TENSORS_FIELD_NUMBER: builtins.int
+    @property
+    def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[protos.v1.planner_pb2.SavedFile]: ...
+    @property
+    def tensors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[protos.v1.planner_pb2.SavedTensor]: ...
+    def __init__(
+        self,
+        *,
+        files: collections.abc.Iterable[protos.v1.planner_pb2.SavedFile] | None = ...,
+        tensors: collections.abc.Iterable[protos.v1.planner_pb2.SavedTensor] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["files", b"files", "tensors", b"tensors"]) -> None: ...
+
+Global___SaveSnapshotResponse: typing_extensions.TypeAlias = SaveSnapshotResponse
 
 @typing.final
 class NamedTensor(google.protobuf.message.Message):
@@ -1548,13 +1640,8 @@ class NamedTensor(google.protobuf.message.Message):
 
     NAME_FIELD_NUMBER: builtins.int
     TENSOR_FIELD_NUMBER: builtins.int
-    OPTIMIZER_TENSOR_FIELD_NUMBER: builtins.int
     name: builtins.str
     """State.name"""
-    optimizer_tensor: builtins.str
-    """As torch.optim's class calls what it keeps for the state ("exp_avg", "step"), or "master" for a float32 copy.
-    Empty: the state itself.
-    """
     @property
     def tensor(self) -> Global___Tensor: ...
     def __init__(
@@ -1562,10 +1649,9 @@ class NamedTensor(google.protobuf.message.Message):
         *,
         name: builtins.str = ...,
         tensor: Global___Tensor | None = ...,
-        optimizer_tensor: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["tensor", b"tensor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "optimizer_tensor", b"optimizer_tensor", "tensor", b"tensor"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "tensor", b"tensor"]) -> None: ...
 
 Global___NamedTensor: typing_extensions.TypeAlias = NamedTensor
 
@@ -1576,6 +1662,7 @@ class TrainResponse(google.protobuf.message.Message):
     STEP_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
+    OPENED_FIELD_NUMBER: builtins.int
     @property
     def step(self) -> Global___StepDone: ...
     @property
@@ -1586,18 +1673,39 @@ class TrainResponse(google.protobuf.message.Message):
     def failure(self) -> protos.v1.planner_pb2.Failure:
         """The request was refused or the step was not applied; the deployment goes on."""
 
+    @property
+    def opened(self) -> Global___TrainingOpened: ...
     def __init__(
         self,
         *,
         step: Global___StepDone | None = ...,
         state: Global___NamedTensor | None = ...,
         failure: protos.v1.planner_pb2.Failure | None = ...,
+        opened: Global___TrainingOpened | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["content", b"content", "failure", b"failure", "state", b"state", "step", b"step"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["content", b"content", "failure", b"failure", "state", b"state", "step", b"step"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["step", "state", "failure"] | None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "failure", b"failure", "opened", b"opened", "state", b"state", "step", b"step"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "failure", b"failure", "opened", b"opened", "state", b"state", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["step", "state", "failure", "opened"] | None: ...
 
 Global___TrainResponse: typing_extensions.TypeAlias = TrainResponse
+
+@typing.final
+class TrainingOpened(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STATES_FIELD_NUMBER: builtins.int
+    @property
+    def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """State.name of all that is held here, tied ones under each name."""
+
+    def __init__(
+        self,
+        *,
+        states: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["states", b"states"]) -> None: ...
+
+Global___TrainingOpened: typing_extensions.TypeAlias = TrainingOpened
 
 @typing.final
 class StepDone(google.protobuf.message.Message):

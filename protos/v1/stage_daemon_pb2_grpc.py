@@ -79,6 +79,11 @@ class StageDaemonServiceStub(object):
                 request_serializer=protos_dot_v1_dot_stage__daemon__pb2.TrainRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_stage__daemon__pb2.TrainResponse.FromString,
                 _registered_method=True)
+        self.SaveSnapshot = channel.unary_unary(
+                '/partition_planner.v1.StageDaemonService/SaveSnapshot',
+                request_serializer=protos_dot_v1_dot_stage__daemon__pb2.SaveSnapshotRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_stage__daemon__pb2.SaveSnapshotResponse.FromString,
+                _registered_method=True)
         self.GetTimeline = channel.unary_unary(
                 '/partition_planner.v1.StageDaemonService/GetTimeline',
                 request_serializer=protos_dot_v1_dot_stage__daemon__pb2.GetTimelineRequest.SerializeToString,
@@ -162,6 +167,14 @@ class StageDaemonServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SaveSnapshot(self, request, context):
+        """Uploads what the last `take_snapshot` of the deployment's training took, while steps go on. Asks for a ticket, as
+        SendInputs does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetTimeline(self, request, context):
         """What each thread of the deployment did when on this device, on the daemon's own clock. Asks for a ticket, as
         SendInputs does.
@@ -217,6 +230,11 @@ def add_StageDaemonServiceServicer_to_server(servicer, server):
                     servicer.Train,
                     request_deserializer=protos_dot_v1_dot_stage__daemon__pb2.TrainRequest.FromString,
                     response_serializer=protos_dot_v1_dot_stage__daemon__pb2.TrainResponse.SerializeToString,
+            ),
+            'SaveSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.SaveSnapshot,
+                    request_deserializer=protos_dot_v1_dot_stage__daemon__pb2.SaveSnapshotRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_stage__daemon__pb2.SaveSnapshotResponse.SerializeToString,
             ),
             'GetTimeline': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTimeline,
@@ -467,6 +485,33 @@ class StageDaemonService(object):
             '/partition_planner.v1.StageDaemonService/Train',
             protos_dot_v1_dot_stage__daemon__pb2.TrainRequest.SerializeToString,
             protos_dot_v1_dot_stage__daemon__pb2.TrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SaveSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.StageDaemonService/SaveSnapshot',
+            protos_dot_v1_dot_stage__daemon__pb2.SaveSnapshotRequest.SerializeToString,
+            protos_dot_v1_dot_stage__daemon__pb2.SaveSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

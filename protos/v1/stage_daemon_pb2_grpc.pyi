@@ -172,6 +172,22 @@ _StageDaemonServiceTrainType = typing_extensions.TypeVar(
     ],
 )
 
+_StageDaemonServiceSaveSnapshotType = typing_extensions.TypeVar(
+    '_StageDaemonServiceSaveSnapshotType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.stage_daemon_pb2.SaveSnapshotRequest,
+        protos.v1.stage_daemon_pb2.SaveSnapshotResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.stage_daemon_pb2.SaveSnapshotRequest,
+        protos.v1.stage_daemon_pb2.SaveSnapshotResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.stage_daemon_pb2.SaveSnapshotRequest,
+        protos.v1.stage_daemon_pb2.SaveSnapshotResponse,
+    ],
+)
+
 _StageDaemonServiceGetTimelineType = typing_extensions.TypeVar(
     '_StageDaemonServiceGetTimelineType',
     grpc.UnaryUnaryMultiCallable[
@@ -188,7 +204,7 @@ _StageDaemonServiceGetTimelineType = typing_extensions.TypeVar(
     ],
 )
 
-class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _StageDaemonServiceOpenRendezvousType, _StageDaemonServiceConnectStagesType, _StageDaemonServiceReleaseDeploymentType, _StageDaemonServiceGetDaemonStatusType, _StageDaemonServiceProfileType, _StageDaemonServiceSendInputsType, _StageDaemonServiceReceiveOutputsType, _StageDaemonServiceTrainType, _StageDaemonServiceGetTimelineType]):
+class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _StageDaemonServiceOpenRendezvousType, _StageDaemonServiceConnectStagesType, _StageDaemonServiceReleaseDeploymentType, _StageDaemonServiceGetDaemonStatusType, _StageDaemonServiceProfileType, _StageDaemonServiceSendInputsType, _StageDaemonServiceReceiveOutputsType, _StageDaemonServiceTrainType, _StageDaemonServiceSaveSnapshotType, _StageDaemonServiceGetTimelineType]):
     @typing.overload
     def __init__(self: StageDaemonServiceStub[
         grpc.UnaryStreamMultiCallable[
@@ -226,6 +242,10 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
         grpc.StreamStreamMultiCallable[
             protos.v1.stage_daemon_pb2.TrainRequest,
             protos.v1.stage_daemon_pb2.TrainResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.stage_daemon_pb2.SaveSnapshotRequest,
+            protos.v1.stage_daemon_pb2.SaveSnapshotResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             protos.v1.stage_daemon_pb2.GetTimelineRequest,
@@ -270,6 +290,10 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
         grpc.aio.StreamStreamMultiCallable[
             protos.v1.stage_daemon_pb2.TrainRequest,
             protos.v1.stage_daemon_pb2.TrainResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.stage_daemon_pb2.SaveSnapshotRequest,
+            protos.v1.stage_daemon_pb2.SaveSnapshotResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             protos.v1.stage_daemon_pb2.GetTimelineRequest,
@@ -319,6 +343,11 @@ class StageDaemonServiceStub(typing.Generic[_StageDaemonServiceLoadStagesType, _
     A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
     """
 
+    SaveSnapshot: _StageDaemonServiceSaveSnapshotType
+    """Uploads what the last `take_snapshot` of the deployment's training took, while steps go on. Asks for a ticket, as
+    SendInputs does.
+    """
+
     GetTimeline: _StageDaemonServiceGetTimelineType
     """What each thread of the deployment did when on this device, on the daemon's own clock. Asks for a ticket, as
     SendInputs does.
@@ -360,6 +389,10 @@ StageDaemonServiceAsyncStub: typing_extensions.TypeAlias = StageDaemonServiceStu
     grpc.aio.StreamStreamMultiCallable[
         protos.v1.stage_daemon_pb2.TrainRequest,
         protos.v1.stage_daemon_pb2.TrainResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.stage_daemon_pb2.SaveSnapshotRequest,
+        protos.v1.stage_daemon_pb2.SaveSnapshotResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.stage_daemon_pb2.GetTimelineRequest,
@@ -453,6 +486,16 @@ class StageDaemonServiceServicer(metaclass=abc.ABCMeta):
         The first message is `open`; each is answered once it is done here, in order. One client trains a deployment at a time.
         A later `open` begins anew, with a fresh optimizer on the weights as they are.
         A client that leaves in the middle of a step fails the deployment, unless the step ends here all the same.
+        """
+
+    @abc.abstractmethod
+    def SaveSnapshot(
+        self,
+        request: protos.v1.stage_daemon_pb2.SaveSnapshotRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.stage_daemon_pb2.SaveSnapshotResponse, collections.abc.Awaitable[protos.v1.stage_daemon_pb2.SaveSnapshotResponse]]:
+        """Uploads what the last `take_snapshot` of the deployment's training took, while steps go on. Asks for a ticket, as
+        SendInputs does.
         """
 
     @abc.abstractmethod

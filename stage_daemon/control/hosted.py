@@ -58,6 +58,7 @@ class HostedDeployment:
         self._draining: asyncio.Task[None] | None = None
         self._senders: set[int] = set()
         self._is_training = False
+        self._is_saving = False
         self._unfinished: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -245,6 +246,20 @@ class HostedDeployment:
                     self._unfinished = asyncio.create_task(self._finish_training(replies))
         except DaemonError as error:
             raise (self._end() if self.life.phase.ended else self._placed(error)) from error
+
+    async def save_snapshot(self) -> stage_daemon_pb2.SaveSnapshotResponse:
+        """Raises Conflict where one is being saved, what ended the deployment, and why the snapshot was not saved."""
+        self.check_running()
+        assert self._worker is not None
+        if self._is_saving:
+            raise Conflict(f"a snapshot of {self.life.deployment_id} is being saved already; wait for it")
+        self._is_saving = True
+        try:
+            return await self._worker.save_snapshot()
+        except DaemonError as error:
+            raise (self._end() if self.life.phase.ended else self._placed(error)) from error
+        finally:
+            self._is_saving = False
 
     async def _finish_training(self, replies: TrainingReplies) -> None:
         try:

@@ -122,6 +122,13 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
                         yield stage_daemon_pb2.TrainResponse.FromString(response)
                 request = await anext(request_iterator, None)
 
+    async def SaveSnapshot(
+        self, request: stage_daemon_pb2.SaveSnapshotRequest, context: Context
+    ) -> stage_daemon_pb2.SaveSnapshotResponse:
+        hosted = self._supervisor.find(request.deployment_id, request.generation)
+        _check_ticket(hosted, context)
+        return await hosted.save_snapshot()
+
     async def GetTimeline(
         self, request: stage_daemon_pb2.GetTimelineRequest, context: Context
     ) -> stage_daemon_pb2.GetTimelineResponse:

@@ -29,6 +29,7 @@ MAX_MESSAGE_CHARACTERS = 1200
 CODES: dict[type[errors.DaemonError], int] = {
     errors.InvalidRequest: code_pb2.INVALID_ARGUMENT,
     errors.StateMismatch: code_pb2.DATA_LOSS,
+    errors.Corrupt: code_pb2.DATA_LOSS,
     errors.ShapeMismatch: code_pb2.FAILED_PRECONDITION,
     errors.InsufficientMemory: code_pb2.RESOURCE_EXHAUSTED,
     errors.TooManyDeployments: code_pb2.RESOURCE_EXHAUSTED,

@@ -62,6 +62,7 @@ class WorkerProcess:
             FrameKind.METRICS_REPLY: deque(),
             FrameKind.TIMELINE_REPLY: deque(),
             FrameKind.CHOSEN: deque(),
+            FrameKind.SNAPSHOT_SAVED: deque(),
         }
         self._replies: dict[FrameKind, asyncio.Queue[Frame | None]] = {}
         self._inputs_taken: dict[tuple[int, int], asyncio.Future[None]] = {}
@@ -168,6 +169,11 @@ class WorkerProcess:
         if refusal:
             raise error_from_failure(planner_pb2.Failure.FromString(refusal))
 
+    async def save_snapshot(self) -> stage_daemon_pb2.SaveSnapshotResponse:
+        """Takes as long as the upload does; one at a time. Raises why it was not saved."""
+        reply = await self._ask(Frame(kind=FrameKind.SAVE_SNAPSHOT), FrameKind.SNAPSHOT_SAVED)
+        return stage_daemon_pb2.SaveSnapshotResponse.FromString(reply)
+
     async def drain(self) -> None:
         """Takes no more inputs, and returns once everything in flight has left and been taken; the worker then exits.
 
@@ -207,6 +213,10 @@ class WorkerProcess:
             reply = asked.popleft()
             if not reply.done():
                 reply.set_result(frame.body)
+        elif frame.kind is FrameKind.SNAPSHOT_NOT_SAVED:
+            reply = self._asked[FrameKind.SNAPSHOT_SAVED].popleft()
+            if not reply.done():
+                reply.set_exception(error_from_failure(planner_pb2.Failure.FromString(frame.body)))
         elif frame.kind is FrameKind.RESULTS_UNREAD:
             self.on_unread(frame.session_id)
         elif frame.kind is FrameKind.FAILED:

@@ -32,7 +32,7 @@ class StageModule(nn.Module):
         self.program = program
         self.state_names = dict(state_names)
         self._switches_context = switches_context
-        self._written_names = written_names
+        self.written_names = written_names
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         # Not program(...): its wrapper prints generated source to stderr whenever a microbatch raises.
@@ -65,7 +65,7 @@ class StageModule(nn.Module):
 
     def written_states(self) -> dict[str, torch.Tensor]:
         """Copies of what the next run will write over; tied ones are one copy."""
-        found = {name: tensor for name, tensor in self.states().items() if name in self._written_names}
+        found = {name: tensor for name, tensor in self.states().items() if name in self.written_names}
         copies = {id(tensor): tensor.detach().clone() for tensor in found.values()}
         return {name: copies[id(tensor)] for name, tensor in found.items()}
 

@@ -13,7 +13,9 @@ from stage_daemon.transport.parcel import Item
 
 
 class Program(Protocol):
-    """What training needs of a stage's program beside running it."""
+    """What training needs of a stage's program beside running it. `written_names`: states that a run writes over."""
+
+    written_names: frozenset[str]
 
     def states(self) -> Mapping[str, torch.Tensor]:
         """Every state under its own name."""

@@ -1,9 +1,10 @@
-"""Reads graphs and byte ranges of weights from the planner."""
+"""Reads graphs and byte ranges of weights from the planner, and uploads what training saves to it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 import grpc
 
@@ -14,9 +15,16 @@ from stage_daemon.errors import NotFound, StateMismatch, Unavailable
 
 # Chunks are of at most 1 MiB, and a little goes to the message around them.
 _MAX_MESSAGE_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 20
+# Rounds over all planners that bring nothing new, with pauses that double in between.
+MAX_FRUITLESS_ROUNDS = 6
+FIRST_PAUSE_SECONDS = 0.1
+# An upload slower than this is broken off, and goes on in a new stream.
+_LEAST_BYTES_PER_SECOND = 1 << 20
+_PATIENCE_SECONDS = 30.0
 
 
-class BlobReader:
+class BlobClient:
     """Made in the worker itself: a channel does not survive a fork. `address` may name several planners: "a:1,b:2"."""
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
@@ -60,3 +68,52 @@ class BlobReader:
                     raise NotFound(message) from None
                 if error.code() is not grpc.StatusCode.UNAVAILABLE or planner is self._planners[-1]:
                     raise Unavailable(message) from None
+
+    def upload(self, sha256: bytes, pieces: Sequence[memoryview]) -> None:
+        """Returns once a planner holds these bytes; what one has is not sent again. Raises Unavailable."""
+        num_fruitless, committed = 0, -1
+        while True:
+            for planner in self._planners:
+                try:
+                    upload = planner.GetUpload(planner_pb2.GetUploadRequest(sha256=sha256), timeout=_PATIENCE_SECONDS)
+                    if upload.committed_bytes > committed:
+                        num_fruitless, committed = 0, upload.committed_bytes
+                    if upload.complete or self._send(planner, sha256, pieces, upload.committed_bytes).complete:
+                        return
+                except grpc.RpcError as error:
+                    if error.code() not in _PASSING:
+                        raise Unavailable(f"upload to {self._address}: {error.details()}") from None
+            num_fruitless += 1
+            if num_fruitless == MAX_FRUITLESS_ROUNDS:
+                raise Unavailable(f"blob {sha256.hex()} could not be uploaded to {self._address}: no planner takes it")
+            time.sleep(FIRST_PAUSE_SECONDS * 2**num_fruitless)
+
+    def _send(
+        self, planner: planner_pb2_grpc.PlannerServiceStub, sha256: bytes, pieces: Sequence[memoryview], offset: int
+    ) -> planner_pb2.Upload:
+        size_bytes = sum(map(len, pieces))
+        seconds = _PATIENCE_SECONDS + (size_bytes - offset) / _LEAST_BYTES_PER_SECOND
+        return planner.UploadBlob(_requests(sha256, pieces, size_bytes, offset), timeout=seconds)
+
+
+# The planner is away or slow, or has not let go of a broken stream yet.
+_PASSING = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.ABORTED,
+    }
+)
+
+
+def _requests(
+    sha256: bytes, pieces: Sequence[memoryview], size_bytes: int, offset: int
+) -> Iterator[planner_pb2.UploadBlobRequest]:
+    yield planner_pb2.UploadBlobRequest(
+        begin=planner_pb2.UploadBlobRequest.Begin(sha256=sha256, size_bytes=size_bytes, offset_bytes=offset)
+    )
+    for piece in pieces:
+        for start in range(min(offset, len(piece)), len(piece), _CHUNK_BYTES):
+            yield planner_pb2.UploadBlobRequest(chunk=bytes(piece[start : start + _CHUNK_BYTES]))
+        offset = max(0, offset - len(piece))

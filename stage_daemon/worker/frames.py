@@ -25,6 +25,7 @@ class FrameKind(IntEnum):
     TRAIN = 8  # TrainRequest
     TIMELINE = 9  # GetTimelineRequest
     CHOOSE = 10  # OpenSession; without outputs the session is over
+    SAVE_SNAPSHOT = 11
     # Worker to supervisor.
     LOAD_PROGRESS = 32  # LoadStagesResponse
     LOADED = 33
@@ -42,6 +43,8 @@ class FrameKind(IntEnum):
     RESULTS_UNREAD = 44  # only a session id: its client at the worker's door leaves too many results unread
     TIMELINE_REPLY = 46  # GetTimelineResponse, only its threads
     CHOSEN = 47  # Failure, or nothing
+    SNAPSHOT_SAVED = 48  # SaveSnapshotResponse
+    SNAPSHOT_NOT_SAVED = 49  # Failure
 
 
 # What a profiling process exits with whose device is lost to it; its last PROFILE_STEP says of which node.

@@ -12,7 +12,7 @@ from stage_daemon.errors import DaemonError
 from stage_daemon.loader.load import StageProgram, load_stage
 from stage_daemon.loader.rebuild import draws_random
 from stage_daemon.runtime.stage import Stage
-from stage_daemon.worker.blobs import BlobReader
+from stage_daemon.worker.blobs import BlobClient
 from stage_daemon.worker.memory import check_states_fit
 
 OnProgress = Callable[[stage_daemon_pb2.LoadStagesResponse], None]
@@ -22,7 +22,7 @@ _PROGRESS_SECONDS = 0.1
 
 
 def load_stages(
-    request: stage_daemon_pb2.LoadStagesRequest, reader: BlobReader, device: torch.device, on_progress: OnProgress
+    request: stage_daemon_pb2.LoadStagesRequest, reader: BlobClient, device: torch.device, on_progress: OnProgress
 ) -> dict[int, Stage]:
     """Stages by index. Raises what the loader raises, naming the stage."""
     check_states_fit(request.stages, device)
@@ -30,7 +30,7 @@ def load_stages(
 
 
 def _load(
-    module: stage_daemon_pb2.StageModule, reader: BlobReader, device: torch.device, on_progress: OnProgress
+    module: stage_daemon_pb2.StageModule, reader: BlobClient, device: torch.device, on_progress: OnProgress
 ) -> Stage:
     progress = _Progress(module.stage, on_progress)
     try:

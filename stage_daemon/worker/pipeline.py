@@ -31,10 +31,11 @@ from stage_daemon.worker import training_wire, wire
 from stage_daemon.worker.choices_wire import choices_from_proto
 from stage_daemon.worker.door import Door
 from stage_daemon.worker.failures import failure_from_error
-from stage_daemon.worker.training import Reply, Training, TrainingOf
+from stage_daemon.worker.training import Blobs, Reply, Training, TrainingOf
 
 # A pass is not a wait, and may well take longer than one; beyond this many deadlines it is taken to hang.
 PASS_DEADLINES = 10
+_FOR_INFERENCE = "the plan is for inference; deploy one with a training schedule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class Pipeline:
         metrics: Mapping[int, StageMetrics],
         device: torch.device,
         callbacks: Callbacks,
+        blobs: Blobs,
         secret: bytes = b"",
     ) -> None:
         _check_request(request, stages)
@@ -102,6 +104,7 @@ class Pipeline:
                 secret=secret,
             ),
         )
+        self._blobs = blobs
         self._step_timeline = step_timeline(self._lane_of_steps) if self._lane_of_steps else None
         self._training = self._make_training(request, edges) if self._lane_of_steps else None
         self._around = Surroundings(
@@ -140,12 +143,18 @@ class Pipeline:
         if self._training is not None:
             self._training.submit(request)
         else:
-            failure = failure_from_error(Conflict("the plan is for inference; deploy one with a training schedule"))
+            failure = failure_from_error(Conflict(_FOR_INFERENCE))
             self._callbacks.on_trained(stage_daemon_pb2.TrainResponse(failure=failure), True)
 
     def choose(self, opened: stage_daemon_pb2.OpenSession) -> None:
         """What the session's results hold from now on. Raises InvalidRequest for outputs that are not there."""
         self._choices.choose(opened.session_id, choices_from_proto(opened.outputs, self._num_outputs))
+
+    def save_snapshot(self) -> stage_daemon_pb2.SaveSnapshotResponse:
+        """Takes as long as the upload does."""
+        if self._training is None:
+            raise Conflict(_FOR_INFERENCE)
+        return self._training.save_snapshot()
 
     def submit(self, session_id: int, sequence: int, microbatch: bytes) -> None:
         """Raises Conflict once draining."""
@@ -191,6 +200,7 @@ class Pipeline:
             around=around,
             weights=Weights(self._stages, self._lane_of_steps.trained, self._lane_of_steps.ties),
             inputs=self._input_format if self._takes_input else None,
+            blobs=self._blobs,
         )
         return Training(told, self._callbacks.on_trained)
 

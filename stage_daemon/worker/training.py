@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import torch
 
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Conflict, DaemonError, InvalidRequest
 from stage_daemon.runtime.ingress import InputFormat
-from stage_daemon.runtime.training.states import DeviceStates
+from stage_daemon.runtime.training.snapshot import Snapshot
+from stage_daemon.runtime.training.states import DeviceStates, TensorKey
 from stage_daemon.runtime.training.step import StepInterpreter, TrainingSurroundings
 from stage_daemon.runtime.training.weights import Weights
-from stage_daemon.worker import training_wire
+from stage_daemon.worker import shards, training_wire
 from stage_daemon.worker.failures import failure_from_error
 
 # A response, and whether it is the last to its request.
 Reply = Callable[[stage_daemon_pb2.TrainResponse, bool], None]
 
 
+class Blobs(Protocol):
+    """As BlobClient."""
+
+    def read_range(self, sha256: bytes, offset_bytes: int, length_bytes: int) -> Iterator[bytes]: ...
+    def upload(self, sha256: bytes, pieces: Sequence[memoryview]) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOf:
-    """`inputs` where the first stage is."""
+    """`inputs` where the first stage is. Checkpoints are written to and read from `blobs`."""
 
     deployment_id: str
     around: TrainingSurroundings
     weights: Weights
     inputs: InputFormat | None
+    blobs: Blobs
 
 
 class Training:
@@ -39,6 +51,10 @@ class Training:
         self.interpreter: StepInterpreter | None = None
         self._num_groups = 0
         self._states = DeviceStates(told.around.stages)
+        self._snapshot: Snapshot | None = None
+        # Until all of it is copied; it may have been saved by then.
+        self._copying: Snapshot | None = None
+        self._fetched: Mapping[TensorKey, torch.Tensor] | None = None
 
     def submit(self, request: bytes) -> None:
         self._waiting.put(request)
@@ -57,22 +73,39 @@ class Training:
             self._reply(self._step(request.step), True)
             return
         try:
-            self._answer(request)
-        except InvalidRequest as error:
+            self._reply(self._answer(request), True)
+        except DaemonError as error:
             self._reply(_refusal(error), True)
 
-    def _answer(self, request: stage_daemon_pb2.TrainRequest) -> None:
+    def save_snapshot(self) -> stage_daemon_pb2.SaveSnapshotResponse:
+        """Of the last snapshot, once; on any thread. Steps go on meanwhile."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
+            raise Conflict("no snapshot was taken since the last was saved")
+        return shards.save(snapshot, self._told.blobs.upload)
+
+    def _answer(self, request: stage_daemon_pb2.TrainRequest) -> stage_daemon_pb2.TrainResponse:
         kind = request.WhichOneof("content")
         if kind == "open":
             self._open(request.open)
-        elif kind == "read_states":
-            for key, tensor in self._states.read(self.interpreter, with_optimizer=request.read_states.with_optimizer):
-                self._reply(training_wire.state_to_proto(key, tensor), False)
+            return training_wire.opened_to_proto(self._states.names)
+        if kind == "read_states":
+            for name, tensor in self._states.read():
+                self._reply(training_wire.state_to_proto(name, tensor), False)
         elif kind == "write_states":
-            self._write(request.write_states)
+            self._write(training_wire.states_from_proto(request.write_states))
+        elif kind == "take_snapshot":
+            self._take_snapshot(request.take_snapshot)
+        elif kind == "fetch_states":
+            self._fetch(request.fetch_states)
+        elif kind == "take_fetched":
+            if self._fetched is None:
+                raise Conflict("no states were fetched")
+            fetched, self._fetched = self._fetched, None
+            self._write(fetched)
         else:
             raise InvalidRequest("a training request of no known kind; client and daemon are of different versions")
-        self._reply(stage_daemon_pb2.TrainResponse(), True)
+        return stage_daemon_pb2.TrainResponse()
 
     def _open(self, opened: stage_daemon_pb2.OpenTraining) -> None:
         settings = training_wire.optimizer_from_proto(opened.optimizer)
@@ -82,6 +115,7 @@ class Training:
             settings,
             loss_id=opened.loss_value,
             seed=opened.seed or self._told.deployment_id,
+            before_update=self._settle,
         )
         self._num_groups = len(settings.groups)
 
@@ -94,13 +128,31 @@ class Training:
             return _refusal(error)
         return training_wire.outcome_to_proto(self.interpreter.run(asked))
 
-    def _write(self, request: stage_daemon_pb2.WriteStates) -> None:
-        tensors = training_wire.states_from_proto(request)
-        if not request.only_check:
-            self._states.write(tensors, self.interpreter)
-            return
-        for key in self._states.check(tensors, self.interpreter):
-            self._reply(training_wire.state_to_proto(key, None), False)
+    def _write(self, tensors: Mapping[TensorKey, torch.Tensor]) -> None:
+        self._settle()
+        self._states.write(tensors, self.interpreter)
+
+    def _take_snapshot(self, asked: stage_daemon_pb2.TakeSnapshot) -> None:
+        self._settle()
+        self._snapshot = Snapshot(
+            self._states.select((*asked.states, *asked.others), self.interpreter),
+            written_by_passes=self._states.written_by_passes,
+            others=asked.others,
+        )
+        self._copying = self._snapshot
+
+    def _settle(self) -> None:
+        """What is about to be written over has been copied."""
+        if self._copying is not None:
+            self._copying.settle()
+            self._copying = None
+
+    def _fetch(self, asked: stage_daemon_pb2.FetchStates) -> None:
+        self._fetched = None
+        saved = {TensorKey(tensor.name, tensor.optimizer_tensor): tensor for tensor in asked.tensors}
+        declared = {key: training_wire.declared_from_proto(tensor) for key, tensor in saved.items()}
+        here = self._states.check(declared, self.interpreter)
+        self._fetched = {key: training_wire.read_saved(saved[key], self._told.blobs.read_range) for key in here}
 
 
 def _refusal(error: DaemonError) -> stage_daemon_pb2.TrainResponse:

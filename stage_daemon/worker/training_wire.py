@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from protos.v1 import stage_daemon_pb2
-from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
+from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.errors import Corrupt, InvalidMicrobatch, InvalidRequest
+from stage_daemon.loader.dtypes import torch_dtype
+from stage_daemon.loader.states import ReadRange
 from stage_daemon.runtime.ingress import InputFormat, RawTensor, tensor_of
 from stage_daemon.runtime.training.records import (
     OptimizerSettings,
@@ -154,29 +157,46 @@ def outcome_to_proto(outcome: StepOutcome) -> stage_daemon_pb2.TrainResponse:
     return response
 
 
-def state_to_proto(key: TensorKey, tensor: torch.Tensor | None) -> stage_daemon_pb2.TrainResponse:
-    """Without a tensor it says that there is one."""
+def opened_to_proto(names: Iterable[str]) -> stage_daemon_pb2.TrainResponse:
+    return stage_daemon_pb2.TrainResponse(opened=stage_daemon_pb2.TrainingOpened(states=names))
+
+
+def state_to_proto(name: str, tensor: torch.Tensor) -> stage_daemon_pb2.TrainResponse:
     response = stage_daemon_pb2.TrainResponse()
-    response.state.name, response.state.optimizer_tensor = key
-    if tensor is not None:
-        wire.fill_tensor(response.state.tensor, tensor)
+    response.state.name = name
+    wire.fill_tensor(response.state.tensor, tensor)
     return response
 
 
 def states_from_proto(request: stage_daemon_pb2.WriteStates) -> dict[TensorKey, torch.Tensor]:
-    """Without elements where they are only to be checked. Raises InvalidRequest for bytes that are not the tensor's."""
+    """Raises InvalidRequest for bytes that are not the tensor's."""
     found: dict[TensorKey, torch.Tensor] = {}
     for state in request.states:
         raw = wire.raw_tensor(state.tensor)
         if not isinstance(raw, RawTensor) or raw.dtype is None:
             raise InvalidRequest(f"state {state.name!r}: a dtype that this version does not know")
-        key = TensorKey(state.name, state.optimizer_tensor)
-        found[key] = _without_elements(state.name, raw) if request.only_check else tensor_of(state.name, raw)
+        found[TensorKey(state.name)] = tensor_of(state.name, raw)
     return found
 
 
-def _without_elements(name: str, raw: RawTensor) -> torch.Tensor:
+def declared_from_proto(saved: planner_pb2.SavedTensor) -> torch.Tensor:
+    """Without elements."""
+    dims = tuple(saved.dims)
     try:
-        return torch.empty(raw.dims, dtype=raw.dtype, device="meta")
+        return torch.empty(dims, dtype=torch_dtype(f"state {saved.name!r}", saved.dtype), device="meta")
     except RuntimeError:
-        raise InvalidRequest(f"state {name!r}: no tensor has dims {list(raw.dims)}") from None
+        raise InvalidRequest(f"state {saved.name!r}: no tensor has dims {list(dims)}") from None
+
+
+def read_saved(saved: planner_pb2.SavedTensor, read_range: ReadRange) -> torch.Tensor:
+    """Raises Corrupt for bytes that are not those that were saved."""
+    dtype = torch_dtype(f"state {saved.name!r}", saved.dtype)
+    # A length of 0 would mean to the end of the file.
+    chunks = read_range(saved.file_sha256, saved.offset_bytes, saved.length_bytes) if saved.length_bytes else ()
+    data = bytearray().join(chunks)
+    if hashlib.sha256(data).digest() != saved.sha256:
+        raise Corrupt(
+            f"state {saved.name!r} {saved.optimizer_tensor}: the checkpoint is damaged, its bytes are not those that"
+            " were saved; take an earlier one"
+        )
+    return tensor_of(saved.name, RawTensor(dtype=dtype, dims=tuple(saved.dims), data=memoryview(data)))

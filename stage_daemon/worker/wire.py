@@ -226,7 +226,7 @@ def _fill(datum: stage_daemon_pb2.Datum, item: Item, payloads: list[torch.Tensor
 def fill_tensor(
     message: stage_daemon_pb2.Tensor, tensor: torch.Tensor, payloads: list[torch.Tensor] | None = None
 ) -> None:
-    message.dtype = _wire_dtype(tensor.dtype)
+    message.dtype = wire_dtype(tensor.dtype)
     message.dims.extend(tensor.shape)
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
     if payloads is not None:
@@ -235,9 +235,9 @@ def fill_tensor(
         message.data = flat.numpy().tobytes()
 
 
-def _wire_dtype(dtype: torch.dtype) -> graph_pb2.Dtype.ValueType:
+def wire_dtype(dtype: torch.dtype) -> graph_pb2.Dtype.ValueType:
     if dtype not in _WIRE_DTYPES:
-        raise InvalidRequest(f"an output of {dtype}, which has no place on the wire; return another dtype")
+        raise InvalidRequest(f"a tensor of {dtype}, which has no place on the wire; use another dtype")
     return _WIRE_DTYPES[dtype]
 
 

@@ -17,7 +17,7 @@ from stage_daemon.runtime.ingress import Submission
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.worker import timeline_wire, wire
-from stage_daemon.worker.blobs import BlobReader
+from stage_daemon.worker.blobs import BlobClient
 from stage_daemon.worker.failures import failure_from_error
 from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
 from stage_daemon.worker.loading import load_stages
@@ -69,6 +69,8 @@ class Worker:
             self._train(frame.body)
         elif frame.kind is FrameKind.CHOOSE:
             self._choose(frame.body)
+        elif frame.kind is FrameKind.SAVE_SNAPSHOT:
+            self._start(self._save_snapshot, frame.body)
         elif frame.kind is FrameKind.METRICS:
             timelines = self._pipeline.timelines if self._pipeline else ()
             status = wire.metrics_to_proto(self._deployment_id, os.getpid(), self._metrics, timelines)
@@ -99,7 +101,8 @@ class Worker:
     def _load(self, body: bytes) -> None:
         request = stage_daemon_pb2.LoadStagesRequest.FromString(body)
         use_threads(self._device, request.num_threads, request.workers_on_host)
-        reader = BlobReader(request.blob_address or self._blob_address, self._tls)
+        self._blob_address = request.blob_address or self._blob_address
+        reader = BlobClient(self._blob_address, self._tls)
         self._secret = request.secret
         self._stages = load_stages(request, reader, self._device, self._tell_progress)
         reader.close()
@@ -123,7 +126,9 @@ class Worker:
             on_unread=self._tell_unread,
             on_trained=self._tell_trained,
         )
-        self._pipeline = Pipeline(request, self._stages, self._metrics, self._device, callbacks, self._secret)
+        # Connects where training saves or resumes.
+        blobs = BlobClient(self._blob_address, self._tls)
+        self._pipeline = Pipeline(request, self._stages, self._metrics, self._device, callbacks, blobs, self._secret)
         self._pipeline.start()
         self._write(Frame(kind=FrameKind.CONNECTED, body=self._pipeline.door.address().SerializeToString()))
 
@@ -154,6 +159,16 @@ class Worker:
             self._fail(Conflict("a training request came before the stages were connected"))
         else:
             self._pipeline.train(body)
+
+    def _save_snapshot(self, _: bytes) -> None:
+        try:
+            if self._pipeline is None:
+                raise Conflict("a snapshot is to be saved before the stages were connected")
+            saved = self._pipeline.save_snapshot()
+        except Exception as error:
+            self._write(Frame(kind=FrameKind.SNAPSHOT_NOT_SAVED, body=failure_from_error(error).SerializeToString()))
+        else:
+            self._write(Frame(kind=FrameKind.SNAPSHOT_SAVED, body=saved.SerializeToString()))
 
     def _tell_trained(self, response: stage_daemon_pb2.TrainResponse, is_last: bool) -> None:
         self._write(Frame(kind=FrameKind.TRAINED, sequence=0 if is_last else 1, body=response.SerializeToString()))

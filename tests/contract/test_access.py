@@ -281,8 +281,14 @@ async def test_daemons_register_by_their_certificate_and_at_its_names(guarded: G
         await daemon.RegisterDaemon(request("10.9.8.6:50"), timeout=WAIT_SECONDS)
     assert "reached at 10.9.8.6" in refusal.message
     assert (await daemon.RegisterDaemon(request("10.9.8.7:50"), timeout=WAIT_SECONDS)).lease_seconds > 0
+    planner = planner_pb2_grpc.PlannerServiceStub(daemon_channel)
     with refused("PERMISSION_DENIED"):
-        await planner_pb2_grpc.PlannerServiceStub(daemon_channel).ListPlans(planner_pb2.ListPlansRequest())
+        await planner.ListPlans(planner_pb2.ListPlansRequest())
+    # What training saves it uploads itself, and which files are a checkpoint somebody else says.
+    saved = await upload(planner, b"saved")
+    assert (await planner.GetUpload(planner_pb2.GetUploadRequest(sha256=saved), timeout=WAIT_SECONDS)).complete
+    with refused("PERMISSION_DENIED"):
+        await planner.CreateCheckpoint(planner_pb2.CreateCheckpointRequest(), timeout=WAIT_SECONDS)
 
 
 async def test_over_tls_alone_a_client_may_do_everything_but_what_daemons_do(

@@ -6,7 +6,6 @@ import copy
 import json
 import math
 import os
-import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -22,12 +21,13 @@ from torch import nn
 
 from access.tickets import TICKET_KEY
 from examples.tiny_gpt import batches, build
+from planner.cli import exit_codes
 from planner.cli.__main__ import main
 from planner.client import PlannerClient, export
 from planner.client.access import TicketHolder
 from planner.client.local_cluster import LocalCluster
-from planner.client.records import Deployment
-from planner.client.training import Trainer, cosine
+from planner.client.records import Deployment, RecoveryPolicy
+from planner.client.training import Checkpointing, Trainer, cosine
 from planner.errors import Conflict, DeploymentFailed, InvalidArgument, StepNotApplied
 from planner.partition.objective import Activations, PipelineSchedule, Training
 from planner.plan.options import BalancedMode, PlanOptions
@@ -50,11 +50,12 @@ def deployed(
     copies: int = 1,
     num_stages: int = 3,
     activations: Activations = Activations.KEPT,
+    recovery: RecoveryPolicy = RecoveryPolicy.MANUAL,
 ) -> Iterator[list[Deployment]]:
     graph = client.submit(export(module, args, dynamic_shapes=SHAPES))
     training = Training(schedule=schedule, microbatches=4, activations=activations) if schedule else None
     plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=num_stages), training=training))
-    found = [client.deploy(plan.id) for _ in range(copies)]
+    found = [client.deploy(plan.id, recovery=recovery) for _ in range(copies)]
     try:
         yield found
     finally:
@@ -131,18 +132,17 @@ def test_two_trainings_at_once_on_the_same_daemons(client: PlannerClient) -> Non
 def test_the_command_trains_writes_the_weights_and_goes_on(
     cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target, checkpoints = tmp_path / "weights.safetensors", tmp_path / "checkpoints"
+    target = tmp_path / "weights.safetensors"
     command = ["train", "examples.tiny_gpt:build", "--data", "examples.tiny_gpt:batches", "--steps", "6", "--seed", "s"]
     command += ["--optimizer", "adamw:lr=0.003", "--microbatches", "4", "--cosine", "1", "--out", str(target)]
-    command += ["--checkpoint", str(checkpoints), "--every", "4"]
-    command += ["--server", cluster.planner_address, "-o", "json"]
+    command += ["--run", "command", "--every", "4"]
 
-    def run(*options: str) -> tuple[int | str | None, str, str]:
+    def call(*arguments: str) -> tuple[int | str | None, str, str]:
         with pytest.raises(SystemExit) as ended:
-            main([*command, *options])
+            main([*arguments, "--server", cluster.planner_address, "-o", "json"])
         return ended.value.code, *capsys.readouterr()
 
-    status, printed, told = run("--stages", "2")
+    status, printed, told = call(*command, "--stages", "2")
     assert not status, told
     document = json.loads(printed)
     assert (document["steps"], document["num_stages"], len(document["losses"])) == (6, 2, 6)
@@ -155,16 +155,34 @@ def test_the_command_trains_writes_the_weights_and_goes_on(
         loss = module(*next(batches()))
     assert loss < document["first_loss"]
 
-    shutil.rmtree(checkpoints / "step-00000006")
-    status, printed, told = run("--stages", "3", "--resume", "--keep", "1")
+    status, printed, _ = call("checkpoint", "list", "--run", "command")
+    last, before = json.loads(printed)
+    assert [one["progress"]["num_steps"] for one in (last, before)] == [6, 4]
+    status, _, told = call(*command, "--resume")
+    assert status == exit_codes.INVALID_INPUT
+    assert "has 6 steps, --steps 6 asks for no more" in " ".join(told.split())
+    status, printed, _ = call("checkpoint", "delete", last["id"])
+    assert json.loads(printed)["deleted"]
+    status, printed, told = call(*command, "--stages", "3", "--resume", "--keep", "1")
     assert not status, told
     resumed = json.loads(printed)
-    assert (resumed["steps"], resumed["num_stages"]) == (2, 3)
+    assert (resumed["steps"], resumed["num_stages"], resumed["resumed_from"]) == (2, 3, before["id"])
     assert resumed["losses"] == pytest.approx(document["losses"][4:], rel=1e-6)
-    assert [path.name for path in checkpoints.iterdir()] == ["step-00000006"]
+    status, printed, _ = call("checkpoint", "get", "command")
+    assert json.loads(printed)["progress"]["num_steps"] == 6
+    folder = tmp_path / "downloaded"
+    status, _, told = call("checkpoint", "download", "command", str(folder))
+    assert not status, told
+    places = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    module.load_state_dict({name: read_torch_file(folder / file)[name] for name, file in places.items()})
+    with torch.no_grad():
+        assert module(*next(batches())) == pytest.approx(float(loss), rel=1e-5)
+    assert torch.equal(module.head.weight, module.tokens.weight)
+    # A folder that is there is somebody's.
+    assert call("checkpoint", "download", "command", str(folder))[0] == exit_codes.CONFLICT
 
 
-def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient, tmp_path: Path) -> None:
+def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient) -> None:
     """With dropout, whose units are the same wherever their stage is, and where activations are computed again."""
     torch.manual_seed(0)
     module = Normed(dropout=0.5)
@@ -174,23 +192,70 @@ def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient,
     ):
         for number in range(2):
             trainer.step(*rows(10, number))
-        trainer.save(tmp_path)
+        trainer.save("elsewhere")
         wanted = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
     schedule, again = PipelineSchedule.GPIPE, Activations.RECOMPUTED
     with deployed(client, copy.deepcopy(module), rows(4, 0), schedule, num_stages=2, activations=again) as [deployment]:
         assert all(stage.recomputes_activations for stage in client.get_plan(deployment.plan_id).stages)
         with pytest.raises(InvalidArgument, match="of adamw, this trainer has sgd"):
-            client.train(deployment.id, "sgd:lr=0.01", resume=tmp_path)
-        with client.train(deployment.id, "adamw:lr=0.01", schedule=cosine(9), resume=tmp_path) as trainer:
+            client.train(deployment.id, "sgd:lr=0.01", resume="elsewhere")
+        with client.train(deployment.id, "adamw:lr=0.01", schedule=cosine(9), resume="elsewhere") as trainer:
             found = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
-            read = read_torch_file(trainer.save(tmp_path, keep=1) / "model-00001.safetensors")
-            assert_same_weights(trainer, restored(module, read))
+            kept = trainer.save("elsewhere", keep=1).result()
+            assert list(client.list_checkpoints(run="elsewhere")) == [kept]
     assert found == wanted
 
 
-def restored(module: nn.Module, states: dict[str, torch.Tensor]) -> nn.Module:
-    module.load_state_dict(states)
-    return module
+@pytest.mark.parametrize("policy", [RecoveryPolicy.RESTART, RecoveryPolicy.REPLAN])
+def test_a_training_outlives_its_workers(policy: RecoveryPolicy, client: PlannerClient) -> None:
+    """One is killed between two steps, another stopped in the middle of one: losses and weights are as without."""
+    torch.manual_seed(0)
+    module = Normed(dropout=0.5)
+    found: dict[bool, list[tuple[float, ...]]] = {}
+    weights: dict[bool, dict[str, torch.Tensor]] = {}
+    evaluated: dict[bool, torch.Tensor] = {}
+    for is_killed in (False, True):
+        checkpoints = Checkpointing(run=f"outlives-{policy.value}", every=2, keep=1)
+        with (
+            deployed(client, copy.deepcopy(module), rows(4, 0), PipelineSchedule.ONE_F_ONE_B, recovery=policy) as [
+                deployment
+            ],
+            client.train(
+                deployment.id, "adamw:lr=0.01", clip_norm=1.0, seed="seed", checkpoints=checkpoints
+            ) as trainer,
+        ):
+            losses = found[is_killed] = []
+            for number in range(5):
+                if is_killed and number == 1:
+                    os.kill(worker_of(client, deployment.id, 0), signal.SIGKILL)
+                if is_killed and number == 3:
+                    process_id = worker_of(client, deployment.id, 2)
+                    # One that is stopped still counts as alive: the others are in the middle of the step when it dies.
+                    os.kill(process_id, signal.SIGSTOP)
+                    killing = threading.Timer(1.0, os.kill, (process_id, signal.SIGKILL))
+                    killing.start()
+                losses.append(trainer.step(*rows(10, number)).losses)
+            weights[is_killed] = trainer.state_dict()
+            if is_killed:
+                killing.join()
+                os.kill(worker_of(client, deployment.id, 1), signal.SIGKILL)
+            evaluated[is_killed] = trainer.evaluate(*rows(4, 9))
+            if is_killed:
+                assert client.get_deployment(deployment.id).generation > 2
+    assert found[True] == found[False]
+    assert torch.equal(evaluated[True], evaluated[False])
+    for name, wanted in weights[False].items():
+        assert torch.equal(weights[True][name], wanted)
+
+
+def worker_of(client: PlannerClient, deployment_id: str, stage: int) -> int:
+    deployment = client.get_deployment(deployment_id)
+    with grpc.insecure_channel(deployment.stages[stage].daemon_address) as channel:
+        status = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).GetDaemonStatus(
+            stage_daemon_pb2.GetDaemonStatusRequest()
+        )
+    [process_id] = {one.worker_process_id for one in status.stages if one.deployment_id == deployment_id}
+    return process_id
 
 
 def test_what_cannot_be_a_step_is_refused_and_changes_nothing(client: PlannerClient) -> None:
@@ -236,11 +301,7 @@ def test_a_worker_that_dies_ends_the_step_and_is_named(client: PlannerClient) ->
     ):
         trainer.step(*tokens(8, 0))
         victim = deployment.stages[1]
-        with grpc.insecure_channel(victim.daemon_address) as channel:
-            status = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).GetDaemonStatus(
-                stage_daemon_pb2.GetDaemonStatusRequest()
-            )
-        [process_id] = {one.worker_process_id for one in status.stages if one.deployment_id == deployment.id}
+        process_id = worker_of(client, deployment.id, 1)
         # One that is stopped still counts as alive: the others are in the middle of the step by the time it dies.
         os.kill(process_id, signal.SIGSTOP)
         killing = threading.Timer(2.0, os.kill, (process_id, signal.SIGKILL))

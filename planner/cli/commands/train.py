@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,8 +20,8 @@ from planner.cli.plan_options import ActivationsOption
 from planner.cli.progress import rollout_bars, training_bar, upload_bars
 from planner.cli.tensor_files import as_raw, check_writable, write_tensors
 from planner.client.microbatches import carried
-from planner.client.training import StepResult, Trainer, cosine, latest, optimizer_from_text
-from planner.client.training.checkpoints import read_manifest
+from planner.client.records import RecoveryPolicy
+from planner.client.training import Checkpointing, StepResult, Trainer, cosine, optimizer_from_text
 from planner.errors import InvalidArgument
 from planner.graph.ir import Graph
 from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
@@ -61,16 +60,27 @@ def train(
         int | None, typer.Option("--cosine", metavar="STEPS", help="Cosine decay, after a warmup of so many steps.")
     ] = None,
     seed: Annotated[str, typer.Option("--seed", help="Decides what dropout draws.")] = "",
-    checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", metavar="DIR", help="Write checkpoints into this folder.")
-    ] = None,
+    run: Annotated[
+        str, typer.Option("--run", metavar="NAME", help="Save checkpoints with the planner, under this name.")
+    ] = "",
     every: Annotated[
-        int, typer.Option("--every", min=0, help="Steps from one checkpoint to the next. 0: only after the last.")
+        int,
+        typer.Option(
+            "--every", min=0, help="Steps from one checkpoint to the next. 0: before the first and after the last."
+        ),
     ] = 0,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="How many checkpoints stay.")] = 2,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many checkpoints of the run stay.")] = 2,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the latest checkpoint of DIR, if there is one.")
+        bool, typer.Option("--resume", help="Go on from the run's latest checkpoint, if there is one.")
     ] = False,
+    recovery: Annotated[
+        RecoveryPolicy | None,
+        typer.Option(
+            "--recovery",
+            help="What follows the loss of a worker or a daemon: with restart or replan, training goes on from the last"
+            " checkpoint. Left out: restart with --run, else manual.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Where to write the weights: .npz or .safetensors.")
     ] = None,
@@ -80,11 +90,9 @@ def train(
     """Export, plan and deploy a module, train it, and write its weights down."""
     if out is not None:
         check_writable(out)
-    if checkpoint is None and (every or resume):
-        raise InvalidArgument("--every and --resume need a folder of checkpoints; give --checkpoint DIR")
-    start = latest(checkpoint) if checkpoint is not None and resume else None
-    if start is not None and (done := read_manifest(start).progress.num_steps) >= steps:
-        raise InvalidArgument(f"{start} has {done} steps, --steps {steps} asks for no more; ask for more")
+    if not run and (every or resume or recovery not in (None, RecoveryPolicy.MANUAL)):
+        raise InvalidArgument("--every, --resume and --recovery need checkpoints; name their run by --run NAME")
+    checkpoints = Checkpointing(run=run, every=every, keep=keep) if run else None
     wanted = optimizer_from_text(optimizer)
     batches = _batches(data)
     exported = export_from_factory(source, None)
@@ -94,11 +102,17 @@ def train(
         training=Training(schedule=schedule, microbatches=microbatches, activations=activations),
     )
     with connect(server) as client:
+        start = client.latest_checkpoint(run) if resume else None
+        if start is not None and start.progress.num_steps >= steps:
+            raise InvalidArgument(
+                f"checkpoint {start.id} of run {run} has {start.progress.num_steps} steps, --steps {steps} asks for no"
+                " more; ask for more"
+            )
         with upload_bars() as on_progress:
             graph = client.submit(exported, on_progress=on_progress)
         plan = client.create_plan(graph.id, options)
         with rollout_bars() as on_event:
-            deployment = client.deploy(plan.id, on_event=on_event)
+            deployment = client.deploy(plan.id, on_event=on_event, recovery=recovery or _recovery(checkpoints))
         try:
             with client.train(
                 deployment.id,
@@ -107,10 +121,12 @@ def train(
                 clip_norm=clip_norm,
                 schedule=None if warmup is None else cosine(steps, warmup_steps=warmup),
                 seed=seed,
-                resume=start,
+                checkpoints=checkpoints,
+                resume=start.id if start else None,
             ) as trainer:
-                saving = _Saving(directory=checkpoint, every=every, keep=keep) if checkpoint else None
-                document = _run(trainer, batches, steps, saving)
+                document = _run(trainer, batches, steps)
+                if checkpoints is not None and not checkpoints.is_due(steps):
+                    trainer.save()
                 if out is not None:
                     _write(out, trainer)
         finally:
@@ -120,7 +136,7 @@ def train(
         "num_stages": len(plan.stages),
         "predicted_bubble_share": idle_share(plan, predict(plan)),
         "path": str(out) if out else None,
-        "resumed_from": str(start) if start else None,
+        "resumed_from": start.id if start else None,
     }
     emit(document, output, lambda: _table(document))
 
@@ -144,19 +160,11 @@ def _endless(batches: Iterable[Any]) -> Iterator[Any]:
         yield from seen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Saving:
-    """`every` so many steps, if any, and after the last."""
-
-    directory: Path
-    every: int
-    keep: int
-
-    def is_due(self, step: int, last: int) -> bool:
-        return step == last or (self.every > 0 and step % self.every == 0)
+def _recovery(checkpoints: Checkpointing | None) -> RecoveryPolicy:
+    return RecoveryPolicy.MANUAL if checkpoints is None else RecoveryPolicy.RESTART
 
 
-def _run(trainer: Trainer, batches: Iterable[Any], steps: int, saving: _Saving | None) -> dict[str, Any]:
+def _run(trainer: Trainer, batches: Iterable[Any], steps: int) -> dict[str, Any]:
     """Up to step `steps`; batches of steps that a checkpoint has done are passed over."""
     done = trainer.num_steps
     results: list[StepResult] = []
@@ -168,8 +176,6 @@ def _run(trainer: Trainer, batches: Iterable[Any], steps: int, saving: _Saving |
             results.append(trainer.step(*arguments, **named))
             num_tokens += _num_tokens(trainer.graph, (*arguments, *named.values()))
             show(results[-1], num_tokens / (time.monotonic() - started))
-            if saving is not None and saving.is_due(trainer.num_steps, steps):
-                trainer.save(saving.directory, keep=saving.keep)
     spent = [result.seconds for result in results]
     return {
         "steps": len(results),

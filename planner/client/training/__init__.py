@@ -4,15 +4,16 @@
 - `optimizers`: which optimizer, for which parameters; `learning_rates`: how its rate changes over the steps.
 - `cutting`: a batch into microbatches, and what each counts.
 - `streams`: to the daemons.
-- `checkpoints`: what is kept on disk; `transfer`: it to daemons; `state_names`: whose names are the graph's.
+- `checkpoints`: what belongs to one, which daemon writes which part, and how many are kept.
 """
 
-from planner.client.training.checkpoints import latest
+from planner.client.training.checkpoints import Checkpointing
 from planner.client.training.learning_rates import constant, cosine, linear
 from planner.client.training.optimizers import LossScaling, Optimizer, ParameterGroup, optimizer_from_text
 from planner.client.training.trainer import StepResult, Trainer
 
 __all__ = [
+    "Checkpointing",
     "LossScaling",
     "Optimizer",
     "ParameterGroup",
@@ -20,7 +21,6 @@ __all__ = [
     "Trainer",
     "constant",
     "cosine",
-    "latest",
     "linear",
     "optimizer_from_text",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -13,7 +13,7 @@ from access.tickets import TICKET_KEY
 from planner.client.interruption import interruptible
 from planner.client.messages import failure_from_proto
 from planner.client.status import error_from_failure, error_from_rpc
-from planner.errors import PlannerError, StepNotApplied, Unavailable
+from planner.errors import Cancelled, PlannerError, StepNotApplied, Unavailable
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 
 _Response = stage_daemon_pb2.TrainResponse
@@ -23,8 +23,13 @@ class TrainingStreams:
     """By device id. A wait longer than the deadline is an error, after which nothing can be asked any more."""
 
     def __init__(
-        self, channels: Mapping[str, grpc.Channel], unreachable: str, deadline_seconds: float, ticket: str = ""
+        self,
+        channels: Mapping[str, grpc.Channel],
+        unreachable: str,
+        deadline_seconds: float,
+        ticket: Callable[[], str] = str,
     ) -> None:
+        self._unreachable = unreachable
         self._streams = {
             device_id: _Stream(device_id, channel, unreachable, deadline_seconds, ticket)
             for device_id, channel in channels.items()
@@ -49,6 +54,17 @@ class TrainingStreams:
             raise failure
         return answers
 
+    def save_snapshot(self, deployment_id: str, generation: int) -> list[stage_daemon_pb2.SaveSnapshotResponse]:
+        """What each daemon has uploaded of the snapshot that it took last; on any thread. Raises the first failure."""
+        request = stage_daemon_pb2.SaveSnapshotRequest(deployment_id=deployment_id, generation=generation)
+        calls = [stream.save_snapshot(request) for stream in self._streams.values()]
+        try:
+            return [call.result() for call in calls]
+        except grpc.FutureCancelledError:
+            raise Cancelled("the training was closed while a checkpoint was written") from None
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, unreachable=self._unreachable) from None
+
     def close(self) -> None:
         for stream in self._streams.values():
             stream.close()
@@ -56,7 +72,12 @@ class TrainingStreams:
 
 class _Stream:
     def __init__(
-        self, device_id: str, channel: grpc.Channel, unreachable: str, deadline_seconds: float, ticket: str
+        self,
+        device_id: str,
+        channel: grpc.Channel,
+        unreachable: str,
+        deadline_seconds: float,
+        ticket: Callable[[], str],
     ) -> None:
         self._device_id = device_id
         self._unreachable = unreachable
@@ -64,14 +85,18 @@ class _Stream:
         self._requests: queue.SimpleQueue[stage_daemon_pb2.TrainRequest | None] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[_Response | PlannerError] = queue.SimpleQueue()
         requests: Iterator[stage_daemon_pb2.TrainRequest] = iter(self._requests.get, None)
-        self._call: Any = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).Train(
-            requests, metadata=((TICKET_KEY, ticket),) if ticket else ()
-        )
+        self._stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
+        self._ticket = ticket
+        self._call: Any = self._stub.Train(requests, metadata=self._metadata())
         self._thread = threading.Thread(target=self._pump, name=f"training-{device_id}", daemon=True)
         self._thread.start()
 
     def send(self, request: stage_daemon_pb2.TrainRequest) -> None:
         self._requests.put(request)
+
+    def save_snapshot(self, request: stage_daemon_pb2.SaveSnapshotRequest) -> Any:
+        """A future: it may take long, and ends where the daemon does."""
+        return self._stub.SaveSnapshot.future(request, metadata=self._metadata())
 
     def answers(self) -> list[_Response]:
         """To one request. States come one by one, until a response without one."""
@@ -86,6 +111,11 @@ class _Stream:
         self._thread.join(_CLOSE_SECONDS)
         self._call.cancel()
         self._thread.join()
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        """For each call anew: a ticket is good for minutes, a training lasts for days."""
+        ticket = self._ticket()
+        return ((TICKET_KEY, ticket),) if ticket else ()
 
     def _next(self) -> _Response:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,24 +20,40 @@ from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
 from planner.client.tensors import RawTensor, TensorKind, from_raw, loaded_torch, to_raw
 from planner.client.training.checkpoints import (
-    CheckpointWriter,
-    Progress,
+    Checkpointing,
+    CheckpointStore,
+    assembled,
     check_fits,
-    manifest_of,
-    read_checkpoint,
+    check_keep,
+    fetch_request,
+    forget_older,
+    snapshot_requests,
 )
 from planner.client.training.cutting import cut, loss_output, num_rows
 from planner.client.training.learning_rates import Schedule, constant
 from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_to_proto
-from planner.client.training.state_names import StateNames
 from planner.client.training.streams import TrainingStreams
-from planner.client.training.transfer import Transfer
-from planner.errors import Conflict, DeploymentFailed, InvalidArgument, MicrobatchFailed, PlannerError, StepNotApplied
+from planner.errors import (
+    Conflict,
+    Corrupt,
+    DeploymentFailed,
+    InvalidArgument,
+    MicrobatchFailed,
+    NotFound,
+    PlannerError,
+    StepNotApplied,
+)
+from planner.graph.checkpoint import Checkpoint, CheckpointRecord, TrainingProgress, checked_run
 from planner.graph.ir import Graph
+from planner.graph.state_names import StateNames
 from protos.v1 import stage_daemon_pb2
 
 # Of a batch's arguments: what a microbatch of it counts, as the number of its tokens that are not padding.
 Count = Callable[..., float]
+# In a row, while one request is done. A batch that kills its worker would do so for ever.
+MAX_LOSSES = 3
+# A request for each daemon, made anew for each generation: its devices may be others.
+_Requests = Callable[[], Mapping[str, stage_daemon_pb2.TrainRequest]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +73,24 @@ class StepResult:
     learning_rate: float
     seconds: float
     bubble_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AskedStep:
+    number: int
+    microbatches: Sequence[Sequence[Item]]
+    weights: Sequence[float]
+    learning_rates: Sequence[float]
+    loss_scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saving:
+    """A checkpoint on its way, of what stood after the first `num_logged` of the log's entries."""
+
+    written: Future[CheckpointRecord]
+    generation: int
+    num_logged: int
 
 
 class Trainer:
@@ -81,6 +117,9 @@ class Trainer:
         deadline_seconds: float,
         pipeline: Callable[[], Pipeline],
         why_failed: Callable[[], DeploymentFailed | None],
+        store: CheckpointStore,
+        checkpoints: Checkpointing | None = None,
+        find_next: Callable[[str, int], Deployment | None] | None = None,
         credentials: WatchedCredentials | None = None,
         ticket: Callable[[], str] = str,
     ) -> None:
@@ -108,16 +147,18 @@ class Trainer:
         self._rate_set: float | None = None
         self._names = StateNames(graph)
         self._graph_id = deployment.graph_id
-        addresses = {placement.device_id: placement.daemon_address for placement in deployment.stages}
-        self._input_device = deployment.stages[0].device_id
-        self._output_device = deployment.stages[-1].device_id
-        self._channels = {
-            device_id: open_channel(address, message_bytes=DATA_MESSAGE_BYTES, credentials=credentials)
-            for device_id, address in addresses.items()
-        }
-        self._streams = TrainingStreams(
-            self._channels, f"a daemon of {deployment.id} does not answer", deadline_seconds, ticket()
-        )
+        self._credentials = credentials
+        self._ticket = ticket
+        self._deadline_seconds = deadline_seconds
+        self._store = store
+        self._checkpoints = checkpoints
+        self._find_next = find_next
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._saving: _Saving | None = None
+        # The id of the checkpoint that a loss goes back to, and what has changed states since.
+        self._last_checkpoint = ""
+        self._log: list[_Requests] = []
+        self._connect(deployment)
         self._loss_value = loss_value
         try:
             # The deployment's id would be another one after a checkpoint.
@@ -156,7 +197,16 @@ class Trainer:
         """What the module returns for one batch of at most a microbatch's size, without dropout and the like."""
         if self._pipeline is None:
             self._pipeline = self._make_pipeline()
-        return self._pipeline(*args, **kwargs)
+        if self._find_next is None:
+            return self._pipeline(*args, **kwargs)
+        # A pipeline goes on by itself where the deployment recovers, on weights as they were uploaded.
+        before = self._standing_generation()
+        while True:
+            found = self._pipeline(*args, **kwargs)
+            after = self._standing_generation()
+            if after == before:
+                return found
+            before = after
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters and persistent buffers as they are now, under the module's own names."""
@@ -164,7 +214,7 @@ class Trainer:
         held = {
             self._names.first(name): raw
             for device_id in self._streams.device_ids
-            for name, _, raw in self._read(device_id, with_optimizer=False)
+            for name, raw in self._read(device_id)
         }
         first = {name: self._names.first(name) for name in self._names.saved}
         return {name: from_raw(held[first[name]], kind) for name in first if first[name] in held}
@@ -188,44 +238,43 @@ class Trainer:
             for tied in self._names.tied(name):
                 if tied == name or tied not in states:
                     fill_tensor(request.write_states.states.add(name=tied).tensor, raw)
-        self._ask_all(request)
+        self._do(lambda: self._for_all(request), changes=True)
 
-    def save(self, directory: Path | str, *, keep: int | None = None) -> Path:
-        """Writes a checkpoint into a folder of its own in `directory`, and returns that. With `keep`, so many stay.
+    def save(self, run: str | None = None, *, keep: int | None = None) -> Future[CheckpointRecord]:
+        """A checkpoint of the weights as they are; the future has it once it is written, while steps go on.
 
-        It is there whole or not at all. See docs/training.md for what it has; it can be taken up on any plan.
+        It is there whole or not at all, and can be taken up on any plan: see docs/training.md. `run` and `keep` are
+        those of `checkpoints` unless given; a run is called as the deployment where there is neither. Waits for the
+        checkpoint before, and raises why it was not written.
         """
-        if keep is not None and keep < 1:
-            raise InvalidArgument(f"keep is {keep}, needs at least 1")
-        progress = Progress(
+        check_keep(keep)
+        told = self._checkpoints
+        run = checked_run(run or (told.run if told else self.deployment_id))
+        keep = keep or (told.keep if told else None)
+        self._finish_saving()
+        progress = TrainingProgress(
             num_steps=self._num_steps,
             seed=self._seed,
             loss_scale=self._scale,
             num_grown=self._num_grown,
             learning_rate=self._rate_set,
         )
-        with CheckpointWriter(directory, self.graph) as writer:
-            for device_id in self._streams.device_ids:
-                for name, optimizer_tensor, raw in self._read(device_id, with_optimizer=True):
-                    writer.add(name, optimizer_tensor, raw)
-            return writer.finish(manifest_of(self.graph, self._graph_id, self._optimizer.name, progress), keep)
+        self._do(lambda: snapshot_requests(self._held, self._names), changes=False)
+        written = self._writer.submit(self._write, self._streams, self._generation, run, keep, progress)
+        self._saving = _Saving(written=written, generation=self._generation, num_logged=len(self._log))
+        return written
 
-    def load(self, path: Path | str) -> None:
-        """Goes on from a checkpoint, or from the latest in a folder of several, whatever plan it was written on.
+    def load(self, name: str) -> None:
+        """Goes on from a checkpoint, by its id, or from the latest of a run, whatever plan it was written on.
 
         Raises NotFound, Corrupt or InvalidArgument, before anything changes, for what is no whole checkpoint of this
         module and optimizer. Seed, learning rate set by hand and scale of the loss become the checkpoint's.
         """
-        checkpoint = read_checkpoint(path)
-        check_fits(checkpoint.manifest, self.graph, self._optimizer.name)
-        transfer = Transfer(checkpoint, self._names)
-        here = self._ask_all(transfer.check())
-        progress = checkpoint.manifest.progress
-        # Also forgets what the optimizer has kept so far.
-        self._open(progress.seed)
-        for device_id, answers in here.items():
-            for request in transfer.writes(answers[:-1]):
-                self._ask({device_id: request})
+        self._finish_saving()
+        checkpoint = self._store.find_checkpoint(name)
+        self._restore(checkpoint)
+        self._last_checkpoint, self._log = checkpoint.record.id, []
+        progress = checkpoint.record.progress
         self._num_steps = progress.num_steps
         self._num_grown = progress.num_grown
         if self._scaling is not None:
@@ -234,12 +283,14 @@ class Trainer:
             self.learning_rate = progress.learning_rate
 
     def close(self) -> None:
-        """Idempotent."""
-        self._streams.close()
-        if self._pipeline is not None:
-            self._pipeline.close()
-        for channel in self._channels.values():
-            channel.close()
+        """Waits for the checkpoint that is being written, and raises why it was not. Idempotent."""
+        try:
+            self._finish_saving()
+        finally:
+            self._disconnect()
+            self._writer.shutdown(wait=False)
+            if self._pipeline is not None:
+                self._pipeline.close()
 
     def __enter__(self) -> Trainer:
         return self
@@ -247,7 +298,30 @@ class Trainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        # What ended the training is what its caller should hear of.
+        with suppress(PlannerError):
+            self.close()
+
+    def _connect(self, deployment: Deployment) -> None:
+        self._generation = deployment.generation
+        addresses = {placement.device_id: placement.daemon_address for placement in deployment.stages}
+        self._input_device = deployment.stages[0].device_id
+        self._output_device = deployment.stages[-1].device_id
+        self._channels = {
+            device_id: open_channel(address, message_bytes=DATA_MESSAGE_BYTES, credentials=self._credentials)
+            for device_id, address in addresses.items()
+        }
+        self._streams = TrainingStreams(
+            self._channels, f"a daemon of {deployment.id} does not answer", self._deadline_seconds, self._ticket
+        )
+
+    def _disconnect(self) -> None:
+        self._streams.close()
+        for channel in self._channels.values():
+            channel.close()
 
     def _open(self, seed: str) -> None:
         self._seed = seed
@@ -257,16 +331,118 @@ class Trainer:
             loss_value=self._loss_value,
             seed=seed,
         )
-        self._ask_all(stage_daemon_pb2.TrainRequest(open=opened))
+        answers = self._ask_all(stage_daemon_pb2.TrainRequest(open=opened))
+        # By device: the names of the states that it holds.
+        self._held = {device_id: tuple(found[-1].opened.states) for device_id, found in answers.items()}
 
-    def _read(self, device_id: str, *, with_optimizer: bool) -> Iterator[tuple[str, str, RawTensor]]:
-        """(state, the optimizer's tensor or empty, it) of all that the device has."""
-        asked = stage_daemon_pb2.ReadStates(with_optimizer=with_optimizer)
-        for response in self._ask({device_id: stage_daemon_pb2.TrainRequest(read_states=asked)})[device_id][:-1]:
-            state = response.state
-            [raw] = decode([stage_daemon_pb2.Datum(tensor=state.tensor)], TensorKind.RAW)
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Nothing has changed where it raises because of the checkpoint."""
+        held = (name for names in self._held.values() for name in names)
+        check_fits(checkpoint, self.graph, self._optimizer.name, held)
+        self._ask_all(fetch_request(checkpoint, self._names))
+        # Also forgets what the optimizer has kept so far.
+        self._open(checkpoint.record.progress.seed)
+        self._ask_all(stage_daemon_pb2.TrainRequest(take_fetched=stage_daemon_pb2.TakeFetched()))
+
+    def _write(
+        self, streams: TrainingStreams, generation: int, run: str, keep: int | None, progress: TrainingProgress
+    ) -> CheckpointRecord:
+        """On the writer's thread."""
+        parts = streams.save_snapshot(self.deployment_id, generation)
+        record = self._store.create_checkpoint(
+            assembled(parts, run=run, graph_id=self._graph_id, optimizer=self._optimizer.name, progress=progress)
+        )
+        if keep is not None:
+            forget_older(self._store, record, keep)
+        return record
+
+    def _finish_saving(self) -> None:
+        """Raises why the checkpoint on its way was not written, unless its generation is lost and another goes on."""
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return
+        try:
+            record = saving.written.result()
+        except PlannerError:
+            if saving.generation == self._generation:
+                raise
+            return
+        if self._goes_on:
+            self._last_checkpoint = record.id
+            del self._log[: saving.num_logged]
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether it outlives the loss of a generation."""
+        return self._find_next is not None and self._checkpoints is not None
+
+    def _standing_generation(self) -> int:
+        """Which one all daemons have answered in just now."""
+        request = stage_daemon_pb2.TrainRequest()
+        request.write_states.SetInParent()
+        self._do(lambda: self._for_all(request), changes=False)
+        return self._generation
+
+    def _do(self, make: _Requests, *, changes: bool) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:
+        """What daemons answer. Where they are lost, those of the next generation, once it stands where these stood."""
+        if self._saving is not None and self._saving.written.done() and self._saving.written.exception() is None:
+            self._finish_saving()
+        for num_losses in itertools.count():
+            try:
+                answers = self._streams.ask(make())
+            except (InvalidArgument, MicrobatchFailed):
+                # Buffers may have changed all the same.
+                self._remember(make, changes=changes)
+                raise
+            except PlannerError as error:
+                if not self._goes_on or not self._last_checkpoint or num_losses == MAX_LOSSES:
+                    raise self._explained(error) from None
+                self._go_on_after(error)
+            else:
+                self._remember(make, changes=changes)
+                return answers
+        raise AssertionError("unreachable")
+
+    def _remember(self, make: _Requests, *, changes: bool) -> None:
+        if changes and self._goes_on:
+            self._log.append(make)
+
+    def _go_on_after(self, error: PlannerError) -> None:
+        """Goes back to the last checkpoint, and does again what has changed states since. Raises why that cannot be."""
+        assert self._find_next is not None
+        # The checkpoint on its way may be the last one by now, and have taken the place of the one before.
+        with suppress(PlannerError):
+            self._finish_saving()
+        for _ in range(MAX_LOSSES):
+            found = self._find_next(self.deployment_id, self._generation)
+            if found is None:
+                break
+            try:
+                self._disconnect()
+                self._connect(found)
+                self._open(self._seed)
+                self._restore(self._store.find_checkpoint(self._last_checkpoint))
+                for make in self._log:
+                    with suppress(InvalidArgument, MicrobatchFailed):
+                        self._streams.ask(make())
+                return
+            except PlannerError as again:
+                error = again
+        raise self._explained(error) from None
+
+    def _explained(self, error: PlannerError) -> PlannerError:
+        """A broken stream does not say why the deployment failed; what was refused says all."""
+        if isinstance(error, (InvalidArgument, Conflict, MicrobatchFailed, NotFound, Corrupt)):
+            return error
+        return self._why_failed() or error
+
+    def _read(self, device_id: str) -> Iterator[tuple[str, RawTensor]]:
+        """(state, it) of all that the device has."""
+        asked = stage_daemon_pb2.TrainRequest(read_states=stage_daemon_pb2.ReadStates())
+        for response in self._do(lambda: {device_id: asked}, changes=False)[device_id][:-1]:
+            [raw] = decode([stage_daemon_pb2.Datum(tensor=response.state.tensor)], TensorKind.RAW)
             assert isinstance(raw, RawTensor)
-            yield state.name, state.optimizer_tensor, raw
+            yield response.state.name, raw
 
     def _flatten(self, batch: Any) -> list[object]:
         if isinstance(batch, Batch):
@@ -281,13 +457,23 @@ class Trainer:
         encoded = [self._encoder.encode(leaves) for leaves in microbatches]
         weights = self._weights(microbatches)
         rates = self._optimizer.learning_rates(self._schedule(self._num_steps))
+        asked = _AskedStep(
+            number=self._num_steps + 1,
+            # Whoever gave them may write over them once the step is done.
+            microbatches=[list(map(_copied, items)) for items in encoded] if self._goes_on else encoded,
+            weights=weights,
+            learning_rates=rates,
+            loss_scale=self._scale,
+        )
         started = time.monotonic()
-        answers = self._ask(self._requests(encoded, weights, rates))
+        answers = self._do(lambda: self._requests(asked), changes=True)
         seconds = time.monotonic() - started
         self._num_steps += 1
         done = {device_id: responses[-1].step for device_id, responses in answers.items()}
         result = self._result(done, weights, rates[-1], seconds, kind_of_batch(microbatches[0]))
         self._adapt_scale(result.applied)
+        if self._checkpoints is not None and self._checkpoints.is_due(self._num_steps):
+            self.save()
         if not result.applied and not self._skip_nonfinite:
             raise StepNotApplied(
                 f"step {result.number}: the loss is {result.loss}, the gradients' norm {result.gradient_norm}; no"
@@ -309,21 +495,19 @@ class Trainer:
             raise InvalidArgument(f"the microbatches count {counts}, needs a sum above 0 and none below")
         return [count / total for count in counts]
 
-    def _requests(
-        self, encoded: Sequence[Sequence[Item]], weights: Sequence[float], rates: Sequence[float]
-    ) -> dict[str, stage_daemon_pb2.TrainRequest]:
+    def _requests(self, asked: _AskedStep) -> dict[str, stage_daemon_pb2.TrainRequest]:
         requests = {}
         for device_id in self._streams.device_ids:
             request = requests[device_id] = stage_daemon_pb2.TrainRequest()
             step = request.step
-            step.number = self._num_steps + 1
-            step.weights.extend(weights)
-            step.learning_rates.extend(rates)
-            step.loss_scale = self._scale
+            step.number = asked.number
+            step.weights.extend(asked.weights)
+            step.learning_rates.extend(asked.learning_rates)
+            step.loss_scale = asked.loss_scale
             if self._clip_norm is not None:
                 step.clip_norm = self._clip_norm
             if device_id == self._input_device:
-                for index, items in enumerate(encoded):
+                for index, items in enumerate(asked.microbatches):
                     fill(step.microbatches.add(sequence=index + 1).values, items)
         return requests
 
@@ -360,18 +544,18 @@ class Trainer:
         elif self._num_grown == self._scaling.growth_steps:
             self._scale, self._num_grown = self._scale * self._scaling.growth, 0
 
-    def _ask_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:
-        return self._ask(dict.fromkeys(self._streams.device_ids, request))
+    def _for_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, stage_daemon_pb2.TrainRequest]:
+        return dict.fromkeys(self._streams.device_ids, request)
 
-    def _ask(
-        self, requests: Mapping[str, stage_daemon_pb2.TrainRequest]
-    ) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:
+    def _ask_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:
         try:
-            return self._streams.ask(requests)
-        except (InvalidArgument, Conflict, MicrobatchFailed):
-            raise
+            return self._streams.ask(self._for_all(request))
         except PlannerError as error:
-            raise self._why_failed() or error from None
+            raise self._explained(error) from None
+
+
+def _copied(item: Item) -> Item:
+    return replace(item, data=bytes(item.data)) if isinstance(item, RawTensor) else item
 
 
 def _number(leaf: Any) -> float:

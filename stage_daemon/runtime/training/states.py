@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -24,22 +24,39 @@ class DeviceStates:
 
     def __init__(self, stages: Mapping[int, Stage]) -> None:
         self._states: dict[str, torch.Tensor] = {}
+        written: set[str] = set()
         for _, stage in sorted(stages.items()):
             if stage.module is not None:
                 self._states.update(stage.module.states())
+                written |= stage.module.written_names
+        self.written_by_passes = frozenset(written)
 
-    def read(
-        self, interpreter: StepInterpreter | None, *, with_optimizer: bool
-    ) -> Iterator[tuple[TensorKey, torch.Tensor]]:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Tied states under each of their names."""
+        return tuple(self._states)
+
+    def read(self) -> Iterator[tuple[str, torch.Tensor]]:
         told = set()
         for name, tensor in self._states.items():
             if id(tensor) not in told:
                 told.add(id(tensor))
-                yield TensorKey(name), tensor
-        if interpreter is not None and with_optimizer:
-            for name, (optimizer, weight) in interpreter.trained().items():
-                for kept, tensor in optimizer.kept(weight).items():
-                    yield TensorKey(name, kept), tensor
+                yield name, tensor
+
+    def select(self, names: Iterable[str], interpreter: StepInterpreter | None) -> dict[TensorKey, torch.Tensor]:
+        """These states, and what the optimizer keeps for them. Raises InvalidRequest for one that is not here."""
+        found: dict[TensorKey, torch.Tensor] = {}
+        pairs = interpreter.trained().values() if interpreter else ()
+        trained = {id(weight.parameter): (optimizer, weight) for optimizer, weight in pairs}
+        for name in names:
+            if name not in self._states:
+                raise InvalidRequest(f"state {name!r} is not here")
+            tensor = self._states[name]
+            found[TensorKey(name)] = tensor
+            if id(tensor) in trained:
+                optimizer, weight = trained[id(tensor)]
+                found |= {TensorKey(name, kept): one for kept, one in optimizer.kept(weight).items()}
+        return found
 
     def check(self, tensors: Mapping[TensorKey, torch.Tensor], interpreter: StepInterpreter | None) -> list[TensorKey]:
         """Those that are here, tied states once. Raises InvalidRequest for one that does not fit; reads no element."""

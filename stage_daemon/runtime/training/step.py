@@ -49,7 +49,10 @@ class TrainingSurroundings:
 
 
 class StepInterpreter:
-    """One client's training: an optimizer of its own, on weights that stay."""
+    """One client's training: an optimizer of its own, on weights that stay.
+
+    `before_update` is called before an optimizer writes to them, and may block.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,10 @@ class StepInterpreter:
         *,
         loss_id: int,
         seed: str,
+        before_update: Callable[[], None] = lambda: None,
     ) -> None:
         self._around = around
+        self._before_update = before_update
         self._lane = around.lane
         self._weights = weights
         self._loss_id = loss_id
@@ -297,6 +302,7 @@ class StepInterpreter:
 
     def _optimizer_step(self, index: int, environment: Environment) -> None:
         if self._applied:
+            self._before_update()
             self._optimizers[index].step(self._step.learning_rates, self._clip)
 
     def _reduce(self, reduction: Reduction, own: tuple[Item, ...], combine: _Combine) -> tuple[Item, ...] | None:

@@ -10,7 +10,7 @@ import torch
 from access.files import TlsFiles
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.loader.parse import parse_graph
-from stage_daemon.worker.blobs import BlobReader
+from stage_daemon.worker.blobs import BlobClient
 from stage_daemon.worker.frames import LOST_EXIT_CODE, Frame, FrameKind, write_frame
 from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
@@ -43,7 +43,7 @@ class Session:
         self._write(FrameKind.PROFILED, stage_daemon_pb2.ProfileResponse())
 
     def _bench(self, request: stage_daemon_pb2.ProfileRequest) -> Bench:
-        reader = BlobReader(request.blob_address, self._tls)
+        reader = BlobClient(request.blob_address, self._tls)
         try:
             graph = parse_graph(reader.read_whole(request.graph_sha256))
         finally:

@@ -18,9 +18,11 @@ from planner.api.computing import Computing
 from planner.api.graph_calls import GraphCalls
 from planner.api.housekeeping import Housekeeping
 from planner.errors import Conflict, NotFound
+from planner.graph.checkpoint import Checkpoint, CheckpointRecord, SavedFile, TrainingProgress
 from planner.graph.ir import WeightFile
 from planner.settings import Settings
 from planner.store.blob_references import lock_references
+from planner.store.checkpoints import add_checkpoint, delete_checkpoint
 from planner.store.graphs import add_graph, delete_graph
 from planner.wire.graph import graph_to_bytes
 from protos.v1 import planner_pb2
@@ -61,18 +63,37 @@ async def add(planner: Planner, sha256: bytes, *weights: bytes) -> None:
         await add_graph(session, graph(sha256.hex(), weights=files))
 
 
-async def test_what_belongs_to_no_graph_goes_once_nobody_asked_for_it_for_a_while(planner: Planner) -> None:
-    of_graph, weights, forgotten = (old(planner, content) for content in (b"graph", b"weights", b"forgotten"))
+async def save(planner: Planner, graph_id: str, sha256: bytes) -> None:
+    record = CheckpointRecord(
+        id="ckpt-1",
+        run="run",
+        graph_id=graph_id,
+        optimizer="sgd",
+        progress=TrainingProgress(num_steps=1, seed=""),
+        files=(SavedFile(sha256=sha256, size_bytes=5, is_model=True),),
+        created_at=datetime.now(UTC),
+    )
+    async with planner.database.session() as session:
+        await add_checkpoint(session, Checkpoint(record=record, tensors=()))
+
+
+async def test_what_belongs_to_nothing_goes_once_nobody_asked_for_it_for_a_while(planner: Planner) -> None:
+    contents = (b"graph", b"weights", b"saved", b"forgotten")
+    of_graph, weights, saved, forgotten = (old(planner, content) for content in contents)
     young = planner.blobs.put(b"young")
     await add(planner, of_graph, weights)
-    found = Collected(num_blobs=1, size_bytes=len(b"forgotten"), num_referenced=2, num_young=1)
+    await save(planner, of_graph.hex(), saved)
+    found = Collected(num_blobs=1, size_bytes=len(b"forgotten"), num_referenced=3, num_young=1)
     assert await collection(planner).run(dry_run=True) == found
     assert forgotten in planner.blobs.names()
     assert await collection(planner).run() == found
-    assert planner.blobs.names() == tuple(sorted((of_graph, weights, young)))
+    assert planner.blobs.names() == tuple(sorted((of_graph, weights, saved, young)))
+    # What was uploaded while others were collected may belong to a checkpoint by now.
+    assert await collection(planner)._delete(saved, datetime.now(UTC)) is None
     async with planner.database.session() as session:
+        await delete_checkpoint(session, "ckpt-1")
         await delete_graph(session, of_graph.hex())
-    assert (await collection(planner).run()).num_blobs == 2
+    assert (await collection(planner).run()).num_blobs == 3
     assert planner.blobs.names() == (young,)
 
 

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from planner.cli import exit_codes
 from planner.cli.commands.train import _endless, _num_tokens, _table
-from planner.client.training.checkpoints import CheckpointWriter, Progress, manifest_of
 from planner.errors import InvalidArgument
 from planner.graph.ir import Dtype, Graph, Input, Value, ValueKind, ValueReference
 from tests.planner.cli.conftest import RunCli
@@ -27,7 +26,9 @@ def broken(): raise RuntimeError("no disk")
         (("--data", "loaders:number", "--optimizer", "lion:lr=1"), "'lion' is not known"),
         (("--data", "loaders:number"), "loaders:number returned int, needs batches"),
         (("--data", "loaders:broken"), "loaders:broken raised RuntimeError: no disk"),
-        (("--data", "loaders:number", "--resume"), "give --checkpoint DIR"),
+        (("--data", "loaders:number", "--resume"), "name their run by --run NAME"),
+        (("--data", "loaders:number", "--recovery", "restart"), "name their run by --run NAME"),
+        (("--data", "loaders:number", "--run", "a b"), "run 'a b': needs"),
         (("--data", "loaders:number", "--out", "weights.pt"), "ends with .npz or .safetensors"),
     ],
 )
@@ -38,18 +39,6 @@ def test_what_cannot_be_trained_is_refused_first(
     finished = bare_cli("train", "nowhere:build", "--steps", "1", *options)
     assert finished.status == exit_codes.INVALID_INPUT
     assert words in " ".join(finished.stderr.split())
-
-
-def test_a_checkpoint_that_has_all_steps_is_not_resumed(bare_cli: RunCli, tmp_path: Path) -> None:
-    (tmp_path / "loaders.py").write_text(LOADERS)
-    progress = Progress(num_steps=5, seed="", loss_scale=1.0, num_grown=0, learning_rate=None)
-    graph = Graph(torch_version="", name="")
-    with CheckpointWriter(tmp_path / "run", graph) as writer:
-        writer.finish(manifest_of(graph, "graph", "sgd", progress))
-    command = ("train", "nowhere:build", "--data", "loaders:number", "--checkpoint", "run", "--resume", "--steps", "5")
-    finished = bare_cli(*command)
-    assert finished.status == exit_codes.INVALID_INPUT
-    assert "step-00000005 has 5 steps, --steps 5 asks for no more" in " ".join(finished.stderr.split())
 
 
 def test_batches_begin_anew_also_those_of_an_iterator() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from protos.v1 import planner_pb2
 from stage_daemon.errors import NotFound, Unavailable
-from stage_daemon.worker.blobs import BlobReader
+from stage_daemon.worker import blobs
+from stage_daemon.worker.blobs import BlobClient
 from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner, scripted_planner
 
 pytestmark = pytest.mark.services
@@ -19,9 +20,9 @@ SHA256 = bytes(32)
 
 
 @contextmanager
-def two_planners() -> Iterator[tuple[ScriptedPlanner, ScriptedPlanner, BlobReader]]:
+def two_planners() -> Iterator[tuple[ScriptedPlanner, ScriptedPlanner, BlobClient]]:
     with scripted_planner() as (first, first_address), scripted_planner() as (second, second_address):
-        reader = BlobReader(f"{first_address},{second_address}")
+        reader = BlobClient(f"{first_address},{second_address}")
         yield first, second, reader
         reader.close()
 
@@ -56,3 +57,47 @@ def test_what_no_planner_has_or_answers() -> None:
         first.on("ReadBlob", Refusal(code=grpc.StatusCode.NOT_FOUND))
         with pytest.raises(NotFound):
             list(reader.read_range(SHA256, 0, 0))
+
+
+CONTENT = bytes(range(10))
+PIECES = (memoryview(CONTENT[:4]), memoryview(b""), memoryview(CONTENT[4:]))
+
+
+def upload(committed_bytes: int) -> planner_pb2.Upload:
+    return planner_pb2.Upload(sha256=SHA256, committed_bytes=committed_bytes, complete=committed_bytes == len(CONTENT))
+
+
+@pytest.mark.parametrize("committed", [0, 3, 4, 7])
+def test_an_upload_that_broke_off_goes_on_with_the_next(committed: int) -> None:
+    with two_planners() as (first, second, client):
+        first.on("GetUpload", upload(0))
+        first.on("UploadBlob", AWAY)
+        second.on("GetUpload", upload(committed))
+        second.on("UploadBlob", upload(len(CONTENT)))
+        client.upload(SHA256, PIECES)
+        [sent] = second.requests("UploadBlob")
+        begin = sent[0].begin
+        assert (begin.sha256, begin.size_bytes, begin.offset_bytes) == (SHA256, len(CONTENT), committed)
+        assert b"".join(message.chunk for message in sent[1:]) == CONTENT[committed:]
+
+
+def test_what_a_planner_has_is_not_uploaded() -> None:
+    with two_planners() as (first, _, client):
+        first.on("GetUpload", upload(len(CONTENT)))
+        client.upload(SHA256, PIECES)
+        assert not first.requests("UploadBlob")
+
+
+def test_an_upload_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs, "FIRST_PAUSE_SECONDS", 0.0)
+    with two_planners() as (first, second, client):
+        first.on("GetUpload", AWAY)
+        second.on("GetUpload", upload(0))
+        # It takes the stream, and does not hold it.
+        second.on("UploadBlob", upload(0))
+        with pytest.raises(Unavailable, match="no planner takes it"):
+            client.upload(SHA256, PIECES)
+        assert len(second.requests("UploadBlob")) > 1
+        first.on("GetUpload", Refusal(code=grpc.StatusCode.PERMISSION_DENIED, message="not you"))
+        with pytest.raises(Unavailable, match="not you"):
+            client.upload(SHA256, PIECES)

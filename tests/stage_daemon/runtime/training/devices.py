@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +23,7 @@ from planner.plan.split import stage_graph
 from planner.schedule.reschedule import with_training
 from planner.store.deployment_records import Deployment, DeploymentState, StagePlacement
 from planner.wire.graph import graph_to_bytes
+from stage_daemon.errors import NotFound
 from stage_daemon.loader.load import StageProgram
 from stage_daemon.loader.parse import parse_graph
 from stage_daemon.loader.rebuild import rebuild_module
@@ -41,6 +43,28 @@ from tests.builders.plans import plan_of
 from tests.waiting import WAIT_SECONDS
 
 SEED = "seed"
+
+
+class MemoryBlobs:
+    """`read_bytes` counts what was read."""
+
+    def __init__(self, contents: dict[bytes, bytes] | None = None) -> None:
+        self.contents = {} if contents is None else contents
+        self.read_bytes = 0
+
+    def read_range(self, sha256: bytes, offset_bytes: int, length_bytes: int) -> Iterator[bytes]:
+        if sha256 not in self.contents:
+            raise NotFound(f"blob {sha256.hex()} is not here")
+        assert length_bytes > 0
+        self.read_bytes += length_bytes
+        yield self.contents[sha256][offset_bytes : offset_bytes + length_bytes]
+
+    def upload(self, sha256: bytes, pieces: Sequence[memoryview]) -> None:
+        content = b"".join(pieces)
+        assert hashlib.sha256(content).digest() == sha256
+        self.contents[sha256] = content
+
+
 SGD = OptimizerSettings(name="sgd", groups=(ParameterGroup(pattern="*", options={"momentum": 0.9}),))
 
 
@@ -195,6 +219,7 @@ def train_on_threads(
             around=around,
             weights=weights[device_id],
             inputs=inputs if plan.stages[0].device_ids[0] == device_id else None,
+            blobs=MemoryBlobs(),
         )
         interpreters[device_id] = StepInterpreter(
             around,

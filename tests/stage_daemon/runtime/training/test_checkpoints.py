@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from planner.client.export import export
 from planner.client.export.exported_model import ExportedModel
-from planner.client.training import LossScaling, Optimizer, ParameterGroup, Trainer, checkpoints, cosine, latest
-from planner.client.training.checkpoints import MANIFEST, CheckpointWriter, Progress, read_checkpoint
-from planner.errors import Corrupt, InvalidArgument, NotFound
+from planner.client.training import Checkpointing, LossScaling, Optimizer, ParameterGroup, Trainer, cosine
+from planner.errors import Corrupt, InvalidArgument, NotFound, StepNotApplied, Unavailable
+from planner.graph.checkpoint import Checkpoint
 from planner.partition.objective import PipelineSchedule
+from stage_daemon import errors as daemon_errors
+from stage_daemon.runtime.training import snapshot
+from stage_daemon.worker import shards
 from tests.random_examples import random_seeds
 from tests.stage_daemon.runtime.training.devices import Cluster, train_on_threads
 from tests.stage_daemon.runtime.training.modules import BATCH, Layers, Normed, Tied, rows, tokens
 from tests.stage_daemon.runtime.training.test_step import SHAPES, cut_into
-from tests.stage_daemon.runtime.training.trainers import ThreadStreams, trainer_on
+from tests.stage_daemon.runtime.training.trainers import SavedHere, ThreadStreams, trainer_on
+from tests.waiting import WAIT_SECONDS
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], Any]]] = {
     "layers": (Layers, rows),
@@ -66,92 +68,88 @@ def steps(trainer: Trainer, name: str, numbers: Sequence[int]) -> list[tuple[flo
     return [trainer.step(*MODULES[name][1](10, number)).losses for number in numbers]
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    """By tensor: its dtype, dims and bytes, wherever it is stored."""
-    found = {}
-    for path in folder.glob("*.safetensors"):
-        for name, tensor in load_file(path).items():
-            data = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-            found[name] = f"{tensor.dtype} {list(tensor.shape)} ".encode() + data
-    return found
+def saved_by(trainer: Trainer, saved: SavedHere, run: str = "run") -> dict[str, bytes]:
+    """By tensor of a checkpoint that it writes now: its dtype, dims and bytes, whichever file it is in."""
+    return bytes_of(saved.tensors(trainer.save(run).result().id))
+
+
+def bytes_of(tensors: dict[str, torch.Tensor]) -> dict[str, bytes]:
+    return {
+        name: f"{one.dtype} {list(one.shape)} ".encode() + one.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        for name, one in tensors.items()
+    }
+
+
+def by_first_names(tensors: dict[str, bytes]) -> dict[str, bytes]:
+    """Which of its names a tied tensor has depends on the stages."""
+    return {name.replace("head.weight", "table.weight"): content for name, content in tensors.items()}
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(12))
-def test_what_is_saved_on_one_plan_goes_on_on_another(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_saved_on_one_plan_goes_on_on_another(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = random.Random(seed)
     name, optimizer = chosen.choice(list(MODULES)), chosen.choice(OPTIMIZERS)
     places = [chosen.choice(PLACES) for _ in range(2)]
     schedules = [chosen.choice((PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B)) for _ in range(2)]
     num_done = chosen.randint(0, 2)
-    monkeypatch.setattr(checkpoints, "MAX_FILE_BYTES", chosen.choice((1, 500, 1 << 20)))
+    monkeypatch.setattr(shards, "MAX_FILE_BYTES", chosen.choice((1, 500, 1 << 20)))
+    saved = SavedHere()
 
-    first, _ = trainer_on(cluster_of(name, places[0], schedules[0]), optimizer, monkeypatch, clip_norm=1.0)
+    first, _ = trainer_on(cluster_of(name, places[0], schedules[0]), optimizer, monkeypatch, clip_norm=1.0, saved=saved)
     steps(first, name, range(num_done))
-    saved = first.save(tmp_path)
+    kept = saved_by(first, saved)
     wanted = steps(first, name, (7, 8))
 
     second, streams = trainer_on(
-        cluster_of(name, places[1], schedules[1]), optimizer, monkeypatch, clip_norm=1.0, seed="another"
+        cluster_of(name, places[1], schedules[1]),
+        optimizer,
+        monkeypatch,
+        clip_norm=1.0,
+        seed="another",
+        saved=saved,
     )
     steps(second, name, range(chosen.randint(0, 1)))
-    second.load(tmp_path)
-    again = second.save(tmp_path / "again")
-    assert files_of(again) == files_of(saved)
-    assert_own_bytes_only(streams, second)
+    second.load("run")
+    assert by_first_names(saved_by(second, saved, "again")) == by_first_names(kept)
+    assert_own_bytes_only(streams)
     found = steps(second, name, (7, 8))
     if name == "tied":
         # Where the head's stage and the table's are two devices, their gradients have another order of sums.
         assert found == [pytest.approx(losses, rel=1e-6) for losses in wanted]
     else:
         assert found == wanted
-        assert files_of(second.save(tmp_path / "end")) == files_of(first.save(tmp_path / "end" / "first"))
+        assert saved_by(second, saved) == saved_by(first, saved)
 
 
-def assert_own_bytes_only(streams: ThreadStreams, trainer: Trainer) -> None:
-    """What a device was sent is what it holds."""
-    for device_id, received in streams.received_bytes.items():
-        held = sum(len(raw.data) for _, _, raw in trainer._read(device_id, with_optimizer=True))
-        assert received <= held
+def assert_own_bytes_only(streams: ThreadStreams) -> None:
+    """What a device has read is what it holds, tied states once."""
+    for device_id, device in streams.devices.items():
+        held = device._states.select((name for name, _ in device._states.read()), device.interpreter)
+        assert streams.blobs[device_id].read_bytes <= sum(tensor.nbytes for tensor in held.values())
 
 
-def test_a_tie_over_two_devices_is_written_once_and_read_by_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, _ = trainer_on(cluster_of("tied", (0, 0, 0)), "adamw:lr=0.01", monkeypatch)
+def test_a_tie_over_two_devices_is_written_once_and_read_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = SavedHere()
+    first, _ = trainer_on(cluster_of("tied", (0, 1, 2)), "adamw:lr=0.01", monkeypatch, saved=saved)
     steps(first, "tied", range(3))
-    saved = first.save(tmp_path)
-    kept = {name for name in files_of(saved) if name.startswith("exp_avg/")}
+    kept = {name for name in by_first_names(saved_by(first, saved)) if name.startswith("exp_avg/")}
     assert kept == {f"exp_avg/{name}" for name, _ in exported("tied")[1].named_parameters()}
-    apart = cluster_of("tied", (0, 1, 2))
-    second, streams = trainer_on(apart, "adamw:lr=0.01", monkeypatch)
-    second.load(saved)
-    table, head = (
-        raw.data
-        for device_id in streams.device_ids
-        for name, kind, raw in second._read(device_id, with_optimizer=True)
-        if kind == "exp_avg" and name in ("table.weight", "head.weight")
-    )
-    assert table == head
+    second, streams = trainer_on(cluster_of("tied", (0, 1, 2)), "adamw:lr=0.01", monkeypatch, saved=saved)
+    second.load("run")
+    moments = [
+        one
+        for device in streams.devices.values()
+        for key, one in device._states.select(device._states.names, device.interpreter).items()
+        if key.optimizer_tensor == "exp_avg" and key.state in ("table.weight", "head.weight")
+    ]
+    assert len(moments) == 2
+    assert torch.equal(*moments)
 
 
-def test_the_weights_alone_are_a_state_dict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, _ = trainer_on(cluster_of("tied", (0, 1, 2)), "adamw:lr=0.01", monkeypatch)
-    steps(trainer, "tied", range(1))
-    monkeypatch.setattr(checkpoints, "MAX_FILE_BYTES", 300)
-    folder = trainer.save(tmp_path)
-    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
-    assert len(set(index.values())) > 1
-    states = {name: load_file(folder / file)[name] for name, file in index.items()}
-    module = Tied()
-    module.load_state_dict(states)
-    for name, tensor in trainer.state_dict().items():
-        assert torch.equal(module.state_dict()[name], tensor)
+def test_the_trainers_counters_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = SavedHere()
 
-
-def test_the_trainers_counters_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(**options: Any) -> Trainer:
         scaling = LossScaling(initial=2.0, growth_steps=2)
         return trainer_on(
@@ -160,24 +158,26 @@ def test_the_trainers_counters_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
             monkeypatch,
             schedule=cosine(10, warmup_steps=2),
             loss_scaling=scaling,
+            saved=saved,
             **options,
         )[0]
 
     first, second, third = made(), made(seed="another"), made()
     steps(first, "layers", range(3))
-    second.load(first.save(tmp_path))
+    second.load(first.save().result().id)
     assert (second._scale, second._num_grown, second._seed) == (4.0, 1, first._seed)
     one, other = (trainer.step(*rows(8, 5)) for trainer in (first, second))
     assert (one.number, one.learning_rate, one.losses) == (4, other.learning_rate, other.losses)
     assert other.number == 4
     first.learning_rate = 0.03
-    third.load(first.save(tmp_path))
+    third.load(first.save().result().id)
     assert third.learning_rate == 0.03
 
 
-def test_masters_are_kept_where_bfloat16_would_lose_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masters_are_kept_where_bfloat16_would_lose_them(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     module = Layers().bfloat16()
+    saved = SavedHere()
 
     def batch(seed: int) -> tuple[torch.Tensor, ...]:
         return tuple(one.bfloat16() for one in rows(8, seed))
@@ -195,153 +195,226 @@ def test_masters_are_kept_where_bfloat16_would_lose_them(tmp_path: Path, monkeyp
         cluster = train_on_threads(
             module, batch(0), stage_of_node=cut_into(len(devices)), devices=devices, exported=found
         )
-        trainers.append(trainer_on(cluster, optimizer, monkeypatch)[0])
+        trainers.append(trainer_on(cluster, optimizer, monkeypatch, saved=saved)[0])
     first, second = trainers
     for number in range(3):
         first.step(*batch(number))
-    saved = first.save(tmp_path)
-    assert sum(name.startswith("master/") for name in files_of(saved)) == 8
-    second.load(saved)
+    assert sum(name.startswith("master/") for name in saved_by(first, saved)) == 8
+    second.load("run")
     for number in range(3):
         assert first.step(*batch(number)).losses == second.step(*batch(number)).losses
     # One weight that is pushed leaves the masters of all others.
-    before = first.save(tmp_path / "before")
+    before = saved_by(first, saved)
     first.load_state_dict({"layers.0.bias": torch.zeros(8, dtype=torch.bfloat16)})
-    changed = {
-        name for name, data in files_of(first.save(tmp_path / "after")).items() if files_of(before)[name] != data
-    }
+    changed = {name for name, content in saved_by(first, saved).items() if before[name] != content}
     assert changed == {"layers.0.bias", "master/layers.0.bias"}
 
 
-def damage_a_byte(folder: Path) -> None:
-    path = folder / "training-00001.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
+def damage_a_byte(saved: SavedHere, checkpoint: Checkpoint) -> None:
+    tensor = checkpoint.tensors[-1]
+    content = bytearray(saved.blobs[tensor.file_sha256])
+    content[tensor.offset_bytes] ^= 1
+    saved.blobs[tensor.file_sha256] = bytes(content)
 
 
-def cut_short(folder: Path) -> None:
-    path = folder / "model-00001.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
+def lose_a_file(saved: SavedHere, checkpoint: Checkpoint) -> None:
+    del saved.blobs[checkpoint.record.files[-1].sha256]
 
 
-def take_the_graphs_shape(folder: Path) -> None:
-    document = json.loads((folder / MANIFEST).read_text())
-    document["states"]["layers.1.bias"][1] = [9]
-    (folder / MANIFEST).write_text(json.dumps(document))
+def take_another_shape(saved: SavedHere, checkpoint: Checkpoint) -> None:
+    tensors = (replace(one, dims=(9,)) if one.name == "layers.1.bias" else one for one in checkpoint.tensors)
+    saved.checkpoints[0] = replace(checkpoint, tensors=tuple(tensors))
+
+
+def take_a_moments_shape(saved: SavedHere, checkpoint: Checkpoint) -> None:
+    tensors = (replace(one, dims=(9,)) if one.optimizer_tensor == "exp_avg" else one for one in checkpoint.tensors)
+    saved.checkpoints[0] = replace(checkpoint, tensors=tuple(tensors))
 
 
 @pytest.mark.parametrize(
     ("damage", "error", "words"),
     [
-        (lambda folder: (folder / "model-00001.safetensors").unlink(), Corrupt, "model-00001.safetensors is missing"),
-        (cut_short, Corrupt, "bytes, needs"),
-        (damage_a_byte, Corrupt, "training-00001.safetensors is damaged"),
-        (lambda folder: (folder / MANIFEST).unlink(), NotFound, "no checkpoint here that was written to its end"),
-        (lambda folder: (folder / MANIFEST).write_text("{"), Corrupt, "no manifest of a checkpoint"),
-        (lambda folder: (folder / MANIFEST).write_text('{"format": 2}'), Corrupt, "format 2 found, 1 needed"),
-        (take_the_graphs_shape, InvalidArgument, r"'layers.1.bias' is float32 \[9\] in it"),
+        (damage_a_byte, Corrupt, "the checkpoint is damaged, its bytes are not those that were saved"),
+        (lose_a_file, NotFound, "is not here"),
+        (take_another_shape, InvalidArgument, r"'layers.1.bias' is float32 \[9\] in it"),
+        (take_a_moments_shape, InvalidArgument, r"found exp_avg of torch.float32 \[9\]"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused_and_changes_nothing(
-    damage: Callable[[Path], Any], error: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[SavedHere, Checkpoint], None],
+    error: type[Exception],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trainer, _ = trainer_on(cluster_of("layers", (0, 1)), "adamw:lr=0.01", monkeypatch)
+    saved = SavedHere()
+    trainer, _ = trainer_on(cluster_of("layers", (0, 1)), "adamw:lr=0.01", monkeypatch, saved=saved)
     steps(trainer, "layers", range(2))
-    folder = trainer.save(tmp_path)
+    found = saved.find_checkpoint(trainer.save("damaged").result().id)
     steps(trainer, "layers", range(1))
-    before = files_of(trainer.save(tmp_path / "before"))
-    damage(folder)
+    before = saved_by(trainer, saved)
+    damage(saved, found)
     with pytest.raises(error, match=words):
-        trainer.load(folder)
-    assert files_of(trainer.save(tmp_path / "after")) == before
+        trainer.load(found.record.id)
+    assert saved_by(trainer, saved) == before
 
 
 @pytest.mark.parametrize(
     ("name", "optimizer", "words"),
     [
-        ("tied", "adamw:lr=0.01", "of another module: state 'head.weight' is only in the graph"),
+        ("tied", "adamw:lr=0.01", "of another module: state 'layers.2.weight' is only in the checkpoint"),
         ("layers", "sgd:lr=0.01", "the checkpoint is of adamw, this trainer has sgd"),
         ("layers", "adamw:lr=0.01,amsgrad=true", "'layers.0.weight': found the optimizer's exp_avg, exp_avg_sq, step,"),
     ],
 )
 def test_a_checkpoint_of_something_else_is_refused(
-    name: str, optimizer: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, optimizer: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saving, _ = trainer_on(cluster_of("layers", (0, 1)), "adamw:lr=0.01", monkeypatch)
+    saved = SavedHere()
+    saving, _ = trainer_on(cluster_of("layers", (0, 1)), "adamw:lr=0.01", monkeypatch, saved=saved)
     steps(saving, "layers", range(1))
-    folder = saving.save(tmp_path)
-    trainer, _ = trainer_on(cluster_of(name, (0, 1)), optimizer, monkeypatch)
+    checkpoint = saving.save("other").result()
+    trainer, _ = trainer_on(cluster_of(name, (0, 1)), optimizer, monkeypatch, saved=saved)
     steps(trainer, name, range(2))
-    before = files_of(trainer.save(tmp_path / "before"))
+    before = saved_by(trainer, saved)
     with pytest.raises(InvalidArgument, match=words):
-        trainer.load(folder)
-    assert files_of(trainer.save(tmp_path / "after")) == before
+        trainer.load(checkpoint.id)
+    assert saved_by(trainer, saved) == before
 
 
-def test_so_many_are_kept_and_the_latest_is_the_one_of_most_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer, _ = trainer_on(cluster_of("layers", (0,)), "sgd:lr=0.1", monkeypatch)
-    assert latest(tmp_path / "nowhere") is None
-    with pytest.raises(NotFound, match="no checkpoint here"):
-        trainer.load(tmp_path)
+def test_a_state_that_is_missing_or_not_tied_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = SavedHere()
+    trainer, _ = trainer_on(cluster_of("tied", (0, 1)), "sgd:lr=0.1", monkeypatch, saved=saved)
+    whole = saved.find_checkpoint(trainer.save("run").result().id)
+    saved.checkpoints[0] = replace(whole, tensors=whole.tensors[1:])
+    with pytest.raises(InvalidArgument, match=f"state '{whole.tensors[0].name}' is only in the graph"):
+        trainer.load("run")
+    tied = ("head.weight", "table.weight")
+    [one] = [tensor for tensor in whole.tensors if tensor.name in tied]
+    both = tuple(replace(one, name=name) for name in tied)
+    saved.checkpoints[0] = replace(whole, tensors=(*(set(whole.tensors) - {one}), *both))
+    with pytest.raises(InvalidArgument, match="are two in it, and tied in the graph"):
+        trainer.load("run")
+
+
+def test_so_many_of_a_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = SavedHere()
+    trainer, _ = trainer_on(cluster_of("layers", (0,)), "sgd:lr=0.1", monkeypatch, saved=saved)
+    with pytest.raises(NotFound):
+        trainer.load("run")
     with pytest.raises(InvalidArgument, match="keep is 0"):
-        trainer.save(tmp_path, keep=0)
+        trainer.save(keep=0)
+    with pytest.raises(InvalidArgument, match="run 'a b': needs"):
+        trainer.save("a b")
+    other = trainer.save("other").result()
     for number in range(4):
-        folder = trainer.save(tmp_path, keep=2)
-        assert latest(tmp_path) == folder
+        trainer.save("run", keep=2).result()
         steps(trainer, "layers", (number,))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
-    # An older one gone on from: what it writes stays, and takes the place of one of as many steps.
-    trainer.load(tmp_path / "step-00000002")
-    steps(trainer, "layers", (9,))
-    before = files_of(tmp_path / "step-00000003")
-    assert files_of(trainer.save(tmp_path)) != before
-    trainer.load(tmp_path / "step-00000002")
-    assert trainer.save(tmp_path, keep=1).name == "step-00000002"
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+    assert [one.progress.num_steps for one in saved.list_checkpoints(run="run")] == [2, 3]
+    assert trainer.save().result().run == "dep-test"
+    # One that was just written stays, also where it has the fewest steps.
+    trainer.load(other.id)
+    written = trainer.save("run", keep=1).result()
+    assert list(saved.list_checkpoints(run="run")) == [written]
+    assert other in saved.list_checkpoints(run="other")
 
 
-def test_a_save_that_is_cut_short_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each file that it writes; what a killed process leaves is no checkpoint, and gone with the next save."""
-    trainer, _ = trainer_on(cluster_of("layers", (0, 1)), "adamw:lr=0.01", monkeypatch)
-    steps(trainer, "layers", range(1))
-    good = trainer.save(tmp_path)
-    wanted = files_of(good)
-    steps(trainer, "layers", range(1))
-    write = checkpoints._write
+def test_steps_go_on_while_states_are_copied_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copying ends no sooner than the next step wants to write, and writing only once that step is done."""
+    saved = SavedHere()
+    trainer, _ = trainer_on(cluster_of("dropout", (0, 1)), "adamw:lr=0.01", monkeypatch, saved=saved)
+    steps(trainer, "dropout", range(2))
+    wanted = saved_by(trainer, saved)
+    wants_to_write, stepped = threading.Event(), threading.Event()
+    copy, settle, save = snapshot._copy, snapshot.Snapshot.settle, shards.save
 
-    for file in ("model-00001.safetensors", "training-00001.safetensors", MANIFEST):
+    def copy_late(tensor: torch.Tensor) -> torch.Tensor:
+        if threading.current_thread().name == "snapshot":
+            assert wants_to_write.wait(WAIT_SECONDS)
+        return copy(tensor)
 
-        def full(path: Path, *parts: bytes | memoryview, file: str = file) -> tuple[int, str]:
-            if path.name == file:
-                path.write_bytes(b"half")
-                raise OSError("no space left on device")
-            return write(path, *parts)
+    def settle_noting(one: snapshot.Snapshot) -> None:
+        wants_to_write.set()
+        settle(one)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(checkpoints, "_write", full)
-            patched.setattr(checkpoints.shutil, "rmtree", lambda *_, **__: None)
-            with pytest.raises(OSError, match="no space left"):
-                trainer.save(tmp_path)
-        assert latest(tmp_path) == good
-        assert files_of(good) == wanted
-    assert len(list(tmp_path.iterdir())) == 2 + 2
-    trainer.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+    def save_late(*told: Any) -> Any:
+        assert stepped.wait(WAIT_SECONDS)
+        return save(*told)
+
+    monkeypatch.setattr(snapshot, "_copy", copy_late)
+    monkeypatch.setattr(snapshot.Snapshot, "settle", settle_noting)
+    monkeypatch.setattr(shards, "save", save_late)
+    written = trainer.save("run")
+    steps(trainer, "dropout", (2,))
+    assert not written.done()
+    assert len(saved.checkpoints) == 1
+    stepped.set()
+    assert bytes_of(saved.tensors(written.result(WAIT_SECONDS).id)) == wanted
+    assert saved_by(trainer, saved) != wanted
 
 
-def test_a_manifest_names_no_file_outside_its_folder(tmp_path: Path) -> None:
-    graph = exported("layers")[0].graph
-    progress = Progress(num_steps=1, seed="", loss_scale=1.0, num_grown=0, learning_rate=None)
-    with CheckpointWriter(tmp_path, graph) as writer:
-        folder = writer.finish(checkpoints.manifest_of(graph, "graph", "sgd", progress))
-    outside = tmp_path / "model-outside.safetensors"
-    outside.write_bytes(b"secret")
-    document = json.loads((folder / MANIFEST).read_text())
-    digest = hashlib.sha256(b"secret").hexdigest()
-    document["files"] = {"../model-outside.safetensors": {"size_bytes": 6, "sha256": digest}}
-    (folder / MANIFEST).write_text(json.dumps(document))
-    with pytest.raises(Corrupt, match="is missing"):
-        read_checkpoint(folder)
+def test_what_cannot_be_written_is_told_and_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = SavedHere()
+    trainer, streams = trainer_on(cluster_of("layers", (0, 1)), "sgd:lr=0.1", monkeypatch, saved=saved)
+    steps(trainer, "layers", (0,))
+    blobs = next(iter(streams.blobs.values()))
+    with monkeypatch.context() as patched:
+        patched.setattr(blobs, "upload", lambda *_: (_ for _ in ()).throw(Unavailable("no planner takes it")))
+        written = trainer.save("run")
+        with pytest.raises(Unavailable, match="no planner takes it"):
+            written.result(WAIT_SECONDS)
+    assert not saved.checkpoints
+    steps(trainer, "layers", (1,))
+    with pytest.raises(Unavailable, match="no planner takes it"):
+        trainer.save("run")
+    assert trainer.save("run").result().progress.num_steps == 2
+    with pytest.raises(daemon_errors.Conflict, match="no snapshot was taken"):
+        next(iter(streams.devices.values())).save_snapshot()
+
+
+@pytest.mark.parametrize("every", [0, 2])
+@pytest.mark.parametrize("lost_at", [3, 5, 6, 7, 9])
+def test_what_a_lost_generation_did_is_done_again(lost_at: int, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other stages, from the last checkpoint on: steps, one that is not applied, and weights that were pushed."""
+
+    def run(trainer: Trainer) -> tuple[list[Any], dict[str, bytes]]:
+        trainer.save().result()
+        found: list[Any] = steps(trainer, "dropout", (0, 1))
+        x, y = rows(8, 3)
+        with pytest.raises(StepNotApplied, match="the loss is nan"):
+            trainer.step(x * float("nan"), y)
+        trainer.load_state_dict({"layers.0.bias": torch.full((8,), 0.5)})
+        found.append(trainer.step(x, y).losses)
+        # A batch is the caller's, who may write over it.
+        x.zero_()
+        trainer.learning_rate = 0.02
+        found += steps(trainer, "dropout", (4, 5))
+        return found, bytes_of(trainer.state_dict())
+
+    cluster, later = cluster_of("dropout", (0, 1)), cluster_of("dropout", (0, 0, 1))
+    checkpoints = Checkpointing(run="run", every=every, keep=1)
+    wanted = run(trainer_on(cluster_of("dropout", (0, 1)), "adamw:lr=0.01", monkeypatch, checkpoints=checkpoints)[0])
+    saved = SavedHere()
+    trainer, streams = trainer_on(
+        cluster, "adamw:lr=0.01", monkeypatch, checkpoints=checkpoints, saved=saved, later=[later]
+    )
+    streams.lost_at = lost_at
+    assert run(trainer) == wanted
+    assert trainer._generation == 2
+    trainer.close()
+    assert [one.progress.num_steps for one in saved.list_checkpoints(run="run")] == [6 if every else 0]
+
+
+def test_a_loss_that_none_follows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, later = cluster_of("layers", (0,)), cluster_of("layers", (0,))
+    checkpoints = Checkpointing(run="run")
+    trainer, streams = trainer_on(cluster, "sgd:lr=0.1", monkeypatch, checkpoints=checkpoints, later=[later])
+    # Nothing was saved yet that it could go back to.
+    streams.lost_at = 0
+    with pytest.raises(Unavailable, match="no daemon answers"):
+        steps(trainer, "layers", (0,))
+    streams.lost_at = None
+    trainer.save().result()
+    monkeypatch.setattr(trainer, "_find_next", lambda *_: None)
+    streams.lost_at = 0
+    with pytest.raises(Unavailable, match="no daemon answers"):
+        steps(trainer, "layers", (0,))

@@ -10,12 +10,10 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
@@ -26,7 +24,7 @@ from planner.partition.objective import Activations, PipelineSchedule
 from tests.stage_daemon.runtime.training.devices import Cluster, train_on_threads
 from tests.stage_daemon.runtime.training.modules import ROWS, WIDTH, Normed, rows, tokens
 from tests.stage_daemon.runtime.training.test_step import SHAPES, cut_into
-from tests.stage_daemon.runtime.training.trainers import trainer_on
+from tests.stage_daemon.runtime.training.trainers import SavedHere, trainer_on
 
 PADDING = 0
 ADAMW = "adamw:lr=0.01,weight_decay=0.1"
@@ -161,23 +159,27 @@ def test_02_a_loss_per_token_is_normalised_over_the_batch_and_not_by_microbatch(
 
 
 def test_03_tied_embeddings_sum_their_gradients_and_the_checkpoint_has_the_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trainer, one = trainer_of(monkeypatch), OneProcess()
+    saved = SavedHere()
+    trainer, one = trainer_of(monkeypatch, saved=saved), OneProcess()
     same_two_steps(trainer, one)
-    saved = load_file(trainer.save(tmp_path) / "model-00001.safetensors")
-    assert torch.equal(saved["head.weight"], saved["table.weight"])
-    assert saved.keys() == one.module.state_dict().keys()
+    trainer.save("run").result()
+    other = trainer_of(monkeypatch, cluster_of(language, (0, 1, 2, 3)), saved=saved)
+    other.load("run")
+    found = other.state_dict()
+    assert torch.equal(found["head.weight"], found["table.weight"])
+    assert found.keys() == one.module.state_dict().keys()
+    assert_same_weights(other, one)
 
 
-def test_04_later_stages_get_their_own_layers_from_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = trainer_of(monkeypatch, cluster_of(language, (0, 1)))
+def test_04_later_stages_get_their_own_layers_from_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = SavedHere()
+    first = trainer_of(monkeypatch, cluster_of(language, (0, 1)), saved=saved)
     given = {f"layers.{index}.weight": torch.full((WIDTH, WIDTH), float(index)) for index in range(3)}
     first.load_state_dict(given)
-    second = trainer_of(monkeypatch, cluster_of(language, (0, 1, 2, 3)))
-    second.load(first.save(tmp_path))
+    second = trainer_of(monkeypatch, cluster_of(language, (0, 1, 2, 3)), saved=saved)
+    second.load(first.save().result().id)
     found = second.state_dict()
     assert all(torch.equal(found[name], wanted) for name, wanted in given.items())
 
@@ -215,12 +217,13 @@ def test_08_dropout_draws_the_same_when_activations_are_computed_again(monkeypat
     assert all(torch.equal(found[name], tensor) for name, tensor in kept.state_dict().items())
 
 
-def test_09_a_run_goes_on_on_another_number_of_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = trainer_of(monkeypatch, cluster_of(dropping, (0, 1, 2)))
+def test_09_a_run_goes_on_on_another_number_of_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = SavedHere()
+    first = trainer_of(monkeypatch, cluster_of(dropping, (0, 1, 2)), saved=saved)
     losses(first, (1, 2))
-    first.save(tmp_path)
-    second = trainer_of(monkeypatch, cluster_of(dropping, (0,)), seed="another")
-    second.load(tmp_path)
+    first.save("run").result()
+    second = trainer_of(monkeypatch, cluster_of(dropping, (0,)), seed="another", saved=saved)
+    second.load("run")
     assert losses(second, (3, 4)) == losses(first, (3, 4))
 
 
