@@ -39,6 +39,7 @@ class CheckpointCalls(GraphCalls):
         return checkpoint_record_from_proto(self._connection.call(self._connection.stub.CreateCheckpoint, request))
 
     def get_checkpoint(self, checkpoint_id: str) -> Checkpoint:
+        """With the file and place of each tensor. Raises NotFound."""
         request = planner_pb2.GetCheckpointRequest(checkpoint_id=checkpoint_id)
         return checkpoint_from_proto(self._connection.call(self._connection.stub.GetCheckpoint, request))
 

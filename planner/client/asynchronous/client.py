@@ -81,6 +81,14 @@ class AsyncPlannerClient(AsynchronousResource[PlannerClient]):
     deployment_timeline = awaited(PlannerClient.deployment_timeline)
     timelines = iterated(PlannerClient.timelines)
 
+    create_checkpoint = awaited(PlannerClient.create_checkpoint)
+    get_checkpoint = awaited(PlannerClient.get_checkpoint)
+    list_checkpoints = iterated(PlannerClient.list_checkpoints)
+    latest_checkpoint = awaited(PlannerClient.latest_checkpoint)
+    find_checkpoint = awaited(PlannerClient.find_checkpoint)
+    delete_checkpoint = awaited(PlannerClient.delete_checkpoint)
+    download_checkpoint = awaited(PlannerClient.download_checkpoint)
+
     create_token = awaited(PlannerClient.create_token)
     list_tokens = iterated(PlannerClient.list_tokens)
     revoke_token = awaited(PlannerClient.revoke_token)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 from planner.client.asynchronous.methods import AsynchronousResource, awaited
 from planner.client.training.trainer import Trainer
+from planner.graph.checkpoint import CheckpointRecord
 from planner.graph.ir import Graph
 
 
@@ -18,8 +22,12 @@ class AsyncTrainer(AsynchronousResource[Trainer]):
     evaluate = awaited(Trainer.evaluate)
     state_dict = awaited(Trainer.state_dict)
     load_state_dict = awaited(Trainer.load_state_dict)
-    save = awaited(Trainer.save)
     load = awaited(Trainer.load)
+
+    async def save(self, run: str | None = None, *, keep: int | None = None) -> asyncio.Future[CheckpointRecord]:
+        """As Trainer.save; what it gives is awaited for the checkpoint, which is written while steps go on."""
+        written = await self._threads.call(partial(self._synchronous.save, run, keep=keep))
+        return asyncio.wrap_future(written)
 
     @property
     def graph(self) -> Graph:
