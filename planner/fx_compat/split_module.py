@@ -2,7 +2,7 @@
 
 What differs from torch 2.13: partitions whose calls write in place or draw random numbers keep their order, or are
 refused; "a.b_c" and "a_b.c" stay two attributes; an autocast region may be split under an affix; the graph that is
-split is only read; errors name nodes.
+split is only read; containers of inputs and outputs are kept; errors name nodes.
 
 As with torch.fx, parts hand tensors on by reference, so a write in place reaches all who hold the tensor: that is what
 the order is kept for. Parts that are to run apart, on copies, need what is written and its writers in one partition.
@@ -10,6 +10,7 @@ the order is kept for. Parts that are to run apart, on copies, need what is writ
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -65,6 +66,8 @@ def split_module(
     for name in order:
         top.call(name)
     top.add_output()
+    # Takes and gives the containers that `m` does.
+    top.graph.set_codegen(copy.copy(m.graph._codegen))
     result = _make_graph_module(top.attributes, top.graph)
     result.meta["partition_names"] = {partition.module_name for partition in split.partitions.values()}
     return result

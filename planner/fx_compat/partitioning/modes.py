@@ -48,15 +48,15 @@ def partitions_as_given(program: NumberedGraph, config: PartitionerConfig) -> li
     return partitions
 
 
+def single_partition(program: NumberedGraph, used_bytes: int, logical_id: int) -> Partition:
+    everything = _partition(program, 0, frozenset(range(len(program.nodes))), [logical_id])
+    everything.used_mem_bytes = used_bytes
+    return everything
+
+
 def choose_partitions(program: NumberedGraph, fx_module: fx.GraphModule, config: PartitionerConfig) -> list[Partition]:
-    """One partition wherever the largest device holds all; else what the mode finds."""
+    """What the mode finds."""
     capacities = [device.available_mem_bytes for device in config.devices]
-    total = sum(program.graph.total_bytes)
-    largest = capacities.index(max(capacities))
-    if total <= capacities[largest]:
-        everything = _partition(program, 0, frozenset(range(len(program.nodes))), [config.devices[largest].logical_id])
-        everything.used_mem_bytes = total
-        return [everything]
     needed = program.graph.least_bytes()
     if needed > sum(capacities):
         raise DevicesTooSmall(

@@ -1,13 +1,15 @@
 """The partitioner's dispatch, its records, and each defect of torch.fx's that it does not have."""
 
+import inspect
 import operator
 from typing import Any
 
 import pytest
 import torch
 from torch import fx, nn
-from torch.fx.experimental import partitioner_utils
+from torch.fx.experimental import accelerator_partitioner, partitioner_utils
 
+from planner import fx_compat
 from planner.errors import Infeasible, PlannerError
 from planner.fx_compat.partitioner import (
     Device,
@@ -526,3 +528,67 @@ def test_torchs_own_functions_take_these_partitions() -> None:
     assert [found.overall_latency_sec for found in inside.values()] == [
         found.overall_latency_sec for found in theirs.values()
     ]
+
+
+# Methods of their own
+
+
+def test_public_methods_are_those_of_torch() -> None:
+    """By name and parameters, so that what derives from torch's Partitioner derives from this one."""
+    for name, theirs in inspect.getmembers(accelerator_partitioner.Partitioner, inspect.isfunction):
+        ours = getattr(Partitioner, name)
+        assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters], name
+
+
+def test_a_subclass_may_choose_partitions_of_its_own() -> None:
+    """As one that derives from torch's: a mode's method makes partitions, and what follows is done by the base."""
+
+    class Alternating(Partitioner):
+        def size_based_partition(self) -> None:
+            for number, node in enumerate(operations(self.graph_module)):
+                if number < 2:
+                    self.create_single_node_partition(node)
+                else:
+                    self.partitions[-1].add_node(node)
+            for partition, device in zip(self.partitions, self.devices, strict=False):
+                partition.logical_device_ids = [device.logical_id]
+            self.node_to_partition = {
+                node: partition.partition_id for partition in self.partitions for node in partition.nodes
+            }
+
+    batch = torch.rand(4)
+    program = traced(Branches(), batch)
+    partitioner = Alternating()
+    result = partitioner.partition_graph(program, program, PartitionerConfig(devices(150, 200)))
+    assert partitioner.graph_module is partitioner.torch_module is program
+    assert [node.logical_device_ids for node in result.dag.nodes] == [[0], [1]]
+    assert torch.equal(result.module_with_submodules(batch), program(batch))
+
+
+def test_methods_called_alone_are_about_the_graph_module() -> None:
+    batch = torch.rand(4)
+    program = traced(Branches(), batch)
+    partitioner = Partitioner()
+    partitioner.graph_module = partitioner.torch_module = program
+    partitioner.devices = devices(150, 200, 200)
+    latencies = seconds_of(program)
+    of_nodes = {node: int(number > 2) for number, node in enumerate(operations(program))}
+    for choose in (
+        partitioner.size_based_partition,
+        lambda: partitioner.sparse_nn_partition(200),
+        lambda: partitioner.cost_aware_partition(10.0, latencies),
+        lambda: partitioner.kl_based_partition(10.0, latencies),
+        lambda: partitioner.aot_based_partition(of_nodes, {0: [1], 1: [2]}),
+        lambda: partitioner.find_single_partition(total_bytes(program), 2),
+    ):
+        choose()
+        split = partitioner.do_partition()
+        dag = partitioner.dump_dag(split)
+        assert [node.logical_device_ids for node in dag.nodes]
+        assert torch.equal(split(batch), program(batch))
+
+
+def test_what_torchs_modules_export_is_exported() -> None:
+    for name in ("get_size_of_all_nodes", "Partitioner", "PartitionerConfig", "get_latency_of_partitioned_graph"):
+        assert name in fx_compat.__all__
+        assert getattr(fx_compat, name) is not None

@@ -334,3 +334,30 @@ def test_symbols_that_appear_in_the_middle_cross_as_ints() -> None:
         )
         assert all(torch.equal(ours, right) for ours, right in zip(compiled(x), module(x), strict=True))
         assert len(set(ids.values())) > 2
+
+
+def test_containers_of_inputs_and_outputs_are_kept() -> None:
+    """An exported program's module takes keywords, dicts and lists; torch's split takes their leaves."""
+
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, given: dict[str, Any], *, scale: torch.Tensor) -> dict[str, Any]:
+            first = self.first(given["x"])
+            return {"first": first, "rest": [self.second(first + given["y"][0]), scale * 2]}
+
+    given = {"x": torch.rand(2, 3), "y": [torch.rand(2, 3)]}
+    scale = torch.rand(1)
+    module = torch.export.export(Nested(), (given,), {"scale": scale}).module()
+    assert isinstance(module, fx.GraphModule)
+    targets = [str(node.target) for node in module.graph.nodes]
+    half = targets.index("aten.linear.default")
+    order = {node: index for index, node in enumerate(module.graph.nodes)}
+    split = split_module(module, None, lambda node: int(order[node] > half))
+    found, expected = split(given, scale=scale), module(given, scale=scale)
+    assert list(found) == list(expected)
+    assert torch.equal(found["first"], expected["first"])
+    assert all(map(torch.equal, found["rest"], expected["rest"]))
+    assert [node.target for node in split.graph.find_nodes(op="call_module")] == ["submod_0", "submod_1"]
