@@ -77,6 +77,11 @@ def _linear(node: Node, shapes: Shapes) -> int:
     return 2 * math.prod(_dims(node, 0, shapes)[:-1]) * math.prod(weight)
 
 
+def _packed_linear(node: Node, shapes: Shapes) -> int:
+    """A weight whose packed dims are the device's own business: its columns are the result's."""
+    return 2 * math.prod(_output_dims(node, shapes)) * _dims(node, 0, shapes)[-1]
+
+
 def _outer(node: Node, shapes: Shapes) -> int:
     """A bilinear form: each output element reads the whole of both inputs' last dimensions."""
     return 2 * math.prod(_dims(node, 0, shapes)[:-1]) * math.prod(_dims(node, 2, shapes))
@@ -174,6 +179,9 @@ _FORMULAS: Mapping[str, Formula] = {
     "dot": _product_at(0, 1),
     "vdot": _product_at(0, 1),
     "_scaled_mm": _product_at(0, 1),
+    "_int_mm": _product_at(0, 1),
+    "_weight_int8pack_mm": _linear,
+    "_weight_int4pack_mm_for_cpu": _packed_linear,
     "_grouped_mm": _grouped_product,
     "addmm": _product_at(1, 2),
     "addmv": _product_at(1, 2),

@@ -17,9 +17,12 @@ from protos.v1 import graph_pb2 as pb
 from stage_daemon.errors import UnsupportedOperator
 from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.branch import run_cond
+from stage_daemon.loader.packed import int4_product
 from stage_daemon.loader.scalars import SCALAR_FUNCTIONS
 
 OperatorKey = tuple[int, str, str]
+# Of the same arguments, for operators whose kernels do not check them all.
+_CHECKED: Mapping[str, Callable[..., Any]] = {"aten::_weight_int4pack_mm_for_cpu": int4_product}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,7 @@ def _aten(name: str, overload: str) -> Implementation:
         f"operators.txt: {name}.{overload} writes an argument out"
     )
     return Implementation(
-        function=function,
+        function=_CHECKED.get(name, function),
         argument_names=tuple(argument.name for argument in arguments),
         num_positional=sum(not argument.kwarg_only for argument in arguments),
         num_required=sum(not argument.has_default_value() for argument in arguments),

@@ -142,6 +142,29 @@ class Indexed(nn.Module):
         return x[rows, :2], x[:, None, ..., -1], values.topk(2).values, order.gather(1, rows[:, None]), x.unbind(1)[0]
 
 
+class QuantisedWeights(nn.Module):
+    """Weights of a byte, of half a byte packed for CPUs, and of eight floating bits, with their scales."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(0)
+        self.register_buffer("eight", torch.randint(-128, 128, (32, 64), dtype=torch.int8, generator=random))
+        self.register_buffer("eight_scales", torch.rand(32, generator=random).bfloat16())
+        four = torch.randint(0, 16, (32, 32), dtype=torch.int32, generator=random)
+        self.register_buffer("four", torch.ops.aten._convert_weight_to_int4pack_for_cpu(four, 1))
+        self.register_buffer("four_scales", torch.rand(1, 32, 2, generator=random).bfloat16())
+        self.register_buffer("floating", torch.randn(16, 32, generator=random).to(torch.float8_e4m3fn))
+        self.register_buffer("floating_scales", torch.rand(16, 1, generator=random))
+        self.register_buffer("whole", torch.randint(-8, 8, (16, 16), dtype=torch.int8, generator=random))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = torch.ops.aten._weight_int8pack_mm(x.bfloat16(), self.eight, self.eight_scales)
+        second = torch.ops.aten._weight_int4pack_mm_for_cpu(first, self.four, 32, self.four_scales)
+        third = nn.functional.linear(second.float(), self.floating.float() * self.floating_scales)
+        rounded = third.clamp(-8, 7).to(torch.int8)
+        return third, torch.ops.aten._int_mm(rounded, self.whole)
+
+
 def _batch(*sizes: int) -> torch.Tensor:
     return torch.randn(*sizes, generator=torch.Generator().manual_seed(sum(sizes)))
 
@@ -196,6 +219,9 @@ CORNERS: Mapping[str, Callable[[bool], Case]] = {
     "odd_states": lambda train: _case(OddStates(), (_batch(2, 4),), (_batch(6, 4),), shapes=(_rows(),), train=train),
     "size_arithmetic": _size_arithmetic,
     "containers": _containers,
+    "quantised_weights": lambda train: _case(
+        QuantisedWeights(), (_batch(2, 64),), (_batch(6, 64),), shapes=(_rows(),), train=train
+    ),
     "low_precision": lambda train: _case(
         LowPrecision(), (_batch(2, 8),), (_batch(6, 8),), shapes=(_rows(),), train=train
     ),

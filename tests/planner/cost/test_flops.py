@@ -62,6 +62,10 @@ def indices(*dims: int) -> torch.Tensor:
     return torch.zeros(dims, dtype=torch.int64)
 
 
+def whole(*dims: int) -> torch.Tensor:
+    return torch.ones(dims, dtype=torch.int8)
+
+
 def half(*dims: int) -> torch.Tensor:
     return torch.ones(dims, dtype=torch.bfloat16)
 
@@ -162,6 +166,7 @@ OPERATORS = {
     "layer_norm": (lambda x: functional.layer_norm(x, (4,)), (tensor(5, 4),)),
     "softmax": (lambda x: x.softmax(-1), (tensor(5, 4),)),
 }
+PACKED = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole(32, 64).int(), 1)
 # torch's counter leaves these out: it knows no product with a vector, nor the sum of a batch of products.
 OPERATORS_TORCH_LEAVES_OUT = {
     "matmul_vector_right": (torch.matmul, (tensor(3, 4), tensor(4)), 2 * 3 * 4),
@@ -179,6 +184,13 @@ OPERATORS_TORCH_LEAVES_OUT = {
         (half(4, 16), half(16, 8), ENDS),
         2 * 4 * 16 * 8,
     ),
+    "eight_bits": (torch.ops.aten._weight_int8pack_mm, (half(4, 64), whole(32, 64), half(32)), 2 * 4 * 64 * 32),
+    "four_bits": (
+        lambda rows, weights, scales: torch.ops.aten._weight_int4pack_mm_for_cpu(rows, weights, 32, scales),
+        (half(4, 64), PACKED, half(2, 32, 2)),
+        2 * 4 * 64 * 32,
+    ),
+    "whole_numbers": (torch._int_mm, (whole(4, 8), whole(8, 16)), 2 * 4 * 8 * 16),
     "grouped_batch": (torch._grouped_mm, (half(3, 4, 8), half(3, 8, 16)), 2 * 3 * 4 * 8 * 16),
 }
 
