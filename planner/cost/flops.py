@@ -12,6 +12,7 @@ from itertools import zip_longest
 
 from planner.cost.shapes import Shape
 from planner.graph.ir import Argument, ArgumentList, Node, OperatorKind, ValueReference, values_in
+from planner.graph.operators import facts_of
 
 Shapes = Mapping[int, Shape]
 Formula = Callable[[Node, Shapes], int]
@@ -21,9 +22,10 @@ def node_flops(node: Node, shapes: Shapes) -> int:
     """0 for an operator without a formula, or for a call whose shapes do not fit its formula."""
     if node.operator.kind is not OperatorKind.ATEN:
         return 0
-    formula = _FORMULAS.get(node.operator.name.removeprefix("aten::"))
-    if formula is None:
+    name = facts_of(node.operator.name).flops
+    if not name:
         return 0
+    formula = FORMULAS[name]
     try:
         return formula(node, shapes)
     except (IndexError, KeyError, ValueError):
@@ -80,11 +82,6 @@ def _linear(node: Node, shapes: Shapes) -> int:
 def _packed_linear(node: Node, shapes: Shapes) -> int:
     """A weight whose packed dims are the device's own business: its columns are the result's."""
     return 2 * math.prod(_output_dims(node, shapes)) * _dims(node, 0, shapes)[-1]
-
-
-def _outer(node: Node, shapes: Shapes) -> int:
-    """A bilinear form: each output element reads the whole of both inputs' last dimensions."""
-    return 2 * math.prod(_dims(node, 0, shapes)[:-1]) * math.prod(_dims(node, 2, shapes))
 
 
 def _convolution(node: Node, shapes: Shapes) -> int:
@@ -171,41 +168,18 @@ def _recurrent(node: Node, shapes: Shapes) -> int:
     return 2 * steps * sum(math.prod(dims) for dims in matrices if len(dims) == 2)
 
 
-_FORMULAS: Mapping[str, Formula] = {
-    "mm": _product_at(0, 1),
-    "bmm": _product_at(0, 1),
-    "matmul": _product_at(0, 1),
-    "mv": _product_at(0, 1),
-    "dot": _product_at(0, 1),
-    "vdot": _product_at(0, 1),
-    "_scaled_mm": _product_at(0, 1),
-    "_int_mm": _product_at(0, 1),
-    "_weight_int8pack_mm": _linear,
-    "_weight_int4pack_mm_for_cpu": _packed_linear,
-    "_grouped_mm": _grouped_product,
-    "addmm": _product_at(1, 2),
-    "addmv": _product_at(1, 2),
-    "baddbmm": _product_at(1, 2),
-    "addbmm": _product_at(1, 2),
+# By the fact `flops` of operators.txt.
+FORMULAS: Mapping[str, Formula] = {
+    "product": _product_at(0, 1),
+    "added_product": _product_at(1, 2),
+    "grouped_product": _grouped_product,
     "linear": _linear,
-    "bilinear": _outer,
-    "conv1d": _convolution,
-    "conv2d": _convolution,
-    "conv3d": _convolution,
-    "conv_transpose1d": _transposed_convolution,
-    "conv_transpose2d": _transposed_convolution,
-    "conv_transpose3d": _transposed_convolution,
-    "convolution": _any_convolution,
-    "_convolution": _any_convolution,
-    "scaled_dot_product_attention": _attention,
-    "_scaled_dot_product_flash_attention": _attention,
-    "_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "_scaled_dot_product_efficient_attention": _attention,
-    "_scaled_dot_product_cudnn_attention": _attention,
+    "packed_linear": _packed_linear,
+    "convolution": _convolution,
+    "transposed_convolution": _transposed_convolution,
+    "any_convolution": _any_convolution,
+    "attention": _attention,
     "einsum": _einsum,
     "tensordot": _tensordot,
-    "lstm": _recurrent,
-    "gru": _recurrent,
-    "rnn_tanh": _recurrent,
-    "rnn_relu": _recurrent,
+    "recurrent": _recurrent,
 }

@@ -1,8 +1,8 @@
 """What a call does to storage: which values it writes, and which outputs may share storage with what it reads.
 
-Schemas say most of it (`Operator.mutated_arguments`, `Operator.aliased_arguments`). The tables below hold what torch
-does and its schemas do not say. In doubt an output aliases and an argument is written: a needless tie costs a cut, a
-missed one costs the right numbers.
+Schemas say most of it (`Operator.mutated_arguments`, `Operator.aliased_arguments`); what torch does and its schemas do
+not say is in `planner.graph.operators`. In doubt an output aliases and an argument is written: a needless tie costs a
+cut, a missed one costs the right numbers.
 """
 
 from __future__ import annotations
@@ -10,42 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.graph.ir import Argument, Graph, Node, OperatorKind, SubgraphReference, Value, ValueKind, values_in
-
-# Composites that may return their first argument, or views of it, although their schema promises new tensors.
-UNDECLARED_VIEWS = frozenset(
-    {
-        "aten::_unsafe_view",
-        "aten::align_tensors",
-        "aten::atleast_1d",
-        "aten::atleast_2d",
-        "aten::atleast_3d",
-        "aten::broadcast_tensors",
-        "aten::conj_physical",
-        "aten::meshgrid",
-        "aten::sum_to_size",
-        "aten::type_as",
-        "aten::unsafe_chunk",
-        "aten::unsafe_split",
-        "aten::unsafe_split_with_sizes",
-    }
-)
-
-# Return their operand, or a view of it, where there is only one.
-_REDUCTIONS_OF_LISTS = frozenset({"aten::cartesian_prod", "aten::chain_matmul", "aten::einsum"})
-
-# (input, p, train): out of training, or with p 0, each returns its input itself.
-_DROPOUTS = frozenset({"aten::alpha_dropout", "aten::dropout", "aten::feature_alpha_dropout", "aten::feature_dropout"})
-
-# (input, weight, bias, running_mean, running_var, training): training writes the running statistics.
-_RUNNING_STATISTICS = frozenset(
-    {"aten::batch_norm", "aten::cudnn_batch_norm", "aten::instance_norm", "aten::native_batch_norm"}
-)
-
-# Return their input only where the dtype stays.
-_CONVERSIONS = frozenset({"aten::to", "aten::type_as"})
-
-# Views of contiguous tensors, copies of others.
-_RESHAPES = frozenset({"aten::flatten", "aten::ravel", "aten::reshape", "aten::reshape_as", "aten::unflatten"})
+from planner.graph.operators import facts_of
 
 _WITH_STORAGE = frozenset({ValueKind.TENSOR, ValueKind.OPAQUE})
 
@@ -53,7 +18,7 @@ _WITH_STORAGE = frozenset({ValueKind.TENSOR, ValueKind.OPAQUE})
 def writes(graph: Graph, node: Node) -> tuple[int, ...]:
     """Ids of the values that the call writes in place."""
     written = set(_values_at(node, node.operator.mutated_arguments))
-    if node.operator.name in _RUNNING_STATISTICS and _argument(node, 5) is not False:
+    if facts_of(node.operator.name).statistics and _argument(node, 5) is not False:
         written.update(_values_at(node, (3, 4)))
     if _is_in_place(node):
         written.update(_values_at(node, (0,)))
@@ -70,29 +35,32 @@ def shares(graph: Graph, node: Node, values: dict[int, Value]) -> Iterator[tuple
     for position, output in enumerate(outputs):
         preferred = sources[position : position + 1] if one_to_one else []
         for source in dict.fromkeys([*preferred, *sources]):
-            if node.operator.name in _CONVERSIONS and values[source].dtype is not values[output].dtype:
+            if facts_of(node.operator.name).converts and values[source].dtype is not values[output].dtype:
                 continue
             yield output, source
 
 
 def copies(node: Node, output: Value, source: Value) -> bool:
     """Whether a call whose output may share storage with `source` has to copy it, as far as strides tell."""
-    if node.operator.name == "aten::contiguous":
-        return output.strides != source.strides
-    return node.operator.name in _RESHAPES and bool(source.strides)
+    match facts_of(node.operator.name).copies:
+        case "restrided":
+            return output.strides != source.strides
+        case "strided":
+            return bool(source.strides)
+    return False
 
 
 def _sources(graph: Graph, node: Node) -> tuple[int, ...]:
-    name = node.operator.name
+    facts = facts_of(node.operator.name)
     if any(_returns_an_input(subgraph) for subgraph in _subgraphs(graph, node)):
         return _all_values(node)
-    if name in _REDUCTIONS_OF_LISTS:
+    if facts.lone_operand:
         operands = _all_values(node)
         return operands if len(operands) == 1 else ()
-    positions = node.operator.aliased_arguments
-    if name in UNDECLARED_VIEWS or _is_in_place(node) or (name in _DROPOUTS and _drops_nothing(node)):
-        positions = tuple(dict.fromkeys((*positions, 0)))
-    return _values_at(node, positions)
+    positions = (*node.operator.aliased_arguments, *facts.returned_positions)
+    if _is_in_place(node) or (facts.dropout and _drops_nothing(node)):
+        positions = (*positions, 0)
+    return _values_at(node, tuple(dict.fromkeys(positions)))
 
 
 def _is_in_place(node: Node) -> bool:
@@ -101,6 +69,7 @@ def _is_in_place(node: Node) -> bool:
 
 
 def _drops_nothing(node: Node) -> bool:
+    """Of a dropout, which takes (input, p, train)."""
     return _argument(node, 2) is not True or _argument(node, 1) == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.graph.ir import Dtype, Graph, Node, Value, ValueKind, values_in, values_read
+from planner.graph.operators import facts_of
 
 DIFFERENTIABLE_DTYPES = frozenset(
     {
@@ -16,7 +17,6 @@ DIFFERENTIABLE_DTYPES = frozenset(
         Dtype.COMPLEX128,
     }
 )
-_STOPS = frozenset({"aten::detach", "aten::detach_"})
 
 
 def values_with_gradient(graph: Graph) -> frozenset[int]:
@@ -24,7 +24,8 @@ def values_with_gradient(graph: Graph) -> frozenset[int]:
     found = {state.value_id for state in graph.states if state.requires_grad}
     values = graph.values_by_id()
     for node in graph.nodes:
-        if not node.context.grad_enabled or node.operator.name in _STOPS or found.isdisjoint(values_read(node)):
+        stops = not node.context.grad_enabled or facts_of(node.operator.name).detaches
+        if stops or found.isdisjoint(values_read(node)):
             continue
         changed = (*(value_id for value_id in node.outputs if value_id), *_written(node))
         found.update(value_id for value_id in changed if _can_vary(values[value_id]))

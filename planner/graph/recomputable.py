@@ -6,18 +6,7 @@ from planner.graph.alias import written_storages
 from planner.graph.effects import writes
 from planner.graph.expression import symbols_in
 from planner.graph.ir import Graph, Node, OperatorKind, StateKind, Value, values_read
-
-# What these hold is whatever the memory held before.
-UNINITIALISED = frozenset(
-    {
-        "aten::empty",
-        "aten::empty_like",
-        "aten::empty_permuted",
-        "aten::empty_strided",
-        "aten::new_empty",
-        "aten::new_empty_strided",
-    }
-)
+from planner.graph.operators import facts_of
 
 # Calls whose meaning is all in their operator and arguments.
 PLAIN_KINDS = frozenset({OperatorKind.ATEN, OperatorKind.PYTHON})
@@ -40,7 +29,9 @@ def recomputable_nodes(graph: Graph) -> tuple[bool, ...]:
 
 def _is_pure(graph: Graph, node: Node, barred: set[int]) -> bool:
     operator = node.operator
-    if operator.kind not in PLAIN_KINDS or operator.random or operator.name in UNINITIALISED or not any(node.outputs):
+    if operator.kind not in PLAIN_KINDS or operator.random or not any(node.outputs):
+        return False
+    if facts_of(operator.name).uninitialised:
         return False
     return barred.isdisjoint(values_read(node)) and barred.isdisjoint(node.outputs) and not writes(graph, node)
 

@@ -14,6 +14,7 @@ from planner.errors import OptionsError
 from planner.graph.alias import no_cut_groups, storage_roots, storage_sources
 from planner.graph.gradients import values_with_gradient
 from planner.graph.ir import Graph, Node, values_in, values_read
+from planner.graph.operators import facts_of
 from planner.graph.recomputable import recomputable_nodes
 from planner.partition.constraints import fixed_devices, joined_groups
 from planner.partition.objective import Training
@@ -21,8 +22,6 @@ from planner.partition.problem import NO_SOURCE, Booleans, Floats, Integers, Lab
 
 # An opaque state counts as float32.
 OPAQUE_ELEMENT_BYTES = 4
-
-_EMBEDDINGS = frozenset({"aten::embedding", "aten::embedding_bag", "aten::_embedding_bag"})
 
 
 def problem_from_graph(
@@ -82,7 +81,7 @@ def problem_from_graph(
         shown_node=np.array([node for _, node in shown], dtype=np.int64),
         cut_allowed=_cut_allowed(groups, len(graph.nodes)),
         node_group=_node_group(groups, len(graph.nodes)),
-        is_embedding=np.array([node.operator.name in _EMBEDDINGS for node in graph.nodes], dtype=np.bool_),
+        is_embedding=np.array([facts_of(node.operator.name).embedding for node in graph.nodes], dtype=np.bool_),
         device_memory_bytes=np.array([device.memory_bytes for device in inventory.devices], dtype=np.int64),
         link_latency_seconds=latency,
         link_seconds_per_byte=per_byte,

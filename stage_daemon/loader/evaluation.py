@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import fx
 
-# The argument that says so, and what it is in evaluation.
-_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "aten::dropout": {"train": False},
-    "aten::dropout_": {"train": False},
-    "aten::alpha_dropout_": {"train": False},
-    "aten::feature_dropout_": {"train": False},
-    "aten::feature_dropout": {"train": False},
-    "aten::alpha_dropout": {"train": False},
-    "aten::feature_alpha_dropout": {"train": False},
-    "aten::native_dropout": {"train": False},
-    "aten::batch_norm": {"training": False},
-    "aten::scaled_dot_product_attention": {"dropout_p": 0.0},
-    "aten::lstm": {"train": False},
-    "aten::gru": {"train": False},
-    "aten::rnn_tanh": {"train": False},
-    "aten::rnn_relu": {"train": False},
-}
+from stage_daemon.loader.vocabulary import facts_of
 
 
 def evaluation_program(program: fx.GraphModule) -> fx.GraphModule:
@@ -37,8 +20,9 @@ def evaluation_program(program: fx.GraphModule) -> fx.GraphModule:
         schema = getattr(node.target, "_schema", None)
         if schema is None:
             continue
-        for name, value in _ARGUMENTS.get(schema.name, {}).items():
-            _set(node, [argument.name for argument in schema.arguments], name, value)
+        argument = facts_of(schema.name).evaluation
+        if argument is not None:
+            _set(node, [one.name for one in schema.arguments], *argument)
     _keep_counts(copied)
     return fx.GraphModule(program, copied, "EvaluationProgram")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.branch import run_cond
 from stage_daemon.loader.packed import int4_product
 from stage_daemon.loader.scalars import SCALAR_FUNCTIONS
+from stage_daemon.loader.vocabulary import rows
 
 OperatorKey = tuple[int, str, str]
 # Of the same arguments, for operators whose kernels do not check them all.
@@ -48,11 +48,10 @@ def find_operator(operator: pb.Operator) -> Implementation:
 
 @cache
 def operator_table() -> Mapping[OperatorKey, Implementation]:
-    text = files("protos.v1").joinpath("operators.txt").read_text(encoding="utf-8")
-    return dict(_entry(*line.split()) for line in text.splitlines())
+    return dict(_entry(kind, name, overload) for kind, name, overload, _ in rows())
 
 
-def _entry(kind: str, name: str, overload: str = "") -> tuple[OperatorKey, Implementation]:
+def _entry(kind: str, name: str, overload: str) -> tuple[OperatorKey, Implementation]:
     if kind == "aten":
         return (pb.OPERATOR_KIND_ATEN, name, overload), _aten(name, overload)
     if kind == "python":

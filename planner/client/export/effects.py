@@ -8,27 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-# Positions of running statistics and of the flag that has them written: their schemas say nothing of it.
-_RUNNING_STATISTICS = {"aten::batch_norm": ((3, 4), 5), "aten::instance_norm": ((3, 4), 5)}
+from planner.graph.operators import facts_of
 
-# Results that may be, or be a view of, this argument though the schema says nothing of it.
-_UNDECLARED_ALIASES = {
-    "aten::alpha_dropout": 0,
-    "aten::atleast_1d": 0,
-    "aten::atleast_2d": 0,
-    "aten::conj_physical": 0,
-    "aten::dropout": 0,
-    "aten::einsum": 1,
-    "aten::feature_alpha_dropout": 0,
-    "aten::feature_dropout": 0,
-    "aten::meshgrid": 0,
-    "aten::pixel_shuffle": 0,
-    "aten::pixel_unshuffle": 0,
-    "aten::type_as": 0,
-    "aten::unsafe_chunk": 0,
-    "aten::unsafe_split": 0,
-    "aten::unsafe_split_with_sizes": 0,
-}
+# Of a fact `statistics`: the positions of what is written, and of the flag that has them written.
+_STATISTICS, _TRAINING = (3, 4), 5
 
 
 def argument_at(node: fx.Node, position: int) -> Any:
@@ -44,9 +27,8 @@ def mutated_positions(node: fx.Node) -> tuple[int, ...]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return ()
     declared, _ = _declared(node.target)
-    statistics, flag = _RUNNING_STATISTICS.get(node.target._schema.name, ((), 0))
-    if statistics and argument_at(node, flag):
-        return (*declared, *(at for at in statistics if isinstance(argument_at(node, at), fx.Node)))
+    if facts_of(node.target._schema.name).statistics and argument_at(node, _TRAINING):
+        return (*declared, *(at for at in _STATISTICS if isinstance(argument_at(node, at), fx.Node)))
     return declared
 
 
@@ -55,8 +37,9 @@ def aliased_positions(node: fx.Node) -> tuple[int, ...]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return ()
     _, declared = _declared(node.target)
-    undeclared = _UNDECLARED_ALIASES.get(node.target._schema.name)
-    return declared if undeclared is None else tuple(sorted({*declared, undeclared}))
+    facts = facts_of(node.target._schema.name)
+    undeclared = (*facts.returned_positions, 0) if facts.dropout else facts.returned_positions
+    return tuple(sorted({*declared, *undeclared}))
 
 
 def draws_random(node: fx.Node) -> bool:

@@ -32,8 +32,7 @@ from planner.graph.ir import (
     Value,
     ValueReference,
 )
-
-_NO_GRADIENT = frozenset({"aten::detach", "aten::lift_fresh_copy"})
+from planner.graph.operators import facts_of
 
 
 class NodeEncoder:
@@ -123,7 +122,7 @@ class NodeEncoder:
         )
 
     def _passes_gradient(self, node: fx.Node) -> bool:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name in _NO_GRADIENT:
+        if isinstance(node.target, torch._ops.OpOverload) and facts_of(node.target._schema.name).detaches:
             return False
         return any(source in self._needs_gradient for source in node.all_input_nodes)
 

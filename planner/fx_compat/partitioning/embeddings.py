@@ -7,10 +7,10 @@ from torch import fx, nn
 from torch.fx import Node
 
 from planner.fx_compat.partitioning.numbers import NumberedGraph
+from planner.graph.operators import facts_of
 
 _MODULES = (nn.Embedding, nn.EmbeddingBag)
 _FUNCTIONS = frozenset({nn.functional.embedding, nn.functional.embedding_bag, torch.embedding, torch.embedding_bag})
-_OPERATORS = frozenset({"aten::embedding", "aten::embedding_bag", "aten::_embedding_bag"})
 
 
 def embedding_nodes(program: NumberedGraph, fx_module: fx.GraphModule) -> frozenset[int]:
@@ -25,7 +25,7 @@ def embedding_nodes(program: NumberedGraph, fx_module: fx.GraphModule) -> frozen
 def _looks_up(node: Node, fx_module: fx.GraphModule) -> bool:
     if node.op == "call_function":
         schema = getattr(node.target, "_schema", None)
-        return node.target in _FUNCTIONS or (schema is not None and schema.name in _OPERATORS)
+        return node.target in _FUNCTIONS or (schema is not None and facts_of(schema.name).embedding)
     if node.op != "call_module":
         return False
     module = fx_module.get_submodule(str(node.target))

@@ -31,6 +31,9 @@ DROPOUTS = frozenset(
     }
 )
 
+# Composites that may return their first argument, or views of it, and that graphs do not hold.
+UNDECLARED_VIEWS = frozenset({"align_tensors", "atleast_3d", "sum_to_size"})
+
 # Return a view whatever their argument holds and however it lies, so they read nothing of it.
 VIEWS = frozenset(
     {

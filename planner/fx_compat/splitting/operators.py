@@ -24,9 +24,10 @@ from planner.fx_compat.splitting.names import (
     METADATA,
     OPERATOR_WRITES,
     UNDECLARED_METHODS,
+    UNDECLARED_VIEWS,
     VIEWS,
 )
-from planner.graph.effects import UNDECLARED_VIEWS
+from planner.graph.operators import facts_of
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 
@@ -168,7 +169,7 @@ def _of_overloads(overloads: tuple[torch._ops.OpOverload, ...], name: str) -> Si
     )
     if _says_in_place(name):
         written, aliased = written | first, aliased | first
-    if f"aten::{name}" in UNDECLARED_VIEWS or name in DROPOUTS:
+    if facts_of(f"aten::{name}").returns == "0" or name in UNDECLARED_VIEWS or name in DROPOUTS:
         aliased |= first
     return Signature(
         parameters=tuple(argument.name for argument in longest._schema.arguments),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.graph.ir import Graph, Node, ValueKind, values_in
+from planner.graph.operators import facts_of
 from planner.partition.objective import Activations
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.history import ProgramHistory
@@ -75,7 +76,7 @@ def _may_recompute(plan: Plan) -> bool:
 
 
 def _differentiates(node: Node) -> bool:
-    return node.context.grad_enabled and not node.operator.name.startswith("aten::detach")
+    return node.context.grad_enabled and not facts_of(node.operator.name).detaches
 
 
 def _changed(node: Node) -> Iterator[int]:

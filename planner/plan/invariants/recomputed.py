@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from planner.graph.expression import symbols_in
 from planner.graph.ir import Graph, Node, StateKind, values_in
-from planner.graph.recomputable import PLAIN_KINDS, UNINITIALISED
+from planner.graph.operators import facts_of
+from planner.graph.recomputable import PLAIN_KINDS
 from planner.graph.rename import renamed
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.gradients import find_gradients
@@ -80,7 +81,7 @@ class _Purity:
     def why_not(self, index: int) -> str | None:
         node, effect = self._graph.nodes[index], self._history.effects[index]
         touched = (*effect.reads, *effect.outputs)
-        if node.operator.kind not in PLAIN_KINDS or node.operator.name in UNINITIALISED:
+        if node.operator.kind not in PLAIN_KINDS or facts_of(node.operator.name).uninitialised:
             return f"calls {node.operator.qualified_name}, whose result is not in its arguments alone"
         if node.operator.random:
             return "draws random numbers"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from protos.v1 import graph_pb2 as pb
+from stage_daemon.loader.vocabulary import facts_of
 from stage_daemon.worker.profile.distinct import value_ids
 from stage_daemon.worker.profile.values import ValueTable
 
@@ -24,7 +25,7 @@ def values_with_gradient(graph: pb.Graph, values: ValueTable) -> frozenset[int]:
 
 
 def _detaches(graph: pb.Graph, node: pb.Node) -> bool:
-    return node.operator < len(graph.operators) and graph.operators[node.operator].name.startswith("aten::detach")
+    return node.operator < len(graph.operators) and facts_of(graph.operators[node.operator].name).detaches
 
 
 def _is_differentiable(values: ValueTable, value_id: int) -> bool:

@@ -1,6 +1,6 @@
 """Which integers an operator may be given: indices have to lie inside of what they index.
 
-Everything that is not named here takes ones: no division by zero, and inside of most dimensions.
+An operator without a rule takes ones: no division by zero, and inside of most dimensions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from protos.v1 import graph_pb2 as pb
+from stage_daemon.loader.vocabulary import facts_of
 from stage_daemon.worker.profile.values import ValueTable
 
 
@@ -26,9 +27,10 @@ Rule = Callable[[Sequence[pb.Argument], ValueTable], Ranges]
 
 def integer_ranges(operator: str, node: pb.Node, values: ValueTable) -> Mapping[int, Integers]:
     """Value id to the integers that it may hold, for those that the operator takes for indices."""
-    rule = _RULES.get(operator.removeprefix("aten::").rstrip("_"))
-    if rule is None:
+    name = facts_of(operator).indices
+    if not name:
         return {}
+    rule = RULES[name]
     try:
         return rule(node.arguments, values)
     except (IndexError, ValueError):
@@ -97,31 +99,19 @@ def _one_hot(arguments: Sequence[pb.Argument], values: ValueTable) -> Ranges:
     return {_value(arguments, 0): Integers(end=max(1, arguments[1].integer))}
 
 
-_RULES: Mapping[str, Rule] = {
-    "embedding": _rows,
-    "embedding_bag": _bags,
-    "_embedding_bag": _bags,
-    "_embedding_bag_forward_only": _bags,
-    "index_select": _along,
-    "gather": _along,
-    "scatter": _along,
-    "scatter_add": _along,
-    "scatter_reduce": _along,
-    "index_add": _along,
-    "index_copy": _along,
-    "index_fill": _along,
-    "index_reduce": _along,
-    "take_along_dim": lambda arguments, values: {
-        _value(arguments, 1): Integers(end=_dims(arguments, 0, values)[arguments[2].integer])
-    },
-    "take": _flat,
-    "index": _each_dim,
-    "_unsafe_index": _each_dim,
-    "index_put": _each_dim,
-    "_unsafe_index_put": _each_dim,
-    "nll_loss": _classes,
-    "nll_loss_nd": _classes,
-    "nll_loss2d": _classes,
-    "cross_entropy_loss": _classes,
+def _along_dim(arguments: Sequence[pb.Argument], values: ValueTable) -> Ranges:
+    """take_along_dim(self, indices, dim)"""
+    return {_value(arguments, 1): Integers(end=_dims(arguments, 0, values)[arguments[2].integer])}
+
+
+# By the fact `indices` of operators.txt.
+RULES: Mapping[str, Rule] = {
+    "rows": _rows,
+    "bags": _bags,
+    "along": _along,
+    "along_dim": _along_dim,
+    "flat": _flat,
+    "each_dim": _each_dim,
+    "classes": _classes,
     "one_hot": _one_hot,
 }

@@ -148,7 +148,6 @@ def test_bytes_are_what_is_read_and_what_is_written(node: Node, expected: int) -
         (aten("mm", value(1), 7), 0),
         (aten("mm", value(1), value(77)), 0),
         (aten("mm", value(8), value(2)), 0),
-        (aten("bilinear", value(1), value(3), value(4)), 2 * 3 * 24),
         (aten("tensordot", value(1), value(2), 1, 0), 0),
         (aten("tensordot", value(1), value(2), ArgumentList((1,)), ArgumentList((0,))), 2 * 12 * 20 // 4),
         (aten("matmul", value(5), value(6)), 0),

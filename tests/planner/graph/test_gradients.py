@@ -41,15 +41,6 @@ def test_no_grad_and_detach_stop_it() -> None:
     assert values_with_gradient(replace(graph, nodes=frozen)) == {weight}
 
 
-def test_a_detached_value_that_is_written_carries_none() -> None:
-    writer = GraphWriter()
-    given = writer.state()
-    detached = writer.tensor()
-    detach = Operator(kind=OperatorKind.ATEN, name="aten::detach_", mutated_arguments=(0,), aliased_arguments=(0,))
-    writer.call(detach, ValueReference(given), outputs=[detached])
-    assert values_with_gradient(trained(writer.graph(writer.multiply(detached)))) == {given}
-
-
 def test_numbers_carry_none() -> None:
     writer = GraphWriter()
     weight = writer.state()

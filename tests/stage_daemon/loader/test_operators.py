@@ -21,7 +21,7 @@ FORBIDDEN = {
 
 def test_every_line_of_the_list_has_an_entry() -> None:
     lines = files("protos.v1").joinpath("operators.txt").read_text(encoding="utf-8").splitlines()
-    assert len(operator_table()) == len(lines)
+    assert len(operator_table()) == sum(not line.startswith("#") for line in lines)
 
 
 def test_no_entry_writes_an_argument_out_or_takes_storage() -> None:
