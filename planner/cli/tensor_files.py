@@ -13,8 +13,7 @@ import safetensors
 
 from planner.client.tensors import RawTensor, TensorKind, from_raw, to_raw
 from planner.errors import InvalidArgument
-from planner.graph.ir import Dtype
-from planner.graph.safetensors_dtypes import SAFETENSORS_DTYPES
+from planner.graph.ir import SAFETENSORS_DTYPES, Dtype
 
 
 def check_writable(path: Path) -> None:
@@ -49,13 +48,13 @@ def write_tensors(path: Path, tensors: Mapping[str, RawTensor]) -> None:
 
 def _safetensors(tensors: Mapping[str, RawTensor]) -> bytes:
     """The format is its header's length, a JSON header, and the tensors' bytes one after another."""
-    names = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
     header, offset = {}, 0
     for name, raw in tensors.items():
-        if raw.dtype not in names:
+        safetensors_dtype = raw.dtype.facts.safetensors
+        if not safetensors_dtype:
             raise InvalidArgument(f"output {name!r} is {raw.dtype.value}: safetensors has no such dtype; use .npz")
         end = offset + len(raw.data)
-        header[name] = {"dtype": names[raw.dtype], "shape": list(raw.dims), "data_offsets": [offset, end]}
+        header[name] = {"dtype": safetensors_dtype, "shape": list(raw.dims), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + b"".join(raw.data for raw in tensors.values())

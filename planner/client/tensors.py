@@ -41,19 +41,7 @@ class RawTensor:
             )
 
 
-_NUMPY_DTYPES: dict[Dtype, np.dtype[Any]] = {
-    Dtype.FLOAT64: np.dtype("<f8"),
-    Dtype.FLOAT32: np.dtype("<f4"),
-    Dtype.FLOAT16: np.dtype("<f2"),
-    Dtype.INT64: np.dtype("<i8"),
-    Dtype.INT32: np.dtype("<i4"),
-    Dtype.INT16: np.dtype("<i2"),
-    Dtype.INT8: np.dtype("i1"),
-    Dtype.UINT8: np.dtype("u1"),
-    Dtype.BOOL: np.dtype("?"),
-    Dtype.COMPLEX64: np.dtype("<c8"),
-    Dtype.COMPLEX128: np.dtype("<c16"),
-}
+_NUMPY_DTYPES = {dtype: np.dtype(dtype.facts.numpy) for dtype in Dtype if dtype.facts.numpy}
 _FROM_NUMPY = {numpy_dtype: dtype for dtype, numpy_dtype in _NUMPY_DTYPES.items()}
 
 

@@ -13,8 +13,7 @@ from typing import BinaryIO, cast
 
 from planner.client.uploads import Blob
 from planner.errors import Corrupt, InvalidArgument
-from planner.graph.ir import Dtype, WeightFile
-from planner.graph.safetensors_dtypes import SAFETENSORS_DTYPES
+from planner.graph.ir import SAFETENSORS_DTYPES, Dtype, WeightFile
 from planner.store.weights import index_safetensors
 
 # Which file has which tensor, where a checkpoint has several.

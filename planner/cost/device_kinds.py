@@ -12,10 +12,6 @@ from enum import Enum
 
 from planner.graph.ir import Dtype
 
-_SIXTEEN_BIT = frozenset({Dtype.FLOAT16, Dtype.BFLOAT16})
-_EIGHT_BIT = frozenset({Dtype.FLOAT8_E4M3FN, Dtype.FLOAT8_E5M2, Dtype.INT8, Dtype.UINT8})
-_DOUBLE = frozenset({Dtype.FLOAT64, Dtype.COMPLEX128})
-
 
 class RateClass(Enum):
     """Element types that a device computes at one rate; each names its field of DeviceKind."""
@@ -27,11 +23,7 @@ class RateClass(Enum):
 
 
 def rate_class(dtype: Dtype | None) -> RateClass:
-    if dtype in _SIXTEEN_BIT:
-        return RateClass.FLOAT16
-    if dtype in _EIGHT_BIT:
-        return RateClass.FLOAT8
-    return RateClass.FLOAT64 if dtype in _DOUBLE else RateClass.FLOAT32
+    return RateClass[dtype.facts.rate] if dtype else RateClass.FLOAT32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

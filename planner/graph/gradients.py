@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from planner.graph.ir import Dtype, Graph, Node, Value, ValueKind, values_in, values_read
+from planner.graph.ir import Graph, Node, Value, ValueKind, values_in, values_read
 from planner.graph.operators import facts_of
-
-DIFFERENTIABLE_DTYPES = frozenset(
-    {
-        Dtype.FLOAT64,
-        Dtype.FLOAT32,
-        Dtype.FLOAT16,
-        Dtype.BFLOAT16,
-        Dtype.FLOAT8_E4M3FN,
-        Dtype.FLOAT8_E5M2,
-        Dtype.COMPLEX64,
-        Dtype.COMPLEX128,
-    }
-)
 
 
 def values_with_gradient(graph: Graph) -> frozenset[int]:
@@ -38,4 +25,4 @@ def _written(node: Node) -> tuple[int, ...]:
 
 
 def _can_vary(value: Value) -> bool:
-    return value.kind is ValueKind.OPAQUE or value.dtype in DIFFERENTIABLE_DTYPES
+    return value.kind is ValueKind.OPAQUE or (value.dtype is not None and value.dtype.facts.differentiable)

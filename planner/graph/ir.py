@@ -56,25 +56,47 @@ class Dtype(Enum):
     COMPLEX128 = "complex128"
 
     @property
+    def facts(self) -> DtypeFacts:
+        return _DTYPE_FACTS[self]
+
+    @property
     def size_bytes(self) -> int:
-        return _DTYPE_BYTES[self]
+        return _DTYPE_FACTS[self].size_bytes
 
 
-_DTYPE_BYTES = {
-    Dtype.FLOAT64: 8,
-    Dtype.FLOAT32: 4,
-    Dtype.FLOAT16: 2,
-    Dtype.BFLOAT16: 2,
-    Dtype.FLOAT8_E4M3FN: 1,
-    Dtype.FLOAT8_E5M2: 1,
-    Dtype.INT64: 8,
-    Dtype.INT32: 4,
-    Dtype.INT16: 2,
-    Dtype.INT8: 1,
-    Dtype.UINT8: 1,
-    Dtype.BOOL: 1,
-    Dtype.COMPLEX64: 8,
-    Dtype.COMPLEX128: 16,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DtypeFacts:
+    """What the planner knows of an element type; a new one is a member of Dtype and a row below.
+
+    `safetensors` and `numpy` are its names there, "" where there is none. `rate` is the element type at whose rate a
+    device computes it, as `planner.cost.device_kinds` names rates.
+    """
+
+    size_bytes: int
+    safetensors: str = ""
+    numpy: str = ""
+    rate: str = "FLOAT32"
+    differentiable: bool = False
+
+
+_DTYPE_FACTS: Mapping[Dtype, DtypeFacts] = {
+    Dtype.FLOAT64: DtypeFacts(size_bytes=8, safetensors="F64", numpy="<f8", rate="FLOAT64", differentiable=True),
+    Dtype.FLOAT32: DtypeFacts(size_bytes=4, safetensors="F32", numpy="<f4", differentiable=True),
+    Dtype.FLOAT16: DtypeFacts(size_bytes=2, safetensors="F16", numpy="<f2", rate="FLOAT16", differentiable=True),
+    Dtype.BFLOAT16: DtypeFacts(size_bytes=2, safetensors="BF16", rate="FLOAT16", differentiable=True),
+    Dtype.FLOAT8_E4M3FN: DtypeFacts(size_bytes=1, safetensors="F8_E4M3", rate="FLOAT8", differentiable=True),
+    Dtype.FLOAT8_E5M2: DtypeFacts(size_bytes=1, safetensors="F8_E5M2", rate="FLOAT8", differentiable=True),
+    Dtype.INT64: DtypeFacts(size_bytes=8, safetensors="I64", numpy="<i8"),
+    Dtype.INT32: DtypeFacts(size_bytes=4, safetensors="I32", numpy="<i4"),
+    Dtype.INT16: DtypeFacts(size_bytes=2, safetensors="I16", numpy="<i2"),
+    Dtype.INT8: DtypeFacts(size_bytes=1, safetensors="I8", numpy="i1", rate="FLOAT8"),
+    Dtype.UINT8: DtypeFacts(size_bytes=1, safetensors="U8", numpy="u1", rate="FLOAT8"),
+    Dtype.BOOL: DtypeFacts(size_bytes=1, safetensors="BOOL", numpy="?"),
+    Dtype.COMPLEX64: DtypeFacts(size_bytes=8, safetensors="C64", numpy="<c8", differentiable=True),
+    Dtype.COMPLEX128: DtypeFacts(size_bytes=16, numpy="<c16", rate="FLOAT64", differentiable=True),
+}
+SAFETENSORS_DTYPES: Mapping[str, Dtype] = {
+    facts.safetensors: dtype for dtype, facts in _DTYPE_FACTS.items() if facts.safetensors
 }
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from planner.errors import InvalidArgument, NotFound
 from planner.graph.expression import evaluate
-from planner.graph.ir import Dtype, Graph, State, WeightFile
-from planner.graph.safetensors_dtypes import SAFETENSORS_DTYPES
+from planner.graph.ir import SAFETENSORS_DTYPES, Dtype, Graph, State, WeightFile
 
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000

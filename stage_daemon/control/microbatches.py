@@ -7,23 +7,9 @@ from collections.abc import Sequence
 
 from protos.v1 import graph_pb2, stage_daemon_pb2
 from stage_daemon.errors import InvalidMicrobatch
+from stage_daemon.transport.dtypes import DTYPES
 
-_DTYPE_BYTES = {
-    graph_pb2.DTYPE_FLOAT64: 8,
-    graph_pb2.DTYPE_FLOAT32: 4,
-    graph_pb2.DTYPE_FLOAT16: 2,
-    graph_pb2.DTYPE_BFLOAT16: 2,
-    graph_pb2.DTYPE_FLOAT8_E4M3FN: 1,
-    graph_pb2.DTYPE_FLOAT8_E5M2: 1,
-    graph_pb2.DTYPE_INT64: 8,
-    graph_pb2.DTYPE_INT32: 4,
-    graph_pb2.DTYPE_INT16: 2,
-    graph_pb2.DTYPE_INT8: 1,
-    graph_pb2.DTYPE_UINT8: 1,
-    graph_pb2.DTYPE_BOOL: 1,
-    graph_pb2.DTYPE_COMPLEX64: 8,
-    graph_pb2.DTYPE_COMPLEX128: 16,
-}
+_BYTES = {graph_pb2.Dtype.Value(f"DTYPE_{name.upper()}"): facts.size_bytes for name, facts in DTYPES.items()}
 _KIND_FIELDS = {
     graph_pb2.VALUE_KIND_TENSOR: "tensor",
     graph_pb2.VALUE_KIND_SYM_INT: "integer",
@@ -72,12 +58,12 @@ def _check_tensor(where: str, tensor: stage_daemon_pb2.Tensor, declared: stage_d
     if not fits:
         wanted_dims = [str(dim.constant) if dim.HasField("constant") else "any" for dim in declared.dims]
         raise InvalidMicrobatch(f"{where}: dims {list(dims)}, needs [{', '.join(wanted_dims)}]")
-    size_bytes = math.prod(dims) * _DTYPE_BYTES[tensor.dtype]
+    size_bytes = math.prod(dims) * _BYTES[tensor.dtype]
     if size_bytes != len(tensor.data):
         raise InvalidMicrobatch(f"{where}: {len(tensor.data)} bytes came, dims {list(dims)} need {size_bytes}")
 
 
 def _dtype(number: graph_pb2.Dtype.ValueType) -> str:
-    if number not in _DTYPE_BYTES:
+    if number not in _BYTES:
         return str(number)
     return graph_pb2.Dtype.Name(number).removeprefix("DTYPE_").lower()

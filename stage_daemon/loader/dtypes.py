@@ -9,25 +9,11 @@ import torch
 
 from protos.v1 import graph_pb2 as pb
 from stage_daemon.errors import InvalidGraph
+from stage_daemon.transport.dtypes import DTYPES
 
 Meaning = TypeVar("Meaning")
 
-_DTYPES: Mapping[int, torch.dtype] = {
-    pb.DTYPE_FLOAT64: torch.float64,
-    pb.DTYPE_FLOAT32: torch.float32,
-    pb.DTYPE_FLOAT16: torch.float16,
-    pb.DTYPE_BFLOAT16: torch.bfloat16,
-    pb.DTYPE_FLOAT8_E4M3FN: torch.float8_e4m3fn,
-    pb.DTYPE_FLOAT8_E5M2: torch.float8_e5m2,
-    pb.DTYPE_INT64: torch.int64,
-    pb.DTYPE_INT32: torch.int32,
-    pb.DTYPE_INT16: torch.int16,
-    pb.DTYPE_INT8: torch.int8,
-    pb.DTYPE_UINT8: torch.uint8,
-    pb.DTYPE_BOOL: torch.bool,
-    pb.DTYPE_COMPLEX64: torch.complex64,
-    pb.DTYPE_COMPLEX128: torch.complex128,
-}
+_DTYPES: Mapping[int, torch.dtype] = {pb.Dtype.Value(f"DTYPE_{name.upper()}"): getattr(torch, name) for name in DTYPES}
 _LAYOUTS: Mapping[int, torch.layout] = {pb.LAYOUT_STRIDED: torch.strided}
 _MEMORY_FORMATS: Mapping[int, torch.memory_format] = {
     pb.MEMORY_FORMAT_CONTIGUOUS: torch.contiguous_format,

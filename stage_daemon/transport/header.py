@@ -14,6 +14,7 @@ from functools import cached_property
 import torch
 
 from stage_daemon.transport.declared import DeclaredValue, Found, ValueKind, find_mismatch
+from stage_daemon.transport.dtypes import DTYPES
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.layout import MAX_EXTENT_FACTOR, TensorLayout
 from stage_daemon.transport.parcel import ParcelKind
@@ -33,22 +34,7 @@ PLACE_PIPE = -2
 # Shapes that are remembered at the same time.
 _MAX_SHAPES = 256
 
-_DTYPES = (
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-    torch.complex64,
-    torch.complex128,
-)
+_DTYPES: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in DTYPES)
 
 _KINDS = {int(kind): kind for kind in ParcelKind}
 

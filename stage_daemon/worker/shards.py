@@ -16,25 +16,14 @@ from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import InvalidRequest
 from stage_daemon.runtime.training.snapshot import Snapshot
 from stage_daemon.runtime.training.states import TensorKey
+from stage_daemon.transport.dtypes import DTYPES
 from stage_daemon.worker.wire import wire_dtype
 
 # Uploads that break go on within a file, and planners check one as a whole.
 MAX_FILE_BYTES = 1 << 30
 _BUFFER = "buffer"
 _DTYPES: Mapping[torch.dtype, str] = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.complex64: "C64",
+    getattr(torch, name): facts.safetensors for name, facts in DTYPES.items() if facts.safetensors
 }
 
 # A file's sha256, and its bytes in pieces.

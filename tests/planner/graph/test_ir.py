@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
 from planner.graph.ir import (
+    SAFETENSORS_DTYPES,
     ArgumentList,
     Dtype,
     Graph,
@@ -22,12 +24,22 @@ from planner.graph.ir import (
     values_read,
 )
 from planner.graph.operators import load_vocabulary
-from planner.graph.safetensors_dtypes import SAFETENSORS_DTYPES
 
 
 @pytest.mark.parametrize("dtype", Dtype)
 def test_elements_are_as_large_as_torchs(dtype: Dtype) -> None:
     assert dtype.size_bytes == getattr(torch, dtype.value).itemsize
+
+
+@pytest.mark.parametrize("dtype", Dtype)
+def test_what_is_known_of_an_element_type_is_what_torch_and_numpy_know(dtype: Dtype) -> None:
+    known, facts = getattr(torch, dtype.value), dtype.facts
+    assert facts.differentiable == (known.is_floating_point or known.is_complex)
+    if facts.numpy:
+        assert np.dtype(facts.numpy) == torch.zeros(0, dtype=known).numpy().dtype
+    else:
+        with pytest.raises(TypeError):
+            torch.zeros(0, dtype=known).numpy()
 
 
 @pytest.mark.parametrize(("name", "dtype"), SAFETENSORS_DTYPES.items())
