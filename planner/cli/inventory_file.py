@@ -138,18 +138,18 @@ def _device(entry: Any, where: str) -> Device:
     fields = _mapping(entry, where, _DEVICE_KEYS)
     if "id" not in fields:
         raise InventoryError(f"{where} has no id; give each device a unique one")
+    device: dict[str, Any] = {
+        "id": _text(fields["id"], f"{where}.id"),
+        "kind": _text(fields.get("kind", "cpu"), f"{where}.kind"),
+        "host": _text(fields.get("host", "localhost"), f"{where}.host"),
+        "memory_bytes": _memory_bytes(fields, where),
+        "flops_per_second": _number(fields, "flops_per_second", where),
+        "memory_bytes_per_second": _number(fields, "memory_bytes_per_second", where),
+    }
     try:
-        return Device(
-            id=_text(fields["id"], f"{where}.id"),
-            kind=_text(fields.get("kind", "cpu"), f"{where}.kind"),
-            host=_text(fields.get("host", "localhost"), f"{where}.host"),
-            memory_bytes=_memory_bytes(fields, where),
-            flops_per_second=_number(fields, "flops_per_second", where),
-            memory_bytes_per_second=_number(fields, "memory_bytes_per_second", where),
-        )
+        return Device(**device)
     except InventoryError as error:
-        named = error.message.startswith(where)
-        raise error if named else InventoryError(f"{where}: {error.message}") from None
+        raise InventoryError(f"{where}: {error.message}") from None
 
 
 def _memory_bytes(fields: Mapping[str, Any], where: str) -> int:
@@ -186,7 +186,7 @@ def _speed(fields: Mapping[str, Any], where: str = "default_link") -> LinkSpeed:
     try:
         return LinkSpeed(bytes_per_second=rate, latency_seconds=latency)
     except InventoryError as error:
-        raise InventoryError(f"{where}{error.message.removeprefix('link')}") from None
+        raise InventoryError(f"{where}: {error.message}") from None
 
 
 def _mapping(entry: Any, where: str, known: frozenset[str]) -> Mapping[str, Any]:

@@ -62,12 +62,10 @@ class LinkSpeed:
     latency_seconds: float
 
     def __post_init__(self) -> None:
-        _check_rate("link: bytes_per_second", self.bytes_per_second, least=1.0)
-        _check_rate("link: latency_seconds", self.latency_seconds, least=0.0)
+        _check_rate("bytes_per_second", self.bytes_per_second, least=1.0)
+        _check_rate("latency_seconds", self.latency_seconds, least=0.0)
         if self.latency_seconds > MAX_LATENCY_SECONDS:
-            raise InventoryError(
-                f"link: latency_seconds is {self.latency_seconds:g}, needs 0 to {MAX_LATENCY_SECONDS:g}"
-            )
+            raise InventoryError(f"latency_seconds is {self.latency_seconds:g}, needs 0 to {MAX_LATENCY_SECONDS:g}")
 
     def transfer_seconds(self, size_bytes: int) -> float:
         return self.latency_seconds + size_bytes / self.bytes_per_second

@@ -78,19 +78,22 @@ def _table(where: str, content: object) -> MeasuredTimes:
         seconds[node] = found
         if back is not None:
             backward[node] = back
+    graph_id = _text(f"{where}graph_id", table.get("graph_id", ""))
+    device_kind = _text(f"{where}device_kind", table.get("device_kind", ""))
+    symbols = _symbols(f"{where}symbol_values", table.get("symbol_values", {}))
+    source = _text(f"{where}source", table.get("source", ""))
     try:
         return MeasuredTimes(
-            graph_id=_text(f"{where}graph_id", table.get("graph_id", "")),
-            device_kind=_text(f"{where}device_kind", table.get("device_kind", "")),
-            symbol_values=symbol_values_of(_symbols(f"{where}symbol_values", table.get("symbol_values", {}))),
-            source=_text(f"{where}source", table.get("source", "")),
+            graph_id=graph_id,
+            device_kind=device_kind,
+            symbol_values=symbol_values_of(symbols),
+            source=source,
             seconds=tuple(sorted(seconds.items())),
             backward_seconds=tuple(sorted(backward.items())),
             delivery=_delivery(f"{where}delivery", table["delivery"]) if "delivery" in table else None,
         )
     except InvalidArgument as error:
-        named = error.message.startswith(where)
-        raise error if where and named else InvalidArgument(f"{where}{error.message}") from None
+        raise InvalidArgument(f"{where}{error.message}") from None
 
 
 def _times(where: str, content: object) -> Iterator[tuple[str, int, float, float | None]]:

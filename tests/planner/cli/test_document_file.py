@@ -123,7 +123,7 @@ def test_devices_that_cannot_be_are_named(bare_cli: RunCli, tmp_path: Path, devi
         ({"links": [{"source": "a", "target": "z"}]}, "no device is called 'z'"),
         ({"links": [{"source": "a", "target": "b", "bidirectional": "no"}]}, "needs true or false"),
         ({"matrix": {"bytes_per_second": [[0, 1]]}}, "needs 2 by 2"),
-        ({"matrix": {"bytes_per_second": [[0, float("nan")], [1, 0]]}}, "'a' to 'b': link: bytes_per_second is nan"),
+        ({"matrix": {"bytes_per_second": [[0, float("nan")], [1, 0]]}}, "'a' to 'b': bytes_per_second is nan"),
     ],
 )
 def test_links_that_cannot_be_are_named(bare_cli: RunCli, tmp_path: Path, more: dict[str, object], says: str) -> None:

@@ -51,7 +51,7 @@ def test_matrix() -> None:
         ("matrix: {bytes_per_second: fast}", "needs a list of lists of numbers"),
         (
             "matrix: {bytes_per_second: [[0,1,1,1],[1,0,1,1],[1,1,0,0],[1,1,1,0]]}",
-            "'g2' to 'g3': link: bytes_per_second",
+            "'g2' to 'g3': bytes_per_second",
         ),
         ("matrix: {bytes_per_second: []}\ntopology: {}", "give one of them"),
     ],

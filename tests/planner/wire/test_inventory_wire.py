@@ -82,12 +82,12 @@ def test_a_link_both_ways_is_two() -> None:
         (inventory(link("x", "b")), r"inventory\.links\[0\]\.source: no device is called 'x'"),
         (inventory(link("a", "b"), link("a", "b")), r"inventory\.links\[1\]: 'a' to 'b' has a link already"),
         (inventory(link("a", "b", both=True), link("b", "a")), r"inventory\.links\[1\]: 'b' to 'a' has a link"),
-        (inventory(link("a", "b", rate=0.0)), r"inventory\.links\[0\]: link: bytes_per_second is 0\.0"),
-        (inventory(link("a", "b", rate=math.nan)), r"inventory\.links\[0\]: link: bytes_per_second is nan"),
-        (inventory(link("a", "b", wait=-1.0)), r"inventory\.links\[0\]: link: latency_seconds is -1\.0"),
+        (inventory(link("a", "b", rate=0.0)), r"inventory\.links\[0\]: bytes_per_second is 0\.0"),
+        (inventory(link("a", "b", rate=math.nan)), r"inventory\.links\[0\]: bytes_per_second is nan"),
+        (inventory(link("a", "b", wait=-1.0)), r"inventory\.links\[0\]: latency_seconds is -1\.0"),
         (
             inventory_pb2.Inventory(devices=[device("a")], default_link=link("", "", rate=math.inf)),
-            r"inventory\.default_link: link: bytes_per_second is inf",
+            r"inventory\.default_link: bytes_per_second is inf",
         ),
     ],
 )
