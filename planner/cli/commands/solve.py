@@ -180,7 +180,7 @@ def _solve_profile(
 def _solve_cost_graph(
     document: Mapping[str, object], objective: Objective, contiguous: bool, started: float, time_limit: float
 ) -> tuple[float, float, dict[str, str], bool]:
-    from planner.cli.two_searches import place_by_two
+    from planner.cost_graphs.two_searches import place_by_two
     from planner.partition.placement.solve import solve as solve_placement
 
     graph, clock = read_cost_graph(document), _Clock(started, time_limit)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from planner.cli import exit_codes
-from planner.cli.two_searches import place_by_two
+from planner.cost_graphs.two_searches import place_by_two
 from planner.errors import Infeasible
 from planner.partition.placement.free import best_free
 from planner.partition.placement.loads import device_loads

@@ -26,8 +26,8 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """`devices` of the netlist's cells, their greatest load, and a bound that is proven."""
+class Improvement:
+    """What a process has reached: `devices` of the netlist's cells, their greatest load, and a bound that is proven."""
 
     devices: Integers
     value_seconds: float

@@ -1,4 +1,4 @@
-"""A free placement by two processes that tell each other what they find, ended in time whatever they do."""
+"""A free placement by two processes that tell each other of improvements, ended in time whatever they do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
-from planner.cli.placement_messages import Found, Role, Task
+from planner.cost_graphs.messages import Improvement, Role, Task
 from planner.partition.placement.free import placement_of
 from planner.partition.placement.netlists.must_fit import check_can_exist, no_packing_found
 from planner.partition.placement.netlists.netlist import Netlist, netlist_of
@@ -39,39 +39,40 @@ def place_by_two(problem: PlacementProblem, *, started_seconds: float, limit_sec
         for connection in connections:
             _send(connection, task)
         netlist = netlist_of(problem)
-        held = _collected(netlist, _first(netlist), connections, deadline)
-    if held is None:
+        best = _collected(netlist, _first(netlist), connections, deadline)
+    if best is None:
         raise no_packing_found(problem, proven=False)
-    return placement_of(problem, netlist, held)
+    return placement_of(problem, netlist, best)
 
 
 def _collected(
-    netlist: Netlist, held: Incumbent | None, connections: list[Connection], deadline_seconds: float
+    netlist: Netlist, best: Incumbent | None, connections: list[Connection], deadline_seconds: float
 ) -> Incumbent | None:
     """Passes on what is better, until it is proven, none is left to send, or the deadline."""
     open_ones = list(connections)
-    while open_ones and not (held and held.is_proven):
+    while open_ones and not (best and best.is_proven):
         left = deadline_seconds - time.monotonic()
         if left <= 0:
             break
         for connection in wait(open_ones, min(left, _LONGEST_WAIT_SECONDS)):
             assert isinstance(connection, Connection)
-            found = _received(connection)
-            if found is None:
+            improvement = _received(connection)
+            if improvement is None:
                 open_ones.remove(connection)
                 continue
-            before, held = held, _with(netlist, held, found)
-            if before is None or (held is not None and held.value_seconds < before.value_seconds):
+            before, best = best, _with(netlist, best, improvement)
+            if before is None or (best is not None and best.value_seconds < before.value_seconds):
                 for other in open_ones:
                     if other is not connection:
-                        _send(other, found)
-    return held
+                        _send(other, improvement)
+    return best
 
 
-def _with(netlist: Netlist, held: Incumbent | None, found: Found) -> Incumbent | None:
-    if held is not None:
-        return improved(netlist, held, found.devices, found.bound_seconds)
-    return incumbent_of(netlist, found.devices, found.bound_seconds) if fits(netlist, found.devices) else None
+def _with(netlist: Netlist, best: Incumbent | None, improvement: Improvement) -> Incumbent | None:
+    devices, bound_seconds = improvement.devices, improvement.bound_seconds
+    if best is not None:
+        return improved(netlist, best, devices, bound_seconds)
+    return incumbent_of(netlist, devices, bound_seconds) if fits(netlist, devices) else None
 
 
 def _first(netlist: Netlist) -> Incumbent | None:
@@ -99,7 +100,7 @@ def _started(role: Role) -> tuple[subprocess.Popen[bytes], Connection]:
     ours, theirs = Pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "planner.cli.placement_worker", role.value, str(theirs.fileno())],
+            [sys.executable, "-m", "planner.cost_graphs.worker", role.value, str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.DEVNULL,
@@ -112,15 +113,15 @@ def _started(role: Role) -> tuple[subprocess.Popen[bytes], Connection]:
     return process, ours
 
 
-def _send(connection: Connection, message: Task | Found) -> None:
+def _send(connection: Connection, message: Task | Improvement) -> None:
     """One that has ended is noticed where it is listened to."""
     with suppress(OSError):
         connection.send(message)
 
 
-def _received(connection: Connection) -> Found | None:
+def _received(connection: Connection) -> Improvement | None:
     try:
-        found: Found = connection.recv()
+        improvement: Improvement = connection.recv()
     except (EOFError, OSError):
         return None
-    return found
+    return improvement

@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 
-from planner.cli import placement_worker
-from planner.cli.placement_messages import Found, Role, Task
-from planner.cli.placement_worker import Exchange, search
+from planner.cost_graphs import worker as worker_module
+from planner.cost_graphs.messages import Improvement, Role, Task
+from planner.cost_graphs.worker import Exchange, search
 from planner.partition.placement.free import best_free, first_incumbent, placement_of
 from planner.partition.placement.loads import device_loads
 from planner.partition.placement.netlists import neighbourhood_search
@@ -53,7 +53,7 @@ def exchange(task: Task) -> Iterator[tuple[Exchange, Connection, threading.Event
         theirs.close()
 
 
-def sent(connection: Connection) -> list[Found]:
+def sent(connection: Connection) -> list[Improvement]:
     found = []
     while connection.poll():
         found.append(connection.recv())
@@ -79,22 +79,22 @@ def proven_by(role: Role, problem: PlacementProblem, value_seconds: float) -> No
 
 def test_a_small_problem_is_proven_at_once(problem: PlacementProblem, monkeypatch: pytest.MonkeyPatch) -> None:
     value_seconds = proven_value(problem)
-    monkeypatch.setattr(placement_worker.Annealing, "turn", lambda *_: pytest.fail("it was annealed"))
+    monkeypatch.setattr(worker_module.Annealing, "turn", lambda *_: pytest.fail("it was annealed"))
     proven_by(Role.ANNEALING, problem, value_seconds)
 
 
 def test_a_larger_problem_is_proven_once_annealing_is_in_vain(
     problem: PlacementProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement_worker, "_SMALL_COLUMNS", 0)
-    monkeypatch.setattr(placement_worker, "_FIRST_STEPS", 1000)
+    monkeypatch.setattr(worker_module, "_SMALL_COLUMNS", 0)
+    monkeypatch.setattr(worker_module, "_FIRST_STEPS", 1000)
     proven_by(Role.ANNEALING, problem, proven_value(problem))
 
 
 def test_once_no_neighbourhood_is_left_the_whole_is_asked_for_until_it_is_proven(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(placement_worker, "_FIRST_STEPS", 1000)
+    monkeypatch.setattr(worker_module, "_FIRST_STEPS", 1000)
     monkeypatch.setattr(neighbourhood_search, "_LAST_LEVEL", 0)
     slices = iter([0.0, 0.0])
     within = Exchange.within
@@ -132,7 +132,7 @@ def test_what_others_found_is_taken_if_it_is_better(problem: PlacementProblem) -
     cells = np.zeros(netlist.num_cells, dtype=np.int64)
     cells[netlist.cell_of_node] = best.device_of_node
     with exchange(task_of(problem, WAIT_SECONDS)) as (worker, ours, _):
-        ours.send(Found(devices=cells, value_seconds=best.value_seconds, bound_seconds=best.lower_bound_seconds))
+        ours.send(Improvement(devices=cells, value_seconds=best.value_seconds, bound_seconds=best.lower_bound_seconds))
         end = time.monotonic() + WAIT_SECONDS
         while worker._received is None:
             assert time.monotonic() < end
@@ -150,9 +150,9 @@ def test_a_slice_ends_early_for_something_far_better(problem: PlacementProblem) 
         devices = np.zeros(1, dtype=np.int64)
         is_over = worker.within(WAIT_SECONDS, value_seconds=100.0)
         assert not is_over()
-        worker._received = Found(devices=devices, value_seconds=99.95, bound_seconds=0.0)
+        worker._received = Improvement(devices=devices, value_seconds=99.95, bound_seconds=0.0)
         assert not is_over()
-        worker._received = Found(devices=devices, value_seconds=99.8, bound_seconds=0.0)
+        worker._received = Improvement(devices=devices, value_seconds=99.8, bound_seconds=0.0)
         assert is_over()
         assert worker.within(0.0, value_seconds=1.0)()
         assert not worker.out_of_time()
