@@ -38,11 +38,11 @@ def server_credentials(watched: WatchedCredentials) -> grpc.ServerCredentials:
     given = [watched.current()]
 
     def newest() -> grpc.ServerCertificateConfiguration | None:
-        found = watched.current()
-        if found is given[0]:
+        credentials = watched.current()
+        if credentials is given[0]:
             return None
-        given[0] = found
-        return _configuration(found)
+        given[0] = credentials
+        return _configuration(credentials)
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(given[0]),
@@ -59,7 +59,7 @@ def open_channel(
     if watched is None:
         return grpc.insecure_channel(address, options=options)
     return RenewedChannel(
-        watched, lambda found: grpc.secure_channel(address, _client_side(found), options=options), token
+        watched, lambda credentials: grpc.secure_channel(address, _client_side(credentials), options=options), token
     )
 
 
@@ -70,7 +70,7 @@ def open_aio_channel(
     if watched is None:
         return grpc.aio.insecure_channel(address, options=options)
     return RenewedChannel(
-        watched, lambda found: grpc.aio.secure_channel(address, _client_side(found), options=options), token
+        watched, lambda credentials: grpc.aio.secure_channel(address, _client_side(credentials), options=options), token
     )
 
 
@@ -108,27 +108,27 @@ class RenewedChannel:
         def call(*arguments: Any, **more: Any) -> Any:
             with self._lock:
                 self._renew()
-                found = self._methods.get((kind, method))
-                if found is None:
-                    found = self._methods[kind, method] = getattr(self._newest, kind)(method, *coding, **options)
+                stub = self._methods.get((kind, method))
+                if stub is None:
+                    stub = self._methods[kind, method] = getattr(self._newest, kind)(method, *coding, **options)
             if self._token is not None:
                 more["metadata"] = (*(more.get("metadata") or ()), ("authorization", f"Bearer {self._token()}"))
-            return found(*arguments, **more)
+            return stub(*arguments, **more)
 
         return call
 
     def _renew(self) -> None:
-        found = self._watched.current()
-        if found is not self._made_with:
-            self._made_with, self._newest = found, self._connect(found)
+        credentials = self._watched.current()
+        if credentials is not self._made_with:
+            self._made_with, self._newest = credentials, self._connect(credentials)
             self._methods.clear()
 
 
-def _configuration(found: Credentials) -> grpc.ServerCertificateConfiguration:
+def _configuration(credentials: Credentials) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration(
-        [(found.key_pem, found.certificate_pem)], root_certificates=found.authorities_pem
+        [(credentials.key_pem, credentials.certificate_pem)], root_certificates=credentials.authorities_pem
     )
 
 
-def _client_side(found: Credentials) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(found.authorities_pem, found.key_pem, found.certificate_pem)
+def _client_side(credentials: Credentials) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(credentials.authorities_pem, credentials.key_pem, credentials.certificate_pem)

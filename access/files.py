@@ -64,10 +64,10 @@ def names_of(certificate: x509.Certificate) -> tuple[str, ...]:
     from cryptography.x509.oid import NameOID
 
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative_names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        found = None
-    names = tuple(str(name.value) for name in found or ())
+        alternative_names = None
+    names = tuple(str(name.value) for name in alternative_names or ())
     return names or tuple(str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
 
 
@@ -121,15 +121,15 @@ class WatchedCredentials:
         log.info("certificate %s taken, valid until %s", self.files.certificate, self._current.not_after.isoformat())
 
     def _warn_of_end(self) -> None:
-        now, found = datetime.now(UTC), self._current
-        left = found.not_after - now
-        if left > _WARN_SHARE * (found.not_after - found.not_before):
+        now, credentials = datetime.now(UTC), self._current
+        left = credentials.not_after - now
+        if left > _WARN_SHARE * (credentials.not_after - credentials.not_before):
             return
         if self._warned_at is not None and now - self._warned_at < _WARN_AGAIN_AFTER:
             return
         self._warned_at = now
         ends = "expired on" if left < timedelta() else "expires on"
-        until = f"{found.not_after:%Y-%m-%d %H:%M} UTC"
+        until = f"{credentials.not_after:%Y-%m-%d %H:%M} UTC"
         log.warning("renew the certificate: %s %s %s; %s", self.files.certificate, ends, until, _RENEW)
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
@@ -149,10 +149,10 @@ def _read_pair(files: TlsFiles) -> Credentials:
 
 def _stamp_of(path: Path) -> tuple[int, int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return (0, 0, 0)
-    return (found.st_ino, found.st_mtime_ns, found.st_size)
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def _read(path: Path) -> bytes:

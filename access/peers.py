@@ -30,10 +30,10 @@ class Peer:
 
 def peer_of(auth_context: Mapping[Any, Any]) -> Peer | None:
     """None over plain text. Raises AccessError where the certificate has expired since the connection was made."""
-    found = auth_context.get("x509_pem_cert") or auth_context.get(b"x509_pem_cert")
-    if not found:
+    certificates = auth_context.get("x509_pem_cert") or auth_context.get(b"x509_pem_cert")
+    if not certificates:
         return None
-    peer = _read(bytes(found[0]))
+    peer = _read(bytes(certificates[0]))
     if datetime.now(UTC) > peer.not_after:
         raise AccessError(
             f"the caller's certificate (for {peer}) expired on {peer.not_after:%Y-%m-%d %H:%M} UTC; renew it"

@@ -212,8 +212,8 @@ def explain_plan(
     problem = partition_problem(graph, plan.inventory, plan.options, measured, calibrations)
     assignment, objective = assignment_of(plan), plan.options.objective
     value = objective_value(evaluate(problem, assignment), objective)
-    found = next_best_cuts(problem, assignment, lambda evaluation: objective_value(evaluation, objective))
-    return explain(plan, [_alternative(problem, cut, value) for cut in found], _alone(problem))
+    cuts = next_best_cuts(problem, assignment, lambda evaluation: objective_value(evaluation, objective))
+    return explain(plan, [_alternative(problem, cut, value) for cut in cuts], _alone(problem))
 
 
 def _alone(problem: PartitionProblem) -> Alone | None:

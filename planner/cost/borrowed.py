@@ -24,7 +24,7 @@ class ProfileRates(Protocol):
 def named_rates(profiles: Iterable[ProfileRates], kinds: Collection[str]) -> tuple[Calibration, ...]:
     """As named. Raises OptionsError for one that has no rates, is of none of `kinds`, or of the kind of another."""
     planned = sorted({kind.lower() for kind in kinds})
-    found: dict[str, Calibration] = {}
+    calibrations: dict[str, Calibration] = {}
     for profile in profiles:
         kind = profile.device_kind.lower()
         where = f"options.rates_from_profiles: profile {profile.id!r}"
@@ -34,19 +34,21 @@ def named_rates(profiles: Iterable[ProfileRates], kinds: Collection[str]) -> tup
             raise _refused(
                 f"{where} is of kind {profile.device_kind!r}; the devices are {', '.join(map(repr, planned))}"
             )
-        if kind in found:
-            raise _refused(f"{where} is of kind {kind!r}, as is {found[kind].profile_id!r}; name one of each kind")
-        found[kind] = replace(profile.calibration, profile_id=profile.id)
-    return tuple(found.values())
+        if kind in calibrations:
+            raise _refused(
+                f"{where} is of kind {kind!r}, as is {calibrations[kind].profile_id!r}; name one of each kind"
+            )
+        calibrations[kind] = replace(profile.calibration, profile_id=profile.id)
+    return tuple(calibrations.values())
 
 
 def newest_rates(newest_first: Iterable[ProfileRates]) -> tuple[Calibration, ...]:
     """Of each kind, the first profile's that has rates, by kind."""
-    found: dict[str, Calibration] = {}
+    calibrations: dict[str, Calibration] = {}
     for profile in newest_first:
         if profile.calibration is not None:
-            found.setdefault(profile.device_kind.lower(), replace(profile.calibration, profile_id=profile.id))
-    return tuple(found[kind] for kind in sorted(found))
+            calibrations.setdefault(profile.device_kind.lower(), replace(profile.calibration, profile_id=profile.id))
+    return tuple(calibrations[kind] for kind in sorted(calibrations))
 
 
 def _refused(message: str) -> OptionsError:

@@ -44,17 +44,17 @@ class _Observations:
 
 def calibrate(kind: str, measured: Iterable[tuple[Work, Floats]]) -> Calibration | None:
     """Each pair is a graph's work and its nodes' seconds, nan where not measured. None from fewer than 8 nodes."""
-    found = _observations(measured)
-    if len(found.seconds) < MIN_NODES:
+    observations = _observations(measured)
+    if len(observations.seconds) < MIN_NODES:
         return None
     known = device_kind(kind)
-    starts = (_costs(known), _rough(found, known))
-    costs, fitted = min((_fit(found, start) for start in starts), key=lambda fit: _loss(found, fit[0]))
-    errors = np.abs(_predict(found, costs) - found.seconds) / found.seconds
+    starts = (_costs(known), _rough(observations, known))
+    costs, fitted = min((_fit(observations, start) for start in starts), key=lambda fit: _loss(observations, fit[0]))
+    errors = np.abs(_predict(observations, costs) - observations.seconds) / observations.seconds
     return Calibration(
         device_kind=kind,
         rates=_rates(costs, fitted, known),
-        num_nodes=len(found.seconds),
+        num_nodes=len(observations.seconds),
         median_error=float(np.median(errors)),
     )
 
@@ -79,61 +79,65 @@ def _costs(kind: DeviceKind) -> Floats:
     return np.array([*(1 / rate for rate in rates), 1 / kind.memory_bytes_per_second, kind.node_seconds])
 
 
-def _rough(found: _Observations, known: DeviceKind) -> Floats:
+def _rough(observations: _Observations, known: DeviceKind) -> Floats:
     """The best that was seen: the quickest calls, the most bytes and flops in a second."""
     costs = _costs(known)
-    costs[CALL] = max(float(np.quantile(found.seconds / found.calls, 0.05)), 1e-9)
-    busy = np.maximum(found.seconds - found.calls * costs[CALL], 0.1 * found.seconds)
-    moving = found.bytes_moved > 0
+    costs[CALL] = max(float(np.quantile(observations.seconds / observations.calls, 0.05)), 1e-9)
+    busy = np.maximum(observations.seconds - observations.calls * costs[CALL], 0.1 * observations.seconds)
+    moving = observations.bytes_moved > 0
     if moving.any():
-        costs[MEMORY] = float(np.quantile(busy[moving] / found.bytes_moved[moving], 0.1))
+        costs[MEMORY] = float(np.quantile(busy[moving] / observations.bytes_moved[moving], 0.1))
     for one in range(len(CLASSES)):
-        of_class = (found.rate == one) & (found.flops > 0)
+        of_class = (observations.rate == one) & (observations.flops > 0)
         if of_class.any():
-            costs[one] = float(np.quantile(busy[of_class] / found.flops[of_class], 0.1))
+            costs[one] = float(np.quantile(busy[of_class] / observations.flops[of_class], 0.1))
     return costs
 
 
-def _fit(found: _Observations, costs: Floats) -> tuple[Floats, Booleans]:
+def _fit(observations: _Observations, costs: Floats) -> tuple[Floats, Booleans]:
     """(costs, which of them the observations determine)."""
     best, best_loss = costs, math.inf
     determined = best_determined = np.zeros(len(costs), dtype=np.bool_)
     for _ in range(MAX_ROUNDS):
-        loss = _loss(found, costs)
+        loss = _loss(observations, costs)
         if loss < best_loss * (1 - 1e-9):
             best, best_loss, best_determined = costs, loss, determined
-        table = _table(found, costs)
+        table = _table(observations, costs)
         determined = (table > 0).sum(axis=0) >= MIN_NODES_PER_RATE
-        moved = _solve(found, table, costs, determined)
+        moved = _solve(observations, table, costs, determined)
         if np.allclose(moved, costs, rtol=1e-9, atol=0.0):
             break
         costs = moved
-    if _loss(found, costs) < best_loss:
+    if _loss(observations, costs) < best_loss:
         return costs, determined
     return best, best_determined
 
 
-def _table(found: _Observations, costs: Floats) -> Floats:
+def _table(observations: _Observations, costs: Floats) -> Floats:
     """[nodes, costs]: what each node would pay each cost for, by the bound that binds it now."""
-    arithmetic = found.flops * costs[found.rate] > found.bytes_moved * costs[MEMORY]
-    table = np.zeros((len(found.seconds), len(costs)))
-    rows = np.arange(len(found.seconds))
-    table[rows[arithmetic], found.rate[arithmetic]] = found.flops[arithmetic]
-    table[~arithmetic, MEMORY] = found.bytes_moved[~arithmetic]
-    table[:, CALL] = found.calls
+    arithmetic = observations.flops * costs[observations.rate] > observations.bytes_moved * costs[MEMORY]
+    table = np.zeros((len(observations.seconds), len(costs)))
+    rows = np.arange(len(observations.seconds))
+    table[rows[arithmetic], observations.rate[arithmetic]] = observations.flops[arithmetic]
+    table[~arithmetic, MEMORY] = observations.bytes_moved[~arithmetic]
+    table[:, CALL] = observations.calls
     return table
 
 
-def _solve(found: _Observations, table: Floats, costs: Floats, determined: Booleans) -> Floats:
+def _solve(observations: _Observations, table: Floats, costs: Floats, determined: Booleans) -> Floats:
     """Weighted least squares over the costs that are determined and come out positive; the others stay."""
     predicted = table @ costs
-    scale = np.sqrt(predicted * found.seconds)
-    weights = np.sqrt(np.minimum(1.0, HUBER / np.maximum(np.abs(predicted - found.seconds) / scale, 1e-12))) / scale
+    scale = np.sqrt(predicted * observations.seconds)
+    weights = (
+        np.sqrt(np.minimum(1.0, HUBER / np.maximum(np.abs(predicted - observations.seconds) / scale, 1e-12))) / scale
+    )
     free = determined.copy()
     while free.any():
         held = table[:, ~free] @ costs[~free]
         size = np.linalg.norm(table[:, free] * weights[:, None], axis=0)
-        solved = np.linalg.lstsq(table[:, free] * weights[:, None] / size, (found.seconds - held) * weights, rcond=None)
+        solved = np.linalg.lstsq(
+            table[:, free] * weights[:, None] / size, (observations.seconds - held) * weights, rcond=None
+        )
         values = solved[0] / size
         if (values > 0).all():
             moved = costs.copy()
@@ -147,14 +151,14 @@ def _solve(found: _Observations, table: Floats, costs: Floats, determined: Boole
     return costs
 
 
-def _predict(found: _Observations, costs: Floats) -> Floats:
-    bound = np.maximum(found.flops * costs[found.rate], found.bytes_moved * costs[MEMORY])
-    predicted: Floats = bound + found.calls * costs[CALL]
+def _predict(observations: _Observations, costs: Floats) -> Floats:
+    bound = np.maximum(observations.flops * costs[observations.rate], observations.bytes_moved * costs[MEMORY])
+    predicted: Floats = bound + observations.calls * costs[CALL]
     return predicted
 
 
-def _loss(found: _Observations, costs: Floats) -> float:
-    errors = np.abs(np.log(_predict(found, costs) / found.seconds))
+def _loss(observations: _Observations, costs: Floats) -> float:
+    errors = np.abs(np.log(_predict(observations, costs) / observations.seconds))
     return float(np.where(errors < HUBER, errors**2 / 2, HUBER * (errors - HUBER / 2)).mean())
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from planner.errors import InventoryError
 
 
-def _check_rate(name: str, found: float, *, least: float) -> None:
-    if not math.isfinite(found) or found < least:
-        raise InventoryError(f"{name} is {found}, needs a finite number of at least {least:g}")
+def _check_rate(name: str, rate: float, *, least: float) -> None:
+    if not math.isfinite(rate) or rate < least:
+        raise InventoryError(f"{name} is {rate}, needs a finite number of at least {least:g}")
 
 
 MAX_TEXT_CHARACTERS = 256

@@ -76,11 +76,11 @@ def kind_costs(
         return costs
     at = nearest(points, symbol_values)
     scaled = points[at] != symbol_values
-    found = seconds[at] * _growth(works[at], work, rates) if scaled else seconds[at]
+    measured_seconds = seconds[at] * _growth(works[at], work, rates) if scaled else seconds[at]
     backward = _by_node(tables[at].backward_seconds, len(graph.nodes))
     ratio = np.divide(backward, seconds[at], out=np.full_like(backward, np.nan), where=seconds[at] > 0)
     delivery = scaled_delivery(graph, tables[at], works[at].shapes, work.shapes)
-    return replace(costs, measured=found, backward_ratio=ratio, delivery=delivery, scaled=scaled)
+    return replace(costs, measured=measured_seconds, backward_ratio=ratio, delivery=delivery, scaled=scaled)
 
 
 def _stored(calibration: Calibration | None) -> tuple[str, ...]:
@@ -104,10 +104,10 @@ def _seconds(times: MeasuredTimes, graph: Graph) -> Floats:
 
 
 def _by_node(pairs: Sequence[tuple[int, float]], num_nodes: int) -> Floats:
-    found = np.full(num_nodes, np.nan)
+    seconds_of_node = np.full(num_nodes, np.nan)
     for index, seconds in pairs:
-        found[index] = seconds
-    return found
+        seconds_of_node[index] = seconds
+    return seconds_of_node
 
 
 def _growth(before: Work, after: Work, rates: DeviceKind) -> Floats:

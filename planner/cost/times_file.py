@@ -72,10 +72,10 @@ def _table(where: str, content: object) -> MeasuredTimes:
         raise InvalidArgument(f"{where}{unknown[0][:80]}: no such field; there are {', '.join(FIELDS)}")
     seconds: dict[int, float] = {}
     backward: dict[int, float] = {}
-    for at, node, found, back in _times(where, table.get("times")):
+    for at, node, node_seconds, back in _times(where, table.get("times")):
         if node in seconds:
             raise InvalidArgument(f"{at}: node {node} has a time already")
-        seconds[node] = found
+        seconds[node] = node_seconds
         if back is not None:
             backward[node] = back
     graph_id = _text(f"{where}graph_id", table.get("graph_id", ""))
@@ -129,10 +129,10 @@ def _delivery(where: str, content: object) -> Delivery:
     return Delivery(**seconds)
 
 
-def _seconds(where: str, found: object) -> float:
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < float("inf"):
-        raise InvalidArgument(f"{where} is {str(found)[:40]}, needs a finite number from 0")
-    return float(found)
+def _seconds(where: str, content: object) -> float:
+    if isinstance(content, bool) or not isinstance(content, (int, float)) or not 0 <= content < float("inf"):
+        raise InvalidArgument(f"{where} is {str(content)[:40]}, needs a finite number from 0")
+    return float(content)
 
 
 def _symbols(where: str, content: object) -> Mapping[str, int]:

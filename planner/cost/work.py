@@ -66,15 +66,15 @@ def _node_work(
 
 
 def _subgraphs_in(arguments: Sequence[Argument]) -> list[int]:
-    found: list[int] = []
+    indexes: list[int] = []
     for argument in arguments:
         if isinstance(argument, SubgraphReference):
-            found.append(argument.subgraph_index)
+            indexes.append(argument.subgraph_index)
         elif isinstance(argument, ArgumentList):
-            found.extend(_subgraphs_in(argument.items))
+            indexes.extend(_subgraphs_in(argument.items))
         elif isinstance(argument, tuple):
-            found.extend(_subgraphs_in(argument))
-    return found
+            indexes.extend(_subgraphs_in(argument))
+    return indexes
 
 
 def _dtype(node: Node, shapes: Mapping[int, Shape]) -> Dtype | None:

@@ -145,4 +145,4 @@ class DisjointSets:
         members: dict[int, list[int]] = {}
         for item in sorted({*self._parents, *items}):
             members.setdefault(self.find(item), []).append(item)
-        return tuple(tuple(found) for found in members.values() if len(found) >= least)
+        return tuple(tuple(items_of_set) for items_of_set in members.values() if len(items_of_set) >= least)

@@ -43,17 +43,17 @@ _BRIEF.maxlevel, _BRIEF.maxlist, _BRIEF.maxdict = 3, 4, 4
 _BRIEF.maxstring = _BRIEF.maxother = 80
 
 
-def shown_value(found: object) -> str:
+def shown_value(value: object) -> str:
     """Anything that a document may hold, as an error message may carry it: short, whatever its size."""
     try:
-        return _BRIEF.repr(found)
+        return _BRIEF.repr(value)
     except ValueError:
         return "a number of too many digits"
 
 
-def check_count(what: str, found: int, most: int) -> None:
-    if found > most:
-        raise GraphError(f"graph: {found} {what}, at most {most} are allowed", found=found, limit=most)
+def check_count(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise GraphError(f"graph: {count} {what}, at most {most} are allowed", found=count, limit=most)
 
 
 def check_name(where: str, name: str) -> None:

@@ -58,9 +58,12 @@ def check_graph(graph: Graph) -> None:
     """Raises GraphError, naming the element, unless the graph is sound and within every bound. Linear time."""
     _check_counts(graph)
     leaves = count_leaves("input tree", graph.input_tree), count_leaves("output tree", graph.output_tree)
-    for what, found, needed in (("input", leaves[0], len(graph.inputs)), ("output", leaves[1], len(graph.outputs))):
-        if found != needed:
-            raise GraphError(f"{what} tree: {found} leaves for {needed} {what}s, needs one each")
+    for what, num_leaves, needed in (
+        ("input", leaves[0], len(graph.inputs)),
+        ("output", leaves[1], len(graph.outputs)),
+    ):
+        if num_leaves != needed:
+            raise GraphError(f"{what} tree: {num_leaves} leaves for {needed} {what}s, needs one each")
     _check_states(graph)
     _check_program(graph, "", {})
 
@@ -147,10 +150,10 @@ def _check_symbols(symbols: Iterable[Symbol], where: str, outer: Container[int])
 
 
 def _check_values(values: Iterable[Value], where: str, hints: dict[int, int]) -> dict[int, Value]:
-    found: dict[int, Value] = {}
+    by_id: dict[int, Value] = {}
     for value in values:
         at = f"{where}value {value.id} ({shown(value.name)})"
-        if value.id < 1 or value.id in found:
+        if value.id < 1 or value.id in by_id:
             raise GraphError(f"{at}: an id must be at least 1 and unique")
         check_name(at, value.name)
         if value.kind is ValueKind.TENSOR:
@@ -161,8 +164,8 @@ def _check_values(values: Iterable[Value], where: str, hints: dict[int, int]) ->
             check_expression(at, value.expression, hints)
         if not 0 <= value.opaque_bytes <= MAX_TENSOR_BYTES:
             raise GraphError(f"{at}: {value.opaque_bytes} bytes, needs 0 to 2^50")
-        found[value.id] = value
-    return found
+        by_id[value.id] = value
+    return by_id
 
 
 def _check_tensor(value: Value, at: str, hints: dict[int, int]) -> None:
@@ -186,10 +189,10 @@ def _check_tensor(value: Value, at: str, hints: dict[int, int]) -> None:
 def _bounded(at: str, expression: Expression, hints: dict[int, int]) -> int:
     if not isinstance(expression, int):
         check_expression(at, expression, hints)
-    found = evaluate(expression, hints)
-    if not 0 <= found <= MAX_DIM:
-        raise GraphError(f"{at} is {found}, needs 0 to 2^40", found=found)
-    return found
+    size = evaluate(expression, hints)
+    if not 0 <= size <= MAX_DIM:
+        raise GraphError(f"{at} is {size}, needs 0 to 2^40", found=size)
+    return size
 
 
 def _check_states(graph: Graph) -> None:

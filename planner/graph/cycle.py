@@ -14,7 +14,7 @@ def find_cycle(num_nodes: int, arcs: Iterable[tuple[int, int]]) -> list[int] | N
     for source, target in arcs:
         readers[source].append(target)
         producers[target].append(source)
-    waiting = [len(found) for found in producers]
+    waiting = [len(sources) for sources in producers]
     ready = [node for node in range(num_nodes) if not waiting[node]]
     for node in ready:
         for reader in readers[node]:

@@ -79,10 +79,10 @@ def _argument(node: Node, position: int) -> Argument:
 
 def _values_at(node: Node, positions: tuple[int, ...]) -> tuple[int, ...]:
     """Ids at schema positions. A position beyond the positional ones is some keyword: then all keywords count."""
-    found = [value for position in positions for value in values_in(_argument(node, position))]
+    value_ids = [value for position in positions for value in values_in(_argument(node, position))]
     if any(position >= len(node.arguments) for position in positions):
-        found += [value for _, argument in node.keyword_arguments for value in values_in(argument)]
-    return tuple(dict.fromkeys(found))
+        value_ids += [value for _, argument in node.keyword_arguments for value in values_in(argument)]
+    return tuple(dict.fromkeys(value_ids))
 
 
 def _all_values(node: Node) -> tuple[int, ...]:

@@ -8,15 +8,15 @@ from planner.graph.operators import facts_of
 
 def values_with_gradient(graph: Graph) -> frozenset[int]:
     """Ids, trained states among them. Inputs carry none. O(reads)."""
-    found = {state.value_id for state in graph.states if state.requires_grad}
+    value_ids = {state.value_id for state in graph.states if state.requires_grad}
     values = graph.values_by_id()
     for node in graph.nodes:
         stops = not node.context.grad_enabled or facts_of(node.operator.name).detaches
-        if stops or found.isdisjoint(values_read(node)):
+        if stops or value_ids.isdisjoint(values_read(node)):
             continue
         changed = (*(value_id for value_id in node.outputs if value_id), *_written(node))
-        found.update(value_id for value_id in changed if _can_vary(values[value_id]))
-    return frozenset(found)
+        value_ids.update(value_id for value_id in changed if _can_vary(values[value_id]))
+    return frozenset(value_ids)
 
 
 def _written(node: Node) -> tuple[int, ...]:

@@ -37,5 +37,5 @@ def _is_pure(graph: Graph, node: Node, barred: set[int]) -> bool:
 
 
 def _symbols(value: Value) -> set[int]:
-    found = {symbol for expression in (*value.dims, *value.strides) for symbol in symbols_in(expression)}
-    return found if value.expression is None else found | set(symbols_in(value.expression))
+    symbols = {symbol for expression in (*value.dims, *value.strides) for symbol in symbols_in(expression)}
+    return symbols if value.expression is None else symbols | set(symbols_in(value.expression))

@@ -84,7 +84,7 @@ def find_residence(graph: Graph, stage_of_node: Sequence[int], num_stages: int) 
                 leave(value_id, stage, readers.get(value_id, set()) - {stage}, is_input=False)
     return Residence(
         crossings=tuple(crossings),
-        outputs=tuple(tuple(found) for found in outputs),
+        outputs=tuple(tuple(value_ids) for value_ids in outputs),
         states=_states(graph, readers, returned, written_in, num_stages),
     )
 

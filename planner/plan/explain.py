@@ -52,7 +52,7 @@ def _headline(plan: Plan) -> Iterator[str]:
     for source in plan.cost_sources:
         yield f"seconds of {source.device_kind}: {source.text()}"
     if plan.symbol_values:
-        yield f"planned for {', '.join(f'{symbol} = {found}' for symbol, found in plan.symbol_values)}"
+        yield f"planned for {', '.join(f'{symbol} = {size}' for symbol, size in plan.symbol_values)}"
     yield (
         f"a result every {describe_seconds(plan.bottleneck_seconds)} ({_busiest_device(plan)} is the bottleneck), "
         f"a lone batch takes {describe_seconds(plan.latency_seconds)}"

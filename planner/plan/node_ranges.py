@@ -12,7 +12,7 @@ def node_ranges(stage_of_node: Sequence[int], num_stages: int) -> tuple[Ranges, 
     nodes: list[list[int]] = [[] for _ in range(num_stages)]
     for node, stage in enumerate(stage_of_node):
         nodes[stage].append(node)
-    return tuple(ranges_of(found) for found in nodes)
+    return tuple(ranges_of(members) for members in nodes)
 
 
 def ranges_of(nodes: Iterable[int]) -> Ranges:

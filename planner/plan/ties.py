@@ -15,7 +15,7 @@ def tie_groups(graph: Graph, states: Sequence[Sequence[str]], sizes: Mapping[int
         for name in names:
             stages_of.setdefault(name, []).append(stage)
     next_id = max((state.tie_group for state in graph.states), default=0) + 1
-    found: list[TieGroup] = []
+    groups: list[TieGroup] = []
     for together in _sharing_storage(graph):
         members = tuple((state.name, stage) for state in together for stage in stages_of.get(state.name, ()))
         if len({stage for _, stage in members}) < 2:
@@ -23,7 +23,7 @@ def tie_groups(graph: Graph, states: Sequence[Sequence[str]], sizes: Mapping[int
         group_id = together[0].tie_group
         if not group_id:
             group_id, next_id = next_id, next_id + 1
-        found.append(
+        groups.append(
             TieGroup(
                 id=group_id,
                 members=members,
@@ -31,7 +31,7 @@ def tie_groups(graph: Graph, states: Sequence[Sequence[str]], sizes: Mapping[int
                 requires_grad=any(state.requires_grad for state in together),
             )
         )
-    return tuple(found)
+    return tuple(groups)
 
 
 def _sharing_storage(graph: Graph) -> tuple[list[State], ...]:

@@ -68,9 +68,9 @@ def _sizes(plan: Plan, graph: Graph) -> dict[int, int]:
     """Bytes of each value at the plan's symbol values, or at those of the shape bucket where it is largest."""
     planned = dict(plan.symbol_values)
     for symbol in graph.symbols:
-        found = planned[symbol.name]
-        if found < symbol.lower or (symbol.upper is not None and found > symbol.upper):
-            raise broken("symbols", f"{symbol.name} is {found}, needs {symbol.lower} to {symbol.upper}")
+        size = planned[symbol.name]
+        if size < symbol.lower or (symbol.upper is not None and size > symbol.upper):
+            raise broken("symbols", f"{symbol.name} is {size}, needs {symbol.lower} to {symbol.upper}")
     symbol_values = {symbol.id: planned[symbol.name] for symbol in graph.symbols}
     hints = {symbol.name: symbol.hint for symbol in graph.symbols}
     points = [symbol_values]

@@ -25,9 +25,9 @@ def check_schedule(schedule: Schedule, plan: Plan, *, capacity: int = 0) -> None
 
 
 def _check_lanes(schedule: Schedule, plan: Plan) -> None:
-    found = [lane.stage_index for lane in schedule.lanes]
-    if found != list(range(len(plan.stages))):
-        raise _broken("one_lane_per_stage", f"there are lanes for stages {found}, and {len(plan.stages)} stages")
+    stages = [lane.stage_index for lane in schedule.lanes]
+    if stages != list(range(len(plan.stages))):
+        raise _broken("one_lane_per_stage", f"there are lanes for stages {stages}, and {len(plan.stages)} stages")
     for device in schedule.devices:
         for lane in device.lanes:
             if device.device_id not in plan.stages[lane.stage_index].device_ids:
@@ -60,10 +60,10 @@ def _check_actions(lane: Lane, plan: Plan) -> None:
     _check_same(lane.actions[middle + 1 :], leaves, f"stage {stage} after it ran")
 
 
-def _check_same(found: Sequence[Action], needed: Sequence[Action], where: str) -> None:
-    if sorted(map(str, found)) != sorted(map(str, needed)):
+def _check_same(actions: Sequence[Action], needed: Sequence[Action], where: str) -> None:
+    if sorted(map(str, actions)) != sorted(map(str, needed)):
         raise _broken(
-            "matching_actions", f"{where}: the actions are {_listed(found)}, needs {_listed(needed)} in some order"
+            "matching_actions", f"{where}: the actions are {_listed(actions)}, needs {_listed(needed)} in some order"
         )
 
 
@@ -116,5 +116,5 @@ def _listed(actions: Iterable[Action]) -> str:
     return ", ".join(map(str, actions)) or "none"
 
 
-def _broken(invariant: str, found: str) -> PlanInvariantError:
-    return PlanInvariantError(f"schedule: {invariant}: {found}", invariant=invariant)
+def _broken(invariant: str, what: str) -> PlanInvariantError:
+    return PlanInvariantError(f"schedule: {invariant}: {what}", invariant=invariant)

@@ -54,19 +54,19 @@ def _check_microbatches(schedule: TrainingSchedule, plan: Plan) -> None:
 
 def _check_devices(schedule: TrainingSchedule, plan: Plan) -> None:
     used = {device_id for stage in plan.stages for device_id in stage.device_ids}
-    found = [device.device_id for device in schedule.devices]
-    if len(set(found)) != len(found) or set(found) != used:
-        raise _broken("devices", f"there are actions for devices {found}, the stages are on {sorted(used)}")
+    device_ids = [device.device_id for device in schedule.devices]
+    if len(set(device_ids)) != len(device_ids) or set(device_ids) != used:
+        raise _broken("devices", f"there are actions for devices {device_ids}, the stages are on {sorted(used)}")
 
 
 def _check_complete(schedule: TrainingSchedule, plan: Plan) -> None:
     """Every device does exactly what its stages ask for, whatever the order."""
     split = _is_split(schedule)
     for device in schedule.devices:
-        found = Counter(device.actions)
+        actions = Counter(device.actions)
         needed = Counter(_needed(plan, device.device_id, schedule.microbatches, split))
-        if found != needed:
-            extra, missing = list((found - needed).elements()), list((needed - found).elements())
+        if actions != needed:
+            extra, missing = list((actions - needed).elements()), list((needed - actions).elements())
             raise _broken(
                 "matching_actions", f"device {device.device_id!r}: {extra[:3]} too many, {missing[:3]} missing"
             )
@@ -122,8 +122,8 @@ def _neighbours(plan: Plan) -> _Neighbours:
     return _Neighbours(
         entering=entering,
         leaving=leaving,
-        owed=[[index for index in found if has_gradient[index]] for found in entering],
-        awaited=[[index for index in found if has_gradient[index]] for found in leaving],
+        owed=[[index for index in edges if has_gradient[index]] for edges in entering],
+        awaited=[[index for index in edges if has_gradient[index]] for edges in leaving],
     )
 
 
@@ -276,5 +276,5 @@ class _DryRun:
         return send, action.index, source, target
 
 
-def _broken(invariant: str, found: str) -> PlanInvariantError:
-    return PlanInvariantError(f"training schedule: {invariant}: {found}", invariant=invariant)
+def _broken(invariant: str, what: str) -> PlanInvariantError:
+    return PlanInvariantError(f"training schedule: {invariant}: {what}", invariant=invariant)

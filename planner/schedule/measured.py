@@ -175,14 +175,14 @@ class _Window:
 
     def _computing(self, threads: Iterable[MeasuredThread]) -> float:
         """Seconds in which some of them computes."""
-        found = sorted(
+        intervals = sorted(
             (max(span.start_seconds, self.start), min(span.end_seconds, self.end))
             for thread in threads
             for span in _spans(thread)
             if span.activity.is_compute and self._seconds(span) > 0
         )
         seconds, until = 0.0, self.start
-        for start, end in found:
+        for start, end in intervals:
             seconds += max(0.0, end - max(start, until))
             until = max(until, end)
         return seconds

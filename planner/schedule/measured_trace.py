@@ -71,11 +71,11 @@ def _entries(thread: MeasuredThread, process: int, track: int, summary: Summary)
 
 def _steps(spans: Iterable[Span]) -> dict[int, tuple[float, float]]:
     """When each began and ended."""
-    found: dict[int, tuple[float, float]] = {}
+    interval_of_step: dict[int, tuple[float, float]] = {}
     for span in spans:
-        start, _ = found.get(span.run, (span.start_seconds, 0.0))
-        found[span.run] = start, span.end_seconds
-    return found
+        start, _ = interval_of_step.get(span.run, (span.start_seconds, 0.0))
+        interval_of_step[span.run] = start, span.end_seconds
+    return interval_of_step
 
 
 def _entry(

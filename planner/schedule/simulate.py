@@ -116,11 +116,11 @@ class _Engine:
 
     def _give(self, signals: Iterable[_Signal], at: float) -> list[int]:
         """The queues that waited for one of them."""
-        found = []
+        queues = []
         for signal in signals:
             self._given[signal] = at
-            found += self._waiting.pop(signal, [])
-        return found
+            queues += self._waiting.pop(signal, [])
+        return queues
 
     def _run_block(self, queue: int, now: float) -> None:
         device_id = self._queues[queue].device_id

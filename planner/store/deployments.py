@@ -98,13 +98,13 @@ async def set_num_threads(session: AsyncSession, deployment_id: str, device_id: 
 
 async def get_deployment(session: AsyncSession, deployment_id: str) -> Deployment:
     """Raises NotFound."""
-    found = await _read(session, select(DeploymentRow).where(DeploymentRow.id == deployment_id))
-    if not found:
+    deployments = await _read(session, select(DeploymentRow).where(DeploymentRow.id == deployment_id))
+    if not deployments:
         raise NotFound(
             f"no deployment has the id {deployment_id[:80]!r}; list the deployments to see which there are",
             deployment_id=deployment_id[:80],
         )
-    return found[0]
+    return deployments[0]
 
 
 async def delete_deployment(session: AsyncSession, deployment_id: str) -> None:

@@ -55,8 +55,8 @@ async def add_graph(session: AsyncSession, record: GraphRecord, *, rename: bool 
 
     It is found by its earlier names too.
     """
-    found = await session.get(GraphRow, record.id)
-    if found is None:
+    row = await session.get(GraphRow, record.id)
+    if row is None:
         session.add(
             GraphRow(
                 id=record.id,
@@ -72,8 +72,8 @@ async def add_graph(session: AsyncSession, record: GraphRecord, *, rename: bool 
         )
         await session.flush()
     elif rename:
-        found.name = record.name
-    if found is None or rename:
+        row.name = record.name
+    if row is None or rename:
         await session.merge(GraphNameRow(graph_id=record.id, name=record.name))
     if record.weights:
         await attach_weights(session, record.id, record.weights, record.not_deployable_reason)

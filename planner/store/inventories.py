@@ -133,7 +133,7 @@ async def _records(session: AsyncSession, rows: Sequence[InventoryRow]) -> list[
 
 async def _devices(session: AsyncSession, ids: list[str]) -> dict[str, list[Device]]:
     query = select(InventoryDeviceRow).where(InventoryDeviceRow.inventory_id.in_(ids))
-    found: dict[str, list[Device]] = {}
+    by_inventory: dict[str, list[Device]] = {}
     for row in await session.scalars(query.order_by(InventoryDeviceRow.position)):
         device = Device(
             id=row.device_id,
@@ -143,8 +143,8 @@ async def _devices(session: AsyncSession, ids: list[str]) -> dict[str, list[Devi
             flops_per_second=row.flops_per_second,
             memory_bytes_per_second=row.memory_bytes_per_second,
         )
-        found.setdefault(row.inventory_id, []).append(device)
-    return found
+        by_inventory.setdefault(row.inventory_id, []).append(device)
+    return by_inventory
 
 
 async def _links(session: AsyncSession, ids: list[str]) -> dict[str, dict[tuple[str, str], LinkSpeed]]:
@@ -152,10 +152,10 @@ async def _links(session: AsyncSession, ids: list[str]) -> dict[str, dict[tuple[
     query = select(
         row.inventory_id, row.source_device_id, row.target_device_id, row.bytes_per_second, row.latency_seconds
     ).where(row.inventory_id.in_(ids))
-    found: dict[str, dict[tuple[str, str], LinkSpeed]] = {}
+    by_inventory: dict[str, dict[tuple[str, str], LinkSpeed]] = {}
     stream = await session.stream(query.order_by(row.position), execution_options={"yield_per": LINKS_AT_ONCE})
     async for links in stream.partitions():
         for inventory_id, source, target, rate, latency in links:
             speed = LinkSpeed(bytes_per_second=rate, latency_seconds=latency)
-            found.setdefault(inventory_id, {})[source, target] = speed
-    return found
+            by_inventory.setdefault(inventory_id, {})[source, target] = speed
+    return by_inventory

@@ -61,10 +61,10 @@ class PageRequest:
             query = query.where(tuple_(created_at, id_) < tuple_(*self.after))
         return query.order_by(created_at.desc(), id_.desc()).limit(self.size + 1)
 
-    def cut(self, found: Sequence[Item]) -> tuple[tuple[Item, ...], str]:
+    def cut(self, rows: Sequence[Item]) -> tuple[tuple[Item, ...], str]:
         """The page and the token of the next; an empty token after the last."""
-        items = tuple(found[: self.size])
-        return items, self._token(items[-1]) if len(found) > self.size else ""
+        items = tuple(rows[: self.size])
+        return items, self._token(items[-1]) if len(rows) > self.size else ""
 
     def _token(self, last: Listed) -> str:
         content = json.dumps([self.scope, last.created_at.isoformat(), last.id])

@@ -169,7 +169,7 @@ async def _grouped(
     make: Callable[[RowType], Item],
     group: str = "stage",
 ) -> dict[int, list[Item]]:
-    found: dict[int, list[Item]] = {}
+    groups: dict[int, list[Item]] = {}
     for row in await _rows(session, table, plan_id):
-        found.setdefault(getattr(row, group), []).append(make(row))
-    return found
+        groups.setdefault(getattr(row, group), []).append(make(row))
+    return groups

@@ -116,7 +116,7 @@ async def times_for(session: AsyncSession, graph_id: str, kinds: Sequence[str]) 
     wanted = sorted({kind.lower() for kind in kinds})
     query = select(ProfileRow.id).where(ProfileRow.graph_id == graph_id, ProfileRow.device_kind.in_(wanted))
     ids = (await session.scalars(query.order_by(*_NEWEST_FIRST))).all()
-    return tuple([replace((await get_profile(session, found)).times, profile_id=found) for found in ids])
+    return tuple([replace((await get_profile(session, profile_id)).times, profile_id=profile_id) for profile_id in ids])
 
 
 async def calibrations_for(

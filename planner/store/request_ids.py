@@ -46,9 +46,9 @@ async def create_once(
     for attempt in range(ATTEMPTS):
         try:
             async with database.session() as session:
-                found = await find_result(session, method, request_id, fingerprint)
-                if found is not None:
-                    return found, False
+                earlier_id = await find_result(session, method, request_id, fingerprint)
+                if earlier_id is not None:
+                    return earlier_id, False
                 result_id = await create(session)
                 if request_id:
                     session.add(

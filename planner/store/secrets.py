@@ -16,18 +16,18 @@ _NAME = "deployments"
 
 async def planner_secret(database: Database, now: datetime) -> bytes:
     """What the secrets of deployments are derived from."""
-    found = await _find(database)
-    if found is not None:
-        return found
+    secret = await _find(database)
+    if secret is not None:
+        return secret
     try:
         async with database.session() as session:
             session.add(SecretRow(name=_NAME, value=secrets.token_hex(SECRET_BYTES), created_at=now))
     except IntegrityError:
         # Another planner was first.
         pass
-    found = await _find(database)
-    assert found is not None
-    return found
+    secret = await _find(database)
+    assert secret is not None
+    return secret
 
 
 async def _find(database: Database) -> bytes | None:

@@ -30,12 +30,12 @@ async def find_spare(session: AsyncSession, deployment: Deployment, lost: Iterab
 
 async def list_spares(session: AsyncSession, deployment: Deployment) -> frozenset[frozenset[str]]:
     """The sets of lost devices that this generation has an operation for."""
-    found = await session.scalars(
+    texts = await session.scalars(
         select(SparePlanRow.lost_device_ids).where(
             SparePlanRow.deployment_id == deployment.id, SparePlanRow.generation == deployment.generation
         )
     )
-    return frozenset(frozenset(json.loads(text)) for text in found)
+    return frozenset(frozenset(json.loads(text)) for text in texts)
 
 
 async def add_spare(

@@ -84,17 +84,17 @@ def _first_names(graph: Graph) -> dict[int, str]:
 def _match(
     state: State, tensors: Mapping[str, TensorLocation], key: str, dtype: Dtype | None, dims: tuple[int, ...]
 ) -> TensorLocation:
-    found = tensors.get(key) or tensors.get(state.name)
-    if found is None:
+    location = tensors.get(key) or tensors.get(state.name)
+    if location is None:
         raise NotFound(f"tensor {key!r} is in none of the weight files; the graph needs it", tensor=key)
-    if found.dtype is not dtype or found.dims != dims:
+    if location.dtype is not dtype or location.dims != dims:
         needed = dtype.value if dtype else "no tensor"
         raise InvalidArgument(
-            f"tensor {key!r}: the weights have {found.dtype.value} {list(found.dims)}, "
+            f"tensor {key!r}: the weights have {location.dtype.value} {list(location.dims)}, "
             f"the graph needs {needed} {list(dims)}; attach the weights that it was exported with",
             tensor=key,
         )
-    return found
+    return location
 
 
 def _read(read_range: ReadRange, file: WeightFile, offset: int, length: int) -> bytes:
@@ -140,10 +140,10 @@ def _location(name: str, entry: Any, file: WeightFile, start: int, at: str) -> T
     )
 
 
-def _integers(found: Any, most: int, at: str) -> tuple[int, ...]:
-    if not isinstance(found, list) or not all(type(item) is int and 0 <= item <= most for item in found):
-        raise InvalidArgument(f"{at}: {str(found)[:80]}, needs a list of integers from 0 to {most}")
-    return tuple(found)
+def _integers(content: Any, most: int, at: str) -> tuple[int, ...]:
+    if not isinstance(content, list) or not all(type(item) is int and 0 <= item <= most for item in content):
+        raise InvalidArgument(f"{at}: {str(content)[:80]}, needs a list of integers from 0 to {most}")
+    return tuple(content)
 
 
 def _check_apart(locations: Mapping[str, TensorLocation], at: str) -> None:

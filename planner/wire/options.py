@@ -166,8 +166,8 @@ def _training(message: plan_pb2.Training) -> Training:
     )
 
 
-def _symbol_values(found: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(found.items()))
+def _symbol_values(values: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(values.items()))
 
 
 def _choice(field: str, number: int, choices: Mapping[int, Choice]) -> Choice:
@@ -177,11 +177,11 @@ def _choice(field: str, number: int, choices: Mapping[int, Choice]) -> Choice:
     return choices[number]
 
 
-def _check(field: str, found: int, most: int, remark: str = "") -> None:
-    if found > most:
-        raise OptionsError(f"options.{field} is {found}, needs 0 to {most}{remark}", field=f"options.{field}")
+def _check(field: str, number: int, most: int, remark: str = "") -> None:
+    if number > most:
+        raise OptionsError(f"options.{field} is {number}, needs 0 to {most}{remark}", field=f"options.{field}")
 
 
-def _check_length(field: str, found: int, most: int) -> None:
-    if found > most:
-        raise OptionsError(f"options.{field} has {found} entries, at most {most} are read", field=f"options.{field}")
+def _check_length(field: str, length: int, most: int) -> None:
+    if length > most:
+        raise OptionsError(f"options.{field} has {length} entries, at most {most} are read", field=f"options.{field}")

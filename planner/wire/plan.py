@@ -106,7 +106,7 @@ def _stage_to_proto(stage: Stage) -> plan_pb2.Stage:
 def _stage_from_proto(message: plan_pb2.Stage) -> Stage:
     return Stage(
         index=message.index,
-        node_ranges=tuple((found.start, found.end) for found in message.node_ranges),
+        node_ranges=tuple((range_.start, range_.end) for range_ in message.node_ranges),
         device_ids=tuple(message.device_ids),
         states=tuple(message.states),
         liveness=_each("liveness", message.liveness, _live_tensor_from_proto),
@@ -126,7 +126,7 @@ def _stage_from_proto(message: plan_pb2.Stage) -> Stage:
         first_module=message.first_module,
         last_module=message.last_module,
         backward_seconds=message.backward_seconds,
-        recomputed_ranges=tuple((found.start, found.end) for found in message.recomputed_ranges),
+        recomputed_ranges=tuple((range_.start, range_.end) for range_ in message.recomputed_ranges),
         recomputes_activations=message.recomputes_activations,
         delivery_seconds=message.delivery_seconds,
     )

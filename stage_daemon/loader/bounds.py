@@ -26,9 +26,9 @@ MAX_NAME_LENGTH = 4096
 _REFUSED_CHARACTERS = frozenset("()'\"`\\;=$")
 
 
-def check_count(where: str, what: str, found: int, most: int) -> None:
-    if found > most:
-        raise InvalidGraph(f"{where}: {found} {what}, at most {most} are allowed", found=found, limit=most)
+def check_count(where: str, what: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidGraph(f"{where}: {count} {what}, at most {most} are allowed", found=count, limit=most)
 
 
 def check_state_name(name: str) -> None:

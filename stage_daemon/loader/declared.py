@@ -73,7 +73,7 @@ def contiguous_strides(dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _bounded(at: str, expression: pb.Expression, hints: Mapping[int, int]) -> int:
-    found = evaluate(at, expression, hints)
-    if not 0 <= found <= MAX_DIM:
-        raise InvalidGraph(f"{at} is {found}, needs 0 to 2^40", found=found)
-    return found
+    size = evaluate(at, expression, hints)
+    if not 0 <= size <= MAX_DIM:
+        raise InvalidGraph(f"{at} is {size}, needs 0 to 2^40", found=size)
+    return size

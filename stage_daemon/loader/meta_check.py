@@ -152,13 +152,15 @@ class _Trial(fx.Interpreter):
         if value.kind == pb.VALUE_KIND_TENSOR:
             declared = self._declared(value)
             needed = f"{declared.dtype} {list(declared.dims)}"
-            found = f"{result.dtype} {list(result.shape)}" if isinstance(result, torch.Tensor) else repr(result)[:80]
+            result_text = (
+                f"{result.dtype} {list(result.shape)}" if isinstance(result, torch.Tensor) else repr(result)[:80]
+            )
         else:
             needed = str(self._scalar(value)) if value.HasField("expression") else type(self._scalar(value)).__name__
-            found = str(result) if value.HasField("expression") else type(result).__name__
-        if found != needed:
+            result_text = str(result) if value.HasField("expression") else type(result).__name__
+        if result_text != needed:
             raise ShapeMismatch(
-                f"{self._name(value)}: the rebuilt stage gives {found}, the graph declares {needed}; "
+                f"{self._name(value)}: the rebuilt stage gives {result_text}, the graph declares {needed}; "
                 "export the model again"
             )
 

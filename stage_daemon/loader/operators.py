@@ -37,9 +37,9 @@ class Implementation:
 
 def find_operator(operator: pb.Operator) -> Implementation:
     """Raises UnsupportedOperator for anything that is not in the table, exactly."""
-    found = operator_table().get((operator.kind, operator.name, operator.overload))
-    if found is not None:
-        return found
+    implementation = operator_table().get((operator.kind, operator.name, operator.overload))
+    if implementation is not None:
+        return implementation
     if operator.kind == pb.OPERATOR_KIND_OPAQUE:
         raise UnsupportedOperator(f"operator {shown(operator.name)} is opaque: it can be planned and not run")
     name = f"{operator.name}.{operator.overload}" if operator.overload else operator.name

@@ -65,9 +65,9 @@ class StageModule(nn.Module):
 
     def written_states(self) -> dict[str, torch.Tensor]:
         """Copies of what the next run will write over; tied ones are one copy."""
-        found = {name: tensor for name, tensor in self.states().items() if name in self.written_names}
-        copies = {id(tensor): tensor.detach().clone() for tensor in found.values()}
-        return {name: copies[id(tensor)] for name, tensor in found.items()}
+        written = {name: tensor for name, tensor in self.states().items() if name in self.written_names}
+        copies = {id(tensor): tensor.detach().clone() for tensor in written.values()}
+        return {name: copies[id(tensor)] for name, tensor in written.items()}
 
     @contextmanager
     def standing_in(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:

@@ -36,15 +36,15 @@ def operation_seconds(nodes: Sequence[Node], latencies: Mapping[Node, NodeLatenc
         if node.op in ("placeholder", "get_attr"):
             seconds.append(0.0)
             continue
-        found = latencies.get(node)
-        if found is None:
+        latency = latencies.get(node)
+        if latency is None:
             raise NothingToPartition(
                 f"node {node.name!r} has no entry in node_to_latency_mapping; this mode needs one for every operation",
                 node=node.name,
             )
-        if not all(math.isfinite(part) and part >= 0 for part in found):
-            raise NothingToPartition(f"node {node.name!r} takes {tuple(found)} seconds, needs finite numbers from 0")
-        seconds.append(float(max(found)))
+        if not all(math.isfinite(part) and part >= 0 for part in latency):
+            raise NothingToPartition(f"node {node.name!r} takes {tuple(latency)} seconds, needs finite numbers from 0")
+        seconds.append(float(max(latency)))
     return seconds
 
 

@@ -58,10 +58,10 @@ def map_partitions(graph: NumberedGraph, partitions: list[Partition], devices: l
         for partition in partitions
     ]
     room = [device.available_mem_bytes for device in by_id.values()]
-    found, complete = map_groups(graph.graph, groups, used, given, room)
+    devices_of_partition, complete = map_groups(graph.graph, groups, used, given, room)
     fuller = None if complete else fuller_map(graph.graph, groups, given, room)
     ids = list(by_id)
-    for partition, before, after in zip(partitions, given, fuller or found, strict=True):
+    for partition, before, after in zip(partitions, given, fuller or devices_of_partition, strict=True):
         if not before:
             partition.logical_device_ids.extend(ids[device] for device in after)
     return complete or fuller is not None

@@ -39,11 +39,11 @@ def _latency_inside(
     memory, compute = {}, {}
     for node in sorted(group):
         if graph.graph.is_operation[node]:
-            found = latencies.get(graph.nodes[node])
-            if found is None:
+            latency = latencies.get(graph.nodes[node])
+            if latency is None:
                 name = graph.nodes[node].name
                 raise NothingToPartition(f"node {name!r} has no entry in node_to_latency_mapping", node=name)
-            memory[node], compute[node] = found
+            memory[node], compute[node] = latency
     longest = longest_path_inside(graph.graph, group, memory, compute)
     return PartitionLatency(longest.memory, longest.compute, longest.overall)
 
@@ -79,7 +79,7 @@ def get_latency_of_partitioned_graph(
     seconds = [partition_to_latency_mapping[partition].overall_latency_sec for partition in partitions]
     edges = {
         (parent, child): _comm_latency(graph, partitions[parent], partitions[child], transfer_rate_bytes_per_sec)
-        for parent, found in enumerate(children)
-        for child in found
+        for parent, children_of_parent in enumerate(children)
+        for child in children_of_parent
     }
     return longest_path_over(order, children, seconds, edges)

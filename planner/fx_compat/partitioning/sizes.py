@@ -31,12 +31,12 @@ def get_size_of_all_nodes(fx_module: fx.GraphModule, args: list[torch.Tensor] | 
 
 
 def nodes_before_output(graph: fx.Graph) -> tuple[Node, ...]:
-    found = []
+    nodes = []
     for node in graph.nodes:
         if node.op == "output":
             break
-        found.append(node)
-    return tuple(found)
+        nodes.append(node)
+    return tuple(nodes)
 
 
 def sizes_of_nodes(fx_module: fx.GraphModule | None, nodes: Iterable[Node]) -> Mapping[Node, NodeBytes]:
@@ -54,10 +54,10 @@ def size_of_node(node: Node) -> NodeBytes:
 
 
 def _size(fx_module: fx.GraphModule | None, node: Node, elements: dict[str, int]) -> NodeBytes:
-    found = node.meta.get("tensor_meta")
-    if found is None:
-        found = node.meta.get("val")
-    if found is None and "type" not in node.meta:
+    result = node.meta.get("tensor_meta")
+    if result is None:
+        result = node.meta.get("val")
+    if result is None and "type" not in node.meta:
         given = getattr(node, "size_bytes", None)
         if given is None:
             raise NothingToPartition(
@@ -65,7 +65,7 @@ def _size(fx_module: fx.GraphModule | None, node: Node, elements: dict[str, int]
                 node=node.name,
             )
         return NodeBytes(*given)
-    tensors = list(_tensors_in(found))
+    tensors = list(_tensors_in(result))
     output = sum(count * width for count, width in tensors)
     if node.op != "call_module" or fx_module is None:
         return NodeBytes(output, output)
@@ -76,17 +76,17 @@ def _size(fx_module: fx.GraphModule | None, node: Node, elements: dict[str, int]
     return NodeBytes(output, output + width * elements[target])
 
 
-def _tensors_in(found: Any) -> Iterator[tuple[int, int]]:
+def _tensors_in(result: Any) -> Iterator[tuple[int, int]]:
     """(elements, bytes of each) of every tensor in what a node's meta says of its result."""
-    if isinstance(found, TensorMetadata):
-        yield found.shape.numel(), _element_bytes(found.dtype)
-    elif isinstance(found, torch.Tensor):
-        yield found.numel(), found.element_size()
-    elif isinstance(found, dict):
-        for item in found.values():
+    if isinstance(result, TensorMetadata):
+        yield result.shape.numel(), _element_bytes(result.dtype)
+    elif isinstance(result, torch.Tensor):
+        yield result.numel(), result.element_size()
+    elif isinstance(result, dict):
+        for item in result.values():
             yield from _tensors_in(item)
-    elif isinstance(found, (tuple, list)):
-        for item in found:
+    elif isinstance(result, (tuple, list)):
+        for item in result:
             yield from _tensors_in(item)
 
 

@@ -92,8 +92,8 @@ def _split(sch: Schedule, starting_stage_id: int) -> tuple[fx.GraphModule, int]:
 
 def _graph_of(sch: Schedule) -> fx.GraphModule:
     if not isinstance(sch.mod, fx.GraphModule):
-        found = type(sch.mod).__name__
-        raise PipelineError(f"{sch.name or 'the top module'} is a {found}; trace it before it is cut")
+        type_name = type(sch.mod).__name__
+        raise PipelineError(f"{sch.name or 'the top module'} is a {type_name}; trace it before it is cut")
     return sch.mod
 
 

@@ -92,10 +92,10 @@ def _value(tensor: LiveTensor, known: Mapping[LiveTensor, Any]) -> Any:
     for length in range(len(tensor.keys), -1, -1):
         holder = LiveTensor(maker=tensor.maker, keys=tensor.keys[:length])
         if holder in known:
-            found = known[holder]
+            value = known[holder]
             for key in tensor.keys[length:]:
-                found = found[key]
-            return found
+                value = value[key]
+            return value
     raise PipelineError(f"{tensor.name} is needed and not live; the liveness table lacks it")
 
 

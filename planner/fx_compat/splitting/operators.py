@@ -57,10 +57,10 @@ class Signature:
 
     def nodes(self, node: fx.Node, names: frozenset[str]) -> tuple[fx.Node, ...]:
         """The nodes in what a call passes for these parameters."""
-        found: dict[fx.Node, None] = {}
+        passed: dict[fx.Node, None] = {}
         for name in sorted(names):
-            fx.map_arg(self.argument(node, name), lambda item: found.setdefault(item))
-        return tuple(found)
+            fx.map_arg(self.argument(node, name), lambda item: passed.setdefault(item))
+        return tuple(passed)
 
 
 def name_of(node: fx.Node) -> str:
@@ -136,19 +136,19 @@ def _of_method(name: str) -> Signature:
 def _of_name(name: str, target: Callable[..., Any]) -> Signature:
     """A function of torch: its aten namesake's schema where there is one, its own parameters where it shows them."""
     overloads = _aten_overloads(name)
-    found = _of_overloads(overloads, name) if overloads else Signature(known=False, draws=name in DRAWING_FUNCTIONS)
+    schema = _of_overloads(overloads, name) if overloads else Signature(known=False, draws=name in DRAWING_FUNCTIONS)
     parameters, defaults = _parameters(target)
     if not parameters:
-        return found
+        return schema
     first = frozenset(parameters[:1])
     shown = frozenset(parameters)
     return Signature(
         parameters=parameters,
         defaults=defaults,
-        written=(first if "self" in found.written or _says_in_place(name) else frozenset()) | (found.written & shown),
-        aliased=(first if "self" in found.aliased or name in DROPOUTS else frozenset()) | (found.aliased & shown),
-        draws=found.draws or name in DRAWING_FUNCTIONS,
-        known=found.known,
+        written=(first if "self" in schema.written or _says_in_place(name) else frozenset()) | (schema.written & shown),
+        aliased=(first if "self" in schema.aliased or name in DROPOUTS else frozenset()) | (schema.aliased & shown),
+        draws=schema.draws or name in DRAWING_FUNCTIONS,
+        known=schema.known,
     )
 
 
@@ -210,13 +210,13 @@ def _is_of_tensors(overload: torch._ops.OpOverload) -> bool:
 def _parameters(target: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
     """Names in order and defaults; nothing for a built-in, or a dispatcher that takes `*args, **kwargs`."""
     try:
-        found = inspect.signature(target).parameters.values()
+        parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
         return (), ()
-    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in found):
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         return (), ()
-    named = tuple(parameter.name for parameter in found)
-    return named, tuple((item.name, item.default) for item in found if item.default is not item.empty)
+    named = tuple(parameter.name for parameter in parameters)
+    return named, tuple((item.name, item.default) for item in parameters if item.default is not item.empty)
 
 
 def _says_in_place(name: str) -> bool:

@@ -136,14 +136,14 @@ def _written(
 
 
 def _read(node: fx.Node, effects: GraphEffects, classes: StorageClasses, *, views_read: bool) -> dict[int, None]:
-    found = effects.by_node[node]
-    arguments = node.all_input_nodes if views_read or not found.only_views else ()
-    touched: list[fx.Node | torch.Tensor] = [*arguments, *found.reads]
+    effect = effects.by_node[node]
+    arguments = node.all_input_nodes if views_read or not effect.only_views else ()
+    touched: list[fx.Node | torch.Tensor] = [*arguments, *effect.reads]
     return dict.fromkeys(classes.of(item) for item in touched)
 
 
 def _sets_mode(effects: GraphEffects) -> bool:
-    return any(write.resource is Ambient.MODE for found in effects.by_node.values() for write in found.writes)
+    return any(write.resource is Ambient.MODE for effect in effects.by_node.values() for write in effect.writes)
 
 
 def _cycle(names: tuple[str, ...], edges: Edges, *, by_data_only: bool) -> PartitionCycle:

@@ -65,8 +65,8 @@ class StorageClasses:
         self._sets = DisjointSets()
         self._nodes = {node: position for position, node in enumerate(module.graph.nodes)}
         self._storages: dict[tuple[str, int], int] = {}
-        for node, found in effects.by_node.items():
-            for alias in found.aliases:
+        for node, effect in effects.by_node.items():
+            for alias in effect.aliases:
                 if alias.certain or not only_certain:
                     self._sets.join(self._nodes[node], self._nodes[alias.source])
             if isinstance(tensor := state_of(node, module), torch.Tensor):
@@ -128,7 +128,9 @@ def _effects_of_graph(node: fx.Node, called: fx.GraphModule, passed: Mapping[fx.
             for write in effects.writes
             for reached in _reached(write.resource, classes, outside, called)
         ),
-        aliases=tuple(Alias(source=item) for found in sorted(returned) for item in outside.get(found, ())),
+        aliases=tuple(
+            Alias(source=item) for storage_class in sorted(returned) for item in outside.get(storage_class, ())
+        ),
         reads=(*called.parameters(), *called.buffers()),
     )
 
@@ -155,9 +157,9 @@ def _passed_by_position(node: fx.Node, called: fx.GraphModule) -> dict[fx.Node, 
 
 
 def _nodes_in(argument: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.map_arg(argument, found.append)
-    return found
+    nodes: list[fx.Node] = []
+    fx.map_arg(argument, nodes.append)
+    return nodes
 
 
 def _placeholders(called: fx.GraphModule) -> tuple[fx.Node, ...]:

@@ -11,15 +11,15 @@ from planner.fx_compat.splitting.errors import TargetNotFound
 
 
 def attribute_at(module: nn.Module, qualified_name: str) -> Any:
-    found: Any = module
+    attribute: Any = module
     for atom in qualified_name.split("."):
-        if not hasattr(found, atom):
+        if not hasattr(attribute, atom):
             raise TargetNotFound(
-                f"Node target {qualified_name} not found! {type(found).__name__} has no attribute {atom!r}",
+                f"Node target {qualified_name} not found! {type(attribute).__name__} has no attribute {atom!r}",
                 target=qualified_name,
             )
-        found = getattr(found, atom)
-    return found
+        attribute = getattr(attribute, atom)
+    return attribute
 
 
 def flat_names(qualified_names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str, str]:

@@ -83,14 +83,14 @@ class _Modules:
             covering = _covering(running, node.module_path)
             tensors = [value_id for value_id in values_read(node) if value_id in self._tensors]
             if covering is not None:
-                found = {running[covering]}
+                devices = {running[covering]}
             else:
                 if any(owners.get(value_id) == node.module_path for value_id in tensors):
                     return node.module_path
-                found = {device_of_value[value_id] for value_id in tensors if value_id in device_of_value}
-                if len(found) > 1:
+                devices = {device_of_value[value_id] for value_id in tensors if value_id in device_of_value}
+                if len(devices) > 1:
                     return node.module_path
-            for device in found:
+            for device in devices:
                 device_of_value.update(dict.fromkeys(node.outputs, device))
         return None
 

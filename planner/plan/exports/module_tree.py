@@ -52,14 +52,16 @@ def find_layers(graph: Graph, plan: Plan, *, nearest: bool = False) -> Layers:
     """
     path, layers = list_layers(graph)
     stages = stage_of_node(plan)
-    found = [_stage_of_layer(f"{path}.{number}", nodes, stages, nearest) for number, nodes in enumerate(layers)]
-    for number, (one, other) in enumerate(pairwise(found), 1):
+    stage_of_layer = [
+        _stage_of_layer(f"{path}.{number}", nodes, stages, nearest) for number, nodes in enumerate(layers)
+    ]
+    for number, (one, other) in enumerate(pairwise(stage_of_layer), 1):
         if other < one:
             raise OptionsError(
                 f"layer {path}.{number} runs in stage {other}, the layer before it in stage {one}; "
                 f"this format needs layers in order: {how_to_keep_program_order(plan)}"
             )
-    return Layers(path=path, stage_of_layer=tuple(found))
+    return Layers(path=path, stage_of_layer=tuple(stage_of_layer))
 
 
 def list_layers(graph: Graph) -> tuple[str, list[list[int]]]:

@@ -51,16 +51,16 @@ def torchtitan_parts(graph: Graph, plan: Plan) -> list[list[str]]:
     direct = {node.module_path for node in graph.nodes}
     parts: list[list[str]] = [[] for _ in plan.stages]
     taken: set[str] = set()
-    for path, found in spans.items():
+    for path, stages_of_path in spans.items():
         if any(outer in taken for outer in enclosing_modules(path)):
             continue
-        if len(found) == 1:
-            parts[min(found)].append(path)
+        if len(stages_of_path) == 1:
+            parts[min(stages_of_path)].append(path)
             taken.add(path)
         elif path in direct and not any(other.startswith(f"{path}.") for other in spans):
             raise OptionsError(
-                f"module {path!r} is cut: it runs in stages {', '.join(map(str, sorted(found)))}. torchtitan moves "
-                f"whole modules: plan with --cut, or with --together",
+                f"module {path!r} is cut: it runs in stages {', '.join(map(str, sorted(stages_of_path)))}. torchtitan "
+                f"moves whole modules: plan with --cut, or with --together",
                 module=path,
             )
     return parts

@@ -76,8 +76,8 @@ def split_of_device_map(graph: Graph, content: Any) -> Split:
 
 
 def _innermost(paths: Mapping[str, int], module: str) -> str | None:
-    found = [path for path in ("", *enclosing_modules(module)) if path in paths]
-    return found[-1] if found else None
+    enclosing = [path for path in ("", *enclosing_modules(module)) if path in paths]
+    return enclosing[-1] if enclosing else None
 
 
 def _holds_any(module: str, paths: Mapping[str, int]) -> bool:

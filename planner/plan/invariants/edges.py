@@ -15,9 +15,9 @@ def check_edges(plan: Plan, needs: Sequence[Needs], sizes: Mapping[int, int]) ->
     needed = _relayed(needs) if plan.options.routing is Routing.RELAY else _direct(needs)
     heard = {target for _, target in needed}
     needed.update(((stage - 1, stage), ()) for stage in range(1, len(needs)) if stage not in heard)
-    found = {(edge.source_stage, edge.target_stage): edge for edge in plan.edges}
-    for pair in sorted({*needed, *found}):
-        carried = found[pair].value_ids if pair in found else None
+    edges = {(edge.source_stage, edge.target_stage): edge for edge in plan.edges}
+    for pair in sorted({*needed, *edges}):
+        carried = edges[pair].value_ids if pair in edges else None
         if carried != needed.get(pair):
             raise broken(
                 "edges",

@@ -28,10 +28,10 @@ class Memory:
             self.histories[token] = history
 
     def history(self, value_id: int) -> History:
-        found = self.tokens[value_id]
-        if len(found) == 1:
-            return self.histories.get(found[0], UNWRITTEN)
-        return UNWRITTEN.union(*(self.histories.get(token, UNWRITTEN) for token in found))
+        tokens = self.tokens[value_id]
+        if len(tokens) == 1:
+            return self.histories.get(tokens[0], UNWRITTEN)
+        return UNWRITTEN.union(*(self.histories.get(token, UNWRITTEN) for token in tokens))
 
     def run(self, effect: Effect, index: int) -> None:
         """What node `index` does: writes first, since what it returns shows them."""
@@ -102,7 +102,7 @@ def _effect(graph: Graph, index: int, values: dict[int, Value]) -> Effect:
         reads=values_read(node),
         written=writes(graph, node),
         outputs=tuple(value_id for value_id in node.outputs if value_id),
-        sources={output: tuple(found) for output, found in sources.items()},
+        sources={output: tuple(arguments) for output, arguments in sources.items()},
     )
 
 
@@ -116,11 +116,11 @@ def _state_tokens(graph: Graph) -> dict[int, int]:
 
 
 def _touches(effects: Iterable[Effect], memory: Memory, written: set[int]) -> dict[int, tuple[int, ...]]:
-    found: dict[int, list[int]] = {token: [] for token in written}
+    nodes_of_token: dict[int, list[int]] = {token: [] for token in written}
     if not written:
         return {}
     for index, effect in enumerate(effects):
         tokens = {token for value_id in (*effect.reads, *effect.outputs) for token in memory.tokens[value_id]}
         for token in tokens & written:
-            found[token].append(index)
-    return {token: tuple(nodes) for token, nodes in found.items()}
+            nodes_of_token[token].append(index)
+    return {token: tuple(nodes) for token, nodes in nodes_of_token.items()}

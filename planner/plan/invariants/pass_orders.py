@@ -22,10 +22,10 @@ def check_pass_orders(plan: Plan) -> None:
             name = training.schedule.value if training else "inference"
             raise broken("pass_orders", f"the plan is for {name} and holds an order of passes")
         return
-    found = [order.device_id for order in plan.pass_orders]
+    device_ids = [order.device_id for order in plan.pass_orders]
     used = {device_id for stage in plan.stages for device_id in stage.device_ids}
-    if len(set(found)) != len(found) or set(found) != used:
-        raise broken("pass_orders", f"there are passes for devices {found}, the stages are on {sorted(used)}")
+    if len(set(device_ids)) != len(device_ids) or set(device_ids) != used:
+        raise broken("pass_orders", f"there are passes for devices {device_ids}, the stages are on {sorted(used)}")
     for order in plan.pass_orders:
         wrong = Counter(order.steps)
         wrong.subtract(_needed(plan, order.device_id, training.microbatches))

@@ -43,10 +43,10 @@ def check_same_program(plan: Plan, graph: Graph, expanded: Graph) -> None:
     owner = {index: stage.index for stage in plan.stages for index in stage.node_indexes()}
     original: dict[int, int] = {}
     home: dict[int, int] = {}
-    found = iter(expanded.nodes)
+    expanded_nodes = iter(expanded.nodes)
     for index, node in enumerate(graph.nodes):
         for stage_index in (owner[index], *copies.get(index, ())):
-            copy = next(found, None)
+            copy = next(expanded_nodes, None)
             if copy is None or len(copy.outputs) != len(node.outputs):
                 raise broken("recomputed", f"node {index} is lost in stage {stage_index}", node=index)
             made = {new: old for new, old in zip(copy.outputs, node.outputs, strict=True) if new != old}
@@ -55,7 +55,7 @@ def check_same_program(plan: Plan, graph: Graph, expanded: Graph) -> None:
             foreign = [value for value in _read(copy) if home.get(value, stage_index) != stage_index]
             if foreign or renamed(copy, original, node.outputs) != node:
                 raise broken("recomputed", f"node {index} is another one in stage {stage_index}", node=index)
-    if next(found, None) is not None or expanded.outputs != graph.outputs or expanded.states != graph.states:
+    if next(expanded_nodes, None) is not None or expanded.outputs != graph.outputs or expanded.states != graph.states:
         raise broken("recomputed", "the program that the stages run does more than the graph")
 
 

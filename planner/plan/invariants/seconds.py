@@ -55,14 +55,14 @@ def _check_delivery(plan: Plan, stage: Stage) -> None:
 
 def _check_step(plan: Plan, bottleneck_seconds: float) -> None:
     """No step is shorter than its most loaded device's share of the microbatches."""
-    training, found = plan.options.training, plan.step_seconds
-    if training is None or found is None:
-        if training is not None or found is not None:
-            raise broken("step_seconds", f"step_seconds is {found} with training {training}")
+    training, step_seconds = plan.options.training, plan.step_seconds
+    if training is None or step_seconds is None:
+        if training is not None or step_seconds is not None:
+            raise broken("step_seconds", f"step_seconds is {step_seconds} with training {training}")
         return
     least = training.microbatches * bottleneck_seconds
-    if not math.isfinite(found) or found < least * (1 - RELATIVE_TOLERANCE):
-        raise broken("step_seconds", f"step_seconds is {found}, the most loaded device alone takes {least}")
+    if not math.isfinite(step_seconds) or step_seconds < least * (1 - RELATIVE_TOLERANCE):
+        raise broken("step_seconds", f"step_seconds is {step_seconds}, the most loaded device alone takes {least}")
 
 
 def _check_bound(plan: Plan) -> None:
@@ -124,7 +124,7 @@ def _links(plan: Plan, edge: StageEdge, *, back: bool) -> list[LinkSpeed]:
     return [plan.inventory.link(*((b, a) if back else (a, b))) for a, b in ends if a != b]
 
 
-def _check_equal(name: str, found: float, expected: float) -> None:
-    if not math.isclose(found, expected, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-15):
+def _check_equal(name: str, value: float, expected: float) -> None:
+    if not math.isclose(value, expected, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-15):
         invariant = name.rpartition(" ")[2]
-        raise broken(invariant, f"{name} is {found}, the stages and links give {expected}")
+        raise broken(invariant, f"{name} is {value}, the stages and links give {expected}")

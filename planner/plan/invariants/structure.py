@@ -32,16 +32,16 @@ def _check_graph(plan: Plan, graph: Graph) -> None:
 
 
 def _cover(plan: Plan) -> tuple[int, ...]:
-    found = [-1] * plan.num_nodes
+    stage_of_node = [-1] * plan.num_nodes
     for stage in plan.stages:
         for start, end in _ranges(stage, plan.num_nodes):
             for node in range(start, end):
-                if found[node] >= 0:
-                    raise broken("cover", f"node {node} is in stages {found[node]} and {stage.index}")
-                found[node] = stage.index
-    if -1 in found:
-        raise broken("cover", f"node {found.index(-1)} is in no stage")
-    return tuple(found)
+                if stage_of_node[node] >= 0:
+                    raise broken("cover", f"node {node} is in stages {stage_of_node[node]} and {stage.index}")
+                stage_of_node[node] = stage.index
+    if -1 in stage_of_node:
+        raise broken("cover", f"node {stage_of_node.index(-1)} is in no stage")
+    return tuple(stage_of_node)
 
 
 def _ranges(stage: Stage, num_nodes: int) -> Iterator[tuple[int, int]]:

@@ -89,9 +89,11 @@ def check_tables(plan: Plan, needs: Sequence[Needs], values: Mapping[int, Value]
 
 
 def _check_liveness(stage: Stage, need: Needs, values: Mapping[int, Value], sizes: Mapping[int, int]) -> None:
-    found = [entry.value_id for entry in stage.liveness]
-    if found != list(need.entry):
-        raise broken("liveness", f"stage {stage.index}: live are {found}, needs {list(need.entry)}", stage=stage.index)
+    value_ids = [entry.value_id for entry in stage.liveness]
+    if value_ids != list(need.entry):
+        raise broken(
+            "liveness", f"stage {stage.index}: live are {value_ids}, needs {list(need.entry)}", stage=stage.index
+        )
     for entry in stage.liveness:
         expected = _live_tensor(values[entry.value_id], sizes[entry.value_id], need.entry[entry.value_id])
         if entry != expected:

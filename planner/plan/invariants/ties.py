@@ -38,14 +38,14 @@ def check_ties(plan: Plan, graph: Graph, history: ProgramHistory, sizes: Mapping
 
 
 def _check_groups(plan: Plan, needed: Mapping[frozenset[tuple[str, int]], tuple[int, int]]) -> None:
-    found = {frozenset(group.members): group for group in plan.tie_groups}
-    if len(found) != len(plan.tie_groups) or found.keys() != needed.keys():
-        differs = [sorted(members) for members in found.keys() ^ needed.keys()] or "one stands twice"
+    groups = {frozenset(group.members): group for group in plan.tie_groups}
+    if len(groups) != len(plan.tie_groups) or groups.keys() != needed.keys():
+        differs = [sorted(members) for members in groups.keys() ^ needed.keys()] or "one stands twice"
         raise broken("tie_groups", f"the tie groups are not the states that several stages hold: {differs}")
     if len({group.id for group in plan.tie_groups}) != len(plan.tie_groups):
         raise broken("tie_groups", f"two tie groups share an id: {[group.id for group in plan.tie_groups]}")
     for members, (group_id, size_bytes) in needed.items():
-        group = found[members]
+        group = groups[members]
         if group.size_bytes != size_bytes or (group_id and group.id != group_id):
             raise broken(
                 "tie_groups",

@@ -42,8 +42,8 @@ def tree_from_proto(message: graph_pb2.PyTree, depth: int = 0) -> PyTree:
     if kind == "dict":
         return TreeDict(_keys("dict", message.dict), _items(message.dict.items, depth))
     if kind == "object":
-        found = message.object
-        return TreeObject(found.type_name, _keys(found.type_name, found), _items(found.items, depth))
+        tree = message.object
+        return TreeObject(tree.type_name, _keys(tree.type_name, tree), _items(tree.items, depth))
     raise GraphError("input or output structure is empty")
 
 
