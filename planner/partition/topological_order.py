@@ -1,12 +1,16 @@
-"""An order of things that wait for each other: Kahn 1962."""
+"""Orders of things that wait for each other, by what is chosen of those that are ready: Kahn 1962.
+
+What a cycle holds up is left out of each. Linear, and deterministic.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 
 
 def topological_order(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[int]:
-    """Each after all before it, otherwise by number as they become ready; what a cycle holds up is left out. Linear."""
+    """Each after all before it, otherwise by number as they become ready."""
     waiting = [len(own) for own in before]
     order = [item for item, left in enumerate(waiting) if not left]
     for item in order:
@@ -15,3 +19,50 @@ def topological_order(before: Sequence[Sequence[int]], after: Sequence[Sequence[
             if not waiting[reader]:
                 order.append(reader)
     return order
+
+
+def depth_first_order(after: Sequence[Sequence[int]]) -> list[int]:
+    """Of those that are ready the last to become so: one branch ends before the next begins."""
+    waiting = _num_before(after)
+    ready = [item for item in reversed(range(len(after))) if not waiting[item]]
+    order: list[int] = []
+    while ready:
+        item = ready.pop()
+        order.append(item)
+        for reader in reversed(after[item]):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return order
+
+
+def least_first_order(after: Sequence[Collection[int]], rank: Callable[[int], float] = lambda item: 0) -> list[int]:
+    """Of those that are ready the one of least rank, then of least number. O(arcs + items log items)."""
+    waiting = _num_before(after)
+    ready = [(rank(item), item) for item, left in enumerate(waiting) if not left]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, item = heappop(ready)
+        order.append(item)
+        for reader in after[item]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heappush(ready, (rank(reader), reader))
+    return order
+
+
+def after_of_arcs(tails: Iterable[int], heads: Iterable[int], num_items: int) -> list[list[int]]:
+    """[items] the heads of each item's arcs, in the order of the arcs."""
+    after: list[list[int]] = [[] for _ in range(num_items)]
+    for tail, head in zip(tails, heads, strict=True):
+        after[tail].append(head)
+    return after
+
+
+def _num_before(after: Sequence[Collection[int]]) -> list[int]:
+    waiting = [0] * len(after)
+    for readers in after:
+        for reader in readers:
+            waiting[reader] += 1
+    return waiting

@@ -7,6 +7,7 @@ import numpy as np
 from planner.partition.ordered.distinct_rows import distinct_rows
 from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.topological_order import topological_order
 
 _ROUNDS = 40
 # Below what rounding in long sums may add.
@@ -53,18 +54,13 @@ def path_bound(problem: PartitionProblem, bundles: Bundles) -> float:
     """Seconds of a lone batch: the longest path, each node where it runs fastest, or all work on all devices."""
     fastest = problem.compute_seconds.min(axis=0)
     seconds = np.bincount(bundles.bundle_of_node, fastest, bundles.count).tolist()
-    waiting = [len(before) for before in bundles.before]
-    ready = [bundle for bundle, left in enumerate(waiting) if not left]
     ended = [0.0] * bundles.count
     data = _data_arcs(problem, bundles)
-    for bundle in ready:
+    for bundle in topological_order(bundles.before, bundles.after):
         ended[bundle] += seconds[bundle]
         for reader in bundles.after[bundle]:
             if (bundle, reader) in data:
                 ended[reader] = max(ended[reader], ended[bundle])
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
     return max(max(ended), float(fastest.sum()) / problem.num_devices) * _MARGIN
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
 from planner.partition.operations.operation_graph import Group, OperationGraph
+from planner.partition.topological_order import least_first_order
 
 
 def children_of_groups(
@@ -34,21 +34,7 @@ def children_of_groups(
 
 def running_order(children: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Every group before its children, lower indexes first; shorter than the groups if there is a cycle."""
-    waiting = [0] * len(children)
-    for found in children:
-        for child in found:
-            waiting[child] += 1
-    ready = [group for group, count in enumerate(waiting) if count == 0]
-    heapify(ready)
-    order = []
-    while ready:
-        group = heappop(ready)
-        order.append(group)
-        for child in children[group]:
-            waiting[child] -= 1
-            if waiting[child] == 0:
-                heappush(ready, child)
-    return tuple(order)
+    return tuple(least_first_order(children))
 
 
 def find_cycle(children: Sequence[Sequence[int]]) -> tuple[int, ...]:

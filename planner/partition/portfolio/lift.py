@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from planner.partition.assignment import Assignment
 from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Integers, PartitionProblem
-from planner.partition.topological_order import topological_order
+from planner.partition.topological_order import least_first_order, topological_order
 
 
 def one_stage_each(problem: PartitionProblem, bundles: Bundles, device_of_node: Integers) -> Assignment | None:
@@ -82,18 +81,5 @@ def _last(problem: PartitionProblem, part_of_node: Integers, after: Sequence[set
 
 def _stage_order(after: Sequence[set[int]], last: int) -> list[int] | None:
     """[parts] each one's place; None if they form a cycle."""
-    waiting = [0] * len(after)
-    for readers in after:
-        for reader in readers:
-            waiting[reader] += 1
-    ready = [(part == last, part) for part, left in enumerate(waiting) if not left]
-    heapq.heapify(ready)
-    rank, placed = [-1] * len(after), 0
-    while ready:
-        _, part = heapq.heappop(ready)
-        rank[part], placed = placed, placed + 1
-        for reader in sorted(after[part]):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, (reader == last, reader))
-    return rank if placed == len(after) else None
+    order = least_first_order(after, lambda part: part == last)
+    return np.argsort(order).tolist() if len(order) == len(after) else None

@@ -9,6 +9,7 @@ import numpy as np
 from planner.partition.assignment import Assignment
 from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Integers
+from planner.partition.topological_order import topological_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +64,6 @@ def _out_of_order(bundles: Bundles) -> bool:
 
 def _depths(bundles: Bundles) -> Integers:
     """[bundles] places in a topological order."""
-    waiting = [len(before) for before in bundles.before]
-    order = [bundle for bundle, left in enumerate(waiting) if not left]
-    for bundle in order:
-        for reader in bundles.after[bundle]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                order.append(reader)
     depths = np.empty(bundles.count, dtype=np.int64)
-    depths[order] = np.arange(bundles.count)
+    depths[topological_order(bundles.before, bundles.after)] = np.arange(bundles.count)
     return depths

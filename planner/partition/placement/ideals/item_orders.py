@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
-from planner.partition.placement.ideals.items import topological_order
 from planner.partition.problem import Floats, Integers
+from planner.partition.topological_order import after_of_arcs, depth_first_order, least_first_order
 
 
 def item_orders(num_items: int, tails: Integers, heads: Integers) -> list[list[int]]:
     """The given order, its mirror among equals, by depth from either end, and depth first. O((items + arcs) log)."""
-    vertices = np.arange(num_items)
+    after = after_of_arcs(tails.tolist(), heads.tolist(), num_items)
+    before = after_of_arcs(heads.tolist(), tails.tolist(), num_items)
     depth = _depths(num_items, tails, heads)
     height = _depths(num_items, *_mirror(num_items, tails, heads))[::-1]
-    mirrored = topological_order(vertices, heads, tails, range(num_items))[::-1]
+    mirrored = least_first_order(before)[::-1]
     ranks: list[Sequence[int]] = [range(num_items), range(num_items, 0, -1), depth, [-step for step in height]]
-    orders = [topological_order(vertices, tails, heads, rank) for rank in ranks]
-    orders += [mirrored, _depth_first(num_items, tails, heads)]
-    orders.append([num_items - 1 - item for item in _depth_first(num_items, *_mirror(num_items, tails, heads))][::-1])
+    orders = [least_first_order(after, rank.__getitem__) for rank in ranks]
+    orders += [mirrored, depth_first_order(after)]
+    mirror_tails, mirror_heads = _mirror(num_items, tails, heads)
+    opposite = after_of_arcs(mirror_tails.tolist(), mirror_heads.tolist(), num_items)
+    orders.append([num_items - 1 - item for item in depth_first_order(opposite)][::-1])
     return orders
 
 
@@ -45,22 +47,3 @@ def _depths(num_items: int, tails: Integers, heads: Integers) -> list[int]:
     for tail, head in zip(tails[order].tolist(), heads[order].tolist(), strict=True):
         depth[head] = max(depth[head], depth[tail] + 1)
     return depth
-
-
-def _depth_first(num_items: int, tails: Integers, heads: Integers) -> list[int]:
-    """The item that became ready last comes first: one branch is finished before the next begins."""
-    starts = np.searchsorted(tails, np.arange(num_items + 1), sorter=(sorter := np.argsort(tails, kind="stable")))
-    targets = heads[sorter].tolist()
-    spans = list(pairwise(starts.tolist()))
-    waiting = np.bincount(heads, minlength=num_items).tolist()
-    ready = [item for item in range(num_items - 1, -1, -1) if not waiting[item]]
-    order = []
-    while ready:
-        item = ready.pop()
-        order.append(item)
-        begin, end = spans[item]
-        for target in reversed(targets[begin:end]):
-            waiting[target] -= 1
-            if not waiting[target]:
-                ready.append(target)
-    return order

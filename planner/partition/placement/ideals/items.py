@@ -6,8 +6,6 @@ An item without a forward node is free: it may go to any device, whatever the or
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +14,7 @@ import rustworkx as rx
 
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Booleans, Floats, Integers
+from planner.partition.topological_order import after_of_arcs, least_first_order
 
 # Sorted pins -> [k, pins + 1]: the seconds that a device of each class pays when it holds 0, 1, ... of the pins.
 Hyperedges = dict[tuple[int, ...], Floats]
@@ -59,7 +58,10 @@ def items_of(problem: PlacementProblem) -> Items:
     free = np.ones(count, dtype=np.bool_)
     free[component[groups[~problem.is_backward]]] = False
     present = np.unique(component)
-    order = topological_order(present[~free[present]], tails, heads, range(count))
+    ordered = set(present[~free[present]].tolist())
+    # Whatever else is numbered has no arcs.
+    after = after_of_arcs(tails.tolist(), heads.tolist(), count)
+    order = [item for item in least_first_order(after) if item in ordered]
     rank = np.empty(count, dtype=np.int64)
     rank[[*order, *present[free[present]].tolist()]] = np.arange(present.size)
     return Items(
@@ -92,26 +94,6 @@ def distinct_arcs(tails: Integers, heads: Integers, count: int) -> tuple[Integer
     apart = tails != heads
     keys = np.unique(tails[apart] * count + heads[apart])
     return keys // count, keys % count
-
-
-def topological_order(vertices: Integers, tails: Integers, heads: Integers, rank: Sequence[int]) -> list[int]:
-    """The order in which, of the vertices that are ready, the one of least (rank, number) comes next."""
-    waiting = dict.fromkeys(vertices.tolist(), 0)
-    successors: dict[int, list[int]] = {vertex: [] for vertex in waiting}
-    for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
-        successors[tail].append(head)
-        waiting[head] += 1
-    ready = [(rank[vertex], vertex) for vertex, left in waiting.items() if not left]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, vertex = heapq.heappop(ready)
-        order.append(vertex)
-        for head in successors[vertex]:
-            waiting[head] -= 1
-            if not waiting[head]:
-                heapq.heappush(ready, (rank[head], head))
-    return order
 
 
 def _components(tails: Integers, heads: Integers, count: int) -> Integers:

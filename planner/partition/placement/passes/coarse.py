@@ -13,6 +13,7 @@ import rustworkx as rx
 from planner.partition.placement.passes.units import CORE, FREE, PassUnits
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Floats, Integers
+from planner.partition.topological_order import depth_first_order
 
 # A joined unit may take this share of the largest accelerator.
 LARGEST_SHARE = 0.25
@@ -37,7 +38,7 @@ def shorter_units(problem: PlacementProblem, units: PassUnits) -> PassUnits | No
     limit = LARGEST_SHARE * _largest_device(problem)
     root = list(range(units.num_units))
     touched: set[int] = set()
-    for unit in _order(before, after):
+    for unit in depth_first_order(after):
         if len(after[unit]) != 1 or unit in touched:
             continue
         (reader,) = after[unit]
@@ -49,13 +50,13 @@ def shorter_units(problem: PlacementProblem, units: PassUnits) -> PassUnits | No
 
 def segmented_units(problem: PlacementProblem, units: PassUnits, num_segments: int) -> PassUnits:
     """A chain of at most about twice `num_segments` units: a depth-first order, cut where bytes or counts fill up."""
-    before, after = _neighbours(problem, units)
+    _, after = _neighbours(problem, units)
     held = unit_bytes(problem, units)
     limit = max(LARGEST_SHARE * _largest_device(problem), float(held.sum()) / num_segments)
     most = -(-units.num_units // num_segments)
     root = list(range(units.num_units))
     head, filled, count = -1, 0.0, 0
-    for unit in _order(before, after):
+    for unit in depth_first_order(after):
         if head < 0 or count >= most or filled + held[unit] > limit:
             head, filled, count = unit, 0.0, 0
         root[unit] = head
@@ -91,21 +92,6 @@ def _neighbours(problem: PlacementProblem, units: PassUnits) -> tuple[list[list[
         before[second].append(first)
         after[first].append(second)
     return before, after
-
-
-def _order(before: list[list[int]], after: list[list[int]]) -> list[int]:
-    """Depth first: what a unit makes is read soon."""
-    left = [len(found) for found in before]
-    ready = [unit for unit in reversed(range(len(before))) if not left[unit]]
-    order: list[int] = []
-    while ready:
-        unit = ready.pop()
-        order.append(unit)
-        for reader in reversed(after[unit]):
-            left[reader] -= 1
-            if not left[reader]:
-                ready.append(reader)
-    return order
 
 
 def _joined(problem: PlacementProblem, units: PassUnits, root: list[int]) -> PassUnits:
