@@ -57,9 +57,11 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         )
         return await registry.RegisterDaemon(request, timeout=30)
 
-    async def beat(self, registry: Any, *deployments: planner_pb2.DeploymentOnDaemon) -> planner_pb2.HeartbeatResponse:
+    async def beat(
+        self, registry: Any, *deployments: planner_pb2.DeploymentOnDaemon, leaving: bool = False
+    ) -> planner_pb2.HeartbeatResponse:
         request = planner_pb2.HeartbeatRequest(
-            device_id=self.device_id, incarnation_id=self.incarnation_id, deployments=deployments
+            device_id=self.device_id, incarnation_id=self.incarnation_id, deployments=deployments, leaving=leaving
         )
         return await registry.Heartbeat(request, timeout=30)
 

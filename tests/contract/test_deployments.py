@@ -333,9 +333,7 @@ async def test_a_stage_that_its_daemon_lost_fails_the_deployment(world: World) -
 
 async def test_a_daemon_that_leaves_stops_its_deployments(world: World) -> None:
     deployment_id = await world.deploy_until(READY)
-    report = standing(deployment_id)
-    report.state = planner_pb2.WORKER_STATE_DRAINING
-    await world.second.beat(world.registry, report)
+    await world.second.beat(world.registry, standing(deployment_id), leaving=True)
     events = await world.wait(deployment_id, STOPPED)
     assert any(f"the daemon of {world.second.device_id} is shutting down" in event.message for event in events)
     assert world.first.releases[0].drain
