@@ -87,6 +87,7 @@ bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.submit_checkpoint
 	$(BIN)/python -m benchmarks.pipeline_peers
 	$(BIN)/python -m benchmarks.timeline_cost
+	$(BIN)/python -m benchmarks.between_hosts
 	$(BIN)/python -m benchmarks.training_peers
 
 check: lint types imports protos-check deploy-check

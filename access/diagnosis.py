@@ -34,11 +34,16 @@ def why_refused(address: str, files: TlsFiles) -> str:
     except ssl.SSLCertVerificationError as error:
         return f"the certificate of {address} ({_shown(host, int(port), files)}) is refused: {error.verify_message}"
     except ssl.SSLError as error:
-        told = next((text for word, text in _TOLD.items() if word in str(error).upper().replace(" ", "_")), str(error))
-        return f"TLS with {address}, shown {files.certificate}: {told}"
+        return f"TLS with {address}, shown {files.certificate}: {account_of(error)}"
     except (OSError, ValueError):
         return ""
     return f"{address} ends the connection once it has seen the certificate {_described(files)}: it does not accept it"
+
+
+def account_of(error: ssl.SSLError) -> str:
+    """What the other end says, in words."""
+    said = str(error).upper().replace(" ", "_")
+    return next((text for word, text in _TOLD.items() if word in said), str(error))
 
 
 def _greet(context: ssl.SSLContext, host: str, port: int) -> bytes:

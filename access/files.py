@@ -96,7 +96,7 @@ class WatchedCredentials:
         self.files = files
         self._lock = threading.Lock()
         self._seen = self._stamp()
-        self._current = _read_pair(files)
+        self._current = read_pair(files)
         self._warned_at: datetime | None = None
 
     def current(self) -> Credentials:
@@ -136,7 +136,8 @@ class WatchedCredentials:
         return tuple(map(_stamp_of, (self.files.certificate, self.files.key, self.files.authorities)))
 
 
-def _read_pair(files: TlsFiles) -> Credentials:
+def read_pair(files: TlsFiles) -> Credentials:
+    """Waits for files that are replaced at this moment. Raises AccessError."""
     until = time.monotonic() + _REPLACEMENT_SECONDS
     while True:
         try:

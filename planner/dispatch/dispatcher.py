@@ -72,6 +72,8 @@ class DispatchSettings(Protocol):
     def recovery_seconds(self) -> float: ...
     @property
     def claim_seconds(self) -> float: ...
+    @property
+    def daemon_identity(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ class Dispatcher:
         self._deadlines = deadlines
         self._credentials = credentials
         self._planner_secret = planner_secret
+        self._daemon_identity = settings.daemon_identity
         self._leases = Leases(settings.lease_seconds, _seconds())
         self._leadership = Leadership(database, settings.claim_seconds)
         self._ledger = Ledger(database, self._leadership)
@@ -372,6 +375,7 @@ class Dispatcher:
             graph.weights,
             self._blobs,
             self._deadlines.edge_seconds,
+            self._daemon_identity,
         )
 
     async def _resume(self) -> None:

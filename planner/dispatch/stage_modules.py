@@ -40,13 +40,14 @@ def prepare_requests(
     weights: tuple[WeightFile, ...],
     blobs: BlobStore,
     edge_seconds: float,
+    daemon_identity: str = "",
 ) -> StageRequests:
     """Reads the graph and writes each stage's into the blob store. Blocks: call it in a thread."""
     graph = graph_from_bytes(blobs.read(graph_sha256))
     locations = locate_states(graph, weights, blobs.read_range) if graph.states else {}
     return StageRequests(
         load=_load_requests(deployment, plan, graph, locations, blobs),
-        connect=connect_requests(deployment, plan, graph, edge_seconds),
+        connect=connect_requests(deployment, plan, graph, edge_seconds, daemon_identity),
     )
 
 
@@ -75,7 +76,7 @@ def _load_requests(
 
 
 def connect_requests(
-    deployment: Deployment, plan: Plan, graph: Graph, edge_seconds: float
+    deployment: Deployment, plan: Plan, graph: Graph, edge_seconds: float, daemon_identity: str = ""
 ) -> dict[str, stage_daemon_pb2.ConnectStagesRequest]:
     """Each device hears of its own lanes, of the edges that touch it, and of inputs and outputs where they are its."""
     values = graph.values_by_id()
@@ -94,6 +95,7 @@ def connect_requests(
             lanes=[_lane_to_proto(lane) for lane in device.lanes],
             symbols=symbols,
             deadline_seconds=edge_seconds,
+            daemon_identity=daemon_identity,
             microbatches_in_flight=plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT,
         )
         if 0 in own:

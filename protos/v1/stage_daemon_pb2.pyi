@@ -253,6 +253,7 @@ class ConnectStagesRequest(google.protobuf.message.Message):
     DEADLINE_SECONDS_FIELD_NUMBER: builtins.int
     MICROBATCHES_IN_FLIGHT_FIELD_NUMBER: builtins.int
     TRAINING_FIELD_NUMBER: builtins.int
+    DAEMON_IDENTITY_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     generation: builtins.int
     rendezvous_address: builtins.str
@@ -260,6 +261,8 @@ class ConnectStagesRequest(google.protobuf.message.Message):
     """A wait longer than this names its edge and fails the deployment."""
     microbatches_in_flight: builtins.int
     """Receive buffers per edge, at least 1."""
+    daemon_identity: builtins.str
+    """A name in the certificates of daemons: over TLS, workers of other hosts have to show it. Empty means the usual one."""
     @property
     def edges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Edge]:
         """Every edge that starts or ends in one of this worker's stages."""
@@ -298,9 +301,10 @@ class ConnectStagesRequest(google.protobuf.message.Message):
         deadline_seconds: builtins.float = ...,
         microbatches_in_flight: builtins.int = ...,
         training: Global___StageTraining | None = ...,
+        daemon_identity: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["training", b"training"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deadline_seconds", b"deadline_seconds", "deployment_id", b"deployment_id", "edges", b"edges", "generation", b"generation", "inputs", b"inputs", "lanes", b"lanes", "microbatches_in_flight", b"microbatches_in_flight", "outputs", b"outputs", "rendezvous_address", b"rendezvous_address", "symbols", b"symbols", "training", b"training"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["daemon_identity", b"daemon_identity", "deadline_seconds", b"deadline_seconds", "deployment_id", b"deployment_id", "edges", b"edges", "generation", b"generation", "inputs", b"inputs", "lanes", b"lanes", "microbatches_in_flight", b"microbatches_in_flight", "outputs", b"outputs", "rendezvous_address", b"rendezvous_address", "symbols", b"symbols", "training", b"training"]) -> None: ...
 
 Global___ConnectStagesRequest: typing_extensions.TypeAlias = ConnectStagesRequest
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from access.streams import StreamTls
 from access.tickets import purpose_key
 from stage_daemon.errors import Unavailable
 from stage_daemon.transport.channel import FailureCallback, ReceiveChannel, SendChannel
@@ -37,7 +38,7 @@ _TARGET_RANK = 1
 class Meeting:
     """Where and how the workers of one generation meet. `deadline_seconds` is for each wait, connecting included.
 
-    Two ends of equal `host` share memory. `secret` is the deployment's.
+    Two ends of equal `host` share memory. `secret` is the deployment's. With `tls`, other hosts are spoken to over it.
     """
 
     address: str
@@ -48,6 +49,7 @@ class Meeting:
     max_tensor_bytes: int
     host: str = field(default_factory=host_identity)
     secret: bytes = b""
+    tls: StreamTls | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +162,18 @@ def _exchange(end: End, store: Store, meeting: Meeting, limit: float) -> tuple[d
         "in_flight": _in_flight(end.edge, meeting),
         "gpu": _gpu(meeting.device),
         "host": meeting.host,
+        "tls": meeting.tls is not None,
     }
     store.set(names[0], json.dumps(ours))
     theirs = _read(store, names[1], limit)
     for key in ("signature", "in_flight"):
         if ours[key] != theirs[key]:
             raise end.mismatch("connecting", f"this end has {key} {ours[key]}, the peer {theirs[key]}: not one plan")
+    if ours["tls"] != theirs["tls"]:
+        with_tls, without = ("this end", "the peer") if ours["tls"] else ("the peer", "this end")
+        raise end.mismatch(
+            "connecting", f"{with_tls} speaks TLS and {without} plain text: start both daemons with certificates"
+        )
     return ours, theirs
 
 
@@ -175,8 +183,9 @@ def _connect(end: End, store: Store, meeting: Meeting, limit: float, same_host: 
 
     if end.is_source:
         listening = _read(store, "listening", limit)
-        return connect(listening["address"], listening["token"], remaining)
-    with Listener(None if same_host else local_address_towards(*_split(meeting.address))) as listener:
+        return connect(listening["address"], listening["token"], remaining, meeting.tls)
+    tcp_host = None if same_host else local_address_towards(*_split(meeting.address))
+    with Listener(tcp_host, meeting.tls) as listener:
         store.set("listening", json.dumps({"address": listener.address, "token": listener.token}))
         return listener.accept(remaining)
 

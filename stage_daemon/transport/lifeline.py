@@ -16,6 +16,7 @@ from typing import NoReturn
 from stage_daemon.errors import Cancelled, DaemonError
 from stage_daemon.transport.channel import FailureCallback
 from stage_daemon.transport.edge import End
+from stage_daemon.transport.sockets import Connection
 
 _BEAT = b"."
 _READ_BYTES = 4096
@@ -29,7 +30,7 @@ class Lifeline:
         end: End,
         deadline_seconds: float,
         on_failure: FailureCallback,
-        connection: socket.socket,
+        connection: Connection,
         wake: Callable[[], None],
     ) -> None:
         self.end = end

@@ -1,12 +1,12 @@
 """The connections of an edge: one for headers, payloads and receipts, one for signs of life.
 
 The target listens and the source connects: by a Unix socket in one host, whose abstract name leaves nothing behind, by
-TCP between hosts. Who connects has to know the token that the two ends exchanged; anyone else is turned away.
+TCP between hosts, over mutual TLS where the services speak it. Who connects has to know the token that the two ends
+exchanged; anyone else is turned away.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import select
@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from access.streams import StreamTls
+from stage_daemon.transport.encrypted import EncryptedConnection
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 
 # What one sendmsg takes: IOV_MAX of Linux.
@@ -29,14 +31,15 @@ _WELCOME = b"w"
 _MAX_NEWCOMERS = 64
 
 Remaining = Callable[[], float]
+Connection = socket.socket | EncryptedConnection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sockets:
     """Blocking, without a time limit: a wait on `data` is ended by shutting it down."""
 
-    data: socket.socket
-    life: socket.socket
+    data: Connection
+    life: Connection
 
 
 def drop_sent(buffers: list[memoryview], num_bytes: int) -> None:
@@ -67,9 +70,12 @@ def local_address_towards(host: str, port: int) -> str:
 class Listener:
     """The target's; a context manager. `address` and `token` are for the source."""
 
-    def __init__(self, tcp_host: str | None) -> None:
-        """A Unix socket without a host."""
+    def __init__(self, tcp_host: str | None, tls: StreamTls | None = None) -> None:
+        """A Unix socket without a host, and never over TLS."""
         self.token = secrets.token_hex(_TOKEN_BYTES)
+        self._tls = None if tcp_host is None else tls
+        # Why the last one was turned away that could not show who it is.
+        self._refusal = ""
         if tcp_host is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             # The kernel picks a free abstract name.
@@ -88,24 +94,25 @@ class Listener:
         self._socket.close()
 
     def accept(self, remaining: Remaining) -> Sockets:
-        """Raises WaitTimedOut. Whoever says nothing, or something else, is waited for by nobody."""
-        found: dict[bytes, socket.socket] = {}
-        newcomers: dict[int, socket.socket] = {}
+        """Raises WaitTimedOut, or PeerGone where a certificate is why nobody came: this end's, or the last one shown.
+        Whoever says nothing, or something else, is waited for by nobody."""
+        found: dict[bytes, Connection] = {}
+        newcomers: dict[int, Connection] = {}
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         try:
             while len(found) < 2:
                 ready = poller.poll(1e3 * remaining())
                 if not ready:
-                    raise WaitTimedOut("nobody connected")
+                    raise PeerGone(self._refusal) if self._refusal else WaitTimedOut("nobody connected")
                 for number, _ in ready:
                     if number == self._socket.fileno():
-                        connection, _ = self._socket.accept()
+                        connection = self._accept_one()
                         newcomers[connection.fileno()] = connection
                         poller.register(connection, select.POLLIN)
-                    elif number in newcomers:
+                    elif number in newcomers and self._has_spoken(newcomers[number], found):
                         poller.unregister(number)
-                        self._welcome(newcomers.pop(number), found)
+                        newcomers.pop(number)
                 while len(newcomers) > _MAX_NEWCOMERS:
                     oldest = next(iter(newcomers))
                     poller.unregister(oldest)
@@ -113,48 +120,82 @@ class Listener:
         finally:
             for connection in newcomers.values():
                 connection.close()
-        return _ready(found)
+        return Sockets(data=found[_DATA], life=found[_LIFE])
 
-    def _welcome(self, connection: socket.socket, found: dict[bytes, socket.socket]) -> None:
-        """Into `found` if it may come in. What it says, it has said in one piece."""
-        with contextlib.suppress(OSError):
+    def _accept_one(self) -> Connection:
+        connection, _ = self._socket.accept()
+        _without_delay(connection)
+        if self._tls is None:
+            return connection
+        try:
+            return EncryptedConnection(connection, self._tls, server_side=True)
+        except ConnectionError as error:
+            raise PeerGone(str(error)) from None
+
+    def _has_spoken(self, connection: Connection, found: dict[bytes, Connection]) -> bool:
+        """Into `found` if it may come in, else closed. What it says, it has said in one piece."""
+        try:
+            if isinstance(connection, EncryptedConnection):
+                connection.greet(0)
             hello = connection.recv(len(self.token) + 1, socket.MSG_DONTWAIT)
             token, purpose = hello[:-1], hello[-1:]
             knows_token = secrets.compare_digest(token, self.token.encode())
             if knows_token and purpose in (_DATA, _LIFE) and purpose not in found:
-                connection.sendall(_WELCOME)
+                connection.send(_WELCOME)
                 found[purpose] = connection
-                return
+                return True
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if isinstance(connection, EncryptedConnection):
+                self._refusal = f"nobody connected but whoever was turned away: {error}"
         connection.close()
+        return True
 
 
-def connect(address: list[str | int], token: str, remaining: Remaining) -> Sockets:
+def connect(address: list[str | int], token: str, remaining: Remaining, tls: StreamTls | None = None) -> Sockets:
     """The source's end. Raises WaitTimedOut or PeerGone."""
     try:
-        return _ready({purpose: _connect(address, token, purpose, remaining) for purpose in (_DATA, _LIFE)})
+        data, life = (_connect(address, token, purpose, remaining, tls) for purpose in (_DATA, _LIFE))
+        return Sockets(data=data, life=life)
     except TimeoutError:
         raise WaitTimedOut(f"no answer at {address}") from None
     except OSError as error:
         raise PeerGone(str(error)) from None
 
 
-def _connect(address: list[str | int], token: str, purpose: bytes, remaining: Remaining) -> socket.socket:
+def _connect(
+    address: list[str | int], token: str, purpose: bytes, remaining: Remaining, tls: StreamTls | None
+) -> Connection:
     if len(address) == 1:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(remaining())
         connection.connect(f"\0{address[0]}")
-    else:
-        connection = socket.create_connection((str(address[0]), int(address[1])), timeout=remaining())
+        return _introduced(connection, token, purpose, remaining)
+    connection = socket.create_connection((str(address[0]), int(address[1])), timeout=remaining())
+    _without_delay(connection)
+    if tls is None:
+        return _introduced(connection, token, purpose, remaining)
+    encrypted = EncryptedConnection(connection, tls, server_side=False)
+    try:
+        encrypted.greet(remaining())
+        return _introduced(encrypted, token, purpose, remaining)
+    except OSError:
+        encrypted.close()
+        raise
+
+
+def _introduced(connection: Connection, token: str, purpose: bytes, remaining: Remaining) -> Connection:
+    """Let in by the target."""
     connection.settimeout(remaining())
-    connection.sendall(token.encode() + purpose)
+    connection.send(token.encode() + purpose)
     if connection.recv(len(_WELCOME)) != _WELCOME:
-        raise ConnectionError("it turned the connection away")
+        raise ConnectionError("it turned the connection away: the token is another's, or the certificate no daemon's")
+    connection.settimeout(None)
     return connection
 
 
-def _ready(found: dict[bytes, socket.socket]) -> Sockets:
-    for connection in found.values():
-        connection.settimeout(None)
-        if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Sockets(data=found[_DATA], life=found[_LIFE])
+def _without_delay(connection: socket.socket) -> None:
+    connection.settimeout(None)
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -32,7 +32,7 @@ from stage_daemon.transport.packing import Outline, Packer, layouts_of
 from stage_daemon.transport.parcel import Item, Parcel, ParcelKind
 from stage_daemon.transport.pipe import PeerGone, Pending, Pipe, WaitTimedOut
 from stage_daemon.transport.ring import Ring, aligned, create_ring
-from stage_daemon.transport.sockets import MAX_BUFFERS, drop_sent
+from stage_daemon.transport.sockets import MAX_BUFFERS, Connection, drop_sent
 
 # Beyond those under way: one that the receiver computes with, and one whose memory it still refers to.
 _SPARE_SLOTS = 2
@@ -44,7 +44,7 @@ _DESCRIPTOR = struct.Struct("i")
 class Link:
     """How an edge's two ends reach each other. `pipe`, where there is one, takes the payloads."""
 
-    connection: socket.socket
+    connection: Connection
     shares_memory: bool
     pipe: Pipe | None = None
 
@@ -135,6 +135,7 @@ class StreamSender:
     def _slot(self, slot_bytes: int) -> int | None:
         """None where the receiver still uses all: the payload then follows its header, and nobody waits for memory."""
         if self._ring is None or slot_bytes > self._ring.slot_bytes:
+            assert isinstance(self._connection, socket.socket), "memory is shared in one host alone"
             self._ring, descriptor = create_ring(self._in_flight + _SPARE_SLOTS, slot_bytes)
             try:
                 header = Header(kind=ParcelKind.RING, payload_bytes=self._ring.slot_bytes, place=self._ring.num_slots)
@@ -263,7 +264,7 @@ class StreamReceiver:
     def _read_header(self) -> Header:
         view = memoryview(self._head)
         while view:
-            if self._link.shares_memory:
+            if self._link.shares_memory and isinstance(self._connection, socket.socket):
                 num_read, ancillary, _, _ = self._connection.recvmsg_into(
                     [view], socket.CMSG_SPACE(_DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC
                 )
@@ -366,7 +367,7 @@ def _flat(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:
     return tensor.detach().as_strided((num_elements,), (1,)).view(torch.uint8)
 
 
-def _readable(connection: socket.socket, timeout_seconds: float) -> bool:
+def _readable(connection: Connection, timeout_seconds: float) -> bool:
     poller = select.poll()
     poller.register(connection, select.POLLIN)
     return bool(poller.poll(max(0.0, 1e3 * timeout_seconds)))

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from access.files import TlsFiles
+from access.peers import DAEMON_ROLE
+from access.streams import StreamTls
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Conflict, DaemonError, InvalidRequest, StageFailed
 from stage_daemon.runtime.actions import Kind
@@ -64,6 +67,7 @@ class Pipeline:
         callbacks: Callbacks,
         blobs: Blobs,
         secret: bytes = b"",
+        tls: TlsFiles | None = None,
     ) -> None:
         _check_request(request, stages)
         self._callbacks = callbacks
@@ -102,6 +106,7 @@ class Pipeline:
                 on_failure=callbacks.on_failure,
                 max_tensor_bytes=host_memory_bytes(),
                 secret=secret,
+                tls=StreamTls(files=tls, peer_identity=request.daemon_identity or DAEMON_ROLE) if tls else None,
             ),
         )
         self._blobs = blobs

@@ -128,7 +128,9 @@ class Worker:
         )
         # Connects where training saves or resumes.
         blobs = BlobClient(self._blob_address, self._tls)
-        self._pipeline = Pipeline(request, self._stages, self._metrics, self._device, callbacks, blobs, self._secret)
+        self._pipeline = Pipeline(
+            request, self._stages, self._metrics, self._device, callbacks, blobs, self._secret, self._tls
+        )
         self._pipeline.start()
         self._write(Frame(kind=FrameKind.CONNECTED, body=self._pipeline.door.address().SerializeToString()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,9 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import torch
 
+from access.streams import StreamTls
 from access.tickets import purpose_key
 from stage_daemon.errors import DaemonError
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
@@ -21,6 +24,7 @@ from stage_daemon.transport.declared import DeclaredValue, SymbolReference, Valu
 from stage_daemon.transport.declared import Symbol as Symbol
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.store_server import StoreServer
+from tests.access.certificates import Certificates
 from tests.waiting import WAIT_SECONDS
 
 IN_FLIGHT = 2
@@ -67,7 +71,14 @@ class Failures:
         self.arrived.set()
 
 
-def meeting(port: int, deadline_seconds: float, failures: Failures, host: str = "here", secret: bytes = b"") -> Meeting:
+def meeting(
+    port: int,
+    deadline_seconds: float,
+    failures: Failures,
+    host: str = "here",
+    secret: bytes = b"",
+    tls: StreamTls | None = None,
+) -> Meeting:
     """Without a host the two ends share no memory."""
     return Meeting(
         address=f"127.0.0.1:{port}",
@@ -78,25 +89,35 @@ def meeting(port: int, deadline_seconds: float, failures: Failures, host: str = 
         max_tensor_bytes=1 << 34,
         host=host,
         secret=secret,
+        tls=tls,
     )
 
 
 @contextmanager
 def other_process(
-    edge: Edge, script: Script, *, script_sends: bool, deadline_seconds: float, failures: Failures, host: str = "here"
+    edge: Edge,
+    script: Script,
+    *,
+    script_sends: bool,
+    deadline_seconds: float,
+    failures: Failures,
+    host: str = "here",
+    tls: StreamTls | None = None,
 ) -> Iterator[tuple[SendChannel | ReceiveChannel, BaseProcess]]:
     """This process has one end of the edge, and a child runs `script` on the other."""
     store = StoreServer("127.0.0.1", purpose_key(b"", "rendezvous"))
     ours, theirs = CONTEXT.Pipe()
     child = CONTEXT.Process(
-        target=_run_script, args=(script, edge, store.port, script_sends, deadline_seconds, host, theirs), daemon=True
+        target=_run_script,
+        args=(script, edge, store.port, script_sends, deadline_seconds, host, theirs, tls),
+        daemon=True,
     )
     child.start()
     stage = edge.target_stage if script_sends else edge.source_stage
     try:
         # So that the deadline is for connecting alone, not for starting a process too.
         assert ours.poll(WAIT_SECONDS), "the other process did not start"
-        channels = open_channels([edge], {stage}, meeting(store.port, deadline_seconds, failures, host))
+        channels = open_channels([edge], {stage}, meeting(store.port, deadline_seconds, failures, host, tls=tls))
         ends = channels.receivers if script_sends else channels.senders
         yield ends[edge.id], child
         channels.pulse.stop()
@@ -107,11 +128,18 @@ def other_process(
 
 
 def _run_script(
-    script: Script, edge: Edge, port: int, script_sends: bool, deadline_seconds: float, host: str, started: Connection
+    script: Script,
+    edge: Edge,
+    port: int,
+    script_sends: bool,
+    deadline_seconds: float,
+    host: str,
+    started: Connection,
+    tls: StreamTls | None,
 ) -> None:
     stage = edge.source_stage if script_sends else edge.target_stage
     started.send(True)
-    channels = open_channels([edge], {stage}, meeting(port, deadline_seconds, Failures(), host))
+    channels = open_channels([edge], {stage}, meeting(port, deadline_seconds, Failures(), host, tls=tls))
     script((channels.senders if script_sends else channels.receivers)[edge.id])
     threading.Event().wait()
 
@@ -139,4 +167,29 @@ def _until_closed(script: Script, end: SendChannel | ReceiveChannel) -> None:
         return
 
 
-CONNECTIONS = {"memory": other_process, "tcp": partial(other_process, host=""), "local": same_process}
+@contextmanager
+def other_process_over_tls(
+    edge: Edge, script: Script, *, script_sends: bool, deadline_seconds: float, failures: Failures
+) -> Iterator[tuple[SendChannel | ReceiveChannel, BaseProcess]]:
+    """As between hosts; both ends show the same daemon's certificate."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        other_process(
+            edge,
+            script,
+            script_sends=script_sends,
+            deadline_seconds=deadline_seconds,
+            failures=failures,
+            host="",
+            tls=StreamTls(files=Certificates.of(Path(folder)).issue("daemon")),
+        ) as opened,
+    ):
+        yield opened
+
+
+CONNECTIONS = {
+    "memory": other_process,
+    "tcp": partial(other_process, host=""),
+    "tls": other_process_over_tls,
+    "local": same_process,
+}

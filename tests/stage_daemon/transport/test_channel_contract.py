@@ -50,6 +50,7 @@ def opened() -> Iterator[ExitStack]:
     params=[
         pytest.param("memory", marks=pytest.mark.services),
         pytest.param("tcp", marks=pytest.mark.services),
+        pytest.param("tls", marks=pytest.mark.services),
         "local",
     ]
 )
