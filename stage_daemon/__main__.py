@@ -28,6 +28,7 @@ from stage_daemon.control.registration import Registration
 from stage_daemon.control.server import SERVICE, DaemonServer, parse_endpoint
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.control.worker_process import preload_forkserver
+from stage_daemon.custom_operators import parse_custom_operators
 from stage_daemon.errors import DaemonError, InvalidRequest, Unavailable
 from stage_daemon.settings import Settings
 
@@ -120,6 +121,7 @@ async def serve(settings: Settings) -> None:
         listen_host=parse_endpoint(settings.listen).host or "0.0.0.0",
         worker_silence_seconds=settings.worker_silence_seconds,
         tls=credentials.files if credentials else None,
+        operators=parse_custom_operators(settings.custom_operators),
     )
     metrics = ServiceMetrics(SERVICE)
     server = DaemonServer(

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from access.peers import PLANNER_ROLE
+from stage_daemon.custom_operators import parse_custom_operators
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
@@ -47,6 +48,11 @@ class Settings(BaseSettings):
     kind: str = Field("", description="kind that speeds are kept by (h200, cpu); empty: found out")
     memory: Bytes | None = Field(None, description="bytes that plans may fill (2GiB); none: what the device has")
     metrics_listen: str = Field("", description="host:port for Prometheus; empty: none")
+    custom_operators: str = Field(
+        "",
+        description="operators of torch.library that graphs may use, by the module that registers them and that is "
+        "imported where stages run: my.ops=my::gelu,my::norm.fast other=other::sort; empty: none",
+    )
     drain_seconds: float = Field(30.0, ge=0, description="how long deployments may finish after SIGTERM")
     worker_silence_seconds: float = Field(
         15.0, gt=0, description="a worker that answers nothing for this long hangs, and its deployment has failed"
@@ -70,6 +76,12 @@ class Settings(BaseSettings):
         if self.gpu is None and not self.device:
             raise ValueError("no device is named; give --gpu N, or --device cpu")
         return self
+
+    @field_validator("custom_operators")
+    @classmethod
+    def _names_operators(cls, text: str) -> str:
+        parse_custom_operators(text)
+        return text
 
     @property
     def gpu_index(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 
@@ -52,6 +53,7 @@ from planner.graph.operators import load_vocabulary
 
 _DEVICE_CLASSES = frozenset({"cpu", "cuda", "meta"})
 _AUTOCAST_DEVICE_CLASSES = frozenset({"cpu", "cuda"})
+_CUSTOM_NAME = re.compile(r"[A-Za-z_]\w{0,99}::[A-Za-z_]\w{0,99}\.[A-Za-z_]\w{0,99}", re.ASCII)
 
 
 def check_graph(graph: Graph) -> None:
@@ -273,6 +275,11 @@ def _check_operator(operator: Operator, at: str) -> None:
     key = (operator.kind, operator.name, operator.overload)
     if operator.kind is OperatorKind.OPAQUE:
         check_name(at, operator.name)
+    elif operator.kind is OperatorKind.CUSTOM:
+        if not _CUSTOM_NAME.fullmatch(f"{operator.name}.{operator.overload}"):
+            raise GraphError(
+                f"{at}: operator {shown(operator.qualified_name)} is custom and needs NAMESPACE::NAME and an overload"
+            )
     elif key not in load_vocabulary():
         raise GraphError(f"{at}: operator {shown(operator.qualified_name)} is not one that graphs may use")
     for position in (*operator.mutated_arguments, *operator.aliased_arguments):

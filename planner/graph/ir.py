@@ -21,6 +21,8 @@ class OperatorKind(Enum):
     HIGHER_ORDER = "higher_order"
     PYTHON = "python"
     OPAQUE = "opaque"
+    # Of torch.library. Daemons run those that their operators let them.
+    CUSTOM = "custom"
 
 
 class ValueKind(Enum):

@@ -38,6 +38,8 @@ class _OperatorKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """On symbolic scalars: "add", "mul", "floordiv", "sym_size" ...; no overload."""
     OPERATOR_KIND_OPAQUE: _OperatorKind.ValueType  # 4
     """Planning only: has a cost and no meaning. A graph that holds one cannot be deployed."""
+    OPERATOR_KIND_CUSTOM: _OperatorKind.ValueType  # 5
+    """Registered by torch.library: "mylib::gelu" + "default". A daemon runs it where its operator lets it."""
 
 class OperatorKind(_OperatorKind, metaclass=_OperatorKindEnumTypeWrapper): ...
 
@@ -50,6 +52,8 @@ OPERATOR_KIND_PYTHON: OperatorKind.ValueType  # 3
 """On symbolic scalars: "add", "mul", "floordiv", "sym_size" ...; no overload."""
 OPERATOR_KIND_OPAQUE: OperatorKind.ValueType  # 4
 """Planning only: has a cost and no meaning. A graph that holds one cannot be deployed."""
+OPERATOR_KIND_CUSTOM: OperatorKind.ValueType  # 5
+"""Registered by torch.library: "mylib::gelu" + "default". A daemon runs it where its operator lets it."""
 Global___OperatorKind: typing_extensions.TypeAlias = OperatorKind
 
 class _Dtype:

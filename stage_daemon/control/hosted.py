@@ -15,6 +15,7 @@ from stage_daemon.control.lifecycle import Life, Phase, Trigger, advance
 from stage_daemon.control.rendezvous import Rendezvous
 from stage_daemon.control.sessions import Session, Sessions
 from stage_daemon.control.worker_process import TrainingReplies, WorkerProcess
+from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Cancelled, Conflict, DaemonError, Released, WorkerDied, WorkerHung
 from stage_daemon.worker.failures import error_from_failure
 
@@ -41,6 +42,7 @@ class HostedDeployment:
         on_change: Callable[[], None],
         tls: TlsFiles | None = None,
         secret: bytes = b"",
+        operators: tuple[CustomOperator, ...] = (),
     ) -> None:
         self.life = life
         self.sessions = Sessions(life.deployment_id)
@@ -53,6 +55,7 @@ class HostedDeployment:
         self._loading = loading
         self._on_change = on_change
         self._tls = tls
+        self._operators = operators
         self._rendezvous: Rendezvous | None = None
         self._worker: WorkerProcess | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -289,6 +292,7 @@ class HostedDeployment:
             device=self._torch_device,
             blob_address=request.blob_address,
             tls=self._tls,
+            operators=self._operators,
         )
         self._worker = worker
         worker.on_unread = self.sessions.end_unread

@@ -10,6 +10,7 @@ from multiprocessing.process import BaseProcess
 
 from access.files import TlsFiles
 from stage_daemon.control.worker_process import preload_forkserver
+from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.worker.frames import HEAD, Frame, FrameKind
 from stage_daemon.worker.profile import entry
 
@@ -25,11 +26,18 @@ class ProfileProcess:
         self._writer = writer
 
     @classmethod
-    async def start(cls, device: str, request: bytes, first: int, tls: TlsFiles | None = None) -> ProfileProcess:
+    async def start(
+        cls,
+        device: str,
+        request: bytes,
+        first: int,
+        tls: TlsFiles | None = None,
+        operators: tuple[CustomOperator, ...] = (),
+    ) -> ProfileProcess:
         """Begins with the distinct node `first`. `request` is a serialized ProfileRequest."""
         preload_forkserver()
         ours, theirs = socket.socketpair()
-        process = _CONTEXT.Process(target=entry.run, args=(theirs, device, tls), name="profile", daemon=True)
+        process = _CONTEXT.Process(target=entry.run, args=(theirs, device, tls, operators), name="profile", daemon=True)
         try:
             await asyncio.to_thread(process.start)
         finally:

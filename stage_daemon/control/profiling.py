@@ -10,6 +10,7 @@ import structlog
 from access.files import TlsFiles
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.control.profile_process import ProfileProcess, ending
+from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import DaemonError, InvalidRequest, WorkerDied
 from stage_daemon.worker.failures import error_from_failure
 from stage_daemon.worker.frames import LOST_EXIT_CODE, Frame, FrameKind
@@ -25,13 +26,18 @@ class Profiling:
     """`stop` ends it from outside: whoever reads it then gets the error given."""
 
     def __init__(
-        self, request: stage_daemon_pb2.ProfileRequest, torch_device: str, tls: TlsFiles | None = None
+        self,
+        request: stage_daemon_pb2.ProfileRequest,
+        torch_device: str,
+        tls: TlsFiles | None = None,
+        operators: tuple[CustomOperator, ...] = (),
     ) -> None:
         if len(request.graph_sha256) != SHA256_BYTES:
             raise InvalidRequest(f"graph_sha256 has {len(request.graph_sha256)} bytes, needs 32")
         self._request = request.SerializeToString()
         self._torch_device = torch_device
         self._tls = tls
+        self._operators = operators
         self._process: ProfileProcess | None = None
         self._stopped: DaemonError | None = None
         self._nodes: tuple[stage_daemon_pb2.DistinctNode, ...] = ()
@@ -64,7 +70,9 @@ class Profiling:
     async def _run_one(self) -> AsyncGenerator[stage_daemon_pb2.ProfileResponse, None]:
         """One process, until it has ended."""
         self._check_stopped()
-        process = await ProfileProcess.start(self._torch_device, self._request, self._num_done, self._tls)
+        process = await ProfileProcess.start(
+            self._torch_device, self._request, self._num_done, self._tls, self._operators
+        )
         self._process = process
         try:
             while self._stopped is None and (frame := await process.next_frame()) is not None:

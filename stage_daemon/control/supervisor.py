@@ -12,6 +12,7 @@ from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.lifecycle import Life, Phase
 from stage_daemon.control.profiling import Profiling
+from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Cancelled, Conflict, DaemonError, InvalidRequest, NotFound, TooManyDeployments
 from stage_daemon.worker.failures import failure_from_error
 
@@ -43,6 +44,7 @@ class Supervisor:
         listen_host: str,
         worker_silence_seconds: float = 15.0,
         tls: TlsFiles | None = None,
+        operators: tuple[CustomOperator, ...] = (),
     ) -> None:
         self.device_id = device_id
         # New at each start: the planner tells by it whether this daemon is the one that holds the device's lease.
@@ -55,6 +57,7 @@ class Supervisor:
         self._listen_host = listen_host
         self._worker_silence_seconds = worker_silence_seconds
         self._tls = tls
+        self._operators = operators
         self._hosted: dict[str, HostedDeployment] = {}
         self._loading = asyncio.Semaphore(MOST_LOADING)
         self._releasing: set[asyncio.Task[None]] = set()
@@ -87,7 +90,7 @@ class Supervisor:
         wanted = stage_daemon_pb2.ProfileRequest()
         wanted.CopyFrom(request)
         wanted.blob_address = request.blob_address or self._planner_address
-        profiling = self._profiling = Profiling(wanted, self._torch_device, self._tls)
+        profiling = self._profiling = Profiling(wanted, self._torch_device, self._tls, self._operators)
         try:
             async with aclosing(profiling.run()) as responses:
                 async for response in responses:
@@ -218,6 +221,7 @@ class Supervisor:
             on_change=self.changed.set,
             tls=self._tls,
             secret=request.secret,
+            operators=self._operators,
         )
         self._hosted[request.deployment_id] = hosted
         self._empty.clear()

@@ -18,6 +18,7 @@ from typing import Any
 
 from access.files import TlsFiles
 from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Conflict, DaemonError, WorkerDied
 from stage_daemon.worker import entry
 from stage_daemon.worker.failures import error_from_failure
@@ -71,14 +72,21 @@ class WorkerProcess:
 
     @classmethod
     async def start(
-        cls, *, deployment_id: str, generation: int, device: str, blob_address: str, tls: TlsFiles | None = None
+        cls,
+        *,
+        deployment_id: str,
+        generation: int,
+        device: str,
+        blob_address: str,
+        tls: TlsFiles | None = None,
+        operators: tuple[CustomOperator, ...] = (),
     ) -> WorkerProcess:
         """A worker ready for `load`. `device` is "cpu" or "cuda:N"; `blob_address` is the planner's host:port."""
         preload_forkserver()
         ours, theirs = socket.socketpair()
         process = _CONTEXT.Process(
             target=entry.run,
-            args=(theirs, deployment_id, generation, device, blob_address, tls),
+            args=(theirs, deployment_id, generation, device, blob_address, tls, operators),
             name=f"worker-{deployment_id}",
             daemon=True,
         )

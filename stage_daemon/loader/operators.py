@@ -1,11 +1,12 @@
 """What a graph's operators mean: a table from the wire contract's fixed list to torch's overloads, made once.
 
-A name from the network is only ever looked up in it.
+A name from the network is only ever looked up in it, and among those that the daemon's operator allows besides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 
 from protos.v1 import graph_pb2 as pb
-from stage_daemon.errors import UnsupportedOperator
+from stage_daemon.custom_operators import CustomOperator
+from stage_daemon.errors import InvalidRequest, UnsupportedOperator
 from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.branch import run_cond
 from stage_daemon.loader.packed import int4_product
@@ -23,6 +25,7 @@ from stage_daemon.loader.vocabulary import rows
 OperatorKey = tuple[int, str, str]
 # Of the same arguments, for operators whose kernels do not check them all.
 _CHECKED: Mapping[str, Callable[..., Any]] = {"aten::_weight_int4pack_mm_for_cpu": int4_product}
+_allowed: dict[OperatorKey, Implementation] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +40,40 @@ class Implementation:
 
 def find_operator(operator: pb.Operator) -> Implementation:
     """Raises UnsupportedOperator for anything that is not in the table, exactly."""
-    implementation = operator_table().get((operator.kind, operator.name, operator.overload))
+    key = (operator.kind, operator.name, operator.overload)
+    implementation = operator_table().get(key) or _allowed.get(key)
     if implementation is not None:
         return implementation
     if operator.kind == pb.OPERATOR_KIND_OPAQUE:
         raise UnsupportedOperator(f"operator {shown(operator.name)} is opaque: it can be planned and not run")
     name = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+    if operator.kind == pb.OPERATOR_KIND_CUSTOM:
+        raise UnsupportedOperator(
+            f"operator {shown(name)} is a custom one that this daemon was not told to run: start it with "
+            f"--custom-operators MODULE={shown(name)}, where MODULE registers it by torch.library",
+            operator=name[:200],
+        )
     raise UnsupportedOperator(f"operator {shown(name)} is not one that this daemon runs", operator=name[:200])
+
+
+def allow_operators(operators: Iterable[CustomOperator]) -> None:
+    """From now on graphs of this process may use them. Imports their modules; raises InvalidRequest where one lacks."""
+    for operator in operators:
+        try:
+            importlib.import_module(operator.module)
+        except Exception as error:
+            raise InvalidRequest(
+                f"--custom-operators: module {operator.module} cannot be imported where stages run: {error}"
+            ) from error
+        namespace, _, packet = operator.name.partition("::")
+        function = getattr(getattr(getattr(torch.ops, namespace), packet, None), operator.overload, None)
+        if function is None or any(argument.is_out for argument in function._schema.arguments):
+            raise InvalidRequest(
+                f"--custom-operators: module {operator.module} registers no operator "
+                f"{operator.name}.{operator.overload} that returns its result"
+            )
+        key = (pb.OPERATOR_KIND_CUSTOM, operator.name, operator.overload)
+        _allowed[key] = _of_schema(function, function._schema.arguments)
 
 
 @cache
@@ -75,8 +105,12 @@ def _aten(name: str, overload: str) -> Implementation:
     assert not any(argument.is_out for argument in arguments), (
         f"operators.txt: {name}.{overload} writes an argument out"
     )
+    return _of_schema(_CHECKED.get(name, function), arguments)
+
+
+def _of_schema(function: Callable[..., Any], arguments: Sequence[Any]) -> Implementation:
     return Implementation(
-        function=_CHECKED.get(name, function),
+        function=function,
         argument_names=tuple(argument.name for argument in arguments),
         num_positional=sum(not argument.kwarg_only for argument in arguments),
         num_required=sum(not argument.has_default_value() for argument in arguments),

@@ -7,6 +7,7 @@ import signal
 import socket
 
 from access.files import TlsFiles
+from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.worker.lifetime import die_with_parent
 
 
@@ -17,6 +18,7 @@ def run(
     device: str,
     blob_address: str,
     tls: TlsFiles | None = None,
+    operators: tuple[CustomOperator, ...] = (),
 ) -> None:
     """Serves the supervisor until its end of `connection` closes. Never returns."""
     die_with_parent()
@@ -32,5 +34,6 @@ def run(
         device=device,
         blob_address=blob_address,
         tls=tls,
+        operators=operators,
     ).serve()
     os._exit(0)

@@ -11,7 +11,9 @@ import torch
 
 from access.files import TlsFiles
 from protos.v1 import stage_daemon_pb2
+from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Conflict, DaemonError
+from stage_daemon.loader.operators import allow_operators
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Submission
 from stage_daemon.runtime.metrics import StageMetrics
@@ -40,6 +42,7 @@ class Worker:
         device: str,
         blob_address: str,
         tls: TlsFiles | None = None,
+        operators: tuple[CustomOperator, ...] = (),
     ) -> None:
         self._connection = connection
         self._deployment_id = deployment_id
@@ -47,6 +50,7 @@ class Worker:
         self._device = torch.device(device)
         self._blob_address = blob_address
         self._tls = tls
+        self._operators = operators
         self._secret = b""
         self._write_lock = threading.Lock()
         self._failing = threading.Lock()
@@ -100,6 +104,7 @@ class Worker:
 
     def _load(self, body: bytes) -> None:
         request = stage_daemon_pb2.LoadStagesRequest.FromString(body)
+        allow_operators(self._operators)
         use_threads(self._device, request.num_threads, request.workers_on_host)
         self._blob_address = request.blob_address or self._blob_address
         reader = BlobClient(self._blob_address, self._tls)

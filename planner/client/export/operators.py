@@ -49,6 +49,9 @@ _PYTHON: dict[Any, str] = {
 }
 
 
+# Whose operators the vocabulary lists; those of other namespaces were registered by torch.library.
+_OF_TORCH = frozenset({"aten", "prim", "prims"})
+
 # For what torch's transforms and loops leave in a program.
 _REMEDIES = {
     "_add_batch_dim": "torch.vmap cannot be carried; write its function for the whole batch",
@@ -58,8 +61,10 @@ _REMEDIES = {
 
 
 def operator_of(node: fx.Node) -> Operator:
-    """Raises UnsupportedModule, naming the operator and its module, for one outside the vocabulary."""
+    """Raises UnsupportedModule, naming the operator and its module, for one of torch's outside the vocabulary."""
     found = _named(node)
+    if found is not None and found.kind is OperatorKind.CUSTOM:
+        return found
     if found is None or (found.kind, found.name, found.overload) not in load_vocabulary():
         where = module_path(node)
         name = found.qualified_name if found else str(getattr(node.target, "__name__", node.target))
@@ -76,7 +81,7 @@ def _named(node: fx.Node) -> Operator | None:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return Operator(
-            kind=OperatorKind.ATEN,
+            kind=OperatorKind.ATEN if target.namespace in _OF_TORCH else OperatorKind.CUSTOM,
             name=target._schema.name,
             overload=target._overloadname,
             mutated_arguments=mutated_positions(node),

@@ -12,11 +12,17 @@ import socket
 import threading
 
 from access.files import TlsFiles
+from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
 from stage_daemon.worker.lifetime import die_with_parent
 
 
-def run(connection: socket.socket, device: str, tls: TlsFiles | None = None) -> None:
+def run(
+    connection: socket.socket,
+    device: str,
+    tls: TlsFiles | None = None,
+    operators: tuple[CustomOperator, ...] = (),
+) -> None:
     """Never returns."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -25,10 +31,12 @@ def run(connection: socket.socket, device: str, tls: TlsFiles | None = None) -> 
         os._exit(0)
     threading.Thread(target=_end_with_supervisor, args=(connection,), daemon=True).start()
     # Not at the top: the supervisor imports this module too, and has no use for torch.
+    from stage_daemon.loader.operators import allow_operators
     from stage_daemon.worker.failures import failure_from_error
     from stage_daemon.worker.profile.session import Session
 
     try:
+        allow_operators(operators)
         Session(connection, device, tls).run(request)
     except Exception as error:
         write_frame(connection, Frame(kind=FrameKind.FAILED, body=failure_from_error(error).SerializeToString()))

@@ -329,6 +329,15 @@ def test_an_operator_must_be_in_the_vocabulary() -> None:
         check_graph(_graph(nodes=(_node(3, 1, 2, operator=operator), _node(4, 3, 1))))
 
 
+@pytest.mark.parametrize("name", ["gelu", "my::", "my::gelu;import os", "my::" + "g" * 101, "my.ops::gelu"])
+def test_a_custom_operator_has_a_name_as_torch_has_them(name: str) -> None:
+    """Whether it is run is the daemon's matter."""
+    custom = Operator(kind=OperatorKind.CUSTOM, name="my::gelu", overload="default")
+    check_graph(_graph(nodes=(_node(3, 1, 2, operator=custom), _node(4, 3, 1))))
+    with pytest.raises(GraphError, match="is custom and needs NAMESPACE::NAME"):
+        check_graph(_graph(nodes=(_node(3, 1, 2, operator=replace(custom, name=name)), _node(4, 3, 1))))
+
+
 def test_an_argument_device_must_be_a_class() -> None:
     node = replace(_node(3, 1, 2), keyword_arguments=(("device", DeviceClass("cuda:0; rm")),))
     with pytest.raises(GraphError, match="device class"):
