@@ -100,11 +100,11 @@ def _entries(nodes: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
     return entries
 
 
-def _name(found: Any, where: str) -> str:
+def _name(content: Any, where: str) -> str:
     """A number is taken for its digits."""
-    if isinstance(found, bool) or not isinstance(found, (str, int)) or found == "":
-        raise GraphError(f"{where} is {shown_value(found)}, needs a text or a whole number")
-    return str(found)
+    if isinstance(content, bool) or not isinstance(content, (str, int)) or content == "":
+        raise GraphError(f"{where} is {shown_value(content)}, needs a text or a whole number")
+    return str(content)
 
 
 def _topological(entries: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -132,13 +132,13 @@ def _topological(entries: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, 
 
 
 def _producers(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    found = []
+    producers = []
     for given in _inputs(name, entry):
         producer = given if given in entries else given.rpartition("/")[0]
         if producer not in entries:
             raise GraphError(f"node {shown(name)} reads {shown(given)}, and no node has that id", node=name)
-        found.append(producer)
-    return found
+        producers.append(producer)
+    return producers
 
 
 def _inputs(name: str, entry: Mapping[str, Any]) -> list[str]:
@@ -232,12 +232,12 @@ def _weight_value(value_id: int, name: str, size: int) -> Value:
 
 
 def _weights(name: str, entry: Mapping[str, Any]) -> dict[str, int]:
-    found = entry.get("weights", {})
-    if not isinstance(found, Mapping):
+    sizes = entry.get("weights", {})
+    if not isinstance(sizes, Mapping):
         raise GraphError(
-            f"node {shown(name)}: weights is {shown_value(found)}, needs a mapping from name to bytes", node=name
+            f"node {shown(name)}: weights is {shown_value(sizes)}, needs a mapping from name to bytes", node=name
         )
-    weights = {str(weight): _size(name, f"weights.{weight}", size) for weight, size in found.items()}
+    weights = {str(weight): _size(name, f"weights.{weight}", size) for weight, size in sizes.items()}
     own = f"{name}.weight"
     if "weight_bytes" in entry:
         if own in weights:
@@ -260,41 +260,40 @@ def _output_bytes(name: str, entry: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _seconds(name: str, entry: Mapping[str, Any]) -> dict[str, float]:
-    found = entry.get("seconds")
-    if not isinstance(found, Mapping) or not found:
+    seconds_of_kind = entry.get("seconds")
+    if not isinstance(seconds_of_kind, Mapping) or not seconds_of_kind:
         raise GraphError(
-            f"node {shown(name)}: seconds is {shown_value(found)}, needs a mapping from device kind to seconds",
+            f"node {shown(name)}: seconds is {shown_value(seconds_of_kind)}, needs a mapping from device kind to "
+            "seconds",
             node=name,
         )
-    for kind, seconds in found.items():
+    for kind, seconds in seconds_of_kind.items():
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= MAX_SECONDS:
             raise GraphError(
                 f"node {shown(name)}: seconds.{str(kind)[:80]} is {shown_value(seconds)}, needs a finite number "
                 f"from 0 to {MAX_SECONDS:g}; leave a kind out that cannot run the node",
                 node=name,
             )
-    return {str(kind): float(seconds) for kind, seconds in found.items()}
+    return {str(kind): float(seconds) for kind, seconds in seconds_of_kind.items()}
 
 
 def _module(name: str, entry: Mapping[str, Any]) -> str:
-    found = entry.get("module", "")
-    if not isinstance(found, str):
-        raise GraphError(
-            f"node {shown(name)}: module is {shown_value(found)}, needs a text such as layers.0", node=name
-        )
-    return found
+    path = entry.get("module", "")
+    if not isinstance(path, str):
+        raise GraphError(f"node {shown(name)}: module is {shown_value(path)}, needs a text such as layers.0", node=name)
+    return path
 
 
 def _trained(name: str, entry: Mapping[str, Any]) -> bool:
-    found = entry.get("trained", True)
-    if not isinstance(found, bool):
-        raise GraphError(f"node {shown(name)}: trained is {shown_value(found)}, needs true or false", node=name)
-    return found
+    is_trained = entry.get("trained", True)
+    if not isinstance(is_trained, bool):
+        raise GraphError(f"node {shown(name)}: trained is {shown_value(is_trained)}, needs true or false", node=name)
+    return is_trained
 
 
-def _size(name: str, field: str, found: Any) -> int:
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_BYTES:
+def _size(name: str, field: str, content: Any) -> int:
+    if isinstance(content, bool) or not isinstance(content, int) or not 0 <= content <= MAX_BYTES:
         raise GraphError(
-            f"node {shown(name)}: {field[:80]} is {shown_value(found)}, needs whole bytes from 0 to 2^50", node=name
+            f"node {shown(name)}: {field[:80]} is {shown_value(content)}, needs whole bytes from 0 to 2^50", node=name
         )
-    return found
+    return content

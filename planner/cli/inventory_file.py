@@ -44,12 +44,12 @@ def inventory_path(named: str) -> Path | None:
     """None for the id of a stored inventory. Raises InventoryError for what can only be a file, and is not there."""
     path = Path(named)
     try:
-        found = path.exists()
+        is_file = path.exists()
     except (OSError, ValueError):
-        found = False
-    if not found and (path.suffix or len(path.parts) > 1):
+        is_file = False
+    if not is_file and (path.suffix or len(path.parts) > 1):
         raise InventoryError(f"{shown(named)}: there is no such file; name one, or the id of a stored inventory")
-    return path if found else None
+    return path if is_file else None
 
 
 def parse_inventory(document: Any) -> Inventory:
@@ -92,7 +92,7 @@ def _topology(fields: Mapping[str, Any]) -> Topology:
             else _speed(_mapping(same_host, "topology.same_host", _SPEED_KEYS), "topology.same_host")
         ),
         islands=tuple(
-            _island(found, f"topology.islands[{index}]") for index, found in enumerate(_list(entry, "islands"))
+            _island(island, f"topology.islands[{index}]") for index, island in enumerate(_list(entry, "islands"))
         ),
     )
 
@@ -119,18 +119,18 @@ def _matrix(fields: Mapping[str, Any], devices: Sequence[Device]) -> dict[tuple[
     )
 
 
-def _numbers(found: Any, size: int, where: str) -> list[list[float]]:
-    if not isinstance(found, list) or not all(isinstance(row, list) for row in found):
-        raise InventoryError(f"{where} is {shown_value(found)}, needs a list of lists of numbers")
-    if len(found) != size or any(len(row) != size for row in found):
-        widths = sorted({len(row) for row in found})
+def _numbers(rows: Any, size: int, where: str) -> list[list[float]]:
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise InventoryError(f"{where} is {shown_value(rows)}, needs a list of lists of numbers")
+    if len(rows) != size or any(len(row) != size for row in rows):
+        widths = sorted({len(row) for row in rows})
         raise InventoryError(
-            f"{where} has {len(found)} rows of {' or '.join(map(str, widths[:3])) or 0} numbers, needs {size} by "
+            f"{where} has {len(rows)} rows of {' or '.join(map(str, widths[:3])) or 0} numbers, needs {size} by "
             f"{size}, in the order of the devices"
         )
     return [
         [_as_number(number, f"{where}[{row}][{column}]") for column, number in enumerate(numbers)]
-        for row, numbers in enumerate(found)
+        for row, numbers in enumerate(rows)
     ]
 
 
@@ -153,17 +153,17 @@ def _device(entry: Any, where: str) -> Device:
 
 
 def _memory_bytes(fields: Mapping[str, Any], where: str) -> int:
-    found = fields.get("memory_bytes", fields.get("memory"))
-    if found is None:
+    content = fields.get("memory_bytes", fields.get("memory"))
+    if content is None:
         raise InventoryError(f"{where} has no memory; write memory: 80GiB, or memory_bytes")
     if "memory" in fields and "memory_bytes" in fields:
         raise InventoryError(f"{where} has memory and memory_bytes; give one of them")
-    if isinstance(found, int) and not isinstance(found, bool):
-        return found
-    if not isinstance(found, str):
-        raise InventoryError(f"{where}.memory is {shown_value(found)}, needs whole bytes, or a text such as 80GiB")
+    if isinstance(content, int) and not isinstance(content, bool):
+        return content
+    if not isinstance(content, str):
+        raise InventoryError(f"{where}.memory is {shown_value(content)}, needs whole bytes, or a text such as 80GiB")
     try:
-        return parse_bytes(found)
+        return parse_bytes(content)
     except PlannerError as error:
         raise InventoryError(f"{where}.memory: {error.message}") from None
 
@@ -199,30 +199,30 @@ def _mapping(entry: Any, where: str, known: frozenset[str]) -> Mapping[str, Any]
 
 
 def _list(fields: Mapping[str, Any], key: str) -> list[Any]:
-    found = fields.get(key)
-    if found is None:
+    items = fields.get(key)
+    if items is None:
         return []
-    if not isinstance(found, list):
-        raise InventoryError(f"{key} is {shown_value(found)}, needs a list")
-    return found
+    if not isinstance(items, list):
+        raise InventoryError(f"{key} is {shown_value(items)}, needs a list")
+    return items
 
 
-def _text(found: Any, where: str) -> str:
+def _text(content: Any, where: str) -> str:
     """A number is taken for its digits."""
-    if isinstance(found, bool) or not isinstance(found, (str, int)):
-        raise InventoryError(f"{where} is {shown_value(found)}, needs a text")
-    return str(found)
+    if isinstance(content, bool) or not isinstance(content, (str, int)):
+        raise InventoryError(f"{where} is {shown_value(content)}, needs a text")
+    return str(content)
 
 
 def _number(fields: Mapping[str, Any], key: str, where: str, otherwise: float = 0.0) -> float:
     return _as_number(fields.get(key, otherwise), f"{where}.{key}")
 
 
-def _as_number(found: Any, where: str) -> float:
+def _as_number(content: Any, where: str) -> float:
     """YAML reads 1e9, without a point, as a text."""
     try:
-        if isinstance(found, (str, int, float)) and not isinstance(found, bool):
-            return float(found)
+        if isinstance(content, (str, int, float)) and not isinstance(content, bool):
+            return float(content)
     except (ValueError, OverflowError):
         pass
-    raise InventoryError(f"{where} is {shown_value(found)}, needs a number")
+    raise InventoryError(f"{where} is {shown_value(content)}, needs a number")

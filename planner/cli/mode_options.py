@@ -55,10 +55,10 @@ class _Flag:
         is_number = option.type is int
         declared = typer.Option(
             self.name,
-            metavar=option.asked.metavar,
-            help=f"{', '.join(self.takers)}: {option.asked.help}",
+            metavar=option.input.metavar,
+            help=f"{', '.join(self.takers)}: {option.input.help}",
             min=0 if is_number else None,
-            max=option.asked.most if is_number else None,
+            max=option.input.most if is_number else None,
         )
         kind: Any = GenericAlias(list, get_args(option.type)[0]) if option.is_list else option.type
         return _parameter(self.key, Annotated[kind | None if self.usual is None else kind, declared], self.usual)
@@ -76,9 +76,9 @@ def takes_mode(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_flags(**values: Any) -> None:
-        given = {parameter.name: values.pop(parameter.name) for parameter in own}
-        name = given.pop("mode")
-        command(mode=mode_from_flags(name and name.value, given), **values)
+        values_of_flags = {parameter.name: values.pop(parameter.name) for parameter in own}
+        name = values_of_flags.pop("mode")
+        command(mode=mode_from_flags(name and name.value, values_of_flags), **values)
 
     with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -96,22 +96,22 @@ def mode_from_flags(name: str | None, values: Mapping[str, Any]) -> Mode:
     if path is not None:
         takers["--assignment"] = (AotBasedMode.name,)
     usual = next((modes[0] for modes in takers.values() if OptimalMode.name not in modes), OptimalMode.name)
-    chosen = name or usual
+    mode_name = name or usual
     for flag, modes in takers.items():
-        if chosen not in modes:
-            raise OptionsError(f"{flag} with --mode {chosen}: only --mode {' or '.join(modes)} takes it")
-    if chosen == AotBasedMode.name:
+        if mode_name not in modes:
+            raise OptionsError(f"{flag} with --mode {mode_name}: only --mode {' or '.join(modes)} takes it")
+    if mode_name == AotBasedMode.name:
         return read_assignment(path)
-    return _mode(chosen, {flag.takers[chosen].name: values[flag.key] for flag in flags})
+    return _mode(mode_name, {flag.takers[mode_name].name: values[flag.key] for flag in flags})
 
 
-def _mode(name: str, given: Mapping[str, Any]) -> Mode:
+def _mode(name: str, values: Mapping[str, Any]) -> Mode:
     """A list that is not given is empty; whether it may be is for the mode to say."""
     options = {option.name: () for option in options_of(MODES[name]) if option.is_required and option.is_list}
     for option in options_of(MODES[name]):
-        if option.is_required and not option.is_list and option.name not in given:
-            raise OptionsError(f"--mode {name} needs {option.asked.flag}: {option.asked.help}")
-    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        if option.is_required and not option.is_list and option.name not in values:
+            raise OptionsError(f"--mode {name} needs {option.input.flag}: {option.input.help}")
+    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return MODES[name](**{**options, **lists})
 
 
@@ -120,8 +120,8 @@ def _flags() -> list[_Flag]:
     takers: dict[str, dict[str, Option]] = {}
     for name, mode in MODES.items():
         for option in options_of(mode):
-            if option.asked.flag:
-                takers.setdefault(option.asked.flag, {})[name] = option
+            if option.input.flag:
+                takers.setdefault(option.input.flag, {})[name] = option
     return [_Flag(name=flag, takers=modes) for flag, modes in takers.items()]
 
 
@@ -148,5 +148,5 @@ def read_assignment(path: Path | None) -> AotBasedMode:
     return AotBasedMode(partition_of_node=tuple(partitions), device_of_partition=tuple(devices))
 
 
-def _all(found: object, kind: type) -> bool:
-    return isinstance(found, list) and all(isinstance(item, kind) and not isinstance(item, bool) for item in found)
+def _all(content: object, kind: type) -> bool:
+    return isinstance(content, list) and all(isinstance(item, kind) and not isinstance(item, bool) for item in content)

@@ -130,7 +130,7 @@ def _mode(message: plan_pb2.PlanOptions) -> Mode:
 
 
 def _option(mode: str, option: Option, content: Any) -> Any:
-    field, most = f"{mode}.{option.name}", option.asked.most
+    field, most = f"{mode}.{option.name}", option.input.most
     if option.is_list:
         if most is not None:
             _check_length(field, len(content), most)

@@ -31,7 +31,7 @@ class ToyMode(Mode):
     """A stage for every few nodes."""
 
     name: ClassVar[str] = "toy"
-    every: int = field(metadata=asked("--every", "nodes of a stage.", most=100))
+    every: int = field(metadata=input_as("--every", "nodes of a stage.", most=100))
 
     def partition(self, problem: PartitionProblem, request: Request) -> Assignment:
         from planner.partition.modes.toy import toy

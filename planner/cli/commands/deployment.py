@@ -90,8 +90,8 @@ def get_deployment(
 ) -> None:
     """One deployment."""
     with connect(server) as client:
-        found = client.get_deployment(deployment)
-    emit(found, output, lambda: deployment_table(found))
+        record = client.get_deployment(deployment)
+    emit(record, output, lambda: deployment_table(record))
 
 
 @app.command("watch")
@@ -139,15 +139,15 @@ def watch_stages(
     """
     with connect(server) as client, closing(client.timelines(deployment, every_seconds=every)) as readings:
         if once:
-            found = next(readings)
-            summary = found.summary()
-            emit(timeline_document(found, summary), output, lambda: timeline_table(found, summary))
+            reading = next(readings)
+            summary = reading.summary()
+            emit(timeline_document(reading, summary), output, lambda: timeline_table(reading, summary))
             return
         with live_table(output) as show:
             since_seconds = None
-            for found in readings:
-                show(found, found.summary(since_seconds))
-                since_seconds = found.measured.read_at_seconds
+            for reading in readings:
+                show(reading, reading.summary(since_seconds))
+                since_seconds = reading.measured.read_at_seconds
 
 
 @app.command("delete")

@@ -21,11 +21,11 @@ def gc(
     The server does so every hour too.
     """
     with connect(server) as client:
-        found = client.collect_blobs(dry_run=dry_run)
-    blobs = "1 blob" if found.num_blobs == 1 else f"{found.num_blobs} blobs"
+        collection = client.collect_blobs(dry_run=dry_run)
+    blobs = "1 blob" if collection.num_blobs == 1 else f"{collection.num_blobs} blobs"
     done = "would be freed" if dry_run else "freed"
     text = (
-        f"{blobs} {done}, {format_bytes(found.size_bytes)}; "
-        f"kept: {found.num_referenced} of graphs, {found.num_young} used lately"
+        f"{blobs} {done}, {format_bytes(collection.size_bytes)}; "
+        f"kept: {collection.num_referenced} of graphs, {collection.num_young} used lately"
     )
-    emit(found, output, lambda: text)
+    emit(collection, output, lambda: text)

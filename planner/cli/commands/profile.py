@@ -81,8 +81,8 @@ def get_profile(
 ) -> None:
     """What was measured, the rates fitted to it, and which nodes have no time; plans name the profiles they used."""
     with connect(server) as client:
-        found = client.get_profile(profile)
-    emit(found, output, lambda: profile_table(found))
+        record = client.get_profile(profile)
+    emit(record, output, lambda: profile_table(record))
 
 
 @app.command("import")
@@ -96,8 +96,8 @@ def import_times(
 ) -> None:
     """Store times that were measured elsewhere."""
     with connect(server) as client:
-        found = find_graph(client, graph).id if graph else ""
-        records = [client.import_times(times, found or None) for times in read_times_file(file, found)]
+        graph_id = find_graph(client, graph).id if graph else ""
+        records = [client.import_times(times, graph_id or None) for times in read_times_file(file, graph_id)]
     emit(records, output, lambda: profiles_table(records))
 
 

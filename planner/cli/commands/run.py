@@ -71,8 +71,8 @@ def _leaves(graph: Graph, tensors: Mapping[str, Any]) -> list[object]:
     needed = [name for name, _ in inputs]
     lacking, unknown = sorted(set(needed) - set(tensors)), sorted(set(tensors) - set(needed))
     if lacking or unknown:
-        found = f"the file lacks input {lacking[0]!r}" if lacking else f"the graph has no input {unknown[0]!r}"
-        raise InvalidArgument(f"{found}; it takes {', '.join(needed)}")
+        problem = f"the file lacks input {lacking[0]!r}" if lacking else f"the graph has no input {unknown[0]!r}"
+        raise InvalidArgument(f"{problem}; it takes {', '.join(needed)}")
     return [_leaf(name, value, tensors[name]) for name, value in inputs]
 
 

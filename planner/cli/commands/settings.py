@@ -40,12 +40,12 @@ def config(server: ServerOption = None, output: OutputOption = OutputFormat.TABL
 
 
 def _of_the_cli(server: str | None) -> Iterator[Setting]:
-    found: tuple[tuple[str, str, str, str], ...] = (
+    settings: tuple[tuple[str, str, str, str], ...] = (
         ("SERVER", find_server(server), "127.0.0.1:50051", "host:port of the planner-server; --server comes first"),
         ("CONFIG", str(config_path()), "~/.config/partition-planner/config.yaml", "file that names the server"),
         ("DEBUG", os.environ.get("PLANNER_DEBUG", ""), "", "any text: an unexpected error shows where it happened"),
     )
-    for name, value, default, meaning in found:
+    for name, value, default, meaning in settings:
         yield Setting(
             name=_PREFIX + name,
             value=value,

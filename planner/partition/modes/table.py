@@ -29,7 +29,7 @@ MAX_ENTRIES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class OptionInput:
     """How an option is asked for.
 
     `flag` is the command line's: modes that share one share its meaning. "" where the command line reads the option
@@ -49,7 +49,7 @@ class Option:
     name: str
     type: Any
     default: Any
-    asked: Asked
+    input: OptionInput
 
     @property
     def is_required(self) -> bool:
@@ -60,13 +60,15 @@ class Option:
         return get_origin(self.type) is tuple
 
 
-def asked(flag: str = "", help: str = "", *, metavar: str | None = None, most: int | None = None) -> dict[str, Asked]:
+def input_as(
+    flag: str = "", help: str = "", *, metavar: str | None = None, most: int | None = None
+) -> dict[str, OptionInput]:
     """The metadata of a mode's field."""
-    return {_ASKED: Asked(flag=flag, help=help, metavar=metavar, most=most)}
+    return {_INPUT: OptionInput(flag=flag, help=help, metavar=metavar, most=most)}
 
 
-_ASKED = "asked"
-_NUM_STAGES = asked("--stages", "how many; 0 means as many as help.", most=MAX_STAGES)
+_INPUT = "input"
+_NUM_STAGES = input_as("--stages", "how many; 0 means as many as help.", most=MAX_STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +106,14 @@ class OptimalMode(Mode):
     bounds_any_objective: ClassVar[bool] = True
     num_stages: int = field(default=0, metadata=_NUM_STAGES)
     free: bool = field(
-        default=False, metadata=asked("--free", "a device may hold several stages, from anywhere in the program.")
+        default=False, metadata=input_as("--free", "a device may hold several stages, from anywhere in the program.")
     )
-    replicate: bool = field(default=False, metadata=asked("--replicate", "idle devices may run copies of a stage."))
+    replicate: bool = field(default=False, metadata=input_as("--replicate", "idle devices may run copies of a stage."))
     recompute: bool = field(
-        default=False, metadata=asked("--recompute", "stages may compute cheap inputs again rather than receive them.")
+        default=False,
+        metadata=input_as("--recompute", "stages may compute cheap inputs again rather than receive them."),
     )
-    effort: float = field(default=1.0, metadata=asked("--effort", "scales the steps that a search may take."))
+    effort: float = field(default=1.0, metadata=input_as("--effort", "scales the steps that a search may take."))
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.effort) or not 0 < self.effort <= MAX_EFFORT:
@@ -142,7 +145,7 @@ class CutMode(Mode):
 
     name: ClassVar[str] = "cut"
     module_paths: tuple[str, ...] = field(
-        metadata=asked("--cut", "cut after this module; repeat for more cuts.", metavar="PATH", most=MAX_ENTRIES)
+        metadata=input_as("--cut", "cut after this module; repeat for more cuts.", metavar="PATH", most=MAX_ENTRIES)
     )
 
     def __post_init__(self) -> None:
@@ -223,8 +226,8 @@ class AotBasedMode(Mode):
     """As given: each node's partition, by node index, and each partition's device id."""
 
     name: ClassVar[str] = "aot_based"
-    partition_of_node: tuple[int, ...] = field(metadata=asked())
-    device_of_partition: tuple[str, ...] = field(metadata=asked(most=MAX_ENTRIES))
+    partition_of_node: tuple[int, ...] = field(metadata=input_as())
+    device_of_partition: tuple[str, ...] = field(metadata=input_as(most=MAX_ENTRIES))
 
     def partition(self, problem: PartitionProblem, request: Request) -> Assignment:
         from planner.partition.modes.aot_based import aot_based
@@ -261,6 +264,6 @@ MODES: Mapping[str, type[Mode]] = {
 def options_of(mode: type[Mode]) -> tuple[Option, ...]:
     types = get_type_hints(mode)
     return tuple(
-        Option(name=one.name, type=types[one.name], default=one.default, asked=one.metadata[_ASKED])
+        Option(name=one.name, type=types[one.name], default=one.default, input=one.metadata[_INPUT])
         for one in fields(mode)
     )

@@ -24,5 +24,5 @@ def diff(
 
     with connect(server) as client:
         one, other = client.get_plan(before), client.get_plan(after)
-        found = diff_plans(client.read_graph(one.graph_id), one, other)
-    emit(found, output, lambda: diff_table(before, after, found))
+        difference = diff_plans(client.read_graph(one.graph_id), one, other)
+    emit(difference, output, lambda: diff_table(before, after, difference))

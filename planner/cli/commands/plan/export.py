@@ -70,8 +70,8 @@ def export(
         raise OptionsError(f"--nearest with --format {format_.value}: only {takes} move what is cut")
     names = dict(map(_device_name, name or []))
     with connect(server) as client:
-        found = client.get_plan(plan)
-        content = _EXPORTS[format_](client.read_graph(found.graph_id), found, nearest, names)
+        stored_plan = client.get_plan(plan)
+        content = _EXPORTS[format_](client.read_graph(stored_plan.graph_id), stored_plan, nearest, names)
     emit({"format": format_.value, "content": content}, output, lambda: Text(_line(format_, content)))
 
 

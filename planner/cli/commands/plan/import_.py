@@ -90,13 +90,13 @@ def import_plan(
             return
         same = devices.without([one.id for one in devices.devices if one.id not in mode.device_of_partition])
         better = client.create_plan(graph_id, replace(options, mode=OptimalMode()), inventory=same)
-        found = diff_plans(program, plan, better)
+        difference = diff_plans(program, plan, better)
     tables = (
         plan_table(plan),
         plan_table(better),
-        diff_table(format_.value, "best", found),
+        diff_table(format_.value, "best", difference),
     )
-    emit({"plan": plan, "best": better, "diff": found}, output, lambda: Group(*tables))
+    emit({"plan": plan, "best": better, "diff": difference}, output, lambda: Group(*tables))
 
 
 def _devices(client: PlannerClient, inventory: str | None) -> Inventory:

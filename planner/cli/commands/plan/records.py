@@ -18,8 +18,8 @@ from planner.cli.tables import plan_table, plans_table
 def get_plan(plan: PlanArgument, server: ServerOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """One plan."""
     with connect(server) as client:
-        found = client.get_plan(plan)
-    emit(found, output, lambda: plan_table(found))
+        stored_plan = client.get_plan(plan)
+    emit(stored_plan, output, lambda: plan_table(stored_plan))
 
 
 @app.command("list")

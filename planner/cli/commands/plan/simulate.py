@@ -36,12 +36,12 @@ def simulate_plan(
 ) -> None:
     """Run the plan's schedule in simulated time: bubbles, each device's busy time, a timeline."""
     with connect(server) as client:
-        found = client.get_plan(plan)
-    simulation = _simulate(found, microbatches, schedule)
+        stored_plan = client.get_plan(plan)
+    simulation = _simulate(stored_plan, microbatches, schedule)
     if trace is not None:
         _write_trace(trace, simulation)
-    document = {"plan": found.id, "schedule": _schedule_name(found, schedule), "simulation": simulation}
-    emit(document, output, lambda: simulation_table(found, _schedule_name(found, schedule), simulation))
+    document = {"plan": stored_plan.id, "schedule": _schedule_name(stored_plan, schedule), "simulation": simulation}
+    emit(document, output, lambda: simulation_table(stored_plan, _schedule_name(stored_plan, schedule), simulation))
     if trace is not None:
         say(f"timeline written to {trace}: open it in ui.perfetto.dev or chrome://tracing")
 

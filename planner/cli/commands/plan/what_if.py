@@ -74,11 +74,11 @@ def what_if(
         given_times = read_times_file(times, graph_id) if times else ()
         # Of one kind and one setting of the dimensions, the times given count: they stand first.
         after = make_plan(graph, graph_id, devices, options, (*given_times, *measured), calibrations)
-        found = diff_plans(graph, before, after)
+        difference = diff_plans(graph, before, after)
     emit(
-        {"plan": after, "diff": found},
+        {"plan": after, "diff": difference},
         output,
-        lambda: Group(plan_table(after), diff_table(before.id, "what if", found)),
+        lambda: Group(plan_table(after), diff_table(before.id, "what if", difference)),
     )
 
 
