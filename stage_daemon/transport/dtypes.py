@@ -1,6 +1,6 @@
 """The element types that tensors may have here: the wire contract's, by torch's own names.
 
-A position is a type's number in the header of a message between stages. Names and sizes alone: the supervisor sizes
+A position is a type's number in the header of a message between stages. Names rather than types: the supervisor sizes
 microbatches without torch.
 """
 
