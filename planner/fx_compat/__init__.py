@@ -41,6 +41,7 @@ from planner.fx_compat.partitioner import (
 from planner.fx_compat.pipeline.liveness import analyze_pipeline_module
 from planner.fx_compat.pipeline.propagate import generate_pipeline_partition, propagate_partition
 from planner.fx_compat.pipeline.stage import PipelineStage, pipeline_stages
+from planner.fx_compat.pipeline.staged_module import StagedModule
 from planner.fx_compat.pipeline.ties import analyze_tie_weights
 from planner.fx_compat.split_module import split_module, split_module_simple
 
@@ -56,6 +57,7 @@ __all__ = [
     "Partitioner",
     "PartitionerConfig",
     "PipelineStage",
+    "StagedModule",
     "analyze_pipeline_module",
     "analyze_tie_weights",
     "check_dependency",

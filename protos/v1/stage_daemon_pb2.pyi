@@ -1484,12 +1484,18 @@ class TrainingStep(google.protobuf.message.Message):
     LEARNING_RATES_FIELD_NUMBER: builtins.int
     CLIP_NORM_FIELD_NUMBER: builtins.int
     LOSS_SCALE_FIELD_NUMBER: builtins.int
+    FIRST_MICROBATCH_FIELD_NUMBER: builtins.int
+    IS_PARTIAL_FIELD_NUMBER: builtins.int
     number: builtins.int
     """From 1; the same for all daemons. Random numbers depend on it."""
     clip_norm: builtins.float
     """Absent: gradients are not clipped."""
     loss_scale: builtins.float
     """Gradients are made this much larger, and smaller again before they are applied; 0 means 1."""
+    first_microbatch: builtins.int
+    """Of this step, asked for before and not applied yet: their gradients stay. 0 forgets what was not applied."""
+    is_partial: builtins.bool
+    """Only passes: gradients add up until a later request of the same number applies them."""
     @property
     def weights(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
         """What each microbatch's loss counts in the step's: the gradient that its backward pass starts from."""
@@ -1511,9 +1517,11 @@ class TrainingStep(google.protobuf.message.Message):
         learning_rates: collections.abc.Iterable[builtins.float] | None = ...,
         clip_norm: builtins.float | None = ...,
         loss_scale: builtins.float = ...,
+        first_microbatch: builtins.int = ...,
+        is_partial: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_clip_norm", b"_clip_norm", "clip_norm", b"clip_norm"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_clip_norm", b"_clip_norm", "clip_norm", b"clip_norm", "learning_rates", b"learning_rates", "loss_scale", b"loss_scale", "microbatches", b"microbatches", "number", b"number", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_clip_norm", b"_clip_norm", "clip_norm", b"clip_norm", "first_microbatch", b"first_microbatch", "is_partial", b"is_partial", "learning_rates", b"learning_rates", "loss_scale", b"loss_scale", "microbatches", b"microbatches", "number", b"number", "weights", b"weights"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_clip_norm", b"_clip_norm"]) -> typing.Literal["clip_norm"] | None: ...
 
 Global___TrainingStep: typing_extensions.TypeAlias = TrainingStep

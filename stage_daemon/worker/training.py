@@ -82,7 +82,10 @@ class Training:
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None:
             raise Conflict("no snapshot was taken since the last was saved")
-        return shards.save(snapshot, self._told.blobs.upload)
+        try:
+            return shards.save(snapshot, self._told.blobs.upload)
+        finally:
+            snapshot.drop()
 
     def _answer(self, request: stage_daemon_pb2.TrainRequest) -> stage_daemon_pb2.TrainResponse:
         kind = request.WhichOneof("content")

@@ -112,7 +112,7 @@ def _option(name: str, option: stage_daemon_pb2.OptimizerOption) -> OptionValue:
 
 def step_from_proto(step: stage_daemon_pb2.TrainingStep, num_groups: int, inputs: InputFormat | None) -> Step:
     """`inputs` where the first stage is."""
-    if not step.weights:
+    if not step.weights and (step.is_partial or not step.first_microbatch):
         raise InvalidRequest(f"step {step.number} has no microbatch, needs at least 1")
     if len(step.learning_rates) != num_groups:
         raise InvalidRequest(
@@ -127,6 +127,8 @@ def step_from_proto(step: stage_daemon_pb2.TrainingStep, num_groups: int, inputs
         clip_norm=step.clip_norm if step.HasField("clip_norm") else None,
         loss_scale=step.loss_scale or 1.0,
         refusal=refusal,
+        first_microbatch=step.first_microbatch,
+        is_partial=step.is_partial,
     )
 
 

@@ -17,7 +17,7 @@ import grpc
 import pytest
 import torch
 from safetensors.torch import load_file as read_torch_file
-from torch import nn
+from torch import fx, nn
 
 from access.tickets import TICKET_KEY
 from examples.tiny_gpt import batches, build
@@ -26,14 +26,16 @@ from planner.cli.__main__ import main
 from planner.client import PlannerClient, export
 from planner.client.access import TicketHolder
 from planner.client.local_cluster import LocalCluster
-from planner.client.records import Deployment, RecoveryPolicy
+from planner.client.records import Deployment, DeploymentState, RecoveryPolicy
 from planner.client.training import Checkpointing, Trainer, cosine
 from planner.errors import Conflict, DeploymentFailed, InvalidArgument, StepNotApplied
+from planner.fx_compat import StagedModule, analyze_pipeline_module, split_module
 from planner.partition.objective import Activations, PipelineSchedule, Training
-from planner.plan.options import BalancedMode, PlanOptions
+from planner.plan.options import BalancedMode, CutMode, PlanOptions
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.stage_daemon.runtime.training.eager import Eager
 from tests.stage_daemon.runtime.training.modules import BATCH, Normed, Tied, rows, tokens
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -249,13 +251,48 @@ def test_a_training_outlives_its_workers(policy: RecoveryPolicy, client: Planner
 
 
 def worker_of(client: PlannerClient, deployment_id: str, stage: int) -> int:
+    """A worker that is too busy to answer is left out of the status."""
+    found: set[int] = set()
+
+    def is_told() -> bool:
+        status = stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest())
+        found.update(one.worker_process_id for one in status.stages if one.deployment_id == deployment_id)
+        return bool(found)
+
     deployment = client.get_deployment(deployment_id)
     with grpc.insecure_channel(deployment.stages[stage].daemon_address) as channel:
-        status = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).GetDaemonStatus(
-            stage_daemon_pb2.GetDaemonStatusRequest()
-        )
-    [process_id] = {one.worker_process_id for one in status.stages if one.deployment_id == deployment_id}
+        stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
+        wait_for(is_told)
+    [process_id] = found
     return process_id
+
+
+def test_what_was_split_in_slapos_dialect_trains_as_it_was_split(client: PlannerClient) -> None:
+    """The plan's stages are those of the split module, a tensor goes by the stage between, and a tie spans two."""
+    torch.manual_seed(0)
+    module = Tied()
+    traced = fx.symbolic_trace(module)
+    stage, ids = 0, {}
+    for node in traced.graph.nodes:
+        ids[node] = stage
+        stage += node.name in ("table", "add")
+    top = split_module(traced, None, ids.__getitem__, keep_original_order=True)
+    _, stages, liveness = analyze_pipeline_module(top)
+    staged = StagedModule(copy.deepcopy(top)).train()
+    graph = client.submit(export(staged, tokens(4, 0), dynamic_shapes=(SHAPES,)))
+    plan = client.create_plan(
+        graph.id,
+        PlanOptions(mode=CutMode(module_paths=staged.cuts), training=Training(microbatches=4)),
+    )
+    assert [len(one.liveness) for one in plan.stages] == [len(liveness[one]) for one in stages]
+    deployment = client.deploy(plan.id)
+    eager = Eager(module, torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1), lambda found: found[0])
+    with client.train(deployment.id, "adamw:lr=0.01,weight_decay=0.1", clip_norm=1.0) as trainer:
+        for number in range(3):
+            assert_same_step(trainer, eager, number, 0.01)
+        staged.load_state_dict(trainer.state_dict())
+    client.stop(deployment.id)
+    torch.testing.assert_close(staged(*tokens(4, 9)), module(*tokens(4, 9)), rtol=1e-5, atol=1e-6)
 
 
 def test_what_cannot_be_a_step_is_refused_and_changes_nothing(client: PlannerClient) -> None:
@@ -309,3 +346,15 @@ def test_a_worker_that_dies_ends_the_step_and_is_named(client: PlannerClient) ->
         with pytest.raises(DeploymentFailed, match=f"stage 1 on device {victim.device_id}.*SIGKILL"):
             trainer.step(*tokens(8, 1))
         killing.join()
+
+
+def test_a_worker_that_died_between_two_steps_is_named_too(client: PlannerClient) -> None:
+    """The other daemons have let go by then, and say that the deployment was stopped."""
+    with (
+        deployed(client, Tied(), tokens(4, 0), PipelineSchedule.GPIPE) as [deployment],
+        client.train(deployment.id, "sgd:lr=0.1") as trainer,
+    ):
+        os.kill(worker_of(client, deployment.id, 2), signal.SIGKILL)
+        wait_for(lambda: client.get_deployment(deployment.id).state is DeploymentState.FAILED)
+        with pytest.raises(DeploymentFailed, match=r"stage 2 on device .*SIGKILL"):
+            trainer.step(*tokens(8, 1))

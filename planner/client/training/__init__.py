@@ -1,6 +1,6 @@
 """Training a deployment from a Python program.
 
-- `trainer`: steps, evaluation, weights.
+- `trainer`: steps, evaluation, weights; `torch_loop`: in the place of a module and its optimizer.
 - `optimizers`: which optimizer, for which parameters; `learning_rates`: how its rate changes over the steps.
 - `cutting`: a batch into microbatches, and what each counts.
 - `streams`: to the daemons.

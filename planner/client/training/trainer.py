@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -76,12 +76,36 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulated:
+    """`loss` is the batch's, `outputs` are the leaves that the module returned for each microbatch."""
+
+    loss: float
+    outputs: tuple[tuple[Any, ...], ...]
+    loss_position: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """What was asked of the next step so far; `loss` is the sum, as each counts. `done` is what was answered last."""
+
+    losses: list[float] = field(default_factory=list)
+    loss: float = 0.0
+    factor: float | None = None
+    done: Mapping[str, stage_daemon_pb2.StepDone] = field(default_factory=dict)
+    seconds: float = 0.0
+    busy_seconds: float = 0.0
+    device_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _AskedStep:
     number: int
     microbatches: Sequence[Sequence[Item]]
     weights: Sequence[float]
     learning_rates: Sequence[float]
     loss_scale: float
+    first_microbatch: int = 0
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +168,7 @@ class Trainer:
         self._pipeline: Pipeline | None = None
         self._why_failed = why_failed
         self._num_steps = 0
+        self._pending = _Pending()
         self._rate_set: float | None = None
         self._names = StateNames(graph)
         self._graph_id = deployment.graph_id
@@ -193,6 +218,40 @@ class Trainer:
         """One step over microbatches that the caller has cut, of any number and sizes: as Pipeline.run takes them."""
         return self._step([self._flatten(batch) for batch in batches])
 
+    def accumulate(self, *args: Any, share: float = 1.0, **kwargs: Any) -> Accumulated:
+        """The passes of one batch, whose gradients wait for `apply`; `share` is what its loss counts in the step's.
+
+        `step`, `load` and `discard` forget what waits.
+        """
+        if not share > 0:
+            raise InvalidArgument(f"share is {share}, needs more than 0")
+        microbatches = cut(self.graph, flatten_inputs(self.graph, args, kwargs), self.microbatches)
+        weights = [share * weight for weight in self._weights(microbatches)]
+        before = self._pending.loss
+        outputs = self._run(microbatches, weights, is_partial=True)
+        return Accumulated(
+            loss=(self._pending.loss - before) / share,
+            outputs=tuple(map(tuple, outputs)),
+            loss_position=self._loss_position,
+        )
+
+    def apply(self, *, learning_rate: float | None = None) -> StepResult:
+        """Ends the step whose batches were accumulated. `learning_rate` is this step's, whatever the schedule says;
+        groups with a rate of their own keep its ratio to the optimizer's."""
+        if not self._pending.losses:
+            raise Conflict("nothing was accumulated since the last step; call accumulate first")
+        if learning_rate is not None:
+            whole = self._optimizer.learning_rate
+            if not whole:
+                raise InvalidArgument("the optimizer's learning rate is 0, and no other has a ratio to it; give it one")
+            self._pending.factor = learning_rate / whole
+        self._run([], [], is_partial=False)
+        return self._finish_step([])
+
+    def discard(self) -> None:
+        """Forgets what was accumulated and not applied."""
+        self._pending = _Pending()
+
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns for one batch of at most a microbatch's size, without dropout and the like."""
         if self._pipeline is None:
@@ -211,11 +270,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Parameters and persistent buffers as they are now, under the module's own names."""
         kind = TensorKind.TORCH if loaded_torch() is not None else TensorKind.NUMPY
-        held = {
-            self._names.first(name): raw
-            for device_id in self._streams.device_ids
-            for name, raw in self._read(device_id)
-        }
+        held = {self._names.first(name): raw for name, raw in self._read()}
         first = {name: self._names.first(name) for name in self._names.saved}
         return {name: from_raw(held[first[name]], kind) for name in first if first[name] in held}
 
@@ -248,6 +303,8 @@ class Trainer:
         checkpoint before, and raises why it was not written.
         """
         check_keep(keep)
+        if self._pending.losses:
+            raise Conflict("gradients wait to be applied, which no checkpoint has; save after apply, or discard them")
         told = self._checkpoints
         run = checked_run(run or (told.run if told else self.deployment_id))
         keep = keep or (told.keep if told else None)
@@ -273,6 +330,7 @@ class Trainer:
         self._finish_saving()
         checkpoint = self._store.find_checkpoint(name)
         self._restore(checkpoint)
+        self.discard()
         self._last_checkpoint, self._log = checkpoint.record.id, []
         progress = checkpoint.record.progress
         self._num_steps = progress.num_steps
@@ -431,18 +489,22 @@ class Trainer:
         raise self._explained(error) from None
 
     def _explained(self, error: PlannerError) -> PlannerError:
-        """A broken stream does not say why the deployment failed; what was refused says all."""
-        if isinstance(error, (InvalidArgument, Conflict, MicrobatchFailed, NotFound, Corrupt)):
+        """A broken stream does not say why the deployment failed; what was refused says all.
+
+        Conflict is what the daemons that are left say once they have let go.
+        """
+        if isinstance(error, (InvalidArgument, MicrobatchFailed, NotFound, Corrupt)):
             return error
         return self._why_failed() or error
 
-    def _read(self, device_id: str) -> Iterator[tuple[str, RawTensor]]:
-        """(state, it) of all that the device has."""
+    def _read(self) -> Iterator[tuple[str, RawTensor]]:
+        """(state, it) of all devices."""
         asked = stage_daemon_pb2.TrainRequest(read_states=stage_daemon_pb2.ReadStates())
-        for response in self._do(lambda: {device_id: asked}, changes=False)[device_id][:-1]:
-            [raw] = decode([stage_daemon_pb2.Datum(tensor=response.state.tensor)], TensorKind.RAW)
-            assert isinstance(raw, RawTensor)
-            yield response.state.name, raw
+        for responses in self._do(lambda: self._for_all(asked), changes=False).values():
+            for response in responses[:-1]:
+                [raw] = decode([stage_daemon_pb2.Datum(tensor=response.state.tensor)], TensorKind.RAW)
+                assert isinstance(raw, RawTensor)
+                yield response.state.name, raw
 
     def _flatten(self, batch: Any) -> list[object]:
         if isinstance(batch, Batch):
@@ -454,23 +516,64 @@ class Trainer:
     def _step(self, microbatches: Sequence[Sequence[object]]) -> StepResult:
         if not microbatches:
             raise InvalidArgument("a step of no microbatch, needs at least 1")
+        self.discard()
+        outputs = self._run(microbatches, self._weights(microbatches), is_partial=False)
+        return self._finish_step(outputs)
+
+    def _run(
+        self, microbatches: Sequence[Sequence[object]], weights: Sequence[float], *, is_partial: bool
+    ) -> list[list[Any]]:
+        """What the module returns for each microbatch. What of the step was asked for before counts too."""
         encoded = [self._encoder.encode(leaves) for leaves in microbatches]
-        weights = self._weights(microbatches)
-        rates = self._optimizer.learning_rates(self._schedule(self._num_steps))
         asked = _AskedStep(
             number=self._num_steps + 1,
             # Whoever gave them may write over them once the step is done.
             microbatches=[list(map(_copied, items)) for items in encoded] if self._goes_on else encoded,
             weights=weights,
-            learning_rates=rates,
+            learning_rates=self._optimizer.learning_rates(self._factor()),
             loss_scale=self._scale,
+            first_microbatch=len(self._pending.losses),
+            is_partial=is_partial,
         )
         started = time.monotonic()
-        answers = self._do(lambda: self._requests(asked), changes=True)
-        seconds = time.monotonic() - started
+        try:
+            answers = self._do(lambda: self._requests(asked), changes=True)
+        except BaseException:
+            self.discard()
+            raise
+        pending = self._pending
+        pending.seconds += time.monotonic() - started
+        pending.done = {device_id: responses[-1].step for device_id, responses in answers.items()}
+        pending.busy_seconds += sum(one.busy_seconds for one in pending.done.values())
+        pending.device_seconds += sum(one.seconds for one in pending.done.values())
+        if not microbatches:
+            return []
+        kind = kind_of_batch(microbatches[0])
+        outputs = [decode(output.values, kind) for output in pending.done[self._output_device].outputs]
+        losses = [_number(output[self._loss_position]) for output in outputs]
+        pending.losses += losses
+        pending.loss += sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+        return outputs
+
+    def _factor(self) -> float:
+        return self._schedule(self._num_steps) if self._pending.factor is None else self._pending.factor
+
+    def _finish_step(self, outputs: Sequence[Sequence[Any]]) -> StepResult:
+        rate = self._optimizer.learning_rates(self._factor())[-1]
+        done, self._pending = self._pending, _Pending()
         self._num_steps += 1
-        done = {device_id: responses[-1].step for device_id, responses in answers.items()}
-        result = self._result(done, weights, rates[-1], seconds, kind_of_batch(microbatches[0]))
+        last = done.done[self._output_device]
+        result = StepResult(
+            number=self._num_steps,
+            loss=done.loss,
+            losses=tuple(done.losses),
+            outputs=tuple(unflatten_outputs(self.graph, list(output)) for output in outputs),
+            gradient_norm=last.gradient_norm,
+            applied=last.applied,
+            learning_rate=rate,
+            seconds=done.seconds,
+            bubble_share=1.0 - done.busy_seconds / done.device_seconds if done.device_seconds else 0.0,
+        )
         self._adapt_scale(result.applied)
         if self._checkpoints is not None and self._checkpoints.is_due(self._num_steps):
             self.save()
@@ -506,34 +609,11 @@ class Trainer:
             step.loss_scale = asked.loss_scale
             if self._clip_norm is not None:
                 step.clip_norm = self._clip_norm
+            step.first_microbatch, step.is_partial = asked.first_microbatch, asked.is_partial
             if device_id == self._input_device:
                 for index, items in enumerate(asked.microbatches):
                     fill(step.microbatches.add(sequence=index + 1).values, items)
         return requests
-
-    def _result(
-        self,
-        done: Mapping[str, stage_daemon_pb2.StepDone],
-        weights: Sequence[float],
-        rate: float,
-        seconds: float,
-        kind: TensorKind,
-    ) -> StepResult:
-        last = done[self._output_device]
-        outputs = [decode(output.values, kind) for output in last.outputs]
-        losses = [_number(output[self._loss_position]) for output in outputs]
-        spent = sum(one.seconds for one in done.values())
-        return StepResult(
-            number=self._num_steps,
-            loss=sum(weight * loss for weight, loss in zip(weights, losses, strict=True)),
-            losses=tuple(losses),
-            outputs=tuple(unflatten_outputs(self.graph, output) for output in outputs),
-            gradient_norm=last.gradient_norm,
-            applied=last.applied,
-            learning_rate=rate,
-            seconds=seconds,
-            bubble_share=1.0 - sum(one.busy_seconds for one in done.values()) / spent if spent else 0.0,
-        )
 
     def _adapt_scale(self, applied: bool) -> None:
         if self._scaling is None:
@@ -550,6 +630,8 @@ class Trainer:
     def _ask_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:
         try:
             return self._streams.ask(self._for_all(request))
+        except Conflict:
+            raise
         except PlannerError as error:
             raise self._explained(error) from None
 

@@ -79,7 +79,11 @@ class OptimizerSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """`weights`: what each microbatch's loss counts. `microbatches` are the inputs, where the first stage is; with a
-    `refusal` they do not fit, and the step only tells the other devices so."""
+    `refusal` they do not fit, and the step only tells the other devices so.
+
+    `first_microbatch` counts those of the same step that came before, whose gradients stay. One that `is_partial` only
+    adds gradients up.
+    """
 
     number: int
     weights: tuple[float, ...]
@@ -88,6 +92,8 @@ class Step:
     clip_norm: float | None = None
     loss_scale: float = 1.0
     refusal: MicrobatchFailure | None = None
+    first_microbatch: int = 0
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,11 @@ class Snapshot:
             raise self._error
         return self._copies
 
+    def drop(self) -> None:
+        """Frees the copies."""
+        self.settle()
+        self._copies = {}
+
     def _copy_all(self, tensors: Mapping[TensorKey, torch.Tensor]) -> None:
         try:
             for key, tensor in tensors.items():

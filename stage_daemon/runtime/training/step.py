@@ -113,15 +113,19 @@ class StepInterpreter:
         self._step = step
         self._failure: MicrobatchFailure | None = None
         self._outputs: list[tuple[Item, ...]] = []
-        self._losses: list[torch.Tensor] = []
+        if step.first_microbatch == 0:
+            self._weights.forget_gradients()
+            self._losses: list[torch.Tensor] = []
         self._norm, self._applied = 0.0, False
         self._clip: torch.Tensor | None = None
-        num_done, num_all = 0, len(step.weights)
-        while num_done < num_all:
+        num_done, num_all, is_applied = 0, len(step.weights), False
+        while num_done < num_all or not (is_applied or step.is_partial):
             size = min(self._lane.microbatches, num_all - num_done)
-            self._run_part(num_done, size, is_last=num_done + size == num_all)
+            is_applied = num_done + size == num_all and not step.is_partial
+            self._run_part(step.first_microbatch + num_done, size, is_last=is_applied)
             num_done += size
-        self._weights.forget_gradients()
+        if is_applied:
+            self._weights.forget_gradients()
         return StepOutcome(
             outputs=tuple(self._outputs) if self._failure is None else (),
             gradient_norm=self._norm,
@@ -153,11 +157,15 @@ class StepInterpreter:
         loop = ActionLoop(lane, self._doers, [at[key] for key in keys], self._reads, self._around.timeline, timed_as)
         return loop, places
 
+    def _place(self, environment: Environment) -> int:
+        """Of its microbatch among those of the request."""
+        return environment.microbatch - self._step.first_microbatch
+
     def _take_input(self, stage: int, environment: Environment) -> None:
         if self._step.refusal is not None:
             self._note(environment, self._step.refusal)
         else:
-            environment.add(self._around.input_ids, self._step.microbatches[environment.microbatch])
+            environment.add(self._around.input_ids, self._step.microbatches[self._place(environment)])
 
     def _receive(self, index: int, environment: Environment) -> None:
         edge = self._lane.edges[index]
@@ -236,7 +244,7 @@ class StepInterpreter:
             if found.beginning is not None and (found.root_gradients or index in self._loss_stages()):
                 self._run_again(self._around.stages[index], found)
             if index in self._loss_stages():
-                found.start(self._loss_id, self._step.weights[found.microbatch] * self._step.loss_scale)
+                found.start(self._loss_id, self._step.weights[self._place(found)] * self._step.loss_scale)
             if kind is Kind.BACKWARD:
                 found.backward()
             else:

@@ -145,6 +145,9 @@ def test_a_tie_over_two_devices_is_written_once_and_read_by_both(monkeypatch: py
     ]
     assert len(moments) == 2
     assert torch.equal(*moments)
+    alone, streams = trainer_on(cluster_of("tied", (0, 0, 0)), "adamw:lr=0.01", monkeypatch, saved=saved)
+    alone.load("run")
+    assert_own_bytes_only(streams)
 
 
 def test_the_trainers_counters_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,9 +324,12 @@ def test_so_many_of_a_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_steps_go_on_while_states_are_copied_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copying ends no sooner than the next step wants to write, and writing only once that step is done."""
     saved = SavedHere()
-    trainer, _ = trainer_on(cluster_of("dropout", (0, 1)), "adamw:lr=0.01", monkeypatch, saved=saved)
+    trainer, streams = trainer_on(cluster_of("dropout", (0, 1)), "adamw:lr=0.01", monkeypatch, saved=saved)
     steps(trainer, "dropout", range(2))
     wanted = saved_by(trainer, saved)
+    # What the next snapshot does not wait for any more.
+    for device in streams.devices.values():
+        device._settle()
     wants_to_write, stepped = threading.Event(), threading.Event()
     copy, settle, save = snapshot._copy, snapshot.Snapshot.settle, shards.save
 
@@ -372,7 +378,7 @@ def test_what_cannot_be_written_is_told_and_training_goes_on(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("every", [0, 2])
-@pytest.mark.parametrize("lost_at", [3, 5, 6, 7, 9])
+@pytest.mark.parametrize("lost_at", [3, 5, 6, 7, 9, 10])
 def test_what_a_lost_generation_did_is_done_again(lost_at: int, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On other stages, from the last checkpoint on: steps, one that is not applied, and weights that were pushed."""
 

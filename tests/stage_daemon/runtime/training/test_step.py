@@ -15,6 +15,7 @@ from planner.client.export import ExportedModel, export
 from planner.graph.ir import Graph
 from planner.partition.objective import PipelineSchedule
 from planner.plan.options import Routing
+from stage_daemon.runtime.training.passes import StagePass
 from stage_daemon.runtime.training.records import OptimizerSettings, ParameterGroup
 from tests.stage_daemon.runtime.training.devices import Cluster, train_on_threads
 from tests.stage_daemon.runtime.training.eager import Eager
@@ -123,6 +124,17 @@ def test_tied_weights_stay_one(schedule: PipelineSchedule, devices: tuple[int, .
     cluster, eager = both(Tied(), tokens, 3, devices, schedule=schedule)
     eager.loss_of = lambda found: found[0]
     assert_same_steps(cluster, eager, tokens, tolerance=1e-6, clip_norm=0.5)
+
+
+def test_gradients_of_one_value_are_added_with_the_last_reader_first() -> None:
+    """As autograd does: from the last stage back, which rounds otherwise than from the first on."""
+    found = StagePass(stage=0, microbatch=0)
+    root = torch.zeros((), requires_grad=True)
+    found.roots[7] = root
+    for stage, gradient in ((1, 1.0), (2, 1e8), (3, -1e8)):
+        found.receive_gradients([7], [torch.full((1,), gradient)], stage)
+    found.backward()
+    assert root.grad == 1.0
 
 
 def test_more_and_fewer_microbatches_than_planned() -> None:
