@@ -111,6 +111,15 @@ class DeploymentCalls:
             ]
         )
 
+    async def DrainDevice(self, request: planner_pb2.DrainDeviceRequest, _: Any) -> planner_pb2.DrainDeviceResponse:
+        stays = await self._dispatcher.drain(request.device_id, undo=request.undo)
+        return planner_pb2.DrainDeviceResponse(
+            deployments=[
+                planner_pb2.DeploymentOnDrainedDevice(deployment_id=deployment_id, stays_because=why)
+                for deployment_id, why in stays.items()
+            ]
+        )
+
     async def _deployment(self, deployment_id: str) -> planner_pb2.Deployment:
         async with self._database.reading() as session:
             return deployment_to_proto(await get_deployment(session, deployment_id))

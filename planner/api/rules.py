@@ -70,6 +70,7 @@ RULES: Mapping[str, Rule] = {
     f"/{PLANNER}/ListGraphs": _reads(),
     f"/{PLANNER}/DeleteGraph": _changes(Scope.SUBMIT, "graph", "graph_id"),
     f"/{PLANNER}/ListDevices": _reads(),
+    f"/{PLANNER}/DrainDevice": Rule(needs=Scope.OPERATE, subject="device_id", audited=True),
     f"/{PLANNER}/CreateInventory": _creates(Scope.SUBMIT, "inventory"),
     f"/{PLANNER}/GetInventory": _reads(),
     f"/{PLANNER}/ListInventories": _reads(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from planner.client.connection import Connection
@@ -22,6 +22,15 @@ class InventoryCalls:
         request = planner_pb2.ListDevicesRequest(kind=kind, host=host)
         answer = self._connection.call(self._connection.stub.ListDevices, request)
         return tuple(map(registered_device_from_proto, answer.devices))
+
+    def drain_device(self, device_id: str, *, undo: bool = False) -> Mapping[str, str]:
+        """Puts nothing new on the device until its daemon has been started again, or `undo`; moves what can move.
+
+        The deployments that are there still, and why each stays; empty for one that is about to leave: ask again.
+        """
+        request = planner_pb2.DrainDeviceRequest(device_id=device_id, undo=undo)
+        answer = self._connection.call(self._connection.stub.DrainDevice, request)
+        return {one.deployment_id: one.stays_because for one in answer.deployments}
 
     def create_inventory(self, inventory: Inventory, name: str = "", request_id: str | None = None) -> InventoryRecord:
         """Stores devices and links to plan over; raises InvalidArgument naming what is wrong with them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from planner.dispatch.driver import ABANDONED, Driver
 from planner.dispatch.leadership import Leadership
 from planner.dispatch.lease import Leases, Standing, failure_of
 from planner.dispatch.ledger import Ledger
-from planner.dispatch.placing import Placer, clients_of
+from planner.dispatch.placing import BeingPlanned, Placer, clients_of
 from planner.dispatch.rollout import Broken, Leaving, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests, prepare_requests
 from planner.dispatch.succession import has_ended
@@ -230,6 +230,23 @@ class Dispatcher:
             await self._clear(device_id, incarnation_id)
         await self._look_for_lost(device_id, reports.keys())
         return self._leases.lease_seconds, self._ended_of(reports.values())
+
+    async def drain(self, device_id: str, *, undo: bool = False) -> Mapping[str, str]:
+        """Puts nothing new on the device, and begins to move what can: deployment ids, and why each stays there.
+
+        Why is empty while it is about to leave: ask again until everything there stays. Raises NotFound.
+        """
+        await self._resume()
+        async with self._database.session() as session:
+            await self._leadership.check(session)
+            daemon = await find_daemon(session, device_id)
+            if daemon is None or not daemon.live_at(datetime.now(UTC)):
+                raise NotFound(f"device {device_id!r} has no daemon that holds a lease", device_id=device_id)
+            await set_draining(session, device_id, daemon.incarnation_id, not undo)
+        on_it = self._active_on(device_id)
+        if undo:
+            return {driver.deployment.id: "the device is not drained" for driver in on_it}
+        return {driver.deployment.id: await self._move(driver, device_id) for driver in on_it}
 
     async def close(self) -> None:
         """Leaves deployments as they are: daemons go on, and the next planner takes them up."""
@@ -470,7 +487,26 @@ class Dispatcher:
             await set_draining(session, device_id, incarnation_id)
         for driver in self._active_on(device_id):
             if driver.rollout.state not in ABANDONED:
-                await driver.handle(Leaving(device_id), generation=driver.deployment.generation)
+                why = f"the daemon of {device_id} is shutting down"
+                await driver.handle(Leaving(device_id, why), generation=driver.deployment.generation)
+
+    async def _move(self, driver: Driver, device_id: str) -> str:
+        """Why it stays on the device; empty where it leaves it. One that is not ready yet is asked about again."""
+        held = driver.deployment
+        if driver.rollout.state in ABANDONED:
+            return ""
+        if held.recovery is not RecoveryPolicy.REPLAN:
+            return f"its recovery policy is {held.recovery.value}; it goes on there until the daemon ends"
+        if driver.rollout.state is not READY:
+            return ""
+        try:
+            await self._placer.check_can_move(held)
+        except BeingPlanned:
+            return ""
+        except PlannerError as error:
+            return error.message
+        await driver.handle(Leaving(device_id, f"device {device_id} is drained"), generation=held.generation)
+        return ""
 
     async def _look_for_lost(self, device_id: str, held: Iterable[str]) -> None:
         """Heartbeats follow each other, so the second that lacks a READY deployment was written after it was READY."""

@@ -50,7 +50,7 @@ class Placement:
     requests: StageRequests
 
 
-class _BeingPlanned(PlannerError):
+class BeingPlanned(PlannerError):
     """There will be a plan; a device that comes back meanwhile is used all the same."""
 
     reason = "BEING_PLANNED"
@@ -111,7 +111,7 @@ class Placer:
         while True:
             try:
                 return await self._place_now(held)
-            except _BeingPlanned:
+            except BeingPlanned:
                 pass
             except (DeviceGone, DeviceFull, Infeasible, Unavailable) as error:
                 if time.monotonic() > ends_at:
@@ -141,6 +141,13 @@ class Placer:
             await self._leadership.check(session)
             await drop_obsolete_spares(session, datetime.now(UTC))
 
+    async def check_can_move(self, held: Deployment) -> None:
+        """Whether it can leave the devices that are drained. Raises BeingPlanned, Infeasible, DeviceFull ..."""
+        async with self._database.reading() as session:
+            prospects = await _prospects(session, held)
+        _, plan = await self._replan(held, prospects)
+        admit(plan, tuple(prospects.live.values()), prospects.promised)
+
     async def _place_now(self, held: Deployment) -> Placement:
         async with self._database.reading() as session:
             prospects = await _prospects(session, held)
@@ -156,7 +163,7 @@ class Placer:
         return Placement(deployment=deployment, clients=clients, requests=requests)
 
     async def _replan(self, held: Deployment, prospects: _Prospects) -> tuple[Deployment, Plan]:
-        """The same plan where all of its devices are there. Raises _BeingPlanned or Infeasible where none is there."""
+        """The same plan where all of its devices are there. Raises BeingPlanned or Infeasible where none is there."""
         present = await self._answering(prospects)
         lost = tuple(device_id for device_id in held.device_ids() if device_id not in present)
         if not lost:
@@ -177,7 +184,7 @@ class Placer:
     async def _ended_operation(
         self, held: Deployment, prospects: _Prospects, lost: tuple[str, ...], left: Inventory
     ) -> PlanOperation:
-        """The one whose plan serves, or that found none. Raises _BeingPlanned where it has not ended yet."""
+        """The one whose plan serves, or that found none. Raises BeingPlanned where it has not ended yet."""
         async with self._database.session() as session:
             await self._leadership.check(session)
             operation = await find_spare(session, held, lost)
@@ -188,7 +195,7 @@ class Placer:
             else:
                 await hurry(session, operation.id)
         self._ask()
-        raise _BeingPlanned("a plan for the devices left is being made")
+        raise BeingPlanned("a plan for the devices left is being made")
 
     async def _answering(self, prospects: _Prospects) -> frozenset[str]:
         """The devices that the plan asked for may use and whose daemons are there.

@@ -104,9 +104,10 @@ class StopAsked:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A daemon ends as soon as it holds nothing any more."""
+    """Nothing is to stay on the device; `why` in words."""
 
     device_id: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +220,8 @@ def advance(rollout: Rollout, event: Event) -> Step:
             return _diagnosed(rollout, cause)
         case StopAsked():
             return _stop(rollout)
-        case Leaving(device_id):
-            return _leave(rollout, device_id)
+        case Leaving():
+            return _leave(rollout, event)
         case TakenUp():
             return _taken_up(rollout)
         case Placed():
@@ -274,16 +275,15 @@ def _connected(rollout: Rollout, device_id: str) -> Step:
     return Step(rollout=ready, message="ready")
 
 
-def _leave(rollout: Rollout, device_id: str) -> Step:
+def _leave(rollout: Rollout, event: Leaving) -> Step:
     """One that recovers goes on elsewhere, or there once the daemon is back; nothing that it accepted is dropped."""
     if rollout.state in (DeploymentState.DRAINING, DeploymentState.RECOVERING):
         return Step(rollout=rollout)
-    why = f"the daemon of {device_id} is shutting down"
     if not rollout.recovers:
-        return _stop(rollout, f"{why}; ")
+        return _stop(rollout, f"{event.why}; ")
     is_ready = rollout.state is DeploymentState.READY
-    message = f"{why}; it moves once what is in flight is finished" if is_ready else f"{why}; it begins anew"
-    return replace(_recover(rollout, message, drain=is_ready), device_id=device_id)
+    what_follows = "it moves once what is in flight is finished" if is_ready else "it begins anew"
+    return replace(_recover(rollout, f"{event.why}; {what_follows}", drain=is_ready), device_id=event.device_id)
 
 
 def _stop(rollout: Rollout, why: str = "") -> Step:

@@ -49,12 +49,12 @@ async def list_usable_daemons(session: AsyncSession, now: datetime) -> tuple[Dae
     return tuple(daemon for daemon in await list_live_daemons(session, now) if not daemon.draining)
 
 
-async def set_draining(session: AsyncSession, device_id: str, incarnation_id: str) -> None:
+async def set_draining(session: AsyncSession, device_id: str, incarnation_id: str, draining: bool = True) -> None:
     """Until another incarnation registers."""
     await session.execute(
         update(DaemonRow)
         .where(DaemonRow.device_id == device_id, DaemonRow.incarnation_id == incarnation_id)
-        .values(draining=True)
+        .values(draining=draining)
         .execution_options(synchronize_session=False)
     )
 

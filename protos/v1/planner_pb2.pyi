@@ -569,6 +569,60 @@ class RegisteredDevice(google.protobuf.message.Message):
 Global___RegisteredDevice: typing_extensions.TypeAlias = RegisteredDevice
 
 @typing.final
+class DrainDeviceRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEVICE_ID_FIELD_NUMBER: builtins.int
+    UNDO_FIELD_NUMBER: builtins.int
+    device_id: builtins.str
+    undo: builtins.bool
+    """What has left does not come back by itself."""
+    def __init__(
+        self,
+        *,
+        device_id: builtins.str = ...,
+        undo: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_id", b"device_id", "undo", b"undo"]) -> None: ...
+
+Global___DrainDeviceRequest: typing_extensions.TypeAlias = DrainDeviceRequest
+
+@typing.final
+class DrainDeviceResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEPLOYMENTS_FIELD_NUMBER: builtins.int
+    @property
+    def deployments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DeploymentOnDrainedDevice]: ...
+    def __init__(
+        self,
+        *,
+        deployments: collections.abc.Iterable[Global___DeploymentOnDrainedDevice] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployments", b"deployments"]) -> None: ...
+
+Global___DrainDeviceResponse: typing_extensions.TypeAlias = DrainDeviceResponse
+
+@typing.final
+class DeploymentOnDrainedDevice(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEPLOYMENT_ID_FIELD_NUMBER: builtins.int
+    STAYS_BECAUSE_FIELD_NUMBER: builtins.int
+    deployment_id: builtins.str
+    stays_because: builtins.str
+    """Empty while it is about to leave."""
+    def __init__(
+        self,
+        *,
+        deployment_id: builtins.str = ...,
+        stays_because: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "stays_because", b"stays_because"]) -> None: ...
+
+Global___DeploymentOnDrainedDevice: typing_extensions.TypeAlias = DeploymentOnDrainedDevice
+
+@typing.final
 class CreateInventoryRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

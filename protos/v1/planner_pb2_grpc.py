@@ -85,6 +85,11 @@ class PlannerServiceStub(object):
                 request_serializer=protos_dot_v1_dot_planner__pb2.ListDevicesRequest.SerializeToString,
                 response_deserializer=protos_dot_v1_dot_planner__pb2.ListDevicesResponse.FromString,
                 _registered_method=True)
+        self.DrainDevice = channel.unary_unary(
+                '/partition_planner.v1.PlannerService/DrainDevice',
+                request_serializer=protos_dot_v1_dot_planner__pb2.DrainDeviceRequest.SerializeToString,
+                response_deserializer=protos_dot_v1_dot_planner__pb2.DrainDeviceResponse.FromString,
+                _registered_method=True)
         self.CreateInventory = channel.unary_unary(
                 '/partition_planner.v1.PlannerService/CreateInventory',
                 request_serializer=protos_dot_v1_dot_planner__pb2.CreateInventoryRequest.SerializeToString,
@@ -284,6 +289,15 @@ class PlannerServiceServicer(object):
 
     def ListDevices(self, request, context):
         """Devices of the daemons that hold a lease now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainDevice(self, request, context):
+        """Nothing new is put on a device, until its daemon has been started again or `undo`; deployments that recover by
+        other plans leave it as soon as there is one for the devices left. Says what is on it still: ask again until
+        everything there stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -512,6 +526,11 @@ def add_PlannerServiceServicer_to_server(servicer, server):
                     servicer.ListDevices,
                     request_deserializer=protos_dot_v1_dot_planner__pb2.ListDevicesRequest.FromString,
                     response_serializer=protos_dot_v1_dot_planner__pb2.ListDevicesResponse.SerializeToString,
+            ),
+            'DrainDevice': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainDevice,
+                    request_deserializer=protos_dot_v1_dot_planner__pb2.DrainDeviceRequest.FromString,
+                    response_serializer=protos_dot_v1_dot_planner__pb2.DrainDeviceResponse.SerializeToString,
             ),
             'CreateInventory': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateInventory,
@@ -914,6 +933,33 @@ class PlannerService(object):
             '/partition_planner.v1.PlannerService/ListDevices',
             protos_dot_v1_dot_planner__pb2.ListDevicesRequest.SerializeToString,
             protos_dot_v1_dot_planner__pb2.ListDevicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/partition_planner.v1.PlannerService/DrainDevice',
+            protos_dot_v1_dot_planner__pb2.DrainDeviceRequest.SerializeToString,
+            protos_dot_v1_dot_planner__pb2.DrainDeviceResponse.FromString,
             options,
             channel_credentials,
             insecure,

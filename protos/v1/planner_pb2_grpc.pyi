@@ -193,6 +193,22 @@ _PlannerServiceListDevicesType = typing_extensions.TypeVar(
     ],
 )
 
+_PlannerServiceDrainDeviceType = typing_extensions.TypeVar(
+    '_PlannerServiceDrainDeviceType',
+    grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DrainDeviceRequest,
+        protos.v1.planner_pb2.DrainDeviceResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DrainDeviceRequest,
+        protos.v1.planner_pb2.DrainDeviceResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DrainDeviceRequest,
+        protos.v1.planner_pb2.DrainDeviceResponse,
+    ],
+)
+
 _PlannerServiceCreateInventoryType = typing_extensions.TypeVar(
     '_PlannerServiceCreateInventoryType',
     grpc.UnaryUnaryMultiCallable[
@@ -609,7 +625,7 @@ _PlannerServiceDeleteDeploymentType = typing_extensions.TypeVar(
     ],
 )
 
-class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCollectBlobsType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceDeleteGraphType, _PlannerServiceListDevicesType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceDeleteInventoryType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceProfileGraphType, _PlannerServiceImportTimesType, _PlannerServiceGetProfileType, _PlannerServiceListProfilesType, _PlannerServiceDeleteProfileType, _PlannerServiceCreateCheckpointType, _PlannerServiceGetCheckpointType, _PlannerServiceListCheckpointsType, _PlannerServiceDeleteCheckpointType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType, _PlannerServiceDeleteDeploymentType]):
+class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerServiceUploadBlobType, _PlannerServiceReadBlobType, _PlannerServiceCollectBlobsType, _PlannerServiceCreateGraphType, _PlannerServiceAttachWeightsType, _PlannerServiceGetGraphType, _PlannerServiceListGraphsType, _PlannerServiceDeleteGraphType, _PlannerServiceListDevicesType, _PlannerServiceDrainDeviceType, _PlannerServiceCreateInventoryType, _PlannerServiceGetInventoryType, _PlannerServiceListInventoriesType, _PlannerServiceDeleteInventoryType, _PlannerServiceCreatePlanType, _PlannerServiceGetPlanOperationType, _PlannerServiceWaitPlanOperationType, _PlannerServiceCancelPlanOperationType, _PlannerServiceGetPlanType, _PlannerServiceListPlansType, _PlannerServiceDeletePlanType, _PlannerServiceProfileGraphType, _PlannerServiceImportTimesType, _PlannerServiceGetProfileType, _PlannerServiceListProfilesType, _PlannerServiceDeleteProfileType, _PlannerServiceCreateCheckpointType, _PlannerServiceGetCheckpointType, _PlannerServiceListCheckpointsType, _PlannerServiceDeleteCheckpointType, _PlannerServiceDeployType, _PlannerServiceGetDeploymentType, _PlannerServiceListDeploymentsType, _PlannerServiceWatchDeploymentType, _PlannerServiceStopDeploymentType, _PlannerServiceDeleteDeploymentType]):
     @typing.overload
     def __init__(self: PlannerServiceStub[
         grpc.UnaryUnaryMultiCallable[
@@ -651,6 +667,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.ListDevicesRequest,
             protos.v1.planner_pb2.ListDevicesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DrainDeviceRequest,
+            protos.v1.planner_pb2.DrainDeviceResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.CreateInventoryRequest,
@@ -801,6 +821,10 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
             protos.v1.planner_pb2.ListDevicesResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            protos.v1.planner_pb2.DrainDeviceRequest,
+            protos.v1.planner_pb2.DrainDeviceResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             protos.v1.planner_pb2.CreateInventoryRequest,
             protos.v1.planner_pb2.InventoryRecord,
         ],
@@ -936,6 +960,12 @@ class PlannerServiceStub(typing.Generic[_PlannerServiceGetUploadType, _PlannerSe
     ListDevices: _PlannerServiceListDevicesType
     """Devices of the daemons that hold a lease now."""
 
+    DrainDevice: _PlannerServiceDrainDeviceType
+    """Nothing new is put on a device, until its daemon has been started again or `undo`; deployments that recover by
+    other plans leave it as soon as there is one for the devices left. Says what is on it still: ask again until
+    everything there stays.
+    """
+
     CreateInventory: _PlannerServiceCreateInventoryType
 
     GetInventory: _PlannerServiceGetInventoryType
@@ -1044,6 +1074,10 @@ PlannerServiceAsyncStub: typing_extensions.TypeAlias = PlannerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.ListDevicesRequest,
         protos.v1.planner_pb2.ListDevicesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        protos.v1.planner_pb2.DrainDeviceRequest,
+        protos.v1.planner_pb2.DrainDeviceResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         protos.v1.planner_pb2.CreateInventoryRequest,
@@ -1231,6 +1265,17 @@ class PlannerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[protos.v1.planner_pb2.ListDevicesResponse, collections.abc.Awaitable[protos.v1.planner_pb2.ListDevicesResponse]]:
         """Devices of the daemons that hold a lease now."""
+
+    @abc.abstractmethod
+    def DrainDevice(
+        self,
+        request: protos.v1.planner_pb2.DrainDeviceRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[protos.v1.planner_pb2.DrainDeviceResponse, collections.abc.Awaitable[protos.v1.planner_pb2.DrainDeviceResponse]]:
+        """Nothing new is put on a device, until its daemon has been started again or `undo`; deployments that recover by
+        other plans leave it as soon as there is one for the devices left. Says what is on it still: ask again until
+        everything there stays.
+        """
 
     @abc.abstractmethod
     def CreateInventory(

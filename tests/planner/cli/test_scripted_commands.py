@@ -131,6 +131,22 @@ def test_devices_are_listed(scripted_cli: Scripted) -> None:
     assert "80 GiB" in cli("device", "list").stdout
 
 
+def test_a_device_is_drained(scripted_cli: Scripted) -> None:
+    script, cli = scripted_cli
+    leaves = planner_pb2.DeploymentOnDrainedDevice(deployment_id="dep-1")
+    stays = planner_pb2.DeploymentOnDrainedDevice(deployment_id="dep-2", stays_because="nothing fits")
+    script.on(
+        "DrainDevice",
+        planner_pb2.DrainDeviceResponse(deployments=[leaves, stays]),
+        planner_pb2.DrainDeviceResponse(deployments=[stays]),
+    )
+    assert cli("device", "drain", "h/gpu0").stdout == "dep-2 stays: nothing fits\n"
+    assert [request.device_id for request in script.requests("DrainDevice")] == ["h/gpu0"] * 2
+    script.on("DrainDevice", planner_pb2.DrainDeviceResponse())
+    assert cli("device", "drain", "h/gpu0", "--undo").stdout == "nothing is on h/gpu0\n"
+    assert script.requests("DrainDevice")[-1].undo
+
+
 def test_a_graph_is_found_by_name_then_by_id(scripted_cli: Scripted) -> None:
     script, cli = scripted_cli
     of_the_name = [graph("2", "chain", 9), graph("3", "chain", 7), graph("1", "chain", 5)]

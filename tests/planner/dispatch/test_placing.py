@@ -312,3 +312,41 @@ async def test_a_rollout_begins_anew_elsewhere_where_a_daemon_shuts_down(world: 
     async with planning(world):
         after = await world.until_generation(deployment_id, 2)
     assert SECOND not in after.device_ids()
+
+
+async def test_a_device_that_is_drained_is_left_by_what_can_leave(world: World) -> None:
+    """Only once there is a plan for the devices left, and the others go on there."""
+    moves, stays = await world.ready(REPLAN), await world.ready(RecoveryPolicy.RESTART)
+    assert (await world.dispatcher.drain(SECOND))[moves] == ""
+    assert (await world.get(moves)).state is DeploymentState.READY
+    with pytest.raises(DeviceGone, match=f"device {SECOND}"):
+        await world.ready()
+
+    async def has_left() -> bool:
+        return list(await world.dispatcher.drain(SECOND)) == [stays]
+
+    async with planning(world):
+        await until(has_left)
+    after = await world.until_generation(moves, 2)
+    assert (SECOND in after.device_ids(), after.plan_reason.startswith(f"without {SECOND}, ")) == (False, True)
+    assert [release.drain for release in world.daemons[SECOND].releases] == [True]
+    left = await world.dispatcher.drain(SECOND)
+    assert left == {stays: "its recovery policy is restart; it goes on there until the daemon ends"}
+    assert (await world.get(stays)).state is DeploymentState.READY
+    assert (await world.dispatcher.drain(SECOND, undo=True)).keys() == {stays}
+    await world.ready()
+
+
+async def test_what_fits_nowhere_else_stays_on_a_device_that_is_drained(world: World) -> None:
+    deployment_id = await world.ready(REPLAN)
+    for device_id in (FIRST, THIRD):
+        await world.register(device_id, memory_bytes=1)
+
+    async def stays() -> bool:
+        return "nothing fits on" in (await world.dispatcher.drain(SECOND)).get(deployment_id, "")
+
+    async with planning(world):
+        await until(stays)
+    assert (await world.get(deployment_id)).state is DeploymentState.READY
+    with pytest.raises(NotFound, match="node9"):
+        await world.dispatcher.drain("node9/cpu")

@@ -44,6 +44,7 @@ from tests.random_examples import random_examples
 
 DEVICES = ("a", "b", "c")
 DEAD_WORKER = Failure(reason="WORKER_DIED", message="stage 1 on b: killed", stage=1, device_id="b")
+LEAVING = Leaving("b", "b is drained")
 LOST_PEER = Failure(reason="EDGE_TIMEOUT", message="stage 0 on a: edge 0 lost stage 1", stage=0, device_id="a")
 
 
@@ -160,7 +161,7 @@ events = st.one_of(
     st.just(Placed(DEVICES)),
     st.just(Unplaced(DEAD_WORKER)),
     st.just(Waits("nothing fits")),
-    st.just(Leaving("b")),
+    st.just(LEAVING),
 )
 
 
@@ -229,7 +230,7 @@ MOVES: dict[DeploymentState, list[tuple[Event, DeploymentState]]] = {
     PENDING: [
         (Started(), LOADING),
         (StopAsked(), DRAINING),
-        (Leaving("b"), DRAINING),
+        (LEAVING, DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), PENDING),
         (TakenUp(), RECOVERING),
@@ -237,7 +238,7 @@ MOVES: dict[DeploymentState, list[tuple[Event, DeploymentState]]] = {
     LOADING: [
         (Loaded("a"), LOADING),
         (StopAsked(), DRAINING),
-        (Leaving("b"), DRAINING),
+        (LEAVING, DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), LOADING),
         (TakenUp(), RECOVERING),
@@ -246,14 +247,14 @@ MOVES: dict[DeploymentState, list[tuple[Event, DeploymentState]]] = {
         (RendezvousOpened("a:1"), CONNECTING),
         (Connected("a"), CONNECTING),
         (StopAsked(), DRAINING),
-        (Leaving("b"), DRAINING),
+        (LEAVING, DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), CONNECTING),
         (TakenUp(), RECOVERING),
     ],
     READY: [
         (StopAsked(), DRAINING),
-        (Leaving("b"), DRAINING),
+        (LEAVING, DRAINING),
         (Broken(DEAD_WORKER), FAILED),
         (Broken(LOST_PEER), READY),
     ],
@@ -283,7 +284,7 @@ ALL_EVENTS: tuple[Event, ...] = (
     Diagnosed(DEAD_WORKER),
     Diagnosed(None),
     StopAsked(),
-    Leaving("b"),
+    LEAVING,
     TakenUp(),
     Placed(DEVICES),
     Unplaced(DEAD_WORKER),
@@ -358,15 +359,15 @@ def test_one_that_recovers_begins_a_new_generation_once_all_let_go() -> None:
 
 
 def test_one_that_recovers_moves_off_a_daemon_that_leaves_and_drops_nothing() -> None:
-    step = advance(recovering(), Leaving("b"))
+    step = advance(recovering(), LEAVING)
     assert step.rollout.state is RECOVERING
     assert step.commands == tuple(Release(device, True) for device in DEVICES)
-    assert advance(step.rollout, Leaving("b")) == Step(rollout=step.rollout)
+    assert advance(step.rollout, LEAVING) == Step(rollout=step.rollout)
     step = play(step.rollout, [*(Released(device) for device in DEVICES), Placed(DEVICES), Loaded("a")])
-    again = advance(step.rollout, Leaving("b"))
+    again = advance(step.rollout, LEAVING)
     assert again.rollout.state is RECOVERING
     assert again.commands == tuple(Release(device, False) for device in DEVICES)
-    begun_anew = play(replace(fresh(), recovers=True), [Started(), Leaving("b")])
+    begun_anew = play(replace(fresh(), recovers=True), [Started(), LEAVING])
     assert begun_anew.rollout.state is RECOVERING
     assert begun_anew.commands == tuple(Release(device, False) for device in DEVICES)
 
@@ -422,9 +423,9 @@ def test_what_is_told() -> None:
     assert play(step.rollout, [Connected("b"), Connected("c")]).message == "ready"
     assert advance(at(READY), StopAsked()).message == "finishing what is in flight"
     assert advance(at(LOADING), StopAsked()).message == "stopping before it was ready"
-    leaves = "the daemon of b is shutting down; "
-    assert advance(at(READY), Leaving("b")).message == f"{leaves}finishing what is in flight"
-    step = advance(recovering(), Leaving("b"))
+    leaves = "b is drained; "
+    assert advance(at(READY), LEAVING).message == f"{leaves}finishing what is in flight"
+    step = advance(recovering(), LEAVING)
     assert (step.message, step.device_id) == (f"{leaves}it moves once what is in flight is finished", "b")
     assert play(at(DRAINING), [Released("a"), Released("b"), Released("c")]).message == "stopped"
     step = advance(at(READY), Broken(DEAD_WORKER))
