@@ -36,6 +36,9 @@ class Settings(BaseSettings):
         16 * GIBIBYTE, gt=0, description="address space that computing a plan, or checking a graph, may take"
     )
     max_pending_plans: int = Field(1000, ge=1, description="plans that may wait for a worker; more are refused")
+    max_pending_plans_per_caller: int = Field(
+        200, ge=1, description="of them, those of one caller, where callers are known: over TLS"
+    )
     max_blob_bytes: int = Field(256 * GIBIBYTE, gt=0, description="largest blob that may be uploaded")
     max_graph_bytes: int = Field(GIBIBYTE, gt=0, description="largest blob that is read as a graph")
     max_graph_nodes: int = Field(250_000, gt=0, description="a graph with more nodes is refused")

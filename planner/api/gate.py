@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from access.handlers import wrapped
 from planner.api.audit_trail import AuditTrail
-from planner.api.principals import Context, Principal, Principals
+from planner.api.principals import CALLER, Context, Principal, Principals
 from planner.api.rules import RULES, Caller, Rule, Scope
 from planner.api.whole_ids import complete_ids
 from planner.errors import Forbidden, PlannerError, Unauthenticated
@@ -84,6 +84,7 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
     async def _admit(self, visit: _Visit) -> None:
         """Raises Unauthenticated or Forbidden."""
         principal = visit.principal = await self._principals.identify(visit.context)
+        CALLER.set(principal.name)
         structlog.contextvars.bind_contextvars(principal=principal.name)
         rule = visit.rule
         if rule is None:

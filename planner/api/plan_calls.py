@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.api.identity import fingerprint, new_id
 from planner.api.pages import page_of
 from planner.api.plan_runner import PlanRunner
+from planner.api.principals import CALLER
 from planner.api.records import operation_to_proto, plan_summary_to_proto
 from planner.api.threads import in_thread
 from planner.cost.inventory import Inventory
@@ -31,6 +32,12 @@ from planner.wire.plan import plan_to_proto
 from protos.v1 import plan_pb2, planner_pb2
 
 MAX_WAIT_SECONDS = 60.0
+# When a caller whose plans are too many may ask again.
+RETRY_SECONDS = 5.0
+# Nodes times devices, roughly: it only orders what waits.
+STEPS_PER_SECOND = 20_000
+# However large a problem is, small ones that come later than this wait for it.
+MOST_HEAD_START_SECONDS = 60.0
 
 
 class PlanCalls:
@@ -108,8 +115,7 @@ class PlanCalls:
         given: Inventory | None,
         now: datetime,
     ) -> str:
-        if await count_open(session) >= self._settings.max_pending_plans:
-            raise ResourceExhausted(f"{self._settings.max_pending_plans} plans are waiting already; try again later")
+        await self._check_room(session)
         graph = await get_graph(session, request.graph_id)
         inventory_id, inventory = await _inventory(session, request, given, now)
         # Now, rather than when its turn comes: a profile that does not serve is refused as the other options are.
@@ -121,9 +127,30 @@ class PlanCalls:
             inventory_id=inventory_id,
             options=options,
             created_at=now,
+            principal=CALLER.get(),
+            due_at=now + _head_start(graph.num_nodes, len(inventory.devices)),
         )
         await add_operation(session, operation)
         return operation.id
+
+    async def _check_room(self, session: AsyncSession) -> None:
+        """Raises ResourceExhausted."""
+        most, caller = self._settings.max_pending_plans, CALLER.get()
+        if await count_open(session) >= most:
+            raise ResourceExhausted(
+                f"{most} plans are waiting already; try again later", retry_after_seconds=RETRY_SECONDS
+            )
+        most = self._settings.max_pending_plans_per_caller
+        if caller and await count_open(session, caller) >= most:
+            raise ResourceExhausted(
+                f"{most} plans of {caller} are waiting already, as many as one caller's may; try again later",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+
+
+def _head_start(num_nodes: int, num_devices: int) -> timedelta:
+    """How much later than this one a tiny problem may come and still be planned before it: about what it takes."""
+    return timedelta(seconds=min(MOST_HEAD_START_SECONDS, num_nodes * num_devices / STEPS_PER_SECOND))
 
 
 async def _inventory(

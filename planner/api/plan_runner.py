@@ -173,11 +173,17 @@ class PlanRunner:
             self._start(claim)
 
     async def _claim(self) -> Claim | None:
-        """Plans made ahead leave one worker to those that somebody waits for, where there are several."""
-        has_room = len(self._background) < max(1, self._computing.num_workers - 1)
+        """Of several workers plans made ahead leave one to those that somebody waits for, and each caller to others."""
+        all_but_one = max(1, self._computing.num_workers - 1)
+        has_room = len(self._background) < all_but_one
         async with self._database.session() as session:
             return await claim_operation(
-                session, self.planner_id, self._settings.claim_seconds, _now(), background=has_room
+                session,
+                self.planner_id,
+                self._settings.claim_seconds,
+                _now(),
+                background=has_room,
+                most_of_one=all_but_one,
             )
 
     def _start(self, claim: Claim) -> None:

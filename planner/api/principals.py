@@ -6,6 +6,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +29,9 @@ _MOST_REMEMBERED = 10_000
 _HEADER, _SCHEME = "authorization", "Bearer "
 
 _ALL: frozenset[Scope | Caller] = frozenset({*Scope, Caller.READER})
+
+# Of the call that is being answered; empty where callers are not known.
+CALLER: ContextVar[str] = ContextVar("caller", default="")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -11,11 +11,13 @@ import inspect
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import grpc
 import structlog
-from google.protobuf import any_pb2
+from google.protobuf import duration_pb2
+from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -29,6 +31,8 @@ DOMAIN = "partition_planner"
 MAX_METADATA_ENTRIES = 12
 MAX_METADATA_CHARACTERS = 200
 MAX_MESSAGE_CHARACTERS = 1200
+# Of an error that may pass by itself; told as a google.rpc.RetryInfo too.
+RETRY_AFTER = "retry_after_seconds"
 
 # The first class that fits counts, so subclasses stand before their bases.
 CODES: Mapping[type[errors.PlannerError], int] = {
@@ -51,14 +55,20 @@ log = structlog.get_logger(__name__)
 
 
 def status_of(error: errors.PlannerError) -> status_pb2.Status:
-    """The google.rpc.Status that says what `error` says."""
+    """The google.rpc.Status that says what `error` says, and when to ask again where that is known."""
     code = next((code for kind, code in CODES.items() if isinstance(error, kind)), code_pb2.INTERNAL)
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
     for key, value in tuple(error.metadata.items())[:MAX_METADATA_ENTRIES]:
         info.metadata[key] = _short(value, MAX_METADATA_CHARACTERS)
-    detail = any_pb2.Any()
-    detail.Pack(info)
-    return status_pb2.Status(code=code, message=_short(error.message, MAX_MESSAGE_CHARACTERS), details=[detail])
+    details: list[Message] = [info]
+    if RETRY_AFTER in error.metadata:
+        wait = duration_pb2.Duration()
+        wait.FromTimedelta(timedelta(seconds=float(error.metadata[RETRY_AFTER])))
+        details.append(error_details_pb2.RetryInfo(retry_delay=wait))
+    status = status_pb2.Status(code=code, message=_short(error.message, MAX_MESSAGE_CHARACTERS))
+    for detail in details:
+        status.details.add().Pack(detail)
+    return status
 
 
 class StatusInterceptor(grpc.aio.ServerInterceptor):

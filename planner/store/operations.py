@@ -1,7 +1,8 @@
 """Plan operations: asked for, claimed by a planner, computed, ended. An ended one never changes.
 
-The rows are the queue: whichever planner is free claims the oldest that waits, or that a planner left behind which fell
-silent.
+The rows are the queue: whichever planner is free claims the next that waits, or that a planner left behind which fell
+silent. First comes what a deployment without a device waits for, then whoever has the fewest plans at work, and of one
+principal the plan that is due first.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, not_, select, update
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from planner.errors import NotFound
 from planner.plan.options import PlanOptions
@@ -43,7 +45,10 @@ IS_OPEN = PlanOperationRow.state.in_([state.value for state in _OPEN])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOperation:
     """`id` is the plan's too. With `replaced_plan_id` the plan is to take that one's place on the inventory's devices,
-    and `moved_bytes` is what it moves. In the `background` it waits until no other does."""
+    and `moved_bytes` is what it moves. In the `background` it waits until no other does.
+
+    `principal` asked for it, empty where nobody is known. Its turn is at `due_at`, by default when it was created.
+    """
 
     id: str
     graph_id: str
@@ -56,6 +61,8 @@ class PlanOperation:
     background: bool = False
     replaced_plan_id: str | None = None
     moved_bytes: int | None = None
+    principal: str = ""
+    due_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +85,8 @@ async def add_operation(session: AsyncSession, operation: PlanOperation) -> None
             created_at=operation.created_at,
             background=operation.background,
             replaced_plan_id=operation.replaced_plan_id,
+            principal=operation.principal,
+            due_at=operation.due_at or operation.created_at,
         )
     )
     await session.flush()
@@ -90,9 +99,11 @@ async def get_operation(session: AsyncSession, operation_id: str) -> PlanOperati
     return _record(row)
 
 
-async def count_open(session: AsyncSession) -> int:
-    """Of those that somebody waits for."""
+async def count_open(session: AsyncSession, principal: str | None = None) -> int:
+    """Of those that somebody waits for, or that `principal` does."""
     query = select(func.count()).where(IS_OPEN, not_(PlanOperationRow.background))
+    if principal is not None:
+        query = query.where(PlanOperationRow.principal == principal)
     return (await session.execute(query)).scalar_one()
 
 
@@ -116,13 +127,32 @@ async def hurry(session: AsyncSession, operation_id: str) -> None:
 
 
 async def claim_operation(
-    session: AsyncSession, planner_id: str, claim_seconds: float, now: datetime, *, background: bool = True
+    session: AsyncSession,
+    planner_id: str,
+    claim_seconds: float,
+    now: datetime,
+    *,
+    background: bool = True,
+    most_of_one: int | None = None,
 ) -> Claim | None:
-    """The oldest that nobody works on, RUNNING from now on; None where there is none.
+    """The next that nobody works on, RUNNING from now on; None where there is none.
 
-    Those in the background come last, and without `background` not at all.
+    Those in the background come last, and without `background` not at all. A principal who is known has at most
+    `most_of_one` at work on this planner.
     """
     is_open = IS_OPEN if background else and_(IS_OPEN, not_(PlanOperationRow.background))
+    at_work = aliased(PlanOperationRow)
+    num_at_work = (
+        select(func.count())
+        .where(
+            at_work.principal == PlanOperationRow.principal,
+            at_work.claimed_by == planner_id,
+            at_work.state == OperationState.RUNNING.value,
+        )
+        .scalar_subquery()
+    )
+    if most_of_one is not None:
+        is_open = and_(is_open, or_(PlanOperationRow.principal == "", num_at_work < most_of_one))
     row = await claim_next(
         session,
         PlanOperationRow,
@@ -130,7 +160,9 @@ async def claim_operation(
         claim_seconds,
         is_open,
         PlanOperationRow.background.asc(),
-        PlanOperationRow.created_at.asc(),
+        PlanOperationRow.replaced_plan_id.is_(None).asc(),
+        num_at_work.asc(),
+        PlanOperationRow.due_at.asc(),
         PlanOperationRow.id.asc(),
     )
     if row is None:
@@ -198,4 +230,6 @@ def _record(row: PlanOperationRow) -> PlanOperation:
         background=row.background,
         replaced_plan_id=row.replaced_plan_id,
         moved_bytes=row.moved_bytes,
+        principal=row.principal,
+        due_at=row.due_at,
     )

@@ -151,7 +151,8 @@ class PlanOperationRow(ClaimColumns, FailureColumns, Row):
 
     `options` holds all that was asked for, as planner.plan.options_document gives it. With `replaced_plan_id` the plan
     is to take the place of that one on the devices of the inventory; `moved_bytes` is what that moves. Operations in
-    the `background` wait until no other does.
+    the `background` wait until no other does. `principal` asked for it, empty where nobody is known; the earliest
+    `due_at` has the next turn.
     """
 
     __tablename__ = "plan_operations"
@@ -166,6 +167,8 @@ class PlanOperationRow(ClaimColumns, FailureColumns, Row):
     background: Mapped[bool]
     replaced_plan_id: Mapped[str | None]
     moved_bytes: Mapped[int | None]
+    principal: Mapped[str] = mapped_column(server_default="")
+    due_at: Mapped[datetime | None]
 
 
 class PlanRow(Row):

@@ -26,6 +26,7 @@ from planner.api.server import SERVICES, PlannerServer
 from planner.errors import InvalidArgument, PlannerError
 from planner.settings import Settings
 from planner.store.database import Database
+from planner.store.operations import get_operation
 from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
 from tests.access.certificates import Certificates
 from tests.contract.calls import WAIT_SECONDS, balanced, create_graph, inventory_message, refused, upload, wait_plan
@@ -193,6 +194,8 @@ async def test_only_its_owner_or_an_operator_changes_an_object(guarded: Guarded)
     )
     operation = await owner.CreatePlan(request, timeout=WAIT_SECONDS)
     await wait_plan(owner, operation.id)
+    async with guarded.database.reading() as session:
+        assert (await get_operation(session, operation.id)).principal == "alice"
     deletion = planner_pb2.DeletePlanRequest(plan_id=operation.id)
     with refused("PERMISSION_DENIED") as refusal:
         await other.DeletePlan(deletion, timeout=WAIT_SECONDS)

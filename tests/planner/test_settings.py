@@ -53,6 +53,7 @@ def test_settings_do_not_change() -> None:
         ("plan_workers", 1, 0),
         ("plan_timeout_seconds", 0.001, 0),
         ("max_pending_plans", 1, 0),
+        ("max_pending_plans_per_caller", 1, 0),
         ("max_blob_bytes", 1, 0),
         ("max_graph_bytes", 1, 0),
         ("max_graph_nodes", 1, 0),

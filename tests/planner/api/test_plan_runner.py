@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
 from planner.api.identity import new_id
+from planner.api.plan_calls import _head_start
 from planner.api.plan_runner import BACKGROUND_NICENESS, MOST_CLAIMS, PlanRunner
+from planner.api.principals import CALLER
 from planner.api.service import PlannerService
 from planner.errors import Infeasible, InvalidArgument, NotFound, ResourceExhausted
 from planner.plan.options import BalancedMode, PlanOptions
@@ -403,3 +405,24 @@ async def test_the_same_request_is_computed_once(world: World) -> None:
     world.computing.go_on.set()
     assert (await world.wait(operations[0].id)).state == SUCCEEDED
     assert world.computing.num_begun == 1
+
+
+async def test_one_caller_does_not_fill_the_queue_and_learns_when_to_ask_again(world: World) -> None:
+    world.service._settings = world.planner.settings.model_copy(update={"max_pending_plans_per_caller": 1})
+    alice = CALLER.set("alice")
+    first = await world.ask()
+    with pytest.raises(ResourceExhausted, match="1 plans of alice are waiting") as refused:
+        await world.ask()
+    assert refused.value.metadata == {"retry_after_seconds": "5.0"}
+    await world.cancel(first.id)
+    await world.ask()
+    CALLER.reset(alice)
+    await world.ask()
+
+
+async def test_a_small_problem_is_due_before_a_large_one(world: World) -> None:
+    async with world.planner.database.session() as session:
+        waits = await get_operation(session, (await world.ask()).id)
+    assert waits.due_at is not None
+    assert timedelta() < waits.due_at - waits.created_at < timedelta(seconds=1)
+    assert _head_start(10**6, 1000) == timedelta(seconds=60)

@@ -57,6 +57,13 @@ def error_info(status: status_pb2.Status) -> error_details_pb2.ErrorInfo:
     return info
 
 
+def test_who_may_ask_again_learns_when() -> None:
+    status = status_of(errors.ResourceExhausted("full", retry_after_seconds=2.5))
+    retry = error_details_pb2.RetryInfo()
+    assert status.details[1].Unpack(retry)
+    assert retry.retry_delay.ToTimedelta().total_seconds() == 2.5
+
+
 def subclasses(kind: type) -> set[type]:
     return {kind}.union(*(subclasses(below) for below in kind.__subclasses__()))
 

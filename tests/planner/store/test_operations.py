@@ -39,7 +39,12 @@ FAILURE = Failure(reason="INFEASIBLE", message="no room", stage=2, device_id="a"
 
 def operation(operation_id: str = "plan-1") -> PlanOperation:
     return PlanOperation(
-        id=operation_id, graph_id=GRAPH_ID, inventory_id="inv-1", options=PlanOptions(mode=OPTIMAL), created_at=NOW
+        id=operation_id,
+        graph_id=GRAPH_ID,
+        inventory_id="inv-1",
+        options=PlanOptions(mode=OPTIMAL),
+        created_at=NOW,
+        due_at=NOW,
     )
 
 
@@ -109,7 +114,7 @@ async def test_an_operation_waits_runs_and_succeeds(operations: Database) -> Non
 
 
 async def test_those_in_the_background_come_last_and_count_for_nobody(operations: Database) -> None:
-    ahead = replace(operation("plan-0"), background=True, replaced_plan_id="plan-9", created_at=later(-9))
+    ahead = replace(operation("plan-0"), background=True, replaced_plan_id="plan-9", due_at=later(-9))
     async with operations.session() as session:
         await add_operation(session, ahead)
     assert await get(operations, "plan-0") == ahead
@@ -121,6 +126,34 @@ async def test_those_in_the_background_come_last_and_count_for_nobody(operations
         claimed = await claim_operation(session, "first", CLAIM_SECONDS, later(1), background=False)
     assert claimed is not None
     assert claimed.operation == replace(ahead, state=OperationState.RUNNING, background=False)
+
+
+async def test_who_has_the_fewest_at_work_comes_first_then_what_is_due_first(database: Database) -> None:
+    await fill(database, graph(), inventory())
+    asked = {"large": ("alice", 60), "small": ("alice", 2), "last": ("alice", 70), "bobs": ("bob", 90)}
+    async with database.session() as session:
+        for name, (principal, seconds) in asked.items():
+            await add_operation(session, replace(operation(name), principal=principal, due_at=later(seconds)))
+        assert [await count_open(session, who) for who in ("alice", "bob", "carol")] == [3, 1, 0]
+    assert [await claim(database) for _ in range(4)] == [("small", 1), ("bobs", 1), ("large", 1), ("last", 1)]
+
+
+async def test_a_principal_has_a_share_of_the_workers_at_most(database: Database) -> None:
+    await fill(database, graph(), inventory())
+
+    async def claim_share() -> str | None:
+        async with database.session() as session:
+            found = await claim_operation(session, "first", CLAIM_SECONDS, later(1), most_of_one=1)
+        return found and found.operation.id
+
+    async with database.session() as session:
+        for index, principal in enumerate(("alice", "alice", "", "")):
+            due_at = later(index)
+            await add_operation(session, replace(operation(f"plan-{index}"), principal=principal, due_at=due_at))
+    assert [await claim_share() for _ in range(4)] == ["plan-0", "plan-2", "plan-3", None]
+    async with database.session() as session:
+        await end_operation(session, "plan-0", OperationState.SUCCEEDED, later(2))
+    assert await claim_share() == "plan-1"
 
 
 @pytest.mark.parametrize("first", [OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED])

@@ -43,6 +43,7 @@ def operation(operation_id: str) -> PlanOperation:
         inventory_id=f"inv-of-{operation_id}",
         options=plan().options,
         created_at=NOW,
+        due_at=NOW,
         background=True,
         replaced_plan_id="plan-1",
     )
