@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import resource
 import stat
 import tempfile
 import uuid
@@ -111,6 +112,21 @@ def test_full_disk_keeps_what_was_written(blobs: BlobStore, monkeypatch: pytest.
     monkeypatch.undo()
     assert blobs.committed_bytes(digest) == 6
     assert write(blobs, b"", size=6, offset=6, digest=digest)
+
+
+def test_what_the_kernel_still_takes_of_a_chunk_stays(blobs: BlobStore) -> None:
+    content = bytes(range(256)) * 32
+    digest = sha256(content)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        with pytest.raises(ResourceExhausted, match="full"):
+            write(blobs, content, size=len(content), digest=digest)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert blobs.committed_bytes(digest) == 5000
+    assert write(blobs, content[5000:], size=len(content), offset=5000, digest=digest)
+    assert blobs.read(digest) == content
 
 
 def test_unknown_file_system(tmp_path: Path) -> None:
