@@ -13,6 +13,7 @@ from planner.client import PlannerClient, RecoveryPolicy
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState, StoredPlan
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from tests.faults.rounds import come_through, failpoint
 from tests.faults.scale import random_moments
 from tests.faults.streams import stream_under_kills, streaming, wait_until_ready
 from tests.waiting import WAIT_SECONDS, is_gone, wait_for
@@ -129,6 +130,18 @@ def test_planner_that_was_killed_finds_its_deployments_running(
     assert client.get_deployment(deployment.id).state is DeploymentState.READY
     assert_runs(client, deployment, module)
     assert client.stop(deployment.id).state is DeploymentState.STOPPED
+
+
+def test_what_was_asked_for_comes_through_where_a_planner_dies_in_a_rollout(
+    client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, cluster: LocalCluster
+) -> None:
+    assert cluster.planner is not None
+    cluster.planner.stop()
+    with failpoint("planner.store.deployments:append_event before crash #2"):
+        cluster.start_planner()
+    doomed = cluster.planner
+    come_through(cluster, client, plan.graph_id, module)
+    assert doomed.exit_status == -signal.SIGKILL
 
 
 def test_daemon_that_is_asked_to_end_stops_its_deployments_in_order(
