@@ -7,7 +7,8 @@
 | single devices | the whole program on one | |
 | the program order | segments, exact over that order | all orders, if there is no other |
 | the program order, for latency or memory | segments that a batch passes soonest, or fill devices least | |
-| order ideals, where few | stages of any order | exact over equal links |
+| order ideals, where few | stages of any order | exact over equal links, else a bound |
+| order ideals of fewer nodes, where many | | all orders |
 | additive relaxation | stages of any order, or any device for any node | as far as it is searched |
 | other orders | segments of each | |
 | other modes, where quick | what they find | |
@@ -41,7 +42,7 @@ from planner.partition.ordered.least_bottleneck import OrderedPlan, least_bottle
 from planner.partition.ordered.objectives import offer_ordered
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.portfolio.cut_search import climb
-from planner.partition.portfolio.exact_ideals import least_over_ideals
+from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
 from planner.partition.portfolio.fewest_stages import fewest_stages
 from planner.partition.portfolio.other_modes import offer_other_modes, offer_single_devices
 from planner.partition.portfolio.other_orders import MAX_REORDERED_NODES, offer_other_orders
@@ -212,6 +213,8 @@ def _all_orders(found: Portfolio, bundles: Bundles) -> None:
         effort=request.effort,
     )
     if solution is None:
+        if request.objective is Objective.THROUGHPUT and not found.has_copies:
+            found.prove(bound_by_fewer_nodes(found.problem, bundles, found.limit, request.effort) * (1 - 1e-9))
         return
     found.offer(solution.assignment)
     if not found.has_copies:

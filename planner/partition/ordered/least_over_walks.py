@@ -24,6 +24,7 @@ Words = npt.NDArray[np.uint64]
 _NEAR = 1e-3
 # Words of 64 positions that one trial's states may take: 200 MB.
 MAX_WORDS = 25_000_000
+UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,10 +52,12 @@ class WalkLoads:
 class Walk:
     """`value`: nothing below it is possible; the limit if nothing below that is, and then `boundaries` are empty.
 
-    `boundaries` by index of position. `devices` also are empty where the walk's devices are nowhere together.
+    `boundaries` by index of position. `devices` also are empty where the walk's devices are nowhere together. Unless
+    it `is_least`, steps were spent before all limits were tried, and the walk may be above the value or be none.
     """
 
     value: float
+    is_least: bool = True
     boundaries: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
 
@@ -70,11 +73,20 @@ def num_words(walks: DeviceWalks, num_positions: int) -> float:
     return walks.num_states * -(-num_positions // 64)
 
 
-def least_over_walks(walks: DeviceWalks, table: WalkLoads, *, limit: float = np.inf, num_stages: int = 0) -> Walk:
-    """Of values below `limit`. O(trials x words x edges of a node)."""
-    trials = _Trials(walks, table, num_stages)
+def least_over_walks(
+    walks: DeviceWalks,
+    table: WalkLoads,
+    *,
+    least: float = 0.0,
+    limit: float = np.inf,
+    num_stages: int = 0,
+    max_steps: int = UNBOUNDED,
+) -> Walk:
+    """Of values below `limit`; from `least` on, below which nothing is possible. O(trials x words x edges of a node):
+    `max_steps` counts words."""
+    trials = _Trials(walks, table, num_stages, max_steps)
     candidates = np.unique(table.loads[trials.labels])
-    candidates = candidates[(candidates < limit) & np.isfinite(candidates)]
+    candidates = candidates[(candidates >= least) & (candidates < limit) & np.isfinite(candidates)]
     low, high = _first_possible(trials, candidates), int(candidates.size)
     best: list[_Stage] = []
     # From below, in growing steps: a trial far above the least value has many more states than one beside it.
@@ -82,14 +94,19 @@ def least_over_walks(walks: DeviceWalks, table: WalkLoads, *, limit: float = np.
     while low < high:
         middle = min((low + high) // 2, low + step)
         stages = trials.stages(float(candidates[middle]))
+        if trials.are_given_up:
+            break
         if stages:
             best, high = stages, min(middle, int(np.searchsorted(candidates, trials.value(stages))))
         else:
             low, step = middle + 1, 4 * step
+    is_least = not trials.are_given_up
+    value = float(candidates[low]) if low < candidates.size else limit
     if not best:
-        return Walk(value=limit)
+        return Walk(value=value, is_least=is_least)
     return Walk(
-        value=float(candidates[high]),
+        value=value,
+        is_least=is_least,
         boundaries=(*(stage.start for stage in best), trials.num_positions - 1),
         devices=walks.devices_of([(stage.unit, stage.node) for stage in best]) or (),
     )
@@ -107,8 +124,9 @@ def _first_possible(trials: _Trials, candidates: Floats) -> int:
 class _Trials:
     """One limit after another. `labels`: those that some stage of a walk may have."""
 
-    def __init__(self, walks: DeviceWalks, table: WalkLoads, num_stages: int) -> None:
+    def __init__(self, walks: DeviceWalks, table: WalkLoads, num_stages: int, max_steps: int) -> None:
         self._walks, self._table, self._num_stages = walks, table, num_stages
+        self._steps_left, self.are_given_up = np.array([max_steps], dtype=np.int64), False
         self.num_positions = table.num_positions
         self._capacity = np.array(walks.capacity, dtype=np.int64)
         self._stride = np.concatenate([np.ones(1, dtype=np.int64), np.cumprod(self._capacity + 1)[:-1]])
@@ -128,8 +146,8 @@ class _Trials:
         return bool(self._rest(limit)[1][0] == 0)
 
     def stages(self, limit: float) -> list[_Stage]:
-        """A walk whose loads are all within the limit; nothing if there is none."""
-        from planner.partition.ordered.reach_kernel import reach, step_back
+        """A walk whose loads are all within the limit; nothing if there is none, or steps are spent."""
+        from planner.partition.ordered.reach_kernel import GIVEN_UP, reach, step_back
 
         ends, rest, back = self._rest(limit)
         if rest[0] > 0:
@@ -138,7 +156,10 @@ class _Trials:
         counted = self._capacity, self._stride
         edges = self._edge_first, self._edge_unit, self._edge_node, self._edge_label, self._offset
         starts = self._start_unit, self._start_node
-        at = reach(*counted, *starts, *edges, self._row, self._num_stages, ends, rest, back, reached)
+        at = reach(*counted, *starts, *edges, self._row, self._num_stages, ends, rest, back, reached, self._steps_left)
+        if at[0] == GIVEN_UP:
+            self.are_given_up = True
+            return []
         steps = []
         while at[0] != NOTHING:
             steps.append(at)

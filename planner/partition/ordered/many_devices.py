@@ -48,7 +48,7 @@ def over_many_devices(
     """
     hosts, kept_microbatches = hosts_of(problem), kept_by_stage(problem, num_stages)
     places = bool(num_stages) or len({kept_microbatches(stage) for stage in range(problem.num_devices)}) > 1
-    chosen = _walks(problem, hosts, positions.size, places=places)
+    chosen = walks_within(problem, hosts, positions.size, places=places)
     if np.isfinite(limit) and not (problem.relay or only_neighbours_exchange(problem)):
         # Plans that pay what skips stages are of windows on hosts.
         chosen = chosen[:1]
@@ -76,11 +76,11 @@ def _found(chosen: list[DeviceWalks], table: WalkLoads, limit: float, num_stages
 
 def affordable(problem: PartitionProblem, num_positions: int, max_words: float = np.inf) -> bool:
     """Whether walks give a bound, within so many words."""
-    walks = _walks(problem, hosts_of(problem), num_positions, places=True)
+    walks = walks_within(problem, hosts_of(problem), num_positions, places=True)
     return bool(walks) and num_words(walks[0], num_positions) <= max_words
 
 
-def _walks(problem: PartitionProblem, hosts: Hosts, num_positions: int, *, places: bool) -> list[DeviceWalks]:
+def walks_within(problem: PartitionProblem, hosts: Hosts, num_positions: int, *, places: bool) -> list[DeviceWalks]:
     """First those that give the bound, then those that give plans if the bound's give none; none that can be afforded.
 
     `places`: a stage's place among the others matters.

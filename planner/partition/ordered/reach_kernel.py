@@ -11,7 +11,7 @@ from planner.partition.ordered.least_over_walks import Words
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Floats, Integers
 
-NOT_REACHED = -1
+NOT_REACHED, GIVEN_UP = -1, -2
 
 
 @compiled
@@ -73,12 +73,14 @@ def reach(
     rest: Integers,
     back: Integers,
     reached: Words,
+    steps_left: Integers,
 ) -> tuple[int, int, int, int]:
     """Fills `reached` [base, node, word]: where a walk with so many used units stands. Ends at the program's end.
 
     Where a node stands, the later ones of its `row` [node] need not: what they can do, it can. NOT_REACHED: no row.
 
-    Returns (base, node, start, edge) of the last stage, or NOT_REACHED. `back` [node, x]: the first position at which
+    Returns (base, node, start, edge) of the last stage, or NOT_REACHED; GIVEN_UP once `steps_left` [1], each a word of
+    ends, are none. `back` [node, x]: the first position at which
     the node can be if what follows it begins at x. `label_offset` [stages so far] is of the stage's labels. An edge to
     NOT_REACHED only ends.
     """
@@ -108,6 +110,8 @@ def reach(
                 filled = filled or reached[base, node, word] != 0
             if not filled:
                 continue
+            if steps_left[0] < 0:
+                return GIVEN_UP, GIVEN_UP, GIVEN_UP, GIVEN_UP
             current = -1
             for edge in range(edge_first[node], edge_first[node + 1]):
                 unit, target = edge_unit[edge], edge_node[edge]
@@ -122,6 +126,7 @@ def reach(
                         start = word << 6
                         while bits != 0:
                             if bits & np.uint64(1) != 0:
+                                steps_left[0] -= num_words - (start >> 6)
                                 for other in range(start >> 6, num_words):
                                     after[other] |= ends[label, start, other]
                             bits >>= np.uint64(1)

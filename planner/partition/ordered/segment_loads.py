@@ -55,19 +55,22 @@ class SegmentLoads:
         self._own = np.array([label.own for label in labels], dtype=np.int64)
         self._memory = problem.device_memory_bytes[self._own].astype(np.float64)[:, None]
         self._kept = np.array([label.kept_microbatches for label in labels], dtype=np.float64)[:, None]
-        self._forward = _Transfers(problem, labels, problem.value_bytes, back=False)
+        self._forward = Transfers(problem, labels, back=False)
+        self._near_bytes = _bytes_between_neighbours(problem, problem.value_bytes)
         if problem.training is not None:
-            self._back = _Transfers(problem, labels, problem.value_gradient_bytes, back=True)
+            self._back = Transfers(problem, labels, back=True)
+            self._near_gradients = _bytes_between_neighbours(problem, problem.value_gradient_bytes)
 
     def seconds(self, row: SegmentRow, ends: Integers) -> Floats:
         at = ends - row.start - 1
         seconds = self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends)
-        seconds += self._forward.seconds(
-            row.start, ends, row.received_bytes[at], row.sent_bytes[at], row.receives[at], row.sends[at]
-        )
+        near = self._near_bytes
+        seconds += self._forward.received_seconds(row.received_bytes[at], near[row.start], row.receives[at])
+        seconds += self._forward.sent_seconds(row.sent_bytes[at], near[ends], row.sends[at])
         if self._problem.training is not None:
             returned, awaited = row.gradients_returned_bytes[at], row.gradients_awaited_bytes[at]
-            seconds += self._back.seconds(row.start, ends, returned, awaited, returned > 0, awaited > 0)
+            seconds += self._back.received_seconds(returned, self._near_gradients[row.start], returned > 0)
+            seconds += self._back.sent_seconds(awaited, self._near_gradients[ends], awaited > 0)
         fitting: Floats = np.where(self._needed_bytes(row, at) <= self._memory, seconds, np.inf)
         return fitting
 
@@ -75,7 +78,8 @@ class SegmentLoads:
         """What a lone batch spends on the segment, and on receiving what it needs."""
         at = ends - row.start - 1
         seconds = self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends)
-        seconds += self._forward.received_seconds(row.start, row.received_bytes[at], row.receives[at])
+        near = self._near_bytes[row.start]
+        seconds += self._forward.received_seconds(row.received_bytes[at], near, row.receives[at])
         fitting: Floats = np.where(self._needed_bytes(row, at) <= self._memory, seconds, np.inf)
         return fitting
 
@@ -98,10 +102,13 @@ class SegmentLoads:
         return needed
 
 
-class _Transfers:
-    """Seconds of what a segment exchanges with others in one direction: `back` is what gradients take."""
+class Transfers:
+    """[labels, stages] seconds of what a stage exchanges with others in one direction: `back` is what gradients take.
 
-    def __init__(self, problem: PartitionProblem, labels: Sequence[StageLinks], sizes: Integers, *, back: bool) -> None:
+    `near`: bytes that are known to travel between it and the stage beside it, at most; the others over the best link.
+    """
+
+    def __init__(self, problem: PartitionProblem, labels: Sequence[StageLinks], *, back: bool) -> None:
         self._relay = problem.relay
         own = np.array([label.own for label in labels], dtype=np.int64)
         into, out = ((own, UNKNOWN), (UNKNOWN, own)) if back else ((UNKNOWN, own), (own, UNKNOWN))
@@ -113,16 +120,9 @@ class _Transfers:
         after = [label.out[:: -1 if back else 1] if label.out else None for label in labels]
         self._near_in_latency, self._near_in = _near(problem, before, self._far_in_latency, self._far_in)
         self._near_out_latency, self._near_out = _near(problem, after, self._far_out_latency, self._far_out)
-        self._near_bytes = _bytes_between_neighbours(problem, sizes)
 
-    def seconds(
-        self, start: int, ends: Integers, received: Floats, sent: Floats, receives: Booleans, sends: Booleans
-    ) -> Floats:
-        """[labels, ends], from arrays by end."""
-        return self.received_seconds(start, received, receives) + self._sent_seconds(ends, sent, sends)
-
-    def received_seconds(self, start: int, received: Floats, receives: Booleans) -> Floats:
-        near = received if self._relay else np.minimum(self._near_bytes[start], received)
+    def received_seconds(self, received: Floats, near: Floats, receives: Booleans) -> Floats:
+        near = received if self._relay else np.minimum(near, received)
         # Relayed tensors all come from, and go to, the neighbour.
         latency = np.where(
             receives if self._relay else near > 0, self._near_in_latency, self._far_in_latency * receives
@@ -130,8 +130,8 @@ class _Transfers:
         seconds: Floats = near * self._near_in + (received - near) * self._far_in + latency
         return seconds
 
-    def _sent_seconds(self, ends: Integers, sent: Floats, sends: Booleans) -> Floats:
-        near = sent if self._relay else np.minimum(self._near_bytes[ends], sent)
+    def sent_seconds(self, sent: Floats, near: Floats, sends: Booleans) -> Floats:
+        near = sent if self._relay else np.minimum(near, sent)
         latency = np.where(sends if self._relay else near > 0, self._near_out_latency, self._far_out_latency * sends)
         seconds: Floats = near * self._near_out + (sent - near) * self._far_out + latency
         return seconds

@@ -1,7 +1,8 @@
-"""The least bottleneck over every chain of order ideals, where these are few: whatever order the program runs in.
+"""The least bottleneck, or share of memory, over every chain of order ideals: whatever order the program runs in.
 
 Tarnawski et al. (NeurIPS 2020), with evaluate's own loads and bytes: a stage is the difference of two ideals, and all
-that it holds and moves follows from the two. Exact over equal links; elsewhere a bound.
+that it holds and moves follows from the two. Devices are walked through as for segments of one order. Exact over equal
+links; elsewhere a bound, with what neighbours exchange for certain over the link between them.
 """
 
 from __future__ import annotations
@@ -11,18 +12,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.communication import UNKNOWN
+from planner.partition.bounds.fewer_nodes import least_work_beside_most, without_nodes
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_classes import device_classes
-from planner.partition.ordered.state_space import build_space, counted_choices, num_counted_states
+from planner.partition.ordered.binding_memory import everything_bytes
+from planner.partition.ordered.device_walks import by_kind
+from planner.partition.ordered.hosts import hosts_of
+from planner.partition.ordered.least_over_walks import MAX_WORDS, Walk, WalkLoads, least_over_walks, num_words
+from planner.partition.ordered.many_devices import walks_within
+from planner.partition.ordered.segment_loads import StageLinks, Transfers
 from planner.partition.portfolio.ideal_stages import IdealStages
-from planner.partition.portfolio.program_orders import Bundles
-from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.portfolio.ideals import Ideals, all_ideals
+from planner.partition.portfolio.program_orders import Bundles, bundles_of
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 
-# Elements that the tables of all pairs of ideals may have: about a second.
-MAX_ELEMENTS = 3e7
-MAX_STATES = 512
-MAX_IDEALS = 4000
+# Numbers of an ideal that are kept, of all ideals: its nodes, values and their readers.
+MAX_ELEMENTS = 3e6
+MAX_IDEALS = 1500
+# Loads of stages between ideals, each on each device and between each of its neighbours: two seconds.
+MAX_STAGE_LOADS = 3_000_000
+# Words of ideals that are looked at: about two seconds.
+MAX_STEPS = 300_000_000
+# Of the work, what may be left out where ideals are too many, in turn: each is a gap that stays.
+_SHARES = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.04)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,102 +53,93 @@ def least_over_ideals(
     num_stages: int = 0,
     limit: float = np.inf,
     effort: float = 1.0,
+    unlinked: Booleans | None = None,
 ) -> IdealSolution | None:
-    """Of values below `limit`; None where that is too much to search. For throughput and memory."""
-    classes = device_classes(problem)
-    if num_counted_states(classes) > MAX_STATES * effort:
-        return None
+    """Of values below `limit`; None where that is too much to search. For throughput and memory. `unlinked` [values]:
+    those that may travel over any link also between neighbours."""
     size = problem.num_nodes + problem.num_values + problem.read_value.size
-    ideals = _ideals(bundles, int(min(MAX_IDEALS, (2 * MAX_ELEMENTS * effort / size) ** 0.5)))
+    ideals = all_ideals(bundles, int(min(MAX_IDEALS, MAX_ELEMENTS * effort / size)))
     if ideals is None:
         return None
-    space = build_space(
-        (0,) * len(classes.members),
-        counted_choices(classes),
-        num_stages=num_stages,
-        max_stages=problem.num_devices,
-        linked=False,
+    hosts, walks = hosts_of(problem), [by_kind(problem, hosts_of(problem))]
+    if objective is Objective.THROUGHPUT:
+        walks += [one for one in walks_within(problem, hosts, ideals.count, places=bool(num_stages))[:1] if one.behind]
+    if num_words(walks[0], ideals.count) > MAX_WORDS:
+        return None
+    stages = IdealStages(problem, bundles, ideals)
+    starts, ends = stages.within(limit if objective is Objective.THROUGHPUT else np.inf)
+    labels = list(dict.fromkeys(edge.label for one in walks for edge in one.edges))
+    if len(labels) * starts.size > MAX_STAGE_LOADS * effort:
+        return None
+    table = WalkLoads(
+        index_of_label={label: at for at, label in enumerate(labels)},
+        num_positions=ideals.count,
+        starts=starts,
+        ends=ends,
+        loads=_loads(problem, stages, labels, starts, ends, objective, unlinked),
+        kind_of_label=np.array([hosts.kind_of_device[label.own] for label in labels], dtype=np.int64),
+        offset=np.zeros(problem.num_devices, dtype=np.int64),
     )
-    device = np.array([classes.representatives[label[1]] for label in space.labels], dtype=np.int64)
-    stages = IdealStages(problem, _members(ideals, bundles, problem.num_nodes))
-    best = np.full((space.num_states, len(ideals)), np.inf)
-    best[space.final, -1] = 0.0
-    step_of = np.full(best.shape, -1, dtype=np.int64)
-    end_of = np.full(best.shape, -1, dtype=np.int64)
-    for start in range(len(ideals) - 2, -1, -1):
-        ends = stages.ends(start, limit if objective is Objective.THROUGHPUT else np.inf)
-        if not ends.size:
-            continue
-        loads = _loads(problem, stages, device, start, ends, objective)
-        values = np.maximum(loads[space.label], best[space.target][:, ends])
-        chosen = values.argmin(axis=1)
-        found = values[np.arange(chosen.size), chosen]
-        order = np.lexsort((-np.arange(found.size), -found))
-        order = order[found[order] < limit]
-        states = space.source[order]
-        best[states, start], step_of[states, start] = found[order], order
-        end_of[states, start] = ends[chosen[order]]
-    value = float(best[0, 0])
-    exact = (classes.uniform_links or objective is Objective.MEMORY) and problem.training is None
-    if not np.isfinite(value):
-        return IdealSolution(assignment=None, value=limit, exact=exact)
-    own = [list(members) for members in classes.members]
-    state, at, stage_of_node, devices = 0, 0, np.zeros(problem.num_nodes, dtype=np.int64), list[int]()
-    while at < len(ideals) - 1:
-        step, end = int(step_of[state, at]), int(end_of[state, at])
-        stage_of_node[stages.members[end] & ~stages.members[at]] = len(devices)
-        devices.append(own[space.labels[space.label[step]][1]].pop(0))
-        state, at = int(space.target[step]), end
-    assignment = Assignment(
-        stage_of_node=tuple(stage_of_node.tolist()), device_of_stage=tuple(devices), reasons=("",) * len(devices)
+    least, steps = 0.0, int(MAX_STEPS * effort)
+    for one in walks:
+        found = least_over_walks(one, table, least=least, limit=limit, num_stages=num_stages, max_steps=steps)
+        least = found.value
+    exact = found.is_least and (hosts.count == 1 or objective is Objective.MEMORY) and problem.training is None
+    return IdealSolution(assignment=_assignment(bundles, ideals, found), value=least, exact=exact)
+
+
+def bound_by_fewer_nodes(
+    problem: PartitionProblem, bundles: Bundles, limit: float = np.inf, effort: float = 1.0
+) -> float:
+    """Of throughput: the least over ideals once enough work beside other work is left out; 0 if that is too much."""
+    for share in _SHARES if bundles.count <= MAX_IDEALS else ():
+        left_out = least_work_beside_most(problem, bundles, share)
+        fewer = without_nodes(problem, left_out[bundles.bundle_of_node])
+        found = least_over_ideals(
+            fewer.problem,
+            bundles_of(fewer.problem),
+            Objective.THROUGHPUT,
+            limit=limit,
+            effort=effort,
+            unlinked=fewer.stands_in,
+        )
+        if found is not None:
+            return min(found.value, limit)
+    return 0.0
+
+
+def _assignment(bundles: Bundles, ideals: Ideals, walk: Walk) -> Assignment | None:
+    if not walk.devices:
+        return None
+    stage_of_bundle = len(walk.devices) - ideals.members[list(walk.boundaries[1:])].sum(axis=0)
+    return Assignment(
+        stage_of_node=tuple(stage_of_bundle[bundles.bundle_of_node].tolist()),
+        device_of_stage=walk.devices,
+        reasons=("",) * len(walk.devices),
     )
-    return IdealSolution(assignment=assignment, value=value, exact=exact)
 
 
 def _loads(
     problem: PartitionProblem,
     stages: IdealStages,
-    device: Integers,
-    start: int,
+    labels: list[StageLinks],
+    starts: Integers,
     ends: Integers,
     objective: Objective,
+    unlinked: Booleans | None,
 ) -> Floats:
-    """[labels, ends]; inf where memory does not suffice or the device cannot run a node."""
-    row = stages.row(start, ends)
-    memory = problem.device_memory_bytes[device].astype(np.float64)[:, None]
-    loads = stages.seconds(device, start, ends)
+    """[labels, stages]; inf where memory does not suffice or the device cannot run a node."""
+    device = np.array([label.own for label in labels], dtype=np.int64)
+    seconds, memory = stages.seconds(device, starts, ends), problem.device_memory_bytes[device].astype(np.float64)
+    if objective is Objective.THROUGHPUT:
+        unlinked = np.zeros(problem.num_values, dtype=np.bool_) if unlinked is None else unlinked
+        between, transfers = stages.exchanges(starts, ends, unlinked), Transfers(problem, labels, back=False)
+        seconds += transfers.received_seconds(between.received_bytes, between.near_received_bytes, between.receives)
+        seconds += transfers.sent_seconds(between.sent_bytes, between.near_sent_bytes, between.sends)
+        if memory.min() >= everything_bytes(problem):
+            return seconds
+    needed = stages.peak_bytes(starts, ends)
+    fits = (needed <= memory[:, None]) & np.isfinite(seconds)
     if objective is Objective.MEMORY:
-        shares = np.divide(row.peak_bytes, memory, out=np.full((device.size, ends.size), np.inf), where=memory > 0)
-        fits = (row.peak_bytes <= memory) & np.isfinite(loads)
-        return np.where(fits, np.where(row.peak_bytes > 0, shares, 0.0), np.inf)
-    latency, per_byte = problem.best_latency_seconds, problem.best_seconds_per_byte
-    loads += row.received_bytes * per_byte[UNKNOWN, device][:, None] + row.receives * latency[UNKNOWN, device][:, None]
-    loads += row.sent_bytes * per_byte[device, UNKNOWN][:, None] + row.sends * latency[device, UNKNOWN][:, None]
-    return np.where(row.peak_bytes <= memory, loads, np.inf)
-
-
-def _ideals(bundles: Bundles, limit: int) -> list[int] | None:
-    """All order ideals of the bundles as bitsets, smaller ones first; None if there are more than `limit`."""
-    if bundles.count >= limit:
-        return None
-    before = [sum(1 << producer for producer in producers) for producers in bundles.before]
-    level, found = {0}, [0]
-    for _ in range(bundles.count):
-        longer: set[int] = set()
-        for held in level:
-            for bundle, needed in enumerate(before):
-                if not held >> bundle & 1 and needed & held == needed:
-                    longer.add(held | 1 << bundle)
-            if len(found) + len(longer) > limit:
-                return None
-        level = longer
-        found.extend(sorted(level))
-    return found
-
-
-def _members(ideals: list[int], bundles: Bundles, num_nodes: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """[ideals, nodes]."""
-    rows = np.zeros((len(ideals), bundles.count), dtype=np.bool_)
-    for row, ideal in zip(rows, ideals, strict=True):
-        row[[bundle for bundle in range(bundles.count) if ideal >> bundle & 1]] = True
-    return rows[:, bundles.bundle_of_node]
+        seconds = needed / np.maximum(memory[:, None], 1.0)
+    return np.where(fits, seconds, np.inf)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible
+from planner.partition.bounds.fewer_nodes import without_nodes
 from planner.partition.bounds.latency import block_bound, serial_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, path_bound, work_bound
@@ -28,6 +29,7 @@ from planner.partition.request import Request
 from tests.planner.partition.bounds import known_optima
 from tests.planner.partition.bounds.forks import forks_and_joins, schedules
 from tests.planner.partition.exact import all_contiguous, every_assignment, least, optima
+from tests.planner.partition.ordered.programs_on_hosts import random_program
 from tests.planner.partition.problems import chain, problems, trainings
 from tests.planner.partition.problems import problem as problem_of
 from tests.random_examples import random_examples, random_seeds
@@ -108,6 +110,82 @@ def test_ideals_are_exact_over_equal_links(problem: PartitionProblem, num_stages
         assert found is not None
         assert found.exact
         assert found.value == pytest.approx(best[objective], abs=1e-9)
+
+
+@pytest.mark.slow
+@random_examples(40)
+@given(problem=problems(max_nodes=5, max_devices=3, barred=True), data=st.data())
+def test_ideals_with_or_without_some_nodes_are_no_more_than_the_optimum(
+    problem: PartitionProblem, data: st.DataObject
+) -> None:
+    bundles = bundles_of(problem)
+    best = least(problem, Objective.THROUGHPUT, every_assignment(problem))
+    found = least_over_ideals(problem, bundles, Objective.THROUGHPUT)
+    assert found is not None
+    assert found.value <= best * (1 + 1e-9)
+    others = sorted({*range(bundles.count)} - {int(bundles.bundle_of_node[-1])})
+    left_out = np.isin(bundles.bundle_of_node, sorted(data.draw(st.sets(st.sampled_from(others)))) if others else [])
+    fewer = without_nodes(problem, left_out)
+    smaller = least_over_ideals(
+        fewer.problem, bundles_of(fewer.problem), Objective.THROUGHPUT, unlinked=fewer.stands_in
+    )
+    assert smaller is not None
+    assert smaller.value <= best * (1 + 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(25))
+def test_ideals_on_hosts_are_no_more_than_the_optimum(seed: int) -> None:
+    program, _ = random_program(seed)
+    best = least(program, Objective.THROUGHPUT, every_assignment(program))
+    bundles = bundles_of(program)
+    draw = random.Random(seed)
+    left_out = np.array([draw.random() < 0.3 for _ in range(bundles.count)])
+    left_out[-1] = False
+    for fewer in (without_nodes(program, left_out & False), without_nodes(program, left_out)):
+        found = least_over_ideals(
+            fewer.problem, bundles_of(fewer.problem), Objective.THROUGHPUT, unlinked=fewer.stands_in
+        )
+        assert found is not None
+        assert found.value <= best * (1 + 1e-9)
+    whole = least_over_ideals(program, bundles, Objective.THROUGHPUT)
+    assert whole is not None
+    assert whole.value <= best * (1 + 1e-9)
+
+
+def test_what_a_node_passes_on_stands_in_for_what_it_is_given() -> None:
+    """The first node's 8 bytes become 1: whoever reads that receives one of the two, and so 1 at least."""
+    problem = chain([[1.0, 1.0, 1.0]], value_bytes=[4, 8, 1, 2])
+    fewer = without_nodes(problem, np.array([False, True, False])).problem
+    tensors = fewer.value_bytes > 0
+    assert fewer.value_bytes[tensors].tolist() == [1]
+    assert fewer.value_producer[tensors].tolist() == [0]
+    assert set(fewer.read_node.tolist()) == {1}
+
+
+def test_ideals_count_what_neighbours_exchange_over_the_link_between_them() -> None:
+    """Two hosts of one device: the second node's device receives 4 bytes over the link between hosts, not a better."""
+    problem = chain([[3.0, 3.0]] * 2, value_bytes=[0, 4, 0], per_byte=[[0.0, 0.25], [0.5, 0.0]], returned=())
+    found = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT)
+    assert found is not None
+    assert found.value == pytest.approx(least(problem, Objective.THROUGHPUT, every_assignment(problem)))
+
+
+def test_ideals_count_what_skips_a_stage_over_the_best_link() -> None:
+    """The last node's 8 bytes come from its own host, only the 1 byte that the stage before it makes from the other."""
+    host = [0, 0, 1]
+    problem = problem_of(
+        compute_seconds=[[2.0, 2.0, 4.0, 4.0]] * 3,
+        reads=[[], [0], [1], [0, 2]],
+        value_bytes=[8, 0, 1, 0],
+        num_inputs=0,
+        per_byte=[[0.0 if one == other else 1.0 for other in host] for one in host],
+        fixed={0: 0, 1: 0, 2: 2, 3: 1},
+    )
+    found = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT)
+    assert found is not None
+    assert found.value == pytest.approx(least(problem, Objective.THROUGHPUT, every_assignment(problem)))
 
 
 def test_links_that_cost_nothing_and_a_device_that_cannot_run_a_node() -> None:

@@ -1,0 +1,148 @@
+"""The problem without some of its nodes, which never costs more: a bound on it is one on the whole.
+
+Programs with work beside a long path (keys made of an encoder's output, embeddings of a time step) have too many order
+ideals to count. Without the nodes that do little work beside much they have few. What such a node passes on stands in
+for what it is given: with u -> node -> w apart, the stage of u sends one of the two tensors and the stage of w receives
+one. Stages may lose all of their nodes, also the first or the last one: so what the caller gives and takes is not
+counted, and nothing says which link the stand-ins travel over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.partition.portfolio.program_orders import Bundles
+from planner.partition.problem import Booleans, Integers, PartitionProblem
+from planner.partition.topological_order import topological_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FewerNodes:
+    """`stands_in` [values]: for what a node that is left out passes on."""
+
+    problem: PartitionProblem
+    stands_in: Booleans
+
+
+def least_work_beside_most(problem: PartitionProblem, bundles: Bundles, share: float) -> Booleans:
+    """[bundles] those to leave out: at most `share` of the work, and of that what does least for what may run beside
+    it. Not the last node's. O(bundles^2)."""
+    seconds = np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count)
+    before = np.eye(bundles.count, dtype=np.bool_)
+    for bundle in topological_order(bundles.before, bundles.after):
+        for producer in bundles.before[bundle]:
+            before[bundle] |= before[producer]
+    beside = ~(before | before.T) @ seconds
+    beside[bundles.bundle_of_node[-1]] = 0.0
+    parallel = np.flatnonzero(beside > 0)
+    ranked = parallel[np.argsort(seconds[parallel] / beside[parallel], kind="stable")]
+    left_out = np.zeros(bundles.count, dtype=np.bool_)
+    left_out[ranked[np.cumsum(seconds[ranked]) <= share * seconds.sum()]] = True
+    return left_out
+
+
+def without_nodes(problem: PartitionProblem, left_out: Booleans) -> FewerNodes:
+    """`left_out` [nodes]: of a bundle all or none, and not the last one. O(nodes x readers)."""
+    tensors = _Tensors(problem, left_out)
+    for node in np.flatnonzero(left_out)[::-1].tolist():
+        tensors.leave_out(node)
+    kept = np.flatnonzero(~left_out)
+    place = np.full(problem.num_nodes, -1, dtype=np.int64)
+    place[kept] = np.arange(kept.size)
+    values = [value for value, readers in enumerate(tensors.readers) if readers and place[tensors.producer[value]] >= 0]
+    producer = place[tensors.producer[values]]
+    sizes = np.array([tensors.sizes[value] for value in values], dtype=np.int64)
+    used = ~left_out[problem.use_node]
+    nothing = np.zeros(0, dtype=np.int64)
+    labels = problem.labels
+    smaller = replace(
+        problem,
+        compute_seconds=problem.compute_seconds[:, kept],
+        node_backward_ratio=problem.node_backward_ratio[:, kept],
+        flops=problem.flops[kept],
+        value_bytes=sizes,
+        value_producer=producer,
+        value_root=np.arange(sizes.size),
+        value_returned=np.zeros(sizes.size, dtype=np.bool_),
+        root_bytes=np.where([tensors.has_storage(value) for value in values], sizes, 0),
+        root_producer=producer,
+        read_value=np.repeat(np.arange(sizes.size), [len(tensors.readers[value]) for value in values]),
+        read_node=place[[reader for value in values for reader in sorted(tensors.readers[value])]],
+        use_state=problem.use_state[used],
+        use_node=place[problem.use_node[used]],
+        use_is_return=problem.use_is_return[used],
+        returned_state=nothing,
+        shown_root=nothing,
+        shown_node=nothing,
+        cut_allowed=np.append(np.logical_or.reduceat(problem.cut_allowed[:-1], np.append(0, kept[:-1] + 1)), True),
+        node_group=problem.node_group[kept],
+        is_embedding=problem.is_embedding[kept],
+        fixed_device=problem.fixed_device[kept],
+        node_has_gradient=problem.node_has_gradient[kept],
+        node_recomputable=problem.node_recomputable[kept],
+        value_source=nothing,
+        value_gradient_bytes=nothing,
+        labels=replace(
+            labels,
+            nodes=tuple(labels.nodes[node] for node in kept.tolist()),
+            module_paths=tuple(labels.module_paths[node] for node in kept.tolist()),
+        ),
+    )
+    return FewerNodes(
+        problem=smaller, stands_in=np.array([tensors.stands_in[value] for value in values], dtype=np.bool_)
+    )
+
+
+class _Tensors:
+    """Values, and behind them for each node one of no bytes that only says what has to run after it."""
+
+    def __init__(self, problem: PartitionProblem, left_out: Booleans) -> None:
+        n, made = problem.num_nodes, problem.value_producer >= 0
+        self.producer: Integers = np.append(np.where(made, problem.value_producer, 0), np.arange(n))
+        self.sizes = [*problem.value_bytes.tolist(), *[0] * n]
+        self.readers: list[set[int]] = [set() for _ in self.sizes]
+        self.stands_in = [False] * len(self.sizes)
+        self._problem, self._left_out = problem, left_out
+        self._read_by: list[set[int]] = [set() for _ in range(n)]
+        self._made_by = [[problem.num_values + node] for node in range(n)]
+        for value, node in zip(problem.read_value.tolist(), problem.read_node.tolist(), strict=True):
+            if made[value]:
+                self.readers[value].add(node)
+                self._read_by[node].add(value)
+        for value in np.flatnonzero(made).tolist():
+            self._made_by[problem.value_producer[value]].append(value)
+
+    def has_storage(self, value: int) -> bool:
+        """Of its own, and not as a view of another's."""
+        if value >= self._problem.num_values:
+            return False
+        return bool(self._problem.root_producer[self._problem.value_root[value]] == self.producer[value])
+
+    def leave_out(self, node: int) -> None:
+        """All nodes behind it that are to be left out have been."""
+        given, passed = sorted(self._read_by[node]), [value for value in self._made_by[node] if self.readers[value]]
+        for value in given:
+            self.readers[value].discard(node)
+        if not (given and passed):
+            return
+        behind = set[int]().union(*(self.readers[value] for value in passed))
+        for value in given:
+            self._read_also(self._problem.num_values + int(self.producer[value]), behind)
+        largest = max(passed, key=lambda value: self.sizes[value])
+        # What readers that stay need is not made smaller.
+        able = [value for value in given if self.sizes[value] <= self.sizes[largest] or not self._is_needed(value)]
+        if able:
+            chosen = max(able, key=lambda value: min(self.sizes[value], self.sizes[largest]))
+            self.sizes[chosen] = min(self.sizes[chosen], self.sizes[largest])
+            self.stands_in[chosen] = True
+            self._read_also(chosen, self.readers[largest])
+
+    def _is_needed(self, value: int) -> bool:
+        return not all(self._left_out[reader] for reader in self.readers[value])
+
+    def _read_also(self, value: int, nodes: set[int]) -> None:
+        self.readers[value] |= nodes
+        for node in nodes:
+            self._read_by[node].add(value)

@@ -1,0 +1,69 @@
+"""Order ideals: sets of bundles that hold all that their own read. A stage is the difference of two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.partition.portfolio.program_orders import Bundles
+from planner.partition.problem import Booleans
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ideals:
+    """`members` [ideals, bundles], smaller ideals first: the first is empty, the last holds all.
+
+    `last` and `next`: of each ideal the bundles that no other of it reads, and those that it could grow by.
+    """
+
+    members: Booleans
+    last: tuple[tuple[int, ...], ...]
+    next: tuple[tuple[int, ...], ...]
+
+    @property
+    def count(self) -> int:
+        return int(self.members.shape[0])
+
+    @cached_property
+    def words(self) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+        """`members` as bits."""
+        padded = np.zeros((self.count, -(-self.members.shape[1] // 64) * 64), dtype=np.bool_)
+        padded[:, : self.members.shape[1]] = self.members
+        return np.packbits(padded, axis=1).view(np.uint64)
+
+
+def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
+    """None if there are more than `limit`. O(ideals x bundles)."""
+    before = [sum(1 << producer for producer in producers) for producers in bundles.before]
+    after = [sum(1 << reader for reader in readers) for readers in bundles.after]
+    level = {0: sum(1 << bundle for bundle, producers in enumerate(before) if not producers)}
+    # By ideal, the bundles that it could grow by.
+    following = dict(level)
+    while level and len(following) <= limit:
+        longer: dict[int, int] = {}
+        for ideal, ready in level.items():
+            for bundle in _bits(ready):
+                more = ideal | 1 << bundle
+                if more not in longer:
+                    now = sum(
+                        1 << reader for reader in bundles.after[bundle] if before[reader] & more == before[reader]
+                    )
+                    longer[more] = ready & ~(1 << bundle) | now
+            if len(following) + len(longer) > limit:
+                return None
+        level = longer
+        following |= {ideal: level[ideal] for ideal in sorted(level)}
+    members = np.zeros((len(following), bundles.count), dtype=np.bool_)
+    for row, ideal in zip(members, following, strict=True):
+        row[_bits(ideal)] = True
+    return Ideals(
+        members=members,
+        last=tuple(tuple(bundle for bundle in _bits(ideal) if not after[bundle] & ideal) for ideal in following),
+        next=tuple(tuple(_bits(ready)) for ready in following.values()),
+    )
+
+
+def _bits(number: int) -> list[int]:
+    return [place for place, bit in enumerate(reversed(f"{number:b}")) if bit == "1"]

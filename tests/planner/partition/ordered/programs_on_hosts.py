@@ -1,0 +1,36 @@
+"""Random programs on two hosts, whose values skip stages."""
+
+from __future__ import annotations
+
+import random
+
+from planner.partition.objective import Training
+from planner.partition.problem import PartitionProblem
+from tests.planner.partition.problems import problem
+
+
+def random_program(seed: int) -> tuple[PartitionProblem, list[int]]:
+    """Also the host of each device. Values are read by any later nodes."""
+    draw = random.Random(seed)
+    n, sizes = draw.randint(2, 5), [draw.randint(1, 2), 2]
+    host = [index for index, size in enumerate(sizes) for _ in range(size)]
+    near, far = draw.choice([(0.01, 0.3), (0.1, 0.15), (0.02, 0.5)])
+    per_byte = [[near if one == other else far for other in host] for one in host]
+    kinds = [draw.choice([1.0, 2.0]) for _ in range(2)]
+    speeds = [draw.choice(kinds) for _ in host]
+    seconds = [draw.choice([1.0, 2.0, 3.5]) for _ in range(n)]
+    held = [draw.randint(5, 30) for _ in range(n)]
+    room = sum(held) // len(host) + 40
+    reads = [sorted(draw.sample(range(node + 1), min(node + 1, draw.randint(1, 3)))) for node in range(n)]
+    program = problem(
+        compute_seconds=[[speed * took for took in seconds] for speed in speeds],
+        reads=reads,
+        value_bytes=[draw.choice([1, 4, 12]) for _ in range(n + 1)],
+        returned=(n, draw.randint(1, n)),
+        states=[(size, (node,)) for node, size in enumerate(held)],
+        memory_bytes=[room] * len(host) if draw.random() < 0.5 else None,
+        per_byte=per_byte,
+        latency=[[cost / 10 for cost in row] for row in per_byte],
+        training=Training(microbatches=2, backward_ratio=1.0) if draw.random() < 0.2 else None,
+    )
+    return program, host
