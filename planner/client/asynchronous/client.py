@@ -49,6 +49,7 @@ class AsyncPlannerClient(AsynchronousResource[PlannerClient]):
     collect_blobs = awaited(PlannerClient.collect_blobs)
 
     list_devices = awaited(PlannerClient.list_devices)
+    drain_device = awaited(PlannerClient.drain_device)
     create_inventory = awaited(PlannerClient.create_inventory)
     get_inventory = awaited(PlannerClient.get_inventory)
     list_inventories = iterated(PlannerClient.list_inventories)

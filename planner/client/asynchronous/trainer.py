@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
 
 from planner.client.asynchronous.methods import AsynchronousResource, awaited
-from planner.client.training.trainer import Trainer
+from planner.client.training.trainer import Accumulated, Trainer
 from planner.graph.checkpoint import CheckpointRecord
 from planner.graph.ir import Graph
 
@@ -19,10 +20,16 @@ class AsyncTrainer(AsynchronousResource[Trainer]):
 
     step = awaited(Trainer.step)
     step_microbatches = awaited(Trainer.step_microbatches)
+    apply = awaited(Trainer.apply)
+    discard = awaited(Trainer.discard)
     evaluate = awaited(Trainer.evaluate)
     state_dict = awaited(Trainer.state_dict)
     load_state_dict = awaited(Trainer.load_state_dict)
     load = awaited(Trainer.load)
+
+    async def accumulate(self, *args: Any, share: float = 1.0, **kwargs: Any) -> Accumulated:
+        """As Trainer.accumulate."""
+        return await self._threads.call(partial(self._synchronous.accumulate, *args, share=share, **kwargs))
 
     async def save(self, run: str | None = None, *, keep: int | None = None) -> asyncio.Future[CheckpointRecord]:
         """As Trainer.save; what it gives is awaited for the checkpoint, which is written while steps go on."""
