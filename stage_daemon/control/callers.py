@@ -34,6 +34,7 @@ CALLERS: Mapping[str, Caller] = {
     "SendInputs": Caller.CLIENT,
     "ReceiveOutputs": Caller.CLIENT,
     "Train": Caller.CLIENT,
+    "SaveSnapshot": Caller.CLIENT,
     "GetTimeline": Caller.CLIENT,
 }
 

@@ -60,6 +60,7 @@ def without_nodes(problem: PartitionProblem, left_out: Booleans) -> FewerNodes:
     smaller = replace(
         problem,
         compute_seconds=problem.compute_seconds[:, kept],
+        delivery_seconds=problem.delivery_seconds[:, kept],
         node_backward_ratio=problem.node_backward_ratio[:, kept],
         flops=problem.flops[kept],
         value_bytes=sizes,

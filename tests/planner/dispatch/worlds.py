@@ -35,6 +35,7 @@ class LeaseSettings:
     lease_seconds: float
     recovery_seconds: float
     claim_seconds: float = 600.0
+    daemon_identity: str = ""
 
 
 class World:

@@ -103,7 +103,7 @@ def test_a_result_that_no_message_can_hold_is_a_failure() -> None:
     response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(data)
     assert response.sequence == 7
     assert response.failure.reason == "INVALID_ARGUMENT"
-    assert "an output of torch.uint16" in response.failure.message
+    assert "a tensor of torch.uint16" in response.failure.message
     large = stage_daemon_pb2.ReceiveOutputsResponse.FromString(
         wire.result_to_bytes(Result(session_id=1, sequence=8, items=(2**63,)))
     )
