@@ -81,6 +81,7 @@ def _plans() -> Iterator[tuple[Graph, Inventory, PlanOptions]]:
     training = [Training(schedule=schedule) for schedule in (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.BEST)]
     for graph, inventory in product((chain, program), (few, hosts)):
         yield graph, inventory, PlanOptions(mode=OptimalMode(effort=0.01))
+    yield program, few, PlanOptions(mode=OptimalMode(effort=0.01), objective=Objective.MEMORY)
     for step in training:
         yield program, few, PlanOptions(mode=OptimalMode(effort=0.01), objective=Objective.STEP_TIME, training=step)
     yield program, few, PlanOptions(mode=OptimalMode(free=True, effort=0.01), objective=Objective.LATENCY)

@@ -15,7 +15,7 @@ import pytest
 import structlog
 from google.rpc import code_pb2
 
-from protos.v1 import planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
+from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.__main__ import main, read_settings, serve
 from stage_daemon.control.device import host_name
 from stage_daemon.errors import Conflict, Unavailable
@@ -89,16 +89,12 @@ async def test_asked_to_end_it_waits_for_its_deployments_to_be_stopped(signals: 
             wanted.requests.load["node0/cpu"].blob_address = preparation.address
             deployment = await roll_out({"node0/cpu": daemon}, wanted)
             os.kill(os.getpid(), signal.SIGTERM)
-            while not _says_draining(registry.beats[-1]):
+            while not registry.beats[-1].leaving:
                 await registry.until_beats(len(registry.beats) + 1)
             assert not running.done()
             await deployment.release(drain=True)
             await asyncio.wait_for(running, WAIT_SECONDS)
     preparation.close()
-
-
-def _says_draining(beat: planner_pb2.HeartbeatRequest) -> bool:
-    return [held.state for held in beat.deployments] == [planner_pb2.WORKER_STATE_DRAINING]
 
 
 @pytest.mark.services
