@@ -19,14 +19,16 @@ from planner.api.logs import configure_logs
 def logs(level: str, form: str) -> Iterator[io.StringIO]:
     """What the block writes; the process's own configuration of logs comes back afterwards."""
     before = structlog.get_config()
-    root = logging.getLogger()
-    handlers, root_level = root.handlers[:], root.level
+    root, access = logging.getLogger(), logging.getLogger("access")
+    handlers, root_level, access_level = root.handlers[:], root.level, access.level
     root.handlers.clear()
     with contextlib.redirect_stderr(io.StringIO()) as stream:
         configure_logs(level, form)
         yield stream
     structlog.configure(**before)
-    root.handlers[:], root.level = handlers, root_level
+    root.handlers[:] = handlers
+    root.setLevel(root_level)
+    access.setLevel(access_level)
 
 
 def lines(written: io.StringIO) -> list[str]:
