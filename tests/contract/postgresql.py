@@ -104,10 +104,12 @@ class PostgreSql:
             try:
                 return self.execute("SELECT 1")
             except psycopg.OperationalError as error:
-                if (self._folder / "ended").exists() or time.monotonic() > deadline:
-                    log = (self._folder / "log").read_text()
+                has_ended = (self._folder / "ended").exists() or self._shell.poll() is not None
+                if has_ended or time.monotonic() > deadline:
+                    log = self._folder / "log"
+                    told = log.read_text() if log.exists() else "it wrote no log"
                     self.stop()
-                    raise RuntimeError(f"PostgreSQL did not start: {error}\n{log}") from error
+                    raise RuntimeError(f"PostgreSQL did not start: {error}\n{told}") from error
             time.sleep(0.05)
 
 

@@ -109,10 +109,15 @@ async def world(channel: grpc.aio.Channel, daemons: tuple[ScriptedDaemon, Script
 
 
 async def join(channel: grpc.aio.Channel, daemons: tuple[ScriptedDaemon, ScriptedDaemon], name: str) -> World:
+    for daemon in daemons:
+        await daemon.register(planner_pb2_grpc.DaemonRegistryServiceStub(channel))
+    return await plan_for(channel, daemons, name)
+
+
+async def plan_for(channel: grpc.aio.Channel, daemons: tuple[ScriptedDaemon, ScriptedDaemon], name: str) -> World:
+    """With a plan onto the two, which are registered."""
     planner = planner_pb2_grpc.PlannerServiceStub(channel)
     registry = planner_pb2_grpc.DaemonRegistryServiceStub(channel)
-    for daemon in daemons:
-        await daemon.register(registry)
     device_ids = [daemon.device_id for daemon in daemons]
     plan_id = await make_plan(planner, chain_bytes(name=name), chain_weights(), *device_ids)
     plan = await planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=plan_id), timeout=WAIT_SECONDS)
@@ -342,11 +347,14 @@ async def test_a_daemon_that_leaves_stops_its_deployments(world: World) -> None:
 async def test_a_silent_daemon_fails_its_deployments_and_the_next_works(
     start_server: StartServer, daemons: tuple[ScriptedDaemon, ScriptedDaemon], name: str
 ) -> None:
-    # Long enough for a loaded machine to plan in and to beat in time.
+    # Long enough for a loaded machine to beat in time.
     server = await start_server(lease_seconds=8.0)
     async with open_channel(server.address) as channel:
-        world = await join(channel, daemons, name)
-        beating, falling_silent = (asyncio.create_task(beat_forever(world, daemon)) for daemon in daemons)
+        registry = planner_pb2_grpc.DaemonRegistryServiceStub(channel)
+        for daemon in daemons:
+            await daemon.register(registry)
+        beating, falling_silent = (asyncio.create_task(beat_forever(channel, daemon)) for daemon in daemons)
+        world = await plan_for(channel, daemons, name)
         deployment_id = await world.deploy_until(READY)
         falling_silent.cancel()
         await asyncio.wait({falling_silent})
@@ -354,20 +362,22 @@ async def test_a_silent_daemon_fails_its_deployments_and_the_next_works(
         failure = (await world.get(deployment_id)).failure
         assert (failure.reason, failure.stage, failure.device_id) == ("LEASE_EXPIRED", 1, world.second.device_id)
         await eventually(lambda: bool(world.first.releases))
-        await world.second.register(world.registry)
-        back = asyncio.create_task(beat_forever(world, world.second))
+        await world.second.register(registry)
+        back = asyncio.create_task(beat_forever(channel, world.second))
         await world.deploy_until(READY)
         for task in (beating, back):
             task.cancel()
         await asyncio.wait({beating, back})
 
 
-async def beat_forever(world: World, daemon: ScriptedDaemon) -> None:
+async def beat_forever(channel: grpc.aio.Channel, daemon: ScriptedDaemon) -> None:
+    planner = planner_pb2_grpc.PlannerServiceStub(channel)
+    registry = planner_pb2_grpc.DaemonRegistryServiceStub(channel)
     while True:
         active = planner_pb2.ListDeploymentsRequest(active_only=True)
-        held = (await world.planner.ListDeployments(active, timeout=WAIT_SECONDS)).deployments
-        await daemon.beat(world.registry, *(standing(deployment.id) for deployment in held))
-        await asyncio.sleep(0.2)
+        held = (await planner.ListDeployments(active, timeout=WAIT_SECONDS)).deployments
+        await daemon.beat(registry, *(standing(deployment.id) for deployment in held))
+        await asyncio.sleep(1.0)
 
 
 async def test_a_daemon_that_was_started_anew_does_not_hold_what_the_old_one_held(world: World) -> None:

@@ -107,11 +107,11 @@ def test_what_keeps_it_from_starting_ends_with_one_line(
 
 
 def test_a_killed_server_leaves_a_plan_and_an_upload_that_the_next_one_goes_on_with(tmp_path: Path) -> None:
-    content = many_nodes(60_000)
+    content = many_nodes(15_000)
     with running(tmp_path) as (process, address):
         planner = stub(address)
         planner.UploadBlob(iter(upload_messages(content, 0, 1000)), timeout=WAIT_SECONDS)
-        graph = many_nodes(60_001)
+        graph = many_nodes(15_001)
         planner.UploadBlob(iter(upload_messages(graph, 0, len(graph))), timeout=WAIT_SECONDS)
         planner.CreateGraph(planner_pb2.CreateGraphRequest(sha256=sha256(graph)), timeout=WAIT_SECONDS)
         request = planner_pb2.CreatePlanRequest(
