@@ -24,6 +24,8 @@ FOLDER = Path(__file__).parent
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout", "240")
 PASSED, FAILED = 0, 1
 LIMIT_SECONDS = 1800
+# In each file with kernels.
+KERNELS = b"from planner.partition.placement.compiled import"
 
 
 class BadMutant(Exception):
@@ -102,8 +104,8 @@ class Workplace:
             self._apply(mutant)
             # Machine code is kept by the file it is compiled from, not by those that were inlined into it.
             with tempfile.TemporaryDirectory() as kernels:
-                compiled = any("planner/partition/placement/" in name for name in before)
-                return self.run_tests(mutant.tests, **({"NUMBA_CACHE_DIR": kernels} if compiled else {}))
+                has_kernels = any(KERNELS in content for content in before.values())
+                return self.run_tests(mutant.tests, **({"NUMBA_CACHE_DIR": kernels} if has_kernels else {}))
         finally:
             for name, content in before.items():
                 (self._folder / name).write_bytes(content)
