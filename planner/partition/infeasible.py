@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from planner.errors import Infeasible
@@ -12,7 +10,7 @@ from planner.partition.describe import describe_bytes, describe_node, describe_s
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.program_pass import OrderedPass, evaluate_layout, ordered_pass
 from planner.partition.ordered.search import Solution
-from planner.partition.problem import Floats, PartitionProblem
+from planner.partition.problem import PartitionProblem
 
 _POSITIONS = 400
 
@@ -89,31 +87,8 @@ def _proviso(shared: OrderedPass) -> str:
 
 def _another_device(problem: PartitionProblem, num_stages: int) -> str:
     largest = int(np.argmax(problem.device_memory_bytes))
-    _, found = _least_shortage(_with_copy_of(problem, largest), num_stages)
+    _, found = _least_shortage(problem.with_devices(np.append(np.arange(problem.num_devices), largest)), num_stages)
     if not found.boundaries or found.value > 0:
         return ""
     size = describe_bytes(int(problem.device_memory_bytes[largest]))
     return f", or with one more device like {problem.labels.devices[largest]!r} ({size})"
-
-
-def _with_copy_of(problem: PartitionProblem, device: int) -> PartitionProblem:
-    rows = [*range(problem.num_devices), device]
-    labels = replace(
-        problem.labels,
-        devices=(*problem.labels.devices, "another"),
-        device_kinds=(*problem.labels.device_kinds, problem.labels.device_kinds[device]),
-    )
-    return replace(
-        problem,
-        compute_seconds=problem.compute_seconds[rows],
-        delivery_seconds=problem.delivery_seconds[rows],
-        node_backward_ratio=problem.node_backward_ratio[rows],
-        device_memory_bytes=problem.device_memory_bytes[rows],
-        link_latency_seconds=_widened(problem.link_latency_seconds, rows),
-        link_seconds_per_byte=_widened(problem.link_seconds_per_byte, rows),
-        labels=labels,
-    )
-
-
-def _widened(links: Floats, rows: list[int]) -> Floats:
-    return links[np.ix_(rows, rows)]

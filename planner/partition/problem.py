@@ -6,8 +6,9 @@ seconds are infinite on a device that cannot run it, or that it is kept from by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,21 @@ Booleans = npt.NDArray[np.bool_]
 
 FREE = -1
 NO_SOURCE = -1
+
+# Arrays whose last axis is the node, and those whose first is the device.
+_BY_NODE = (
+    "compute_seconds",
+    "flops",
+    "node_group",
+    "is_embedding",
+    "delivery_seconds",
+    "fixed_device",
+    "node_has_gradient",
+    "node_backward_ratio",
+    "node_recomputable",
+)
+_BY_DEVICE = ("compute_seconds", "device_memory_bytes", "delivery_seconds", "node_backward_ratio")
+_BY_PAIR_OF_DEVICES = ("link_latency_seconds", "link_seconds_per_byte")
 
 # Sums of bytes, times every microbatch in flight, have to stay exact in a float64.
 MAX_TOTAL_BYTES = 1 << 53
@@ -130,6 +146,34 @@ class PartitionProblem:
                 f"all values and states take {total:.3g} bytes, {in_flight} microbatches in flight; "
                 f"at most 2^53 bytes can be planned: check the dimensions"
             )
+
+    def with_nodes(self, nodes: Integers, **changes: Any) -> PartitionProblem:
+        """The problem of these nodes, in their order; one may stand twice. What names nodes by their index is the
+        caller's to change (`value_producer`, `read_node`, ...), and `cut_allowed`, which is by position."""
+        fields = {name: getattr(self, name)[..., nodes] for name in _BY_NODE}
+        labels, kept = self.labels, nodes.tolist()
+        fields["labels"] = replace(
+            labels,
+            nodes=tuple(labels.nodes[node] for node in kept),
+            module_paths=tuple(labels.module_paths[node] for node in kept),
+        )
+        return replace(self, **(fields | changes))
+
+    def with_devices(self, devices: Integers, **changes: Any) -> PartitionProblem:
+        """The same on these devices, in their order. All that nodes are fixed to are among them; of a device that
+        stands twice the first has these."""
+        fields = {name: getattr(self, name)[devices] for name in _BY_DEVICE}
+        fields |= {name: getattr(self, name)[np.ix_(devices, devices)] for name in _BY_PAIR_OF_DEVICES}
+        place = np.full(self.num_devices, FREE)
+        place[devices[::-1]] = np.arange(devices.size)[::-1]
+        fields["fixed_device"] = moved(self.fixed_device, place)
+        labels, kept = self.labels, devices.tolist()
+        fields["labels"] = replace(
+            labels,
+            devices=tuple(labels.devices[device] for device in kept),
+            device_kinds=tuple(labels.device_kinds[device] for device in kept),
+        )
+        return replace(self, **(fields | changes))
 
     def _fill_in(self) -> None:
         """Arrays that were left out get their size; nodes that are fixed get infinite seconds everywhere else."""
@@ -308,6 +352,11 @@ class PartitionProblem:
         return float(
             self.link_latency_seconds[source, target] + size_bytes * self.link_seconds_per_byte[source, target]
         )
+
+
+def moved(indices: Integers, place: Integers) -> Integers:
+    """Where each now stands; -1, which is nowhere, stays."""
+    return np.where(indices >= 0, place[indices], -1)
 
 
 def _with_unknown(links: Floats) -> Floats:

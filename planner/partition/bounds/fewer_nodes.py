@@ -9,7 +9,7 @@ counted, and nothing says which link the stand-ins travel over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,13 +56,8 @@ def without_nodes(problem: PartitionProblem, left_out: Booleans) -> FewerNodes:
     sizes = np.array([tensors.sizes[value] for value in values], dtype=np.int64)
     used = ~left_out[problem.use_node]
     nothing = np.zeros(0, dtype=np.int64)
-    labels = problem.labels
-    smaller = replace(
-        problem,
-        compute_seconds=problem.compute_seconds[:, kept],
-        delivery_seconds=problem.delivery_seconds[:, kept],
-        node_backward_ratio=problem.node_backward_ratio[:, kept],
-        flops=problem.flops[kept],
+    smaller = problem.with_nodes(
+        kept,
         value_bytes=sizes,
         value_producer=producer,
         value_root=np.arange(sizes.size),
@@ -78,18 +73,8 @@ def without_nodes(problem: PartitionProblem, left_out: Booleans) -> FewerNodes:
         shown_root=nothing,
         shown_node=nothing,
         cut_allowed=np.append(np.logical_or.reduceat(problem.cut_allowed[:-1], np.append(0, kept[:-1] + 1)), True),
-        node_group=problem.node_group[kept],
-        is_embedding=problem.is_embedding[kept],
-        fixed_device=problem.fixed_device[kept],
-        node_has_gradient=problem.node_has_gradient[kept],
-        node_recomputable=problem.node_recomputable[kept],
         value_source=nothing,
         value_gradient_bytes=nothing,
-        labels=replace(
-            labels,
-            nodes=tuple(labels.nodes[node] for node in kept.tolist()),
-            module_paths=tuple(labels.module_paths[node] for node in kept.tolist()),
-        ),
     )
     return FewerNodes(
         problem=smaller, stands_in=np.array([tensors.stands_in[value] for value in values], dtype=np.bool_)

@@ -23,7 +23,7 @@ from planner.partition.portfolio.lift import one_stage_each, stages_by_level
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.portfolio.reasons import reasons
-from planner.partition.problem import FREE, PartitionProblem
+from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 
 # Of each device's memory, what the byte model may fill, in turn: liveness and buffers need the rest.
@@ -52,30 +52,10 @@ def offer_first_fits(found: Portfolio) -> Assignment:
     speed = problem.compute_before[:, -1]
     order = sorted(range(problem.num_devices), key=lambda device: (float(speed[device]), device))
     if order != list(range(problem.num_devices)):
-        quickest = size_based(_in_device_order(problem, order))
+        quickest = size_based(problem.with_devices(np.array(order, dtype=np.int64)))
         devices = tuple(order[device] for device in quickest.device_of_stage)
         found.offer(replace(quickest, device_of_stage=devices))
     return start
-
-
-def _in_device_order(problem: PartitionProblem, order: list[int]) -> PartitionProblem:
-    place = np.argsort(np.array(order, dtype=np.int64))
-    fixed = problem.fixed_device
-    return replace(
-        problem,
-        compute_seconds=problem.compute_seconds[order],
-        delivery_seconds=problem.delivery_seconds[order],
-        node_backward_ratio=problem.node_backward_ratio[order],
-        device_memory_bytes=problem.device_memory_bytes[order],
-        link_latency_seconds=problem.link_latency_seconds[np.ix_(order, order)],
-        link_seconds_per_byte=problem.link_seconds_per_byte[np.ix_(order, order)],
-        fixed_device=np.where(fixed == FREE, FREE, place[fixed]),
-        labels=replace(
-            problem.labels,
-            devices=tuple(problem.labels.devices[device] for device in order),
-            device_kinds=tuple(problem.labels.device_kinds[device] for device in order),
-        ),
-    )
 
 
 def offer_placements(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import rustworkx as rx
 
-from planner.partition.problem import Integers, Labels, PartitionProblem
+from planner.partition.problem import Integers, PartitionProblem, moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,32 +159,12 @@ def reordered(problem: PartitionProblem, order: Integers, bundles: Bundles) -> P
     owner = bundles.bundle_of_node[order]
     cut_allowed = np.ones(n + 1, dtype=np.bool_)
     cut_allowed[1:n] = owner[1:] != owner[:-1]
-    labels = problem.labels
-    return replace(
-        problem,
-        compute_seconds=problem.compute_seconds[:, order],
-        delivery_seconds=problem.delivery_seconds[:, order],
-        node_backward_ratio=problem.node_backward_ratio[:, order],
-        flops=problem.flops[order],
-        value_producer=_moved(problem.value_producer, position),
-        root_producer=_moved(problem.root_producer, position),
+    return problem.with_nodes(
+        order,
+        value_producer=moved(problem.value_producer, position),
+        root_producer=moved(problem.root_producer, position),
         read_node=position[problem.read_node],
         use_node=position[problem.use_node],
         shown_node=position[problem.shown_node],
-        node_group=problem.node_group[order],
-        is_embedding=problem.is_embedding[order],
-        fixed_device=problem.fixed_device[order],
-        node_has_gradient=problem.node_has_gradient[order],
-        node_recomputable=problem.node_recomputable[order],
         cut_allowed=cut_allowed,
-        labels=Labels(
-            nodes=tuple(labels.nodes[node] for node in order.tolist()),
-            module_paths=tuple(labels.module_paths[node] for node in order.tolist()),
-            devices=labels.devices,
-            device_kinds=labels.device_kinds,
-        ),
     )
-
-
-def _moved(nodes: Integers, position: Integers) -> Integers:
-    return np.where(nodes >= 0, position[nodes], -1)

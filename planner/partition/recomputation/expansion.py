@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.problem import NO_SOURCE, Booleans, Integers, Labels, PartitionProblem
+from planner.partition.problem import NO_SOURCE, Booleans, Integers, PartitionProblem, moved
 
 
 def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[PartitionProblem, Assignment]:
@@ -38,19 +38,17 @@ def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[Partiti
     shown = _Uses(problem.shown_node, copies)
     is_copy = np.zeros(origin.size, dtype=np.bool_)
     is_copy[copy_place] = True
-    wider = replace(
-        problem,
+    wider = problem.with_nodes(
+        origin,
         compute_seconds=np.where(is_copy, problem.pass_seconds[:, origin], problem.compute_seconds[:, origin]),
         delivery_seconds=np.where(is_copy, 0.0, problem.delivery_seconds[:, origin]),
-        node_backward_ratio=problem.node_backward_ratio[:, origin],
-        flops=problem.flops[origin],
         value_bytes=values.with_twins(problem.value_bytes),
-        value_producer=np.concatenate([_moved(problem.value_producer, place), copy_place[values.copy]]),
+        value_producer=np.concatenate([moved(problem.value_producer, place), copy_place[values.copy]]),
         value_root=root_of_value,
         value_source=sources,
         value_returned=np.concatenate([problem.value_returned, np.zeros(values.copy.size, dtype=np.bool_)]),
         root_bytes=roots.with_twins(problem.root_bytes),
-        root_producer=np.concatenate([_moved(problem.root_producer, place), copy_place[roots.copy]]),
+        root_producer=np.concatenate([moved(problem.root_producer, place), copy_place[roots.copy]]),
         read_value=values.seen_by(reads.with_copies(problem.read_value), readers),
         read_node=np.concatenate([place[problem.read_node], copy_place[reads.copy]]),
         use_state=uses.with_copies(problem.use_state),
@@ -60,10 +58,6 @@ def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[Partiti
         shown_node=np.concatenate([place[problem.shown_node], copy_place[shown.copy]]),
         cut_allowed=_cut_allowed(problem, place, copy_place),
         node_group=np.where(is_copy, -1, problem.node_group[origin]),
-        is_embedding=problem.is_embedding[origin],
-        labels=_labels(problem.labels, origin),
-        fixed_device=problem.fixed_device[origin],
-        node_has_gradient=problem.node_has_gradient[origin],
         value_gradient_bytes=values.with_twins(problem.value_gradient_bytes),
         node_recomputable=problem.node_recomputable[origin] & ~is_copy,
     )
@@ -147,10 +141,6 @@ def _by_copy(node_of: Integers, copies: _Copies) -> tuple[Integers, Integers]:
     return copy, order[first[copy] + within]
 
 
-def _moved(nodes: Integers, place: Integers) -> Integers:
-    return np.where(nodes >= 0, place[nodes], -1)
-
-
 def _cut_allowed(problem: PartitionProblem, place: Integers, copy_place: Integers) -> Booleans:
     """Before a copy as before what follows it."""
     allowed = np.zeros(problem.num_nodes + copy_place.size + 1, dtype=np.bool_)
@@ -158,12 +148,3 @@ def _cut_allowed(problem: PartitionProblem, place: Integers, copy_place: Integer
     following = np.searchsorted(place, copy_place)
     allowed[copy_place] = problem.cut_allowed[following]
     return allowed
-
-
-def _labels(labels: Labels, origin: Integers) -> Labels:
-    nodes = origin.tolist()
-    return replace(
-        labels,
-        nodes=tuple(labels.nodes[node] for node in nodes),
-        module_paths=tuple(labels.module_paths[node] for node in nodes),
-    )

@@ -1,12 +1,13 @@
 """Numbers that cannot be planned with are refused before anything is computed."""
 
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
 
 from planner.errors import GraphError, InventoryError, OptionsError
 from planner.partition.modes.table import MODES, AotBasedMode, CutMode
+from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
 from tests.planner.partition.problems import chain, problem
@@ -77,3 +78,60 @@ def test_every_mode_gives_stages_in_order(mode: str) -> None:
     assert len(found.reasons) == found.num_stages
     assert len(set(found.device_of_stage)) == found.num_stages
     assert found == partition(given, request)
+
+
+def _arrays(one: PartitionProblem) -> dict[str, np.ndarray]:
+    """With the labels. None is empty: of one that is left out nothing can be seen."""
+    found = {
+        field.name: getattr(one, field.name)
+        for field in fields(one)
+        if isinstance(getattr(one, field.name), np.ndarray)
+    }
+    assert all(array.size for array in found.values())
+    return found | {name: np.array(names) for name, names in asdict(one.labels).items()}
+
+
+def _of_five_nodes_on_three_devices() -> PartitionProblem:
+    """No other size of an array is 5 or 3."""
+    one = problem(
+        compute_seconds=[[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0], [11.0, 12.0, 13.0, 14.0, 15.0]],
+        reads=[[0, 1], [2, 1], [3], [4], [5]],
+        num_inputs=2,
+        value_bytes=[1] * 7,
+        states=[(1, (0, 1, 2)), (1, (2, 3, 4)), (1, (4,)), (1, (4,))],
+        latency=[[0.0, 1.0, 2.0], [3.0, 0.0, 4.0], [5.0, 6.0, 0.0]],
+        memory_bytes=[10, 20, 30],
+        embeddings=(1,),
+        fixed={3: 2, 1: 1},
+        module_paths=["a", "b", "c", "d", "e"],
+        kinds=["x", "y", "z"],
+    )
+    nothing = np.zeros(2, dtype=np.int64)
+    return replace(one, returned_state=nothing, shown_root=nothing, shown_node=nothing)
+
+
+def test_no_array_by_node_is_forgotten_where_nodes_are_chosen() -> None:
+    one, nodes = _of_five_nodes_on_three_devices(), np.array([3, 1])
+    first = {name: array * 0 for name, array in _arrays(one).items() if name.endswith(("_producer", "_node"))}
+    changes = {**first, "value_producer": np.full(7, -1), "cut_allowed": np.ones(3, dtype=np.bool_)}
+    found = _arrays(one.with_nodes(nodes, **changes))
+    for name, array in _arrays(one).items():
+        if one.num_nodes in array.shape:
+            expected = np.take(array, nodes, axis=array.shape.index(one.num_nodes))
+            np.testing.assert_array_equal(found[name], expected, err_msg=name)
+
+
+def test_no_array_by_device_is_forgotten_where_devices_are_chosen() -> None:
+    one, devices = _of_five_nodes_on_three_devices(), np.array([2, 1])
+    found = _arrays(one.with_devices(devices))
+    for name, array in _arrays(one).items():
+        if name != "fixed_device":
+            for axis in np.flatnonzero(np.array(array.shape) == one.num_devices).tolist():
+                array = np.take(array, devices, axis=axis)
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert found["fixed_device"].tolist() == [FREE, 1, FREE, 0, FREE]
+
+
+def test_nodes_stay_fixed_to_the_first_of_two_alike() -> None:
+    one = _of_five_nodes_on_three_devices()
+    assert one.with_devices(np.array([0, 1, 2, 1, 2])).fixed_device.tolist() == one.fixed_device.tolist()
