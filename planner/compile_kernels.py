@@ -89,13 +89,17 @@ def _plans() -> Iterator[tuple[Graph, Inventory, PlanOptions]]:
 
 
 def _graph(num_nodes: int, *, is_chain: bool) -> Graph:
-    """Node k reads the node before it, the one three before that unless it is a chain, and a state of its own."""
+    """Node k reads the node before it and a state of its own; unless it is a chain, some the one three before that, and
+    the last four the first four."""
     values = [_tensor(index + 1) for index in range(2 * num_nodes + 1)]
     nodes, states = [], []
     for index in range(num_nodes):
         state, output = num_nodes + 2 + index, index + 2
         before = output - 1 if is_chain or index % 4 else max(1, output - 4)
-        arguments = (ValueReference(before), ValueReference(state if is_chain or index % 3 else output - 1))
+        other = state if is_chain or index % 3 else output - 1
+        if not is_chain and index >= num_nodes - 4:
+            other = num_nodes + 1 - index
+        arguments = (ValueReference(before), ValueReference(other))
         nodes.append(Node(operator=MULTIPLY, arguments=arguments, outputs=(output,), name=f"n{index}"))
         states.append(State(name=f"w{index}", value_id=state, kind=StateKind.PARAMETER, requires_grad=True))
     return Graph(

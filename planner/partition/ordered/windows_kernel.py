@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.partition.ordered.reach_kernel import first_of_rest
 from planner.partition.placement.compiled import compiled
-from planner.partition.problem import Floats, Integers
+from planner.partition.problem import Booleans, Floats, Integers
 
 NOT_REACHED, NOT_TRIED = -1, -2
 
@@ -83,6 +83,81 @@ def unit_backs(furthest: Integers) -> Integers:
 
 
 @compiled
+def backs(counts: Integers, furthest: Integers) -> tuple[Integers, Integers]:
+    """[group, kind, x] and [group, x]: the first position from which one device, or a host, may lead to x or beyond."""
+    groups, _, size = furthest.shape
+    kind_back = np.empty_like(furthest)
+    host_back = np.empty((groups, size), dtype=np.int64)
+    for group in range(groups):
+        kind_back[group] = unit_backs(furthest[group])
+        for end in range(size):
+            host_back[group, end] = first_of_rest(counts[group], strides(counts[group]), kind_back[group], end)[0]
+    return kind_back, host_back
+
+
+@compiled
+def hosts_from(
+    loads: Floats,
+    given: Floats,
+    sent: Floats,
+    links: Floats,
+    counts: Integers,
+    hosts: Integers,
+    furthest: Integers,
+    kind_back: Integers,
+    host_back: Integers,
+    rest: Integers,
+    limit: float,
+    begin: int,
+    final: int,
+    stage_into: Integers,
+    covered: Integers,
+    into: Integers,
+) -> None:
+    """Fills `into` [state, position], states being how many hosts of each group have run all from `begin` to a position
+    up to `final`: group times P plus the position at which the last host begins. Before `rest` [state] it is of no use.
+    Ends with the first state that has run all to the program's end.
+
+    Arrays as of `cover`, by group; `hosts` [groups] to use, `kind_back` and `host_back` see `backs`. `covered` [group,
+    start, end] is NOT_TRIED.
+    """
+    size, host_stride = loads.shape[2], strides(hosts)
+    into[:] = NOT_REACHED
+    into[0, begin] = 0
+    for state in range(into.shape[0]):
+        if into[state, size - 1] != NOT_REACHED:
+            return
+        for group in range(hosts.size):
+            stride = host_stride[group]
+            if state // stride % (hosts[group] + 1) == hosts[group]:
+                continue
+            for start in range(max(begin, rest[state]), final):
+                if into[state, start] == NOT_REACHED:
+                    continue
+                for end in range(max(start + 1, rest[state + stride]), final + 1):
+                    if host_back[group, end] > start:
+                        break
+                    if into[state + stride, end] != NOT_REACHED:
+                        continue
+                    if covered[group, start, end] == NOT_TRIED:
+                        covered[group, start, end] = cover(
+                            loads[group],
+                            given,
+                            sent,
+                            links[group],
+                            counts[group],
+                            furthest[group],
+                            kind_back[group],
+                            limit,
+                            start,
+                            end,
+                            stage_into,
+                        )
+                    if covered[group, start, end] != NOT_REACHED:
+                        into[state + stride, end] = group * size + start
+
+
+@compiled
 def host_into(
     loads: Floats,
     given: Floats,
@@ -96,52 +171,16 @@ def host_into(
     covered: Integers,
     into: Integers,
 ) -> int:
-    """The first state (how many hosts of each group are used) that has run all; NOT_REACHED if none has.
-
-    Arrays as of `cover`, by group; `hosts` [groups] to use. Fills `into` [state, position]: group times P plus the
-    position at which the last host begins. `covered` [group, start, end] is NOT_TRIED.
-    """
+    """The first state (how many hosts of each group are used) that has run all; NOT_REACHED if none has. Arrays as of
+    `hosts_from`."""
     size = loads.shape[2]
-    kind_back = np.empty_like(furthest)
-    host_back = np.empty((hosts.size, size), dtype=np.int64)
-    for group in range(hosts.size):
-        kind_back[group] = unit_backs(furthest[group])
-        for end in range(size):
-            host_back[group, end] = first_of_rest(counts[group], strides(counts[group]), kind_back[group], end)[0]
-    host_stride = strides(hosts)
-    rest = first_of_rest(hosts, host_stride, host_back, size - 1)
-    into[:] = NOT_REACHED
-    into[0, 0] = 0
+    kind_back, host_back = backs(counts, furthest)
+    rest = first_of_rest(hosts, strides(hosts), host_back, size - 1)
+    shared = loads, given, sent, links, counts, hosts, furthest, kind_back, host_back, rest, limit
+    hosts_from(*shared, 0, size - 1, stage_into, covered, into)
     for state in range(into.shape[0]):
         if into[state, size - 1] != NOT_REACHED:
             return state
-        for group in range(hosts.size):
-            stride = host_stride[group]
-            if state // stride % (hosts[group] + 1) < hosts[group]:
-                for start in range(rest[state], size - 1):
-                    if into[state, start] == NOT_REACHED:
-                        continue
-                    for end in range(max(start + 1, rest[state + stride]), size):
-                        if host_back[group, end] > start:
-                            break
-                        if into[state + stride, end] != NOT_REACHED:
-                            continue
-                        if covered[group, start, end] == NOT_TRIED:
-                            covered[group, start, end] = cover(
-                                loads[group],
-                                given,
-                                sent,
-                                links[group],
-                                counts[group],
-                                furthest[group],
-                                kind_back[group],
-                                limit,
-                                start,
-                                end,
-                                stage_into,
-                            )
-                        if covered[group, start, end] != NOT_REACHED:
-                            into[state + stride, end] = group * size + start
     return NOT_REACHED
 
 
@@ -158,3 +197,121 @@ def furthest_ends(loads: Floats, limit: float) -> Integers:
                     if loads[group, kind, first, last] <= limit:
                         found[group, kind, first] = last
     return found
+
+
+@compiled
+def cover_ends(
+    loads: Floats,
+    given: Floats,
+    links: Floats,
+    counts: Integers,
+    furthest: Integers,
+    is_first: Booleans,
+    maker: Integers,
+    reader: Integers,
+    sizes: Floats,
+    limit: float,
+    middle: int,
+    behind: int,
+    stage_into: Integers,
+) -> int:
+    """As `cover`, of all before the position `middle` and all from `behind` on: elsewhere is what is between.
+
+    By read: whether it is its value's first, the pieces that make and read the value, and its bytes. What ends at
+    `middle` stands at `behind` in `stage_into`.
+    """
+    size, stride_of_kind, num_states = loads.shape[1], strides(counts), 1
+    for count in counts:
+        num_states *= count + 1
+    # By position: bytes made before it that are read in the middle.
+    to_middle, counted = np.zeros(size), False
+    for read in range(maker.size):
+        counted = counted and not is_first[read]
+        if maker[read] < middle and middle <= reader[read] < behind and not counted:
+            to_middle[maker[read] + 1] += sizes[read]
+            counted = True
+    to_middle = np.cumsum(to_middle)
+    stage_into[:num_states] = NOT_REACHED
+    stage_into[0, 0] = 0
+    for state in range(num_states):
+        if stage_into[state, size - 1] != NOT_REACHED:
+            return state
+        for kind in range(counts.size):
+            stride = stride_of_kind[kind]
+            if state // stride % (counts[kind] + 1) == counts[kind]:
+                continue
+            for first in range(size - 1):
+                if stage_into[state, first] == NOT_REACHED:
+                    continue
+                end = middle if first < middle else size - 1
+                for last in range(first + 1, min(end, furthest[kind, first]) + 1):
+                    load = loads[kind, first, last]
+                    if first < middle:
+                        far = to_middle[last] - to_middle[first]
+                        load += (far > 0) * links[2] + links[3] * far
+                    else:
+                        far = given[first, last, behind] - given[first, last, middle]
+                        load += (far > 0) * links[0] + links[1] * far
+                    at = behind if last == middle else last
+                    if load <= limit and stage_into[state + stride, at] == NOT_REACHED:
+                        stage_into[state + stride, at] = kind * size + first
+    return NOT_REACHED
+
+
+@compiled
+def hosts_between(
+    loads: Floats,
+    given: Floats,
+    sent: Floats,
+    links: Floats,
+    counts: Integers,
+    hosts: Integers,
+    around: int,
+    may_be_middle: Booleans,
+    is_first: Booleans,
+    maker: Integers,
+    reader: Integers,
+    sizes: Floats,
+    furthest: Integers,
+    limit: float,
+    stage_into: Integers,
+    covered: Integers,
+    into: Integers,
+) -> tuple[int, int, int, int]:
+    """The first middle, from a position to the one behind it, the state of the hosts that have run it, and that of a
+    host of the group `around` that has run the rest; NOT_REACHED if there is none. `may_be_middle` [first, last].
+
+    Leaves `into` and `stage_into` as `host_into` and `cover_ends` do; all else as for these.
+    """
+    size = loads.shape[2]
+    kind_back, host_back = backs(counts, furthest)
+    rest = np.zeros(into.shape[0], dtype=np.int64)
+    shared = loads, given, sent, links, counts, hosts, furthest, kind_back, host_back, rest, limit
+    for middle in range(1, size - 2):
+        if not may_be_middle[middle, middle + 1 : size - 1].any():
+            continue
+        hosts_from(*shared, middle, size - 2, stage_into, covered, into)
+        for behind in range(middle + 1, size - 1):
+            if not may_be_middle[middle, behind]:
+                continue
+            for state in range(1, into.shape[0]):
+                if into[state, behind] != NOT_REACHED:
+                    used = cover_ends(
+                        loads[around],
+                        given,
+                        links[around],
+                        counts[around],
+                        furthest[around],
+                        is_first,
+                        maker,
+                        reader,
+                        sizes,
+                        limit,
+                        middle,
+                        behind,
+                        stage_into,
+                    )
+                    if used != NOT_REACHED:
+                        return middle, behind, state, used
+                    break
+    return NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED
