@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from planner.client.asynchronous.threads import Threads
+from planner.graph.ir import Graph
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -49,6 +50,29 @@ class AsynchronousResource(Asynchronous[_Closable_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class _OnDeployment(_Closable, Protocol):
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def deployment_id(self) -> str: ...
+
+
+_OnDeployment_co = TypeVar("_OnDeployment_co", bound=_OnDeployment, covariant=True)
+
+
+class DeploymentResource(AsynchronousResource[_OnDeployment_co]):
+    """One that is about a graph and a deployment of it."""
+
+    @property
+    def graph(self) -> Graph:
+        return self._synchronous.graph
+
+    @property
+    def deployment_id(self) -> str:
+        return self._synchronous.deployment_id
 
 
 def awaited(

@@ -6,17 +6,16 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from planner.client.asynchronous.methods import AsynchronousResource, awaited
+from planner.client.asynchronous.methods import DeploymentResource, awaited
 from planner.client.asynchronous.threads import FromLoop
 from planner.client.outputs import ChosenOutput
 from planner.client.pipeline import Pipeline
 from planner.errors import MicrobatchFailed
-from planner.graph.ir import Graph
 
 _Item = TypeVar("_Item")
 
 
-class AsyncPipeline(AsynchronousResource[Pipeline]):
+class AsyncPipeline(DeploymentResource[Pipeline]):
     """Made by AsyncPlannerClient.pipeline. Tasks may share it: each run is a session of its own.
 
     Batches may come from an asynchronous iterable, which is asked on the event loop, or from another one, which is
@@ -26,16 +25,8 @@ class AsyncPipeline(AsynchronousResource[Pipeline]):
     __call__ = awaited(Pipeline.__call__)
 
     @property
-    def graph(self) -> Graph:
-        return self._synchronous.graph
-
-    @property
-    def deployment_id(self) -> str:
-        return self._synchronous.deployment_id
-
-    @property
     def chosen(self) -> tuple[ChosenOutput, ...]:
-        """None where results are the module's own."""
+        """Empty where results are the module's own."""
         return self._synchronous.chosen
 
     @property

@@ -6,13 +6,12 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from planner.client.asynchronous.methods import AsynchronousResource, awaited
+from planner.client.asynchronous.methods import DeploymentResource, awaited
 from planner.client.training.trainer import Accumulated, Trainer
 from planner.graph.checkpoint import CheckpointRecord
-from planner.graph.ir import Graph
 
 
-class AsyncTrainer(AsynchronousResource[Trainer]):
+class AsyncTrainer(DeploymentResource[Trainer]):
     """Made by AsyncPlannerClient.train. One task at a time; Trainer says what its parameters mean.
 
     After a call that was cancelled nothing more can be asked of it: close it, and go on from a checkpoint.
@@ -35,14 +34,6 @@ class AsyncTrainer(AsynchronousResource[Trainer]):
         """As Trainer.save; what it gives is awaited for the checkpoint, which is written while steps go on."""
         written = await self._threads.call(partial(self._synchronous.save, run, keep=keep))
         return asyncio.wrap_future(written)
-
-    @property
-    def graph(self) -> Graph:
-        return self._synchronous.graph
-
-    @property
-    def deployment_id(self) -> str:
-        return self._synchronous.deployment_id
 
     @property
     def microbatches(self) -> int:
