@@ -69,6 +69,9 @@ def split_module(
     # Takes and gives the containers that `m` does.
     top.graph.set_codegen(copy.copy(m.graph._codegen))
     result = _make_graph_module(top.attributes, top.graph)
+    # Put in at the end: a module that is made compiles its submodules again, and these are compiled.
+    for name in order:
+        setattr(result, split.partitions[name].module_name, parts[name].module)
     result.meta["partition_names"] = {partition.module_name for partition in split.partitions.values()}
     return result
 
@@ -159,9 +162,13 @@ def _described(copy: Node, node: Node) -> Node:
     return copy
 
 
+# Of a partition in the top module, until that is made.
+_PLACE = nn.Module()
+
+
 @dataclass(slots=True, kw_only=True)
 class _Top:
-    """The graph that calls the partitions, each state fetched once."""
+    """The graph that calls the partitions, each state fetched once. `attributes` have a place for each partition."""
 
     source: fx.GraphModule
     split: Partitioning
@@ -185,7 +192,7 @@ class _Top:
         part = self.parts[name]
         module_name = self.split.partitions[name].module_name
         given = tuple(self._fetched(node) for node in part.inputs)
-        self.attributes[module_name] = part.module
+        self.attributes[module_name] = _PLACE
         result = self.graph.call_module(module_name, given)
         if len(part.outputs) == 1 and not self.naming.tuple_return:
             self._copies[part.outputs[0]] = result

@@ -61,11 +61,13 @@ class Alias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """Of one call. `reads`: states that are no argument of it. `only_views`: it reads no argument's contents."""
+    """Of one call. `reads`: modules whose states it reads, besides its arguments. `only_views`: it reads no argument's
+    contents.
+    """
 
     writes: tuple[Write, ...] = ()
     aliases: tuple[Alias, ...] = ()
-    reads: tuple[torch.Tensor, ...] = ()
+    reads: tuple[nn.Module, ...] = ()
     only_views: bool = False
 
 
@@ -80,6 +82,8 @@ def effects_of_function(node: fx.Node) -> Effects:
     if node.target is print:
         return Effects(writes=(Write(resource=Ambient.CONSOLE, certain=False),))
     signature = signature_of(node)
+    if signature.is_plain and "out" not in node.kwargs:
+        return Effects(only_views=only_views(node))
     written = {*signature.nodes(node, signature.written), *_written_by_flag(node, signature)}
     aliased = {*signature.nodes(node, signature.aliased), *written}
     unsure = () if signature.known else tuple(item for item in node.all_input_nodes if item not in aliased)
@@ -138,7 +142,7 @@ def effects_of_module(node: fx.Node, module: nn.Module) -> Effects:
     return Effects(
         writes=(*writes, *_drawn(parts), *_written_buffers(parts)),
         aliases=tuple(Alias(source=item, certain=certain) for item in given if in_place or may_return_given),
-        reads=(*module.parameters(), *module.buffers()),
+        reads=(module,),
         only_views=isinstance(module, nn.Identity),
     )
 

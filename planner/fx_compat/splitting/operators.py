@@ -29,6 +29,8 @@ from planner.fx_compat.splitting.names import (
 )
 from planner.graph.operators import facts_of
 
+# Of parameters by which a call may write although its schema says nothing.
+_FLAGS = frozenset({"inplace", "running_mean"})
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
@@ -45,6 +47,12 @@ class Signature:
     aliased: frozenset[str] = frozenset()
     draws: bool = False
     known: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no call of it writes, draws, or returns a view, unless it is given `out`."""
+        by_flag = not _FLAGS.isdisjoint(self.parameters)
+        return self.known and not (self.written or self.aliased or self.draws or by_flag)
 
     def argument(self, node: fx.Node, name: str) -> Any:
         """What a call passes for a parameter, however; its default, or None, if nothing."""

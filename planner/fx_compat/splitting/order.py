@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import fx
 
 from planner.fx_compat.splitting.effects import Ambient
@@ -46,8 +45,11 @@ def order_partitions(module: fx.GraphModule, split: Partitioning, *, keep_origin
 
 def effect_pairs(module: fx.GraphModule) -> tuple[tuple[fx.Node, fx.Node], ...]:
     """(earlier, later) operations that must keep their order whatever partitions they are in; data aside."""
+    effects = graph_effects(module)
+    if effects.is_pure:
+        return ()
     operations = {node: node.name for node in module.graph.nodes if node.op.startswith("call_")}
-    return tuple(_effect_edges(module, operations, graph_effects(module), only_certain=True).values())
+    return tuple(_effect_edges(module, operations, effects, only_certain=True).values())
 
 
 def _last_ready_first(names: tuple[str, ...], edges: Edges) -> tuple[str, ...] | None:
@@ -138,8 +140,8 @@ def _written(
 def _read(node: fx.Node, effects: GraphEffects, classes: StorageClasses, *, views_read: bool) -> dict[int, None]:
     effect = effects.by_node[node]
     arguments = node.all_input_nodes if views_read or not effect.only_views else ()
-    touched: list[fx.Node | torch.Tensor] = [*arguments, *effect.reads]
-    return dict.fromkeys(classes.of(item) for item in touched)
+    states = (state for module in effect.reads for state in (*module.parameters(), *module.buffers()))
+    return dict.fromkeys(classes.of(item) for item in (*arguments, *states))
 
 
 def _sets_mode(effects: GraphEffects) -> bool:

@@ -109,7 +109,7 @@ def _effects_of_branches(node: fx.Node, module: fx.GraphModule) -> Effects:
     return Effects(
         writes=tuple(write for branch in branches for write in branch.writes),
         aliases=tuple(Alias(source=item, certain=False) for item in operands),
-        reads=tuple(state for branch in branches for state in branch.reads),
+        reads=tuple(module for branch in branches for module in branch.reads),
     )
 
 
@@ -131,7 +131,7 @@ def _effects_of_graph(node: fx.Node, called: fx.GraphModule, passed: Mapping[fx.
         aliases=tuple(
             Alias(source=item) for storage_class in sorted(returned) for item in outside.get(storage_class, ())
         ),
-        reads=(*called.parameters(), *called.buffers()),
+        reads=(called,),
     )
 
 
