@@ -13,7 +13,8 @@ from planner.cost.movement import bytes_moved, is_free
 from planner.cost.shapes import Shape, shapes_of
 from planner.errors import GraphError
 from planner.graph.alias import storage_roots
-from planner.graph.ir import Argument, ArgumentList, Dtype, Graph, Node, OperatorKind, SubgraphReference
+from planner.graph.ir import Argument, ArgumentList, Dtype, Graph, Node, OperatorKind, SubgraphReference, values_read
+from planner.graph.operators import facts_of
 
 Floats = npt.NDArray[np.float64]
 MAX_SUBGRAPH_DEPTH = 64
@@ -21,7 +22,10 @@ MAX_SUBGRAPH_DEPTH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Work:
-    """`flops`, `bytes_moved`, `calls` (kernels started) are [nodes]; `dtypes` are of results; `shapes` by value id."""
+    """`flops`, `bytes_moved`, `calls` (kernels started) are [nodes]; `shapes` by value id.
+
+    `dtypes` [nodes] say at which rate each computes: those of results, but where an operator's row says otherwise.
+    """
 
     flops: Floats
     bytes_moved: Floats
@@ -78,4 +82,5 @@ def _subgraphs_in(arguments: Sequence[Argument]) -> list[int]:
 
 
 def _dtype(node: Node, shapes: Mapping[int, Shape]) -> Dtype | None:
-    return next((shapes[output].dtype for output in node.outputs if output), None)
+    values = values_read(node) if facts_of(node.operator.name).operand_rate else node.outputs
+    return next((shapes[value].dtype for value in values if value), None)

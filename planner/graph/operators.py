@@ -21,6 +21,7 @@ class OperatorFacts:
     """What the fact of each name means is at the head of operators.txt. "" and False: the row does not say so."""
 
     flops: str = ""
+    operand_rate: bool = False
     reads: str = ""
     returns: str = ""
     copies: str = ""

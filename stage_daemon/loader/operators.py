@@ -18,13 +18,16 @@ from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import InvalidRequest, UnsupportedOperator
 from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.branch import run_cond
-from stage_daemon.loader.packed import int4_product
+from stage_daemon.loader.packed import float8_product, int4_product
 from stage_daemon.loader.scalars import SCALAR_FUNCTIONS
 from stage_daemon.loader.vocabulary import rows
 
 OperatorKey = tuple[int, str, str]
 # Of the same arguments, for operators whose kernels do not check them all.
-_CHECKED: Mapping[str, Callable[..., Any]] = {"aten::_weight_int4pack_mm_for_cpu": int4_product}
+_CHECKED: Mapping[str, Callable[..., Any]] = {
+    "aten::_weight_int4pack_mm_for_cpu": int4_product,
+    "aten::_scaled_mm": float8_product,
+}
 _allowed: dict[OperatorKey, Implementation] = {}
 
 

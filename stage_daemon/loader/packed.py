@@ -1,10 +1,15 @@
-"""The product with a weight of packed half bytes, whose kernel trusts a size that nobody else checks."""
+"""Products with weights of few bits, whose kernels trust what nobody else checks."""
 
 from __future__ import annotations
 
 import torch
 
 from stage_daemon.errors import InvalidRequest
+
+# Rows and columns of float8 matrices come in such blocks, on every device that multiplies them.
+_BLOCK = 16
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_RESULTS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def int4_product(
@@ -18,4 +23,39 @@ def int4_product(
             f"{rows.shape[-1]}; pack scales and zeros as [groups, columns, 2]"
         )
     product: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, weight, group_size, scales_and_zeros)
+    return product
+
+
+def float8_product(
+    rows: torch.Tensor,
+    columns: torch.Tensor,
+    scale_rows: torch.Tensor,
+    scale_columns: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> torch.Tensor:
+    """Of float8 matrices with one scale each, or one for each row and each column; other scales are not taken."""
+    found = ", ".join(f"{one.dtype} {list(one.shape)}" for one in (rows, columns, scale_rows, scale_columns))
+    if rows.dim() != 2 or columns.dim() != 2 or rows.shape[1] != columns.shape[0]:
+        raise InvalidRequest(f"a float8 product of {found}: needs two matrices, [m, k] and [k, n]")
+    scales = ((scale_rows, (rows.shape[0], 1)), (scale_columns, (1, columns.shape[1])))
+    single = all(scale.numel() == 1 for scale, _ in scales)
+    wide = all(scale.shape == dims and scale.is_contiguous() for scale, dims in scales)
+    biased = bias is None or (bias.shape == columns.shape[1:] and bias.dtype in _RESULTS and bias.is_contiguous())
+    checks = {
+        "float8 on both sides": rows.dtype in _FLOAT8 and columns.dtype in _FLOAT8,
+        f"k and n that {_BLOCK} divides": not any(size % _BLOCK for size in columns.shape),
+        "a contiguous first and a transposed second matrix": rows.is_contiguous() and columns.mT.is_contiguous(),
+        "scales of float32": all(scale.dtype == torch.float32 for scale, _ in scales),
+        "a scale for each matrix, or for each row and column": single or wide,
+        "a bias for each column": biased,
+        "no scale of the result, which is float32, float16 or bfloat16": scale_result is None and out_dtype in _RESULTS,
+    }
+    if lacking := [need for need, met in checks.items() if not met]:
+        raise InvalidRequest(f"a float8 product of {found} giving {out_dtype}: needs {'; '.join(lacking)}")
+    product: torch.Tensor = torch.ops.aten._scaled_mm(
+        rows, columns, scale_rows, scale_columns, bias, None, out_dtype, use_fast_accum
+    )
     return product

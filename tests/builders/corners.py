@@ -155,14 +155,18 @@ class QuantisedWeights(nn.Module):
         self.register_buffer("four_scales", torch.rand(1, 32, 2, generator=random).bfloat16())
         self.register_buffer("floating", torch.randn(16, 32, generator=random).to(torch.float8_e4m3fn))
         self.register_buffer("floating_scales", torch.rand(16, 1, generator=random))
+        self.register_buffer("one_scale", torch.rand((), generator=random))
         self.register_buffer("whole", torch.randint(-8, 8, (16, 16), dtype=torch.int8, generator=random))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         first = torch.ops.aten._weight_int8pack_mm(x.bfloat16(), self.eight, self.eight_scales)
         second = torch.ops.aten._weight_int4pack_mm_for_cpu(first, self.four, 32, self.four_scales)
         third = nn.functional.linear(second.float(), self.floating.float() * self.floating_scales)
+        fourth = torch._scaled_mm(
+            second.to(torch.float8_e4m3fn), self.floating.t(), self.one_scale, self.one_scale, out_dtype=torch.float32
+        )
         rounded = third.clamp(-8, 7).to(torch.int8)
-        return third, torch.ops.aten._int_mm(rounded, self.whole)
+        return third, fourth, torch.ops.aten._int_mm(rounded, self.whole)
 
 
 def _batch(*sizes: int) -> torch.Tensor:

@@ -40,6 +40,7 @@ def capture(
     try:
         with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module) as called:
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+            program = _for_whole_batches(program)
         return Captured(program=program, custom_backwards=tuple(called))
     except UnsupportedModule:
         raise
@@ -52,6 +53,18 @@ def capture(
         raise UnsupportedModule(
             f"{what}: torch.export cannot capture it: {_first_lines(error)}\n{remedy(error)}"
         ) from error
+
+
+def _for_whole_batches(program: ExportedProgram) -> ExportedProgram:
+    """With what torch.vmap maps written for the whole batch, as it runs.
+
+    One that writes its inputs or buffers would no longer write them itself: it stays as it is, and is refused later.
+    """
+    if not any(getattr(node.target, "__name__", "") == "_add_batch_dim" for node in program.graph.nodes):
+        return program
+    plain = program.run_decompositions({})
+    written = {**plain.graph_signature.buffers_to_mutate, **plain.graph_signature.user_inputs_to_mutate}
+    return program if written else plain
 
 
 def _refuse_ambient_autocast(what: str) -> None:

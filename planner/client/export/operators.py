@@ -54,9 +54,11 @@ _OF_TORCH = frozenset({"aten", "prim", "prims"})
 
 # For what torch's transforms and loops leave in a program.
 _REMEDIES = {
-    "_add_batch_dim": "torch.vmap cannot be carried; write its function for the whole batch",
-    "scan": "a scan cannot be carried; write it as a loop in Python, over a length that is fixed",
-    "while_loop": "a while_loop cannot be carried; write it as a loop in Python, of a number of steps that is fixed",
+    "_add_batch_dim": "torch.vmap is carried where no input and no buffer is written; write its function for the whole "
+    "batch",
+    "scan": "a scan is carried over a fixed length of up to some thousand steps; fix that dimension",
+    "while_loop": "a daemon runs no loop whose end depends on data; write it as a loop in Python, of a fixed number of "
+    "steps",
 }
 
 

@@ -20,6 +20,7 @@ from planner.client.export.passes.flatten_regions import flatten_regions
 from planner.client.export.passes.functionalise import functionalise
 from planner.client.export.passes.grouped_products import grouped_products
 from planner.client.export.passes.integer_histograms import integer_histograms
+from planner.client.export.passes.unroll_scans import unroll_scans
 from planner.client.export.passes.view_to_reshape import view_to_reshape
 from planner.client.export.states import captured_states, check_tensor
 from planner.client.export.symbol_names import symbol_names
@@ -73,6 +74,9 @@ def translate(
 
 def canonicalise(module: fx.GraphModule) -> None:
     """Rewrites a captured program in place, keeping its numbers bitwise."""
+    for part in list(module.modules()):
+        if isinstance(part, fx.GraphModule):
+            unroll_scans(part)
     flatten_regions(module)
     for part in module.modules():
         if isinstance(part, fx.GraphModule):

@@ -191,6 +191,11 @@ OPERATORS_TORCH_LEAVES_OUT = {
         2 * 4 * 64 * 32,
     ),
     "whole_numbers": (torch._int_mm, (whole(4, 8), whole(8, 16)), 2 * 4 * 8 * 16),
+    "eight_floating_bits": (
+        lambda rows, columns, scale: torch._scaled_mm(rows, columns.t(), scale, scale, out_dtype=torch.bfloat16),
+        (tensor(16, 32).to(torch.float8_e4m3fn), tensor(48, 32).to(torch.float8_e4m3fn), torch.ones(())),
+        2 * 16 * 32 * 48,
+    ),
     "grouped_batch": (torch._grouped_mm, (half(3, 4, 8), half(3, 8, 16)), 2 * 3 * 4 * 8 * 16),
 }
 

@@ -231,6 +231,14 @@ def test_work_says_the_dtype_of_what_each_node_makes() -> None:
     assert graph_work(Graph(torch_version="", name="", values=sizes, nodes=nodes), {}).dtypes == (Dtype.BFLOAT16, None)
 
 
+@pytest.mark.parametrize("name", ["_int_mm", "_scaled_mm"])
+def test_products_of_bytes_count_at_the_rate_of_what_they_read(name: str) -> None:
+    nodes = (aten(name, value(1), value(2), outputs=(3,)),)
+    bytes_read, result = Dtype.FLOAT8_E4M3FN, Dtype.BFLOAT16
+    sizes = (tensor(1, 2, 3, dtype=bytes_read), tensor(2, 3, 4, dtype=bytes_read), tensor(3, 2, 4, dtype=result))
+    assert graph_work(Graph(torch_version="", name="", values=sizes, nodes=nodes), {}).dtypes == (bytes_read,)
+
+
 def test_given_rates_count_as_given_where_every_device_of_the_kind_has_them() -> None:
     (bare,) = inventory_of(1).devices
     given = replace(bare, id="given", flops_per_second=1e9, memory_bytes_per_second=1e9)

@@ -1,4 +1,4 @@
-"""Half-byte weights: as torch computes them, and never past the end of their scales."""
+"""Products with weights of few bits: as torch computes them, and never past the end of what they are given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stage_daemon.errors import InvalidRequest
-from stage_daemon.loader.packed import int4_product
+from stage_daemon.loader.packed import float8_product, int4_product
 
 ROWS = torch.ones(4, 64, dtype=torch.bfloat16)
 WEIGHT = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.full((32, 64), 9, dtype=torch.int32), 1)
@@ -25,3 +25,44 @@ def test_a_row_is_weighed_group_by_group() -> None:
 def test_scales_that_are_too_few_are_refused(group_size: int, dims: tuple[int, ...]) -> None:
     with pytest.raises(InvalidRequest, match=r"pack scales and zeros as \[groups, columns, 2\]"):
         int4_product(ROWS, WEIGHT, group_size, scales(*dims))
+
+
+LEFT = torch.randn(4, 32, generator=torch.Generator().manual_seed(1)).to(torch.float8_e4m3fn)
+RIGHT = torch.randn(48, 32, generator=torch.Generator().manual_seed(2)).to(torch.float8_e4m3fn).t()
+
+
+@pytest.mark.parametrize("dims", [((), ()), ((4, 1), (1, 48))], ids=["one", "each"])
+def test_float8_matrices_are_multiplied_with_their_scales(dims: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    scale_rows, scale_columns = (torch.rand(one) + 0.5 for one in dims)
+    bias = torch.arange(48.0).bfloat16()
+    found = float8_product(LEFT, RIGHT, scale_rows, scale_columns, bias, None, torch.bfloat16)
+    wanted = (LEFT.float() * scale_rows) @ (RIGHT.float() * scale_columns) + bias.float()
+    assert found.dtype == torch.bfloat16
+    assert torch.allclose(found.float(), wanted, rtol=2**-7, atol=2**-6)
+
+
+ONE = torch.ones(())
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"rows": LEFT[:, :16]}, r"\[m, k\] and \[k, n\]"),
+        ({"rows": LEFT.bfloat16()}, "float8 on both sides"),
+        ({"columns": RIGHT[:, :24]}, "k and n that 16 divides"),
+        ({"columns": RIGHT.contiguous()}, "a transposed second matrix"),
+        ({"rows": LEFT.t().contiguous().t()}, "a contiguous first"),
+        ({"scale_rows": ONE.double()}, "scales of float32"),
+        ({"scale_rows": torch.ones(4, 1)}, "for each row and column"),
+        ({"scale_rows": torch.ones(3, 1), "scale_columns": torch.ones(1, 48)}, "for each row and column"),
+        ({"scale_rows": torch.ones(4, 1), "scale_columns": torch.ones(1, 1).expand(1, 48)}, "for each row and column"),
+        ({"bias": torch.ones(47)}, "a bias for each column"),
+        ({"scale_result": ONE}, "no scale of the result"),
+        ({"out_dtype": torch.float8_e4m3fn}, "no scale of the result"),
+        ({"out_dtype": None}, "no scale of the result"),
+    ],
+)
+def test_what_no_kernel_checks_of_a_float8_product_is_refused(changes: dict[str, object], why: str) -> None:
+    given = {"rows": LEFT, "columns": RIGHT, "scale_rows": ONE, "scale_columns": ONE, "out_dtype": torch.bfloat16}
+    with pytest.raises(InvalidRequest, match=why):
+        float8_product(**given | changes)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.scan import scan
 from torch.export import Dim
 
 from planner.client.export import export
@@ -197,6 +198,29 @@ def inputs_and_states_as_results(module: Program, features: torch.Tensor) -> Any
     return features, module.linear.weight
 
 
+def scanned(module: Program, features: torch.Tensor) -> Any:
+    def step(carried: torch.Tensor, item: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        carried = torch.tanh(module.linear(carried) + item * features)
+        return carried, carried * item
+
+    def add(carried: torch.Tensor, item: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inner, _ = scan(lambda total, one: (total + one, total * one), carried.sum(), item)
+        return carried + item * inner, carried - item
+
+    rows = torch.arange(12.0).reshape(3, 4) / 12
+    return scan(step, torch.zeros_like(features), rows), scan(add, rows[0] + 1, rows, reverse=True)
+
+
+def mapped(module: Program, features: torch.Tensor) -> Any:
+    def of_row(row: torch.Tensor) -> torch.Tensor:
+        return module.linear(row.sort().values) * row.mean()
+
+    def of_pair(row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        return row.softmax(0) @ column
+
+    return torch.vmap(of_row)(features), torch.vmap(torch.vmap(of_pair, (None, 1)), (0, None))(features, features.T)
+
+
 PROGRAMS = (
     write_through_a_view,
     write_after_a_read,
@@ -219,6 +243,7 @@ PROGRAMS = (
     normed_weight,
     random_numbers_nobody_reads,
     inputs_and_states_as_results,
+    scanned,
 )
 
 
@@ -232,6 +257,11 @@ def test_comes_back_bitwise(body: Callable[..., Any], train: bool, tmp_path: Pat
 @pytest.mark.slow
 def test_a_custom_function_comes_back_from_evaluation(tmp_path: Path) -> None:
     _assert_comes_back(custom_function, False, tmp_path)
+
+
+@pytest.mark.slow
+def test_what_vmap_maps_comes_back_from_evaluation(tmp_path: Path) -> None:
+    _assert_comes_back(mapped, False, tmp_path)
 
 
 def _assert_comes_back(body: Callable[..., Any], train: bool, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim
 
 from planner.client.export import export
@@ -53,10 +55,17 @@ def writes_a_constant(features: torch.Tensor) -> torch.Tensor:
     return features + OUTSIDE.add_(1)
 
 
-def scans(features: torch.Tensor) -> Any:
-    from torch._higher_order_ops.scan import scan
+def scans_for_long(features: torch.Tensor) -> Any:
+    return scan(lambda carry, item: (carry + item, carry * item), torch.zeros(4), features.repeat(4000, 1))
 
-    return scan(lambda carry, item: (carry + item, carry * item), torch.zeros(4), features)
+
+def loops_on_data(features: torch.Tensor) -> Any:
+    return while_loop(lambda item: item.sum() < 100, lambda item: (item * 2,), (features,))
+
+
+def maps_beside_a_write(features: torch.Tensor) -> Any:
+    features.add_(1)
+    return torch.vmap(lambda row: row.sort().values)(features)
 
 
 @pytest.mark.slow
@@ -66,8 +75,9 @@ def scans(features: torch.Tensor) -> Any:
         (Doubling.apply, r"Doubling, a custom torch.autograd.Function.*call eval\(\).*or write its forward with"),
         (branches_on_data, "depends on what a tensor holds.*torch.cond"),
         (writes_a_constant, "forward writes this tensor, which is no buffer; register it with register_buffer"),
-        (scans, "operator scan in module 'inner'.*write it as a loop in Python"),
-        (torch.vmap(lambda row: row.sort().values), "operator _add_batch_dim in module 'inner'.*torch.vmap cannot"),
+        (scans_for_long, "operator scan in module 'inner'.*a scan is carried over a fixed length"),
+        (loops_on_data, "operator while_loop in module 'inner'.*no loop whose end depends on data"),
+        (maps_beside_a_write, "operator _add_batch_dim in module 'inner'.*torch.vmap is carried where no input"),
         (lambda features: torch.linalg.svd(features)[1], r"operator aten::linalg_svd.default in module 'inner'"),
         (lambda features: features.as_strided((2,), (1,)), r"operator aten::as_strided.default in module 'inner'"),
         (lambda features: features.to_sparse(), r"aten::to_sparse"),

@@ -1,0 +1,49 @@
+"""Writes out scans over a fixed length, step by step: a daemon runs no loops, and a plan may then cut between steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from planner.client.export.passes.inline_body import drop_unread_bodies, inline_body, replace_call
+
+# Of one scan when written out; a longer one is refused with the other operators that are not carried.
+MAX_NODES = 20_000
+
+
+def unroll_scans(module: fx.GraphModule) -> None:
+    """After it no scan is left but over a length that may change, or one too long. Bodies may hold scans."""
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.higher_order.scan:
+            _unroll(module, node)
+    drop_unread_bodies(module.graph)
+
+
+def _unroll(module: fx.GraphModule, call: fx.Node) -> None:
+    operands: Any = call.args
+    body_node, carried, scanned, more = operands
+    body = module.get_submodule(str(body_node.target))
+    assert isinstance(body, fx.GraphModule)
+    unroll_scans(body)
+    length = scanned[0].meta["val"].shape[0] if scanned else 0
+    if not isinstance(length, int) or not 0 < length * len(body.graph.nodes) <= MAX_NODES:
+        return
+    carries, made = list(carried), []
+    with module.graph.inserting_before(call):
+        for step in range(length):
+            items = [_made(call, torch.ops.aten.select.int, (given, 0, step)) for given in scanned]
+            results = inline_body(module, body, [*carries, *items, *more])
+            carries, kept = list(results[: len(carries)]), results[len(carries) :]
+            made.append(kept)
+        stacked = [_made(call, torch.ops.aten.stack.default, (list(rows),)) for rows in zip(*made, strict=True)]
+    replace_call(call, (*carries, *stacked))
+
+
+def _made(call: fx.Node, operator: Any, args: tuple[Any, ...]) -> fx.Node:
+    """A call in the place of the scan, with the shape of what it gives."""
+    node = call.graph.call_function(operator, args)
+    node.meta = {name: value for name, value in call.meta.items() if name != "val"}
+    node.meta["val"] = operator(*fx.map_arg(args, lambda one: one.meta["val"]))
+    return node
