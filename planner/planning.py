@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,12 +13,13 @@ from planner.cost.calibration import Calibration
 from planner.cost.inventory import Inventory
 from planner.cost.measured import MeasuredTimes
 from planner.cost.roofline import NodeCosts, node_costs
-from planner.errors import GraphError, InventoryError, OptionsError
+from planner.cost.shared_cores import choices_are_all, device_choices, divide_cores, workers_on_cores
+from planner.errors import GraphError, Infeasible, InventoryError, OptionsError
 from planner.graph.bounds import shown
 from planner.graph.check import check_graph
 from planner.graph.ir import Graph
 from planner.partition.activations import partition_with_activations
-from planner.partition.assignment import Assignment
+from planner.partition.assignment import Assignment, on_devices
 from planner.partition.describe import describe_node
 from planner.partition.evaluate import evaluate, objective_value, with_best_order
 from planner.partition.from_graph import problem_from_graph
@@ -31,7 +33,7 @@ from planner.plan.assignment import assignment_of
 from planner.plan.build import build_plan
 from planner.plan.dimensions import chosen_symbol_values, settings_of
 from planner.plan.explain import Alone, CutAlternative, explain
-from planner.plan.options import OptimalMode, PlanOptions, Routing
+from planner.plan.options import OptimalMode, PlanOptions, Routing, SingleMode
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
 
@@ -60,11 +62,19 @@ def make_plan(
     Raises GraphError, InventoryError or OptionsError for what cannot be planned, Infeasible if no plan exists.
     """
     _check(graph, inventory)
-    costs = plan_costs(graph, inventory, options, measured, calibrations)
-    problem = _problem(graph, costs, inventory, options)
     request = request_for(options.mode, options.objective, options.saturate_host)
-    assignment = partition_with_activations(problem, options.objective, lambda problem: partition(problem, request))
-    return _verified(graph, graph_id, inventory, options, costs, problem, assignment)
+    question = _Question(
+        graph=graph, inventory=inventory, options=options, measured=measured, calibrations=calibrations
+    )
+
+    def place(problem: PartitionProblem) -> Assignment:
+        return partition_with_activations(problem, options.objective, lambda problem: partition(problem, request))
+
+    numbers = question.numbers()
+    if not divide_cores(inventory.devices):
+        return _verified(question, graph_id, numbers, place(numbers.problem))
+    assignment = _best_share_of_cores(question, place)
+    return _verified(question, graph_id, question.numbers(_used(assignment)), assignment)
 
 
 def make_replacement(
@@ -83,8 +93,11 @@ def make_replacement(
     """
     _check(graph, inventory)
     options = _on_other_devices(options, inventory)
-    costs = plan_costs(graph, inventory, options, measured, calibrations)
-    problem = _problem(graph, costs, inventory, options)
+    question = _Question(
+        graph=graph, inventory=inventory, options=options, measured=measured, calibrations=calibrations
+    )
+    numbers = question.numbers()
+    problem = numbers.problem
     index = {device.id: position for position, device in enumerate(inventory.devices)}
     device_before = np.full(problem.num_nodes, FREE, dtype=np.int64)
     for stage in replaced.stages:
@@ -99,7 +112,9 @@ def make_replacement(
 
     assignment = partition_with_activations(problem, options.objective, place)
     outcome = replace(outcomes[-1], assignment=assignment, moved_bytes=moved_bytes(problem, device_before, assignment))
-    return _verified(graph, graph_id, inventory, options, costs, problem, assignment), outcome
+    if divide_cores(inventory.devices):
+        numbers, assignment = question.numbers(_used(assignment)), replace(assignment, lower_bound_seconds=None)
+    return _verified(question, graph_id, numbers, assignment), outcome
 
 
 def _check(graph: Graph, inventory: Inventory) -> None:
@@ -112,20 +127,76 @@ def _check(graph: Graph, inventory: Inventory) -> None:
     check_graph(graph)
 
 
-def _verified(
-    graph: Graph,
-    graph_id: str,
-    inventory: Inventory,
-    options: PlanOptions,
-    costs: NodeCosts,
-    problem: PartitionProblem,
-    assignment: Assignment,
-) -> Plan:
-    assignment = with_best_order(problem, assignment)
-    evaluation = evaluate(problem, assignment)
-    plan = build_plan(graph, graph_id, inventory, options, assignment, evaluation, costs.sources)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    costs: NodeCosts
+    problem: PartitionProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What is asked, before it is numbers."""
+
+    graph: Graph
+    inventory: Inventory
+    options: PlanOptions
+    measured: Sequence[MeasuredTimes]
+    calibrations: Sequence[Calibration]
+
+    def numbers(self, used: Collection[int] | None = None) -> _Numbers:
+        """`used`: as in plan_costs."""
+        costs = plan_costs(self.graph, self.inventory, self.options, self.measured, self.calibrations, used)
+        return _Numbers(costs=costs, problem=_problem(self.graph, costs, self.inventory, self.options))
+
+    def over(self, devices: Sequence[int]) -> _Question:
+        ids = {device.id for device in self.inventory.devices}
+        left_out = ids - {self.inventory.devices[at].id for at in devices}
+        return replace(self, inventory=self.inventory.without(left_out)) if left_out else self
+
+
+def _verified(question: _Question, graph_id: str, numbers: _Numbers, assignment: Assignment) -> Plan:
+    graph, inventory, options = question.graph, question.inventory, question.options
+    assignment = with_best_order(numbers.problem, assignment)
+    evaluation = evaluate(numbers.problem, assignment)
+    plan = build_plan(graph, graph_id, inventory, options, assignment, evaluation, numbers.costs.sources)
     verify_plan(plan, graph)
     return plan
+
+
+def _used(assignment: Assignment) -> frozenset[int]:
+    return frozenset(device for devices in assignment.devices_of_stage for device in devices)
+
+
+def _best_share_of_cores(question: _Question, place: Callable[[PartitionProblem], Assignment]) -> Assignment:
+    """Of what `place` finds for each number of workers on the hosts whose cores they divide.
+
+    Modes whose stages are fixed by their definition are asked once, with all devices at work.
+    """
+    inventory, options = question.inventory, question.options
+    fixed = frozenset(device_id for _, device_id in options.fixed)
+    searches = options.mode.chooses_stages or isinstance(options.mode, SingleMode)
+    least = request_for(options.mode).num_stages
+    choices = device_choices(inventory, fixed, least) if searches else [tuple(range(len(inventory.devices)))]
+    best: Assignment | None = None
+    least_value, bounds = math.inf, list[float | None]()
+    for devices in choices:
+        part = question.over(devices)
+        try:
+            found = place(part.numbers().problem)
+        except Infeasible:
+            if best is None and len(devices) == len(inventory.devices):
+                raise
+            continue
+        found = on_devices(found, devices)
+        bounds.append(found.lower_bound_seconds)
+        problem = question.numbers(_used(found)).problem
+        value = objective_value(evaluate(problem, found), options.objective)
+        if best is None or value < least_value:
+            best, least_value = found, value
+    assert best is not None, "all devices are the last choice"
+    known = [bound for bound in bounds if bound is not None]
+    proven = searches and choices_are_all(inventory, fixed) and len(known) == len(bounds)
+    return replace(best, lower_bound_seconds=min(known) if proven else None)
 
 
 def _on_other_devices(options: PlanOptions, inventory: Inventory) -> PlanOptions:
@@ -145,8 +216,12 @@ def plan_costs(
     options: PlanOptions,
     measured: Sequence[MeasuredTimes] = (),
     calibrations: Sequence[Calibration] = (),
+    used: Collection[int] | None = None,
 ) -> NodeCosts:
-    """Over all shape buckets: the weighted mean of the seconds, the largest of the bytes."""
+    """Over all shape buckets: the weighted mean of the seconds, the largest of the bytes.
+
+    `used` are positions of the devices whose workers divide the cores of their hosts; None: all.
+    """
     named = options.rates_from_profiles
     missing = set(named) - {one.profile_id for one in calibrations}
     if missing:
@@ -154,9 +229,10 @@ def plan_costs(
             f"options.rates_from_profiles names {min(missing)[:80]!r}, whose rates were not handed over",
             field="options.rates_from_profiles",
         )
+    devices, workers = inventory.devices, workers_on_cores(inventory.devices, used)
     return mean_costs(
         [
-            (node_costs(graph, inventory.devices, setting.symbol_values, measured, calibrations, named), setting.weight)
+            (node_costs(graph, devices, setting.symbol_values, measured, calibrations, named, workers), setting.weight)
             for setting in settings_of(graph, options)
         ]
     )
@@ -168,9 +244,10 @@ def partition_problem(
     options: PlanOptions,
     measured: Sequence[MeasuredTimes] = (),
     calibrations: Sequence[Calibration] = (),
+    used: Collection[int] | None = None,
 ) -> PartitionProblem:
-    """The question in numbers, as every mode sees it."""
-    return _problem(graph, plan_costs(graph, inventory, options, measured, calibrations), inventory, options)
+    """The question in numbers, as every mode sees it. `used`: as in plan_costs."""
+    return _problem(graph, plan_costs(graph, inventory, options, measured, calibrations, used), inventory, options)
 
 
 def _check_trainable(graph: Graph) -> None:
@@ -209,11 +286,13 @@ def explain_plan(
 
     `measured` and `calibrations` are those that the plan was made with, which its `cost_sources` name.
     """
-    problem = partition_problem(graph, plan.inventory, plan.options, measured, calibrations)
     assignment, objective = assignment_of(plan), plan.options.objective
+    problem = partition_problem(graph, plan.inventory, plan.options, measured, calibrations, _used(assignment))
     value = objective_value(evaluate(problem, assignment), objective)
     cuts = next_best_cuts(problem, assignment, lambda evaluation: objective_value(evaluation, objective))
-    return explain(plan, [_alternative(problem, cut, value) for cut in cuts], _alone(problem))
+    # With all cores of its host.
+    alone = partition_problem(graph, plan.inventory, plan.options, measured, calibrations, ())
+    return explain(plan, [_alternative(problem, cut, value) for cut in cuts], _alone(alone))
 
 
 def _alone(problem: PartitionProblem) -> Alone | None:

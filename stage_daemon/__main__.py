@@ -171,7 +171,13 @@ async def _announce(registration: Registration, device_id: str, address: str) ->
 
 def _introduction(device: LocalDevice, address: str, incarnation_id: str) -> planner_pb2.RegisterDaemonRequest:
     return planner_pb2.RegisterDaemonRequest(
-        device=inventory_pb2.Device(id=device.id, kind=device.kind, host=device.host, memory_bytes=device.memory_bytes),
+        device=inventory_pb2.Device(
+            id=device.id,
+            kind=device.kind,
+            host=device.host,
+            memory_bytes=device.memory_bytes,
+            shares_cores=device.shares_cores,
+        ),
         address=address,
         torch_version=importlib.metadata.version("torch"),
         incarnation_id=incarnation_id,

@@ -1,7 +1,7 @@
 """Inventories as people write them: YAML or JSON, sizes in bytes or "80GiB".
 
 ```yaml
-devices: [{id: n1/gpu0, kind: h100, host: n1, memory: 80GiB}, …]
+devices: [{id: n1/gpu0, kind: h100, host: n1, memory: 80GiB}, {id: n2/cpu0, shares_cores: true, …}, …]
 topology:
   same_host: {bytes_per_second: 5.0e+10, latency_seconds: 1.0e-5}
   islands: [{devices: [n1/gpu0, n1/gpu1], bytes_per_second: 4.5e+11, latency_seconds: 5.0e-6}]
@@ -25,7 +25,7 @@ from planner.errors import InventoryError, PlannerError
 from planner.graph.bounds import shown, shown_value
 
 _DEVICE_KEYS = frozenset(
-    {"id", "kind", "host", "memory", "memory_bytes", "flops_per_second", "memory_bytes_per_second"}
+    {"id", "kind", "host", "memory", "memory_bytes", "flops_per_second", "memory_bytes_per_second", "shares_cores"}
 )
 INVENTORY_KEYS = frozenset({"devices", "links", "default_link", "topology", "matrix"})
 _SPEED_KEYS = frozenset({"bytes_per_second", "latency_seconds"})
@@ -145,6 +145,7 @@ def _device(entry: Any, where: str) -> Device:
         "memory_bytes": _memory_bytes(fields, where),
         "flops_per_second": _number(fields, "flops_per_second", where),
         "memory_bytes_per_second": _number(fields, "memory_bytes_per_second", where),
+        "shares_cores": _yes_or_no(fields, "shares_cores", where),
     }
     try:
         return Device(**device)
@@ -173,9 +174,7 @@ def _link(entry: Any, where: str) -> dict[tuple[str, str], LinkSpeed]:
     if "source" not in fields or "target" not in fields:
         raise InventoryError(f"{where} needs a source and a target")
     source, target = (_text(fields[end], f"{where}.{end}") for end in ("source", "target"))
-    both = fields.get("bidirectional", False)
-    if not isinstance(both, bool):
-        raise InventoryError(f"{where}.bidirectional is {shown_value(both)}, needs true or false")
+    both = _yes_or_no(fields, "bidirectional", where)
     speed = _speed(fields, where)
     return {(source, target): speed, (target, source): speed} if both else {(source, target): speed}
 
@@ -212,6 +211,13 @@ def _text(content: Any, where: str) -> str:
     if isinstance(content, bool) or not isinstance(content, (str, int)):
         raise InventoryError(f"{where} is {shown_value(content)}, needs a text")
     return str(content)
+
+
+def _yes_or_no(fields: Mapping[str, Any], key: str, where: str) -> bool:
+    content = fields.get(key, False)
+    if not isinstance(content, bool):
+        raise InventoryError(f"{where}.{key} is {shown_value(content)}, needs true or false")
+    return content
 
 
 def _number(fields: Mapping[str, Any], key: str, where: str, otherwise: float = 0.0) -> float:

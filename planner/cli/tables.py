@@ -48,7 +48,8 @@ def plan_table(plan: Plan) -> RenderableType:
         table.add_row(*_stage_cells(stage, devices))
     stages = [Text(_stage_line(stage)) for stage in plan.stages]
     sources = [Text(f"seconds of {source.device_kind}: {source.text()}") for source in plan.cost_sources]
-    return Group(table, *stages, Text(_plan_caption(plan)), *sources)
+    shares = [Text(line) for line in plan.shares_of_cores]
+    return Group(table, *stages, Text(_plan_caption(plan)), *sources, *shares)
 
 
 def memory_bar(used_bytes: int, total_bytes: int) -> Text:

@@ -26,7 +26,10 @@ MAX_LATENCY_SECONDS = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """`memory_bytes` is what a plan may fill. A rate of 0 means the kind's own figure."""
+    """`memory_bytes` is what a plan may fill. A rate of 0 means the kind's own figure.
+
+    `shares_cores`: of a CPU whose workers take their share of the host's cores, among those of all such devices there.
+    """
 
     id: str
     kind: str
@@ -34,6 +37,7 @@ class Device:
     memory_bytes: int
     flops_per_second: float = 0.0
     memory_bytes_per_second: float = 0.0
+    shares_cores: bool = False
 
     def __post_init__(self) -> None:
         if not self.id:

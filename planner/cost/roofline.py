@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
@@ -52,8 +53,11 @@ def node_costs(
     measured: Sequence[MeasuredTimes] = (),
     calibrations: Sequence[Calibration] = (),
     named: Collection[str] = (),
+    workers: Sequence[int] = (),
 ) -> NodeCosts:
     """Linear in nodes + values, for each distinct kind and point measured.
+
+    `workers` [devices] divide the cores of each; empty: one each.
 
     `named` are ids of profiles whose calibrations come before rates fitted to `measured`.
     Raises GraphError for an opaque time that is negative or not finite, InvalidArgument for measured times that do not
@@ -61,13 +65,15 @@ def node_costs(
     """
     work = graph_work(graph, symbol_values)
     kinds: dict[str, KindCosts] = {}
-    rows: dict[tuple[str, float, float], Floats] = {}
-    for device in devices:
+    rows: dict[tuple[str, float, float, int], Floats] = {}
+    speeds = [_speed(device, count) for device, count in zip(devices, workers or repeat(1), strict=False)]
+    for device, speed in zip(devices, speeds, strict=True):
         if device.kind not in kinds:
             kinds[device.kind] = kind_costs(graph, work, symbol_values, device.kind, measured, calibrations, named)
-        if _speed(device) not in rows:
-            rows[_speed(device)] = _seconds(graph, work, device, kinds[device.kind])
-    seconds = np.stack([rows[_speed(device)] for device in devices]) if devices else np.zeros((0, len(graph.nodes)))
+        if speed not in rows:
+            kind, (*_, count) = kinds[device.kind], speed
+            rows[speed] = _divided(_seconds(graph, work, device, kind), work, kind, count)
+    seconds = np.stack([rows[speed] for speed in speeds]) if devices else np.zeros((0, len(graph.nodes)))
     ratios = [kinds[device.kind].backward_ratio for device in devices]
     deliveries = [kinds[device.kind].delivery for device in devices]
     unknown = np.full(len(graph.nodes), np.nan)
@@ -83,8 +89,19 @@ def node_costs(
     )
 
 
-def _speed(device: Device) -> tuple[str, float, float]:
-    return (device.kind, device.flops_per_second, device.memory_bytes_per_second)
+def _speed(device: Device, workers: int) -> tuple[str, float, float, int]:
+    return (device.kind, device.flops_per_second, device.memory_bytes_per_second, workers)
+
+
+def _divided(seconds: Floats, work: Work, kind: KindCosts, workers: int) -> Floats:
+    """[nodes], with a share of the cores: all takes as many times as long, but for the start of a call, which one core
+    makes.
+    """
+    if workers == 1:
+        return seconds
+    starting = np.minimum(seconds, work.calls * kind.rates.node_seconds)
+    longer: Floats = starting + (seconds - starting) * workers
+    return longer
 
 
 def _seconds(graph: Graph, work: Work, device: Device, kind: KindCosts) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from planner.partition.problem import PartitionProblem
@@ -39,6 +39,16 @@ class Assignment:
         """[stages] every device that runs the stage, its first one first."""
         copies = self.replicas or ((),) * self.num_stages
         return tuple((first, *others) for first, others in zip(self.device_of_stage, copies, strict=True))
+
+
+def on_devices(assignment: Assignment, devices: Sequence[int]) -> Assignment:
+    """The same on others: `devices` [devices of the assignment's problem] are positions in another problem's."""
+    return replace(
+        assignment,
+        device_of_stage=tuple(devices[at] for at in assignment.device_of_stage),
+        replicas=tuple(tuple(devices[at] for at in copies) for copies in assignment.replicas),
+        orders=tuple((devices[at], steps) for at, steps in assignment.orders),
+    )
 
 
 def contiguous(

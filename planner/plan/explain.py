@@ -51,6 +51,7 @@ def _headline(plan: Plan) -> Iterator[str]:
     )
     for source in plan.cost_sources:
         yield f"seconds of {source.device_kind}: {source.text()}"
+    yield from plan.shares_of_cores
     if plan.symbol_values:
         yield f"planned for {', '.join(f'{symbol} = {size}' for symbol, size in plan.symbol_values)}"
     yield (

@@ -176,6 +176,20 @@ class Plan:
         return peaks
 
     @property
+    def shares_of_cores(self) -> tuple[str, ...]:
+        """A sentence for each host whose cores several CPUs in use divide: their stages' seconds are of such shares."""
+        used = {device_id for stage in self.stages for device_id in stage.device_ids}
+        hosts: dict[str, list[str]] = {}
+        for device in self.inventory.devices:
+            if device.shares_cores and device.id in used:
+                hosts.setdefault(device.host, []).append(device.id)
+        return tuple(
+            f"{', '.join(devices)} divide the cores of {host}: each computes with 1/{len(devices)} of them"
+            for host, devices in hosts.items()
+            if len(devices) > 1
+        )
+
+    @property
     def objective_value(self) -> float:
         """Of the objective asked for: seconds, or for memory the fullest device's share."""
         objective = self.options.objective

@@ -77,6 +77,7 @@ def _record(row: DaemonRow) -> Daemon:
         memory_bytes=row.memory_bytes,
         flops_per_second=row.flops_per_second,
         memory_bytes_per_second=row.memory_bytes_per_second,
+        shares_cores=row.shares_cores,
     )
     return Daemon(
         device=device,

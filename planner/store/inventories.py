@@ -55,6 +55,7 @@ async def add_inventory(session: AsyncSession, record: InventoryRecord) -> None:
             memory_bytes=device.memory_bytes,
             flops_per_second=device.flops_per_second,
             memory_bytes_per_second=device.memory_bytes_per_second,
+            shares_cores=device.shares_cores,
         )
         for position, device in enumerate(inventory.devices)
     )
@@ -142,6 +143,7 @@ async def _devices(session: AsyncSession, ids: list[str]) -> dict[str, list[Devi
             memory_bytes=row.memory_bytes,
             flops_per_second=row.flops_per_second,
             memory_bytes_per_second=row.memory_bytes_per_second,
+            shares_cores=row.shares_cores,
         )
         by_inventory.setdefault(row.inventory_id, []).append(device)
     return by_inventory

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, DateTime, Double, ForeignKey, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, DateTime, Double, ForeignKey, MetaData, String, Text, UniqueConstraint, false
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
@@ -79,6 +79,7 @@ class DeviceColumns:
     memory_bytes: Mapped[int]
     flops_per_second: Mapped[float]
     memory_bytes_per_second: Mapped[float]
+    shares_cores: Mapped[bool] = mapped_column(server_default=false())
 
 
 class GraphRow(Row):

@@ -71,6 +71,7 @@ def _device_to_proto(device: Device) -> inventory_pb2.Device:
         memory_bytes=device.memory_bytes,
         flops_per_second=device.flops_per_second,
         memory_bytes_per_second=device.memory_bytes_per_second,
+        shares_cores=device.shares_cores,
     )
 
 
@@ -88,6 +89,7 @@ def _device_from_proto(message: inventory_pb2.Device, index: int) -> Device:
             memory_bytes=message.memory_bytes,
             flops_per_second=message.flops_per_second,
             memory_bytes_per_second=message.memory_bytes_per_second,
+            shares_cores=message.shares_cores,
         )
     except InventoryError as error:
         raise InventoryError(f"{where}: {error.message}", field=where) from None

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19protos/v1/inventory.proto\x12\x14partition_planner.v1\"\x97\x01\n\tInventory\x12-\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x1c.partition_planner.v1.Device\x12)\n\x05links\x18\x02 \x03(\x0b\x32\x1a.partition_planner.v1.Link\x12\x30\n\x0c\x64\x65\x66\x61ult_link\x18\x03 \x01(\x0b\x32\x1a.partition_planner.v1.Link\"\x81\x01\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\x12\x18\n\x10\x66lops_per_second\x18\x05 \x01(\x01\x12\x1f\n\x17memory_bytes_per_second\x18\x06 \x01(\x01\"p\n\x04Link\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x03 \x01(\x01\x12\x17\n\x0flatency_seconds\x18\x04 \x01(\x01\x12\x15\n\rbidirectional\x18\x05 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19protos/v1/inventory.proto\x12\x14partition_planner.v1\"\x97\x01\n\tInventory\x12-\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x1c.partition_planner.v1.Device\x12)\n\x05links\x18\x02 \x03(\x0b\x32\x1a.partition_planner.v1.Link\x12\x30\n\x0c\x64\x65\x66\x61ult_link\x18\x03 \x01(\x0b\x32\x1a.partition_planner.v1.Link\"\x97\x01\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\x12\x18\n\x10\x66lops_per_second\x18\x05 \x01(\x01\x12\x1f\n\x17memory_bytes_per_second\x18\x06 \x01(\x01\x12\x14\n\x0cshares_cores\x18\x07 \x01(\x08\"p\n\x04Link\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x03 \x01(\x01\x12\x17\n\x0flatency_seconds\x18\x04 \x01(\x01\x12\x15\n\rbidirectional\x18\x05 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INVENTORY']._serialized_start=52
   _globals['_INVENTORY']._serialized_end=203
   _globals['_DEVICE']._serialized_start=206
-  _globals['_DEVICE']._serialized_end=335
-  _globals['_LINK']._serialized_start=337
-  _globals['_LINK']._serialized_end=449
+  _globals['_DEVICE']._serialized_end=357
+  _globals['_LINK']._serialized_start=359
+  _globals['_LINK']._serialized_end=471
 # @@protoc_insertion_point(module_scope)

@@ -57,6 +57,7 @@ class Device(google.protobuf.message.Message):
     MEMORY_BYTES_FIELD_NUMBER: builtins.int
     FLOPS_PER_SECOND_FIELD_NUMBER: builtins.int
     MEMORY_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    SHARES_CORES_FIELD_NUMBER: builtins.int
     id: builtins.str
     """Unique in the inventory ("node1/gpu0")."""
     kind: builtins.str
@@ -68,6 +69,10 @@ class Device(google.protobuf.message.Message):
     """Peak rate by dtype class; 0 means that the kind's own figure is used."""
     memory_bytes_per_second: builtins.float
     """Of the device's memory; 0 means that the kind's own figure is used."""
+    shares_cores: builtins.bool
+    """A CPU whose workers divide the cores of the host among themselves and those of the other such devices there: what
+    its kind or a profile says is then of all cores.
+    """
     def __init__(
         self,
         *,
@@ -77,8 +82,9 @@ class Device(google.protobuf.message.Message):
         memory_bytes: builtins.int = ...,
         flops_per_second: builtins.float = ...,
         memory_bytes_per_second: builtins.float = ...,
+        shares_cores: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["flops_per_second", b"flops_per_second", "host", b"host", "id", b"id", "kind", b"kind", "memory_bytes", b"memory_bytes", "memory_bytes_per_second", b"memory_bytes_per_second"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["flops_per_second", b"flops_per_second", "host", b"host", "id", b"id", "kind", b"kind", "memory_bytes", b"memory_bytes", "memory_bytes_per_second", b"memory_bytes_per_second", "shares_cores", b"shares_cores"]) -> None: ...
 
 Global___Device: typing_extensions.TypeAlias = Device
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stage_daemon.errors import Unavailable
+from stage_daemon.worker.shared_cores import workers_share_cores
 
 PROBE_SECONDS = 60.0
 MEBIBYTE = 1 << 20
@@ -24,13 +25,14 @@ _PROBE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDevice:
-    """`torch_device` is "cpu" or "cuda:N"."""
+    """`torch_device` is "cpu" or "cuda:N". `shares_cores`: workers take their shares of the host's."""
 
     id: str
     kind: str
     host: str
     memory_bytes: int
     torch_device: str
+    shares_cores: bool = False
 
 
 def find_device(
@@ -45,6 +47,7 @@ def find_device(
             host=host,
             memory_bytes=memory_bytes or available_memory_bytes(),
             torch_device="cpu",
+            shares_cores=workers_share_cores(),
         )
     name, total_bytes = _probe_gpu(gpu_index)
     return LocalDevice(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
-# Whoever sets one of these has shared the cores out.
-SHARED_OUT_BY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+from stage_daemon.worker.shared_cores import workers_share_cores
 
 
 def use_threads(device: torch.device, asked: int, workers_on_host: int) -> None:
@@ -18,5 +15,5 @@ def use_threads(device: torch.device, asked: int, workers_on_host: int) -> None:
     """
     if asked:
         torch.set_num_threads(asked)
-    elif device.type == "cpu" and workers_on_host > 1 and not any(name in os.environ for name in SHARED_OUT_BY):
+    elif device.type == "cpu" and workers_on_host > 1 and workers_share_cores():
         torch.set_num_threads(max(1, torch.get_num_threads() // workers_on_host))

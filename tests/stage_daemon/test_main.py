@@ -20,6 +20,7 @@ from stage_daemon.__main__ import main, read_settings, serve
 from stage_daemon.control.device import host_name
 from stage_daemon.errors import Conflict, Unavailable
 from stage_daemon.settings import Settings
+from stage_daemon.worker.shared_cores import workers_share_cores
 from tests.stage_daemon.control.daemons import Daemon, prepared, roll_out
 from tests.stage_daemon.control.registry import registry_at
 from tests.stage_daemon.runtime.workers import Preparation
@@ -53,6 +54,7 @@ async def test_registers_and_ends_when_it_is_asked_to(
         device = registration.device
         assert (device.id, device.kind, device.memory_bytes) == ("node0/cpu", "cpu", 1 << 30)
         assert device.host == host_name()
+        assert device.shares_cores == workers_share_cores()
         assert registration.torch_version.startswith("2.")
         assert registration.incarnation_id == registry.beats[0].incarnation_id != ""
         async with grpc.aio.insecure_channel(registration.address) as channel:

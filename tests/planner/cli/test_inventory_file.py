@@ -25,6 +25,10 @@ def speed(rate: float, latency: float = DEFAULT_LINK.latency_seconds) -> LinkSpe
         ({"id": "a", "memory": "1.5KiB"}, Device(id="a", kind="cpu", host="localhost", memory_bytes=1536)),
         ({"id": "a", "memory": 7}, Device(id="a", kind="cpu", host="localhost", memory_bytes=7)),
         (
+            {"id": "a", "memory": 7, "shares_cores": True},
+            Device(id="a", kind="cpu", host="localhost", memory_bytes=7, shares_cores=True),
+        ),
+        (
             {"id": "a", "memory_bytes": 2**53 + 1},
             Device(id="a", kind="cpu", host="localhost", memory_bytes=2**53 + 1),
         ),
@@ -123,6 +127,7 @@ def test_a_matrix_is_from_row_to_column_and_a_link_wins_over_it(latency: object,
         ({"links": {}}, "links is {}, needs a list"),
         ({"links": [{"source": "a"}]}, "links[0] needs a source and a target"),
         ({"links": [{"source": "a", "target": "b", "bidirectional": 1}]}, "links[0].bidirectional is 1"),
+        ({"devices": [{"id": "a", "memory": 7, "shares_cores": "no"}]}, "devices[0].shares_cores is 'no'"),
         ({"links": [{"source": "a", "target": "b", "speed": 1}]}, "links[0]: unknown key 'speed'"),
         (
             {

@@ -28,9 +28,16 @@ async def find(database: Database, device_id: str) -> Daemon | None:
 
 async def test_a_daemon_is_kept_as_it_registered(database: Database) -> None:
     there = later(5).astimezone(timezone(timedelta(hours=9)))
-    numbers = {"memory_bytes": MOST, "flops_per_second": 1e15 / 3, "memory_bytes_per_second": 4.8e12}
+    numbers = {
+        "memory_bytes": MOST,
+        "flops_per_second": 1e15 / 3,
+        "memory_bytes_per_second": 4.8e12,
+        "shares_cores": True,
+    }
     record = daemon(
-        "rack/gpu0", device=device("rack/gpu0", kind="H200", host="rack", **numbers), lease_expires_at=there
+        "rack/gpu0",
+        device=device("rack/gpu0", kind="H200", host="rack", **numbers),
+        lease_expires_at=there,
     )
     await save(database, record)
     found = await find(database, "rack/gpu0")

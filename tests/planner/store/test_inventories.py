@@ -12,7 +12,7 @@ from planner.store.paging import parse_page
 from tests.planner.store.records import MOST, device, fill, inventory, later
 
 pytestmark = pytest.mark.services
-NUMBERS = {"memory_bytes": MOST, "flops_per_second": 1e24 / 3, "memory_bytes_per_second": 0.001}
+NUMBERS = {"memory_bytes": MOST, "flops_per_second": 1e24 / 3, "memory_bytes_per_second": 0.001, "shares_cores": True}
 
 
 async def test_devices_links_and_numbers_are_kept_in_order_and_exactly(database: Database) -> None:

@@ -34,7 +34,7 @@ def test_an_inventory_comes_back() -> None:
     found = Inventory(
         devices=(
             Device(id="a", kind="h200", host="n1", memory_bytes=2**53 + 1, flops_per_second=9e14),
-            Device(id="b", kind="cpu", host="n2", memory_bytes=2**63 - 1, memory_bytes_per_second=1e11),
+            Device(id="b", kind="cpu", host="n2", memory_bytes=2**63 - 1, shares_cores=True),
         ),
         links={("a", "b"): FAST, ("b", "a"): SLOW},
         default_link=SLOW,

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from stage_daemon.worker.threads import SHARED_OUT_BY, use_threads
+from stage_daemon.worker.shared_cores import SHARED_OUT_BY
+from stage_daemon.worker.threads import use_threads
 
 CPU = torch.device("cpu")
 OF_HOST = 6
