@@ -15,6 +15,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from planner.client.export.plain_weights import with_plain_weights
 from planner.client.export.remedies import remedy, remedy_for_data
 from planner.errors import UnsupportedModule
 
@@ -37,6 +38,7 @@ def capture(
     what = type(module).__name__
     _refuse_ambient_autocast(what)
     args, kwargs = _distinct((args, kwargs))
+    module = with_plain_weights(module)
     try:
         with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module) as called:
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
