@@ -39,6 +39,15 @@ class Settings(BaseSettings):
     max_pending_plans_per_caller: int = Field(
         200, ge=1, description="of them, those of one caller, where callers are known: over TLS"
     )
+    max_deployments_per_caller: int = Field(
+        100, ge=1, description="deployments that have not ended, of one caller who is known; more are refused"
+    )
+    max_uploads_per_caller: int = Field(
+        16, ge=1, description="uploads at the same time, of one caller who is known; more are refused"
+    )
+    max_uploaded_bytes_per_caller: int = Field(
+        4096 * GIBIBYTE, gt=0, description="bytes of blobs that one caller who is known uploaded and that are there"
+    )
     max_blob_bytes: int = Field(256 * GIBIBYTE, gt=0, description="largest blob that may be uploaded")
     max_graph_bytes: int = Field(GIBIBYTE, gt=0, description="largest blob that is read as a graph")
     max_graph_nodes: int = Field(250_000, gt=0, description="a graph with more nodes is refused")

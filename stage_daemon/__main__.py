@@ -125,7 +125,13 @@ async def serve(settings: Settings) -> None:
     )
     metrics = ServiceMetrics(SERVICE)
     server = DaemonServer(
-        settings.listen, settings.advertise, supervisor, credentials, settings.planner_identity, metrics
+        settings.listen,
+        settings.advertise,
+        supervisor,
+        credentials,
+        settings.planner_identity,
+        metrics,
+        max_sessions_per_caller=settings.max_sessions_per_caller,
     )
     introduction = _introduction(device, str(server.endpoint), supervisor.incarnation_id)
     registration = Registration(settings.planner, introduction, supervisor, credentials)

@@ -11,6 +11,7 @@ DaemonError
 ├── ShapeMismatch            the rebuilt stage gives other shapes than the graph declares
 ├── InsufficientMemory       a stage that does not fit the device
 ├── TooManyDeployments
+├── TooManySessions
 ├── NotFound
 ├── Forbidden                a caller who may not ask for it
 ├── Conflict                 the state of the deployment forbids it now
@@ -87,6 +88,10 @@ class InsufficientMemory(DaemonError):
 
 
 class TooManyDeployments(DaemonError):
+    reason = "RESOURCE_EXHAUSTED"
+
+
+class TooManySessions(DaemonError):
     reason = "RESOURCE_EXHAUSTED"
 
 

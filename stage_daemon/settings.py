@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     worker_silence_seconds: float = Field(
         15.0, gt=0, description="a worker that answers nothing for this long hangs, and its deployment has failed"
     )
+    max_sessions_per_caller: int = Field(
+        256, ge=1, description="sessions open at once, of one caller who is known: over TLS"
+    )
     tls_certificate: Path | None = Field(None, description="PEM file; with tls_key and tls_ca: mutual TLS")
     tls_key: Path | None = Field(None, description="PEM file, the certificate's private key")
     tls_ca: Path | None = Field(None, description="PEM file, authorities whose certificates are accepted")

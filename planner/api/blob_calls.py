@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 from planner.api.blob_collection import BlobCollection
+from planner.api.principals import CALLER
 from planner.api.threads import in_thread
 from planner.api.upload_locks import UploadLocks
-from planner.errors import InvalidArgument, Unavailable
+from planner.errors import Corrupt, InvalidArgument, Unavailable
+from planner.settings import Settings
 from planner.store.blobs import BlobStore, BlobWriter
+from planner.store.database import Database
+from planner.store.quotas import charge_upload, forget_upload
 from protos.v1 import planner_pb2
 
 # A stream that brings nothing for longer has lost its client; what it sent stays.
@@ -20,6 +25,8 @@ LEAST_BYTES_PER_SECOND = 1024
 
 
 class BlobCalls:
+    _settings: Settings
+    _database: Database
     _blobs: BlobStore
     _collection: BlobCollection
     _upload_locks: UploadLocks
@@ -32,12 +39,17 @@ class BlobCalls:
         if first is None or first.WhichOneof("content") != "begin":
             raise InvalidArgument("the first message of an upload must be `begin`, with sha256, size and offset")
         begin = first.begin
-        async with self._upload_locks.hold(begin.sha256):
+        async with self._upload_locks.hold(begin.sha256, CALLER.get()):
             upload = await self._upload(begin.sha256)
             if upload.complete and await self._is_sound(upload, begin.size_bytes):
                 return upload
             writer = await in_thread(self._blobs.write, begin.sha256, begin.size_bytes, begin.offset_bytes)
-            return await _receive(writer, requests, begin.sha256)
+            await self._charge(begin)
+            try:
+                return await _receive(writer, requests, begin.sha256)
+            except Corrupt:
+                await self._forget(begin.sha256)
+                raise
 
     async def ReadBlob(
         self, request: planner_pb2.ReadBlobRequest, _: Any
@@ -54,6 +66,20 @@ class BlobCalls:
             num_referenced=collected.num_referenced,
             num_young=collected.num_young,
         )
+
+    async def _charge(self, begin: planner_pb2.UploadBlobRequest.Begin) -> None:
+        """Raises ResourceExhausted where the caller has uploaded as much as one may."""
+        caller = CALLER.get()
+        if not caller:
+            return
+        most_bytes = self._settings.max_uploaded_bytes_per_caller
+        async with self._database.session() as session:
+            await charge_upload(session, caller, begin.sha256, begin.size_bytes, most_bytes, datetime.now(UTC))
+
+    async def _forget(self, sha256: bytes) -> None:
+        if CALLER.get():
+            async with self._database.session() as session:
+                await forget_upload(session, sha256)
 
     async def _is_sound(self, upload: planner_pb2.Upload, announced_bytes: int) -> bool:
         """A blob of another size than the client knows was damaged, or the client is wrong: its digest tells."""

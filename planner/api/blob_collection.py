@@ -11,6 +11,7 @@ from planner.errors import Conflict
 from planner.store.blob_references import is_referenced, lock_references, referenced_blobs
 from planner.store.blobs import DATABASES, BlobStore
 from planner.store.database import Database
+from planner.store.quotas import forget_upload, uploads_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class BlobCollection:
             size_bytes += freed or 0
         if not dry_run:
             size_bytes += await in_thread(self._blobs.drop_partial, before)
+            await self._forget_uploads(before)
         return Collected(
             num_blobs=num_blobs,
             size_bytes=size_bytes,
@@ -78,7 +80,15 @@ class BlobCollection:
             size_bytes = await self._size_if_old(sha256, before)
             if size_bytes is not None:
                 await in_thread(self._blobs.delete, sha256)
+                await forget_upload(session, sha256)
             return size_bytes
+
+    async def _forget_uploads(self, before: datetime) -> None:
+        """Those that were begun and of which nothing is here: they count no longer."""
+        async with self._database.session() as session:
+            for sha256 in await uploads_before(session, before):
+                if not await in_thread(self._blobs.committed_bytes, sha256):
+                    await forget_upload(session, sha256)
 
     async def _size_if_old(self, sha256: bytes, before: datetime) -> int | None:
         used_at = await in_thread(self._blobs.used_at, sha256)

@@ -10,9 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.api.identity import fingerprint, new_id
 from planner.api.pages import page_of
+from planner.api.principals import CALLER
 from planner.api.threads import in_thread
 from planner.errors import NotFound
 from planner.graph.checkpoint import check_sound
+from planner.settings import Settings
 from planner.store.blob_references import lock_references
 from planner.store.blobs import BlobStore
 from planner.store.checkpoints import (
@@ -24,12 +26,14 @@ from planner.store.checkpoints import (
 )
 from planner.store.database import Database
 from planner.store.graphs import get_graph
+from planner.store.quotas import charge_upload, forget_upload
 from planner.store.request_ids import create_once
 from planner.wire.checkpoints import checkpoint_from_proto, checkpoint_record_to_proto, checkpoint_to_proto
 from protos.v1 import planner_pb2
 
 
 class CheckpointCalls:
+    _settings: Settings
     _database: Database
     _blobs: BlobStore
 
@@ -40,6 +44,7 @@ class CheckpointCalls:
         told = await in_thread(checkpoint_from_proto, request.checkpoint)
         checkpoint = replace(told, record=replace(told.record, id=new_id("ckpt"), created_at=now))
         await in_thread(check_sound, checkpoint)
+        caller, most_bytes = CALLER.get(), self._settings.max_uploaded_bytes_per_caller
 
         async def create(session: AsyncSession) -> str:
             await get_graph(session, checkpoint.record.graph_id)
@@ -50,6 +55,9 @@ class CheckpointCalls:
                         f"blob {file.sha256.hex()} of {file.size_bytes} bytes is not here; save again",
                         sha256=file.sha256.hex(),
                     )
+                # Daemons upload it; whoever saves has it.
+                await charge_upload(session, caller, file.sha256, file.size_bytes, most_bytes, now)
+                await forget_upload(session, file.sha256, keep_of=caller)
             await add_checkpoint(session, checkpoint)
             return checkpoint.record.id
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.api.identity import fingerprint
 from planner.api.pages import page_of
+from planner.api.principals import CALLER
 from planner.cost.inventory import Inventory
 from planner.dispatch.dispatcher import Dispatcher
 from planner.dispatch.messages import (
@@ -43,6 +44,7 @@ class DeploymentCalls:
             fingerprint(request),
             recovery_from_proto(request.recovery),
             request.num_threads,
+            CALLER.get(),
         )
         return await self._deployment(deployment_id)
 

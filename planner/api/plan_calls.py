@@ -25,6 +25,7 @@ from planner.store.inventories import InventoryRecord, add_inventory, get_invent
 from planner.store.operations import OperationState, PlanOperation, add_operation, count_open, get_operation
 from planner.store.plans import PlanFilter, delete_plan, get_plan, list_plans
 from planner.store.profiles import calibrations_for
+from planner.store.quotas import RETRY_SECONDS, check_plans
 from planner.store.request_ids import create_once
 from planner.wire.inventory import inventory_from_proto
 from planner.wire.options import options_from_proto
@@ -32,8 +33,6 @@ from planner.wire.plan import plan_to_proto
 from protos.v1 import plan_pb2, planner_pb2
 
 MAX_WAIT_SECONDS = 60.0
-# When a caller whose plans are too many may ask again.
-RETRY_SECONDS = 5.0
 # Nodes times devices, roughly: it only orders what waits.
 STEPS_PER_SECOND = 20_000
 # However large a problem is, small ones that come later than this wait for it.
@@ -135,17 +134,12 @@ class PlanCalls:
 
     async def _check_room(self, session: AsyncSession) -> None:
         """Raises ResourceExhausted."""
-        most, caller = self._settings.max_pending_plans, CALLER.get()
+        most = self._settings.max_pending_plans
         if await count_open(session) >= most:
             raise ResourceExhausted(
                 f"{most} plans are waiting already; try again later", retry_after_seconds=RETRY_SECONDS
             )
-        most = self._settings.max_pending_plans_per_caller
-        if caller and await count_open(session, caller) >= most:
-            raise ResourceExhausted(
-                f"{most} plans of {caller} are waiting already, as many as one caller's may; try again later",
-                retry_after_seconds=RETRY_SECONDS,
-            )
+        await check_plans(session, CALLER.get(), self._settings.max_pending_plans_per_caller)
 
 
 def _head_start(num_nodes: int, num_devices: int) -> timedelta:

@@ -52,4 +52,4 @@ class PlannerService(
         self._dispatcher = dispatcher
         self._collection = collection
         self._credentials = credentials
-        self._upload_locks = UploadLocks()
+        self._upload_locks = UploadLocks(settings.max_uploads_per_caller)

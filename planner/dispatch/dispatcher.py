@@ -49,7 +49,9 @@ from planner.store.deployment_records import (
 from planner.store.deployments import add_deployment, get_deployment, list_active_deployments, promised_bytes
 from planner.store.failures import failure_of as failure_of_error
 from planner.store.graphs import GraphRecord, get_graph
+from planner.store.owners import add_owner
 from planner.store.plans import get_plan
+from planner.store.quotas import check_deployments
 from planner.store.request_ids import create_once
 
 READY = DeploymentState.READY
@@ -74,6 +76,8 @@ class DispatchSettings(Protocol):
     def claim_seconds(self) -> float: ...
     @property
     def daemon_identity(self) -> str: ...
+    @property
+    def max_deployments_per_caller(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,7 @@ class Dispatcher:
         self._credentials = credentials
         self._planner_secret = planner_secret
         self._daemon_identity = settings.daemon_identity
+        self._max_deployments_per_caller = settings.max_deployments_per_caller
         self._leases = Leases(settings.lease_seconds, _seconds())
         self._leadership = Leadership(database, settings.claim_seconds)
         self._ledger = Ledger(database, self._leadership)
@@ -161,11 +166,15 @@ class Dispatcher:
         fingerprint: str = "",
         recovery: RecoveryPolicy = RecoveryPolicy.MANUAL,
         num_threads: int = 0,
+        caller: str = "",
     ) -> str:
-        """Starts a rollout and returns the deployment's id at once. Raises NotFound, NotDeployable, DeviceGone ..."""
+        """Starts a rollout and returns the deployment's id at once. Raises NotFound, NotDeployable, DeviceGone ...
+
+        It is the caller's, where one is known, from the transaction on that adds it.
+        """
         await self._resume()
         # A client that hangs up must not leave a deployment behind that nobody rolls out.
-        creating = self._create(plan_id, request_id, fingerprint, recovery, num_threads)
+        creating = self._create(plan_id, request_id, fingerprint, recovery, num_threads, caller)
         return await asyncio.shield(asyncio.ensure_future(creating))
 
     async def stop(self, deployment_id: str) -> None:
@@ -321,15 +330,19 @@ class Dispatcher:
             driver.ended.set()
 
     async def _create(
-        self, plan_id: str, request_id: str, fingerprint: str, recovery: RecoveryPolicy, num_threads: int
+        self, plan_id: str, request_id: str, fingerprint: str, recovery: RecoveryPolicy, num_threads: int, caller: str
     ) -> str:
         now = datetime.now(UTC)
         created: list[tuple[Deployment, Plan, GraphRecord]] = []
 
         async def create(session: AsyncSession) -> str:
             created.clear()
+            await check_deployments(session, caller, self._max_deployments_per_caller)
             created.append(await self._admit(session, plan_id, recovery, num_threads, now))
-            return created[0][0].id
+            deployment_id = created[0][0].id
+            if caller:
+                await add_owner(session, "deployment", deployment_id, caller, now)
+            return deployment_id
 
         async with self._admission:
             deployment_id, is_new = await create_once(

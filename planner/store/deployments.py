@@ -25,6 +25,7 @@ from planner.store.tables import (
     DeploymentEventRow,
     DeploymentRow,
     DeploymentStageRow,
+    OwnerRow,
     PlanStageRow,
     SparePlanRow,
 )
@@ -205,6 +206,13 @@ async def count_deployments(session: AsyncSession) -> dict[DeploymentState, int]
     )
     counts = {row.state: row.number for row in rows}
     return {state: counts.get(state.value, 0) for state in DeploymentState}
+
+
+async def count_active(session: AsyncSession, principal: str) -> int:
+    """Of those that it owns, how many have not ended."""
+    owned = select(OwnerRow.object_id).where(OwnerRow.kind == "deployment", OwnerRow.principal == principal)
+    query = select(func.count()).where(DeploymentRow.state.not_in(ENDED), DeploymentRow.id.in_(owned))
+    return (await session.execute(query)).scalar_one()
 
 
 async def promised_bytes(session: AsyncSession, device_ids: Iterable[str]) -> dict[str, dict[str, int]]:

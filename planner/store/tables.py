@@ -509,6 +509,16 @@ class OwnerRow(Row):
     created_at: Mapped[datetime]
 
 
+class UploadRow(Row):
+    """A blob whose bytes count as the principal's, as many as were announced, until it is collected."""
+
+    __tablename__ = "uploads"
+    principal: Mapped[str] = mapped_column(primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True, index=True)
+    size_bytes: Mapped[int]
+    begun_at: Mapped[datetime]
+
+
 class AuditRow(Row):
     """Who did what; triggers of the database refuse every change."""
 

@@ -17,6 +17,7 @@ from access.peers import PLANNER_ROLE
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.callers import CallerInterceptor
 from stage_daemon.control.service import StageDaemonService
+from stage_daemon.control.sessions import CallersSessions
 from stage_daemon.control.status import StatusInterceptor
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import InvalidRequest, Unavailable
@@ -68,6 +69,8 @@ class DaemonServer:
         credentials: WatchedCredentials | None = None,
         planner_identity: str = PLANNER_ROLE,
         metrics: ServiceMetrics | None = None,
+        *,
+        max_sessions_per_caller: int,
     ) -> None:
         options = [
             *(server_options() if credentials else ()),
@@ -89,7 +92,8 @@ class DaemonServer:
         except RuntimeError as error:
             raise Unavailable(f"cannot listen on {listen}: {error}; take a free port, or port 0") from None
         self.endpoint = advertised(advertise, wanted, port)
-        service = StageDaemonService(supervisor, self.endpoint.host)
+        callers = CallersSessions(max_sessions_per_caller)
+        service = StageDaemonService(supervisor, self.endpoint.host, callers)
         stage_daemon_pb2_grpc.add_StageDaemonServiceServicer_to_server(service, self._server)
         self._health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

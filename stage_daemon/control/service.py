@@ -17,6 +17,7 @@ from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.microbatches import check_microbatch
+from stage_daemon.control.sessions import CallersSessions
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, Forbidden, InvalidRequest
 
@@ -26,9 +27,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
     """`advertise_host` is the host that other daemons reach this one's rendezvous at."""
 
-    def __init__(self, supervisor: Supervisor, advertise_host: str) -> None:
+    def __init__(self, supervisor: Supervisor, advertise_host: str, callers: CallersSessions) -> None:
         self._supervisor = supervisor
         self._advertise_host = advertise_host
+        self._callers = callers
 
     async def LoadStages(
         self, request: stage_daemon_pb2.LoadStagesRequest, context: Context
@@ -79,10 +81,10 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         if first is None or first.WhichOneof("content") != "open":
             raise InvalidRequest("SendInputs: the first message has to be `open`")
         hosted = self._input_end(first.open)
-        _check_ticket(hosted, context)
+        caller = _check_ticket(hosted, context)
         session_id = first.open.session_id
         sequence = 0
-        with hosted.sending(session_id):
+        with self._callers.hold(caller, first.open.deployment_id, session_id), hosted.sending(session_id):
             if first.open.host:
                 yield stage_daemon_pb2.SendInputsResponse(door=hosted.door_for(first.open))
             async for request in request_iterator:
@@ -97,15 +99,16 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self, request: stage_daemon_pb2.ReceiveOutputsRequest, context: Context
     ) -> AsyncIterator[stage_daemon_pb2.ReceiveOutputsResponse]:
         hosted = self._output_end(request.open)
-        _check_ticket(hosted, context)
-        session = hosted.open_session(request.open.session_id)
-        try:
-            async with hosted.choosing(request.open):
-                yield stage_daemon_pb2.ReceiveOutputsResponse(door=hosted.door_for(request.open))
-                async for result in session.results():
-                    yield stage_daemon_pb2.ReceiveOutputsResponse.FromString(result)
-        finally:
-            hosted.sessions.close(session)
+        caller = _check_ticket(hosted, context)
+        with self._callers.hold(caller, request.open.deployment_id, request.open.session_id):
+            session = hosted.open_session(request.open.session_id)
+            try:
+                async with hosted.choosing(request.open):
+                    yield stage_daemon_pb2.ReceiveOutputsResponse(door=hosted.door_for(request.open))
+                    async for result in session.results():
+                        yield stage_daemon_pb2.ReceiveOutputsResponse.FromString(result)
+            finally:
+                hosted.sessions.close(session)
 
     async def Train(
         self, request_iterator: AsyncIterator[stage_daemon_pb2.TrainRequest], context: Context
@@ -160,19 +163,23 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         return hosted
 
 
-def _check_ticket(hosted: HostedDeployment, context: Context) -> None:
-    """Raises Forbidden. No planner is asked: sessions open while none answers."""
-    if not hosted.secret:
-        return
+def _check_ticket(hosted: HostedDeployment, context: Context) -> str:
+    """The caller's name, empty over plain text. Raises Forbidden.
+
+    No planner is asked: sessions open while none answers.
+    """
     found = [value for name, value in context.invocation_metadata() or () if name == TICKET_KEY]
     try:
         peer = peer_of(context.auth_context())
-        check_ticket(
-            hosted.secret,
-            str(found[0]) if found else "",
-            deployment_id=hosted.life.deployment_id,
-            holder=str(peer) if peer else "",
-            now=datetime.now(UTC),
-        )
+        caller = str(peer) if peer else ""
+        if hosted.secret:
+            check_ticket(
+                hosted.secret,
+                str(found[0]) if found else "",
+                deployment_id=hosted.life.deployment_id,
+                holder=caller,
+                now=datetime.now(UTC),
+            )
     except AccessError as error:
         raise Forbidden(error.message) from None
+    return caller

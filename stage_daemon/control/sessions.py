@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
-from stage_daemon.errors import Conflict, DaemonError, ResultsNotRead
+from stage_daemon.errors import Conflict, DaemonError, ResultsNotRead, TooManySessions
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 
 
@@ -120,3 +121,37 @@ class Sessions:
         self._error = error
         for session in self._open.values():
             session.end(error)
+
+
+class CallersSessions:
+    """How many sessions each caller has on this daemon, over all deployments."""
+
+    def __init__(self, most_per_caller: int) -> None:
+        self._most_per_caller = most_per_caller
+        self._streams: dict[str, Counter[tuple[str, int]]] = {}
+
+    @contextmanager
+    def hold(self, caller: str, deployment_id: str, session_id: int) -> Iterator[None]:
+        """For each stream of the session, which counts once; not for a caller whom nobody knows.
+
+        Raises TooManySessions.
+        """
+        if not caller:
+            yield
+            return
+        streams, session = self._streams.setdefault(caller, Counter()), (deployment_id, session_id)
+        if session not in streams and len(streams) >= self._most_per_caller:
+            raise TooManySessions(
+                f"{caller} has {len(streams)} sessions on this daemon, and one caller may have {self._most_per_caller} "
+                "(STAGE_DAEMON_MAX_SESSIONS_PER_CALLER): close some, or send more microbatches in each",
+                most=self._most_per_caller,
+            )
+        streams[session] += 1
+        try:
+            yield
+        finally:
+            streams[session] -= 1
+            if not streams[session]:
+                del streams[session]
+            if not streams:
+                del self._streams[caller]

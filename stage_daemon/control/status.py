@@ -33,6 +33,7 @@ CODES: dict[type[errors.DaemonError], int] = {
     errors.ShapeMismatch: code_pb2.FAILED_PRECONDITION,
     errors.InsufficientMemory: code_pb2.RESOURCE_EXHAUSTED,
     errors.TooManyDeployments: code_pb2.RESOURCE_EXHAUSTED,
+    errors.TooManySessions: code_pb2.RESOURCE_EXHAUSTED,
     errors.ResultsNotRead: code_pb2.RESOURCE_EXHAUSTED,
     errors.NotFound: code_pb2.NOT_FOUND,
     errors.Forbidden: code_pb2.PERMISSION_DENIED,

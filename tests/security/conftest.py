@@ -20,6 +20,7 @@ from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS
 
 MEBIBYTE = 2**20
+MOST_SESSIONS = 8
 METRICS = ("--metrics-listen", "127.0.0.1:0")
 Stub = Callable[[str, TlsFiles | None], Any]
 
@@ -44,6 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
         daemon_arguments=METRICS,
         environment={
             "OMP_NUM_THREADS": "1",
+            "STAGE_DAEMON_MAX_SESSIONS_PER_CALLER": str(MOST_SESSIONS),
             **environment("PLANNER", certificates.issue("planner")),
             **environment("STAGE_DAEMON", certificates.issue("daemon")),
         },

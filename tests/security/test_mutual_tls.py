@@ -6,6 +6,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,9 @@ from stage_daemon.control.callers import CALLERS
 from stage_daemon.errors import InvalidRequest
 from stage_daemon.settings import Settings
 from tests.access.certificates import Certificates, environment
-from tests.security.conftest import Stub
+from tests.security.conftest import MOST_SESSIONS, Stub
 from tests.stage_daemon.control.daemons import two_layers
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, wait_for
 
 pytestmark = pytest.mark.services
 NUM_ROTATIONS = 6
@@ -168,28 +169,57 @@ def test_a_daemon_serves_others_than_this_host_only_over_tls(tmp_path: Path) -> 
         find_credentials(secured.model_copy(update={"tls_key": None}))
 
 
-def open_results(stub: Any, deployment: Deployment, ticket: str | None) -> stage_daemon_pb2.ReceiveOutputsResponse:
-    """The first message of the results, which says that the session is open."""
+def open_results(stub: Any, deployment: Deployment, ticket: str | None) -> Any:
+    """The stream of a new session's results; refused, where it is, at the first message."""
     opened = stage_daemon_pb2.OpenSession(deployment_id=deployment.id, session_id=secrets.randbits(63))
     metadata = () if ticket is None else ((TICKET_KEY, ticket),)
     request = stage_daemon_pb2.ReceiveOutputsRequest(open=opened)
-    results = stub.ReceiveOutputs(request, metadata=metadata, timeout=WAIT_SECONDS)
-    try:
-        first: stage_daemon_pb2.ReceiveOutputsResponse = next(results)
-        return first
-    finally:
-        results.cancel()
+    return stub.ReceiveOutputs(request, metadata=metadata, timeout=WAIT_SECONDS)
+
+
+def ticket_of(cluster: LocalCluster, deployment: Deployment, files: TlsFiles) -> str:
+    with closing(open_channel(cluster.planner_address, WatchedCredentials(files))) as channel:
+        planner = access_pb2_grpc.AccessServiceStub(channel)
+        return str(planner.CreateTicket(access_pb2.CreateTicketRequest(deployment_id=deployment.id)).ticket)
+
+
+def test_one_caller_has_so_many_sessions_on_a_daemon(
+    certificates: Certificates, cluster: LocalCluster, user: TlsFiles, deployment: Deployment, daemon_stub: Stub
+) -> None:
+    greedy = certificates.issue("client", name="greedy", hosts=("greedy",))
+    stub, ticket = daemon_stub(deployment.output_address, greedy), ticket_of(cluster, deployment, greedy)
+    streams = [open_results(stub, deployment, ticket) for _ in range(MOST_SESSIONS)]
+    for stream in streams:
+        next(stream)
+    with pytest.raises(grpc.RpcError) as refused:
+        next(open_results(stub, deployment, ticket))
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"has {MOST_SESSIONS} sessions on this daemon" in refused.value.details()
+    other = open_results(daemon_stub(deployment.output_address, user), deployment, ticket_of(cluster, deployment, user))
+    next(other)
+    for stream in (other, *streams):
+        stream.cancel()
+
+    def is_let_in() -> bool:
+        again = open_results(stub, deployment, ticket)
+        try:
+            return next(again).sequence == 0
+        except grpc.RpcError:
+            return False
+        finally:
+            again.cancel()
+
+    wait_for(is_let_in, "a session that ended to make room")
 
 
 def test_a_deployment_opens_by_its_ticket_and_for_its_holder_alone(
     certificates: Certificates, cluster: LocalCluster, user: TlsFiles, deployment: Deployment, daemon_stub: Stub
 ) -> None:
-    channel = open_channel(cluster.planner_address, WatchedCredentials(user))
-    planner = access_pb2_grpc.AccessServiceStub(channel)
-    ticket = planner.CreateTicket(access_pb2.CreateTicketRequest(deployment_id=deployment.id)).ticket
-    channel.close()
+    ticket = ticket_of(cluster, deployment, user)
     own = daemon_stub(deployment.output_address, user)
-    assert open_results(own, deployment, ticket).sequence == 0
+    results = open_results(own, deployment, ticket)
+    assert next(results).sequence == 0
+    results.cancel()
     thief = daemon_stub(deployment.output_address, certificates.issue("client", name="thief", hosts=("mallory",)))
     for stub, shown, message in (
         (own, None, "asks for a ticket"),
@@ -197,7 +227,7 @@ def test_a_deployment_opens_by_its_ticket_and_for_its_holder_alone(
         (thief, ticket, "another certificate"),
     ):
         with pytest.raises(grpc.RpcError) as refused:
-            open_results(stub, deployment, shown)
+            next(open_results(stub, deployment, shown))
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
         assert message in refused.value.details()
     sending = daemon_stub(deployment.input_address, user).SendInputs(

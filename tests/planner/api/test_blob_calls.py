@@ -11,10 +11,12 @@ import pytest
 
 from planner.api import blob_calls
 from planner.api.blob_calls import BlobCalls
+from planner.api.principals import CALLER
 from planner.api.upload_locks import UploadLocks
-from planner.errors import Corrupt, InvalidArgument, NotFound, Unavailable
+from planner.errors import Corrupt, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from planner.store.blobs import BlobStore
 from protos.v1 import planner_pb2
+from tests.planner.api.conftest import Planner
 
 CONTENT = b"the whole content"
 NAME = hashlib.sha256(CONTENT).digest()
@@ -24,7 +26,7 @@ Messages = AsyncIterator[planner_pb2.UploadBlobRequest]
 class Calls(BlobCalls):
     def __init__(self, folder: Path) -> None:
         self._blobs = BlobStore((folder / "blobs").as_uri(), folder / "staging")
-        self._upload_locks = UploadLocks()
+        self._upload_locks = UploadLocks(2)
 
     async def committed(self) -> tuple[int, bool]:
         answer = await self.GetUpload(planner_pb2.GetUploadRequest(sha256=NAME), None)
@@ -154,3 +156,24 @@ async def test_a_stream_that_is_fast_enough_may_take_longer_than_silence(
     monkeypatch.setattr(blob_calls, "LEAST_BYTES_PER_SECOND", 1)
     answer = await calls.UploadBlob(messages(begin(), *(CONTENT[i : i + 1] for i in range(len(CONTENT)))), None)
     assert answer.complete
+
+
+@pytest.mark.services
+async def test_what_a_caller_uploads_counts_until_it_turns_out_to_be_nothing(planner: Planner) -> None:
+    calls = BlobCalls()
+    calls._database, calls._blobs, calls._upload_locks = planner.database, planner.blobs, UploadLocks(2)
+    calls._settings = planner.settings.model_copy(update={"max_uploaded_bytes_per_caller": len(CONTENT)})
+    alice = CALLER.set("alice")
+    try:
+        with pytest.raises(Corrupt):
+            await calls.UploadBlob(messages(begin(), CONTENT[:-1] + b"!"), None)
+        other = hashlib.sha256(b"other").digest()
+        begin_other = planner_pb2.UploadBlobRequest.Begin(sha256=other, size_bytes=5)
+        assert (await calls.UploadBlob(messages(begin(), CONTENT), None)).complete
+        with pytest.raises(ResourceExhausted, match="alice has uploads of 17 bytes beside this one of 5 bytes"):
+            await calls.UploadBlob(messages(planner_pb2.UploadBlobRequest(begin=begin_other), b"other"), None)
+        assert (await calls.GetUpload(planner_pb2.GetUploadRequest(sha256=other), None)).committed_bytes == 0
+        # What is here already takes nothing more.
+        assert (await calls.UploadBlob(messages(begin(), CONTENT), None)).complete
+    finally:
+        CALLER.reset(alice)

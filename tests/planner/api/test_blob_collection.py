@@ -24,6 +24,7 @@ from planner.settings import Settings
 from planner.store.blob_references import lock_references
 from planner.store.checkpoints import add_checkpoint, delete_checkpoint
 from planner.store.graphs import add_graph, delete_graph
+from planner.store.quotas import charge_upload, uploads_before
 from planner.wire.graph import graph_to_bytes
 from protos.v1 import planner_pb2
 from tests.contract.databases import KINDS
@@ -119,6 +120,20 @@ async def test_uploads_that_were_given_up_are_dropped(planner: Planner) -> None:
         os.utime(path, (0, 0))
     assert await collection(planner).run() == Collected(size_bytes=5)
     assert [path.name for path in staging.iterdir()] == ["lock"]
+
+
+async def test_what_was_collected_counts_no_longer_as_its_caller_s(planner: Planner) -> None:
+    stays, goes = old(planner, b"graph"), old(planner, b"forgotten")
+    given_up, under_way = b"x" * 32, b"y" * 32
+    (planner.settings.staging_dir / f"{under_way.hex()}.partial").write_bytes(b"begun")
+    await add(planner, stays)
+    async with planner.database.session() as session:
+        for sha256 in (stays, goes, given_up, under_way):
+            await charge_upload(session, "alice", sha256, 1, 4, datetime.now(UTC) - 2 * HOUR)
+    await collection(planner).run(dry_run=True)
+    await collection(planner).run()
+    async with planner.database.reading() as session:
+        assert await uploads_before(session, datetime.now(UTC)) == {stays, under_way}
 
 
 async def test_a_reference_that_is_being_added_is_waited_for(planner: Planner) -> None:

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from planner.errors import DeviceFull, DeviceGone, DeviceTaken, NotDeployable, NotFound, RequestIdReused
+from planner.errors import (
+    DeviceFull,
+    DeviceGone,
+    DeviceTaken,
+    NotDeployable,
+    NotFound,
+    RequestIdReused,
+    ResourceExhausted,
+)
 from planner.store.database import Database
 from planner.store.deployment_records import DeploymentState, Failure, RecoveryPolicy
 from planner.store.deployments import list_active_deployments
@@ -72,6 +80,20 @@ async def test_what_may_not_be_deployed(world: World) -> None:
     assert caught.value.metadata == {"graph_id": graph_id}
     async with world.database.session() as session:
         assert await list_active_deployments(session) == ()
+
+
+async def test_a_caller_has_so_many_deployments_that_have_not_ended(world: World) -> None:
+    first = await world.dispatcher.deploy("plan-1", "one", "f", caller="alice")
+    assert await world.dispatcher.deploy("plan-1", "one", "f", caller="alice") == first
+    with pytest.raises(ResourceExhausted, match=r"alice has 1 deployments .*: stop one of them") as refused:
+        await world.dispatcher.deploy("plan-1", "", caller="alice")
+    assert "retry_after_seconds" not in refused.value.metadata
+    await world.dispatcher.deploy("plan-1", "", caller="bob")
+    for _ in range(2):
+        await world.dispatcher.deploy("plan-1", "")
+    await world.until(first, READY)
+    await world.dispatcher.stop(first)
+    await world.dispatcher.deploy("plan-1", "", caller="alice")
 
 
 async def test_a_graph_whose_bytes_are_gone_fails_the_deployment(world: World) -> None:

@@ -36,6 +36,7 @@ class LeaseSettings:
     recovery_seconds: float
     claim_seconds: float = 600.0
     daemon_identity: str = ""
+    max_deployments_per_caller: int = 1
 
 
 class World:

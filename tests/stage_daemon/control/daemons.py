@@ -77,7 +77,7 @@ async def serving(
         listen_host="127.0.0.1",
         worker_silence_seconds=worker_silence_seconds,
     )
-    server = DaemonServer("127.0.0.1:0", "", supervisor)
+    server = DaemonServer("127.0.0.1:0", "", supervisor, max_sessions_per_caller=1)
     await server.start()
     async with grpc.aio.insecure_channel(str(server.endpoint)) as channel:
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
 from stage_daemon.control import sessions as sessions_module
-from stage_daemon.control.sessions import Session, Sessions
-from stage_daemon.errors import Conflict, DaemonError, Released, ResultsNotRead
+from stage_daemon.control.sessions import CallersSessions, Session, Sessions
+from stage_daemon.errors import Conflict, DaemonError, Released, ResultsNotRead, TooManySessions
 from tests.waiting import WAIT_SECONDS
 
 STOPPED = Released("deployment dep-1 was stopped")
@@ -113,3 +114,18 @@ async def test_a_session_id_is_taken_once_and_not_after_the_end() -> None:
     sessions.end_all(STOPPED)
     with pytest.raises(Released):
         sessions.open(8)
+
+
+def test_a_caller_s_sessions_count_once_each_over_all_deployments() -> None:
+    callers = CallersSessions(2)
+    held = [("alice", "dep-1", 1), ("alice", "dep-2", 1), ("alice", "dep-1", 1), ("bob", "dep-1", 1)]
+    unknown = [("", "dep-1", session_id) for session_id in range(3)]
+    with ExitStack() as streams:
+        for caller, deployment_id, session_id in (*held, *unknown):
+            streams.enter_context(callers.hold(caller, deployment_id, session_id))
+        refused = pytest.raises(TooManySessions, match=r"alice has 2 sessions .* may have 2 .*: close some")
+        with refused, callers.hold("alice", "dep-1", 2):
+            pass
+    with callers.hold("alice", "dep-3", 1), callers.hold("alice", "dep-3", 2):
+        pass
+    assert not callers._streams
