@@ -111,12 +111,16 @@ class DaemonClient:
         seconds = self._deadlines.connect_seconds
         await self._checked(self._stub.ConnectStages(request, timeout=seconds), "connecting", seconds)
 
-    async def release(self, deployment_id: str, generation: int, *, drain: bool) -> None:
-        """A later generation stays."""
+    async def release(self, deployment_id: str, generation: int, *, drain: bool, keep_states: bool = False) -> None:
+        """A later generation stays; with `keep_states` the daemon has the weights at hand for it."""
         drain_seconds = self._deadlines.drain_seconds if drain else 0.0
         seconds = drain_seconds + self._deadlines.release_seconds
         request = stage_daemon_pb2.ReleaseDeploymentRequest(
-            deployment_id=deployment_id, drain=drain, drain_seconds=drain_seconds, generation=generation
+            deployment_id=deployment_id,
+            drain=drain,
+            drain_seconds=drain_seconds,
+            generation=generation,
+            keep_states=keep_states,
         )
         await self._checked(self._stub.ReleaseDeployment(request, timeout=seconds), "letting go", seconds)
 

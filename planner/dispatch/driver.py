@@ -179,8 +179,8 @@ class Driver:
                 return self._open_rendezvous(device_id)
             case Connect(device_id, rendezvous_address):
                 return self._connect(device_id, rendezvous_address)
-            case Release(device_id, drain):
-                return self._release(device_id, drain)
+            case Release():
+                return self._release(command)
             case Diagnose(suspicion):
                 return self._diagnose(suspicion)
             case Place():
@@ -228,9 +228,10 @@ class Driver:
         await self._clients[device_id].connect(request)
         await self.handle(Connected(device_id))
 
-    async def _release(self, device_id: str, drain: bool) -> None:
-        await self._clients[device_id].release(self.deployment.id, self.deployment.generation, drain=drain)
-        await self.handle(Released(device_id))
+    async def _release(self, command: Release) -> None:
+        client, held = self._clients[command.device_id], self.deployment
+        await client.release(held.id, held.generation, drain=command.drain, keep_states=command.keep_states)
+        await self.handle(Released(command.device_id))
 
     async def _place(self) -> None:
         try:

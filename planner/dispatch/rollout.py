@@ -172,8 +172,11 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Release:
+    """With `keep_states` another generation follows."""
+
     device_id: str
     drain: bool
+    keep_states: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +370,7 @@ def _recover(rollout: Rollout, message: str, *, drain: bool = False) -> Step:
         suspicion=None,
         recoveries=rollout.recoveries + 1,
     )
-    commands = tuple(Release(device_id, drain) for device_id in rollout.device_ids)
+    commands = tuple(Release(device_id, drain, keep_states=True) for device_id in rollout.device_ids)
     return Step(rollout=recovering, commands=commands, message=message)
 
 

@@ -15,7 +15,7 @@ from planner.schedule.check import check_schedule
 from planner.schedule.inference import inference_schedule
 from planner.schedule.schedule import Lane
 from planner.store.blobs import BlobStore
-from planner.store.deployment_records import Deployment
+from planner.store.deployment_records import Deployment, RecoveryPolicy
 from planner.store.weights import TensorLocation, locate_states
 from planner.wire.graph import graph_from_bytes, graph_to_bytes, graph_to_proto
 from planner.wire.graph.enumerations import DTYPES, VALUE_KINDS
@@ -62,6 +62,8 @@ def _load_requests(
             generation=deployment.generation,
             num_threads=deployment.num_threads,
             workers_on_host=workers[hosts[device_id]],
+            # A training goes on from a checkpoint, not from the weights that it began with.
+            keep_states=deployment.recovery is not RecoveryPolicy.MANUAL and plan.options.training is None,
         )
         for device_id in deployment.device_ids()
     }

@@ -100,6 +100,7 @@ class LoadStagesRequest(google.protobuf.message.Message):
     SECRET_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
     WORKERS_ON_HOST_FIELD_NUMBER: builtins.int
+    KEEP_STATES_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     generation: builtins.int
     blob_address: builtins.str
@@ -112,6 +113,8 @@ class LoadStagesRequest(google.protobuf.message.Message):
     """As DeployRequest.num_threads."""
     workers_on_host: builtins.int
     """Of this deployment, on this worker's host."""
+    keep_states: builtins.bool
+    """Weights are to be there for the next generation, should this one break. Without it none stay."""
     @property
     def stages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StageModule]: ...
     def __init__(
@@ -124,8 +127,9 @@ class LoadStagesRequest(google.protobuf.message.Message):
         secret: builtins.bytes = ...,
         num_threads: builtins.int = ...,
         workers_on_host: builtins.int = ...,
+        keep_states: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "deployment_id", b"deployment_id", "generation", b"generation", "num_threads", b"num_threads", "secret", b"secret", "stages", b"stages", "workers_on_host", b"workers_on_host"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "deployment_id", b"deployment_id", "generation", b"generation", "keep_states", b"keep_states", "num_threads", b"num_threads", "secret", b"secret", "stages", b"stages", "workers_on_host", b"workers_on_host"]) -> None: ...
 
 Global___LoadStagesRequest: typing_extensions.TypeAlias = LoadStagesRequest
 
@@ -579,12 +583,17 @@ class ReleaseDeploymentRequest(google.protobuf.message.Message):
     DRAIN_FIELD_NUMBER: builtins.int
     DRAIN_SECONDS_FIELD_NUMBER: builtins.int
     GENERATION_FIELD_NUMBER: builtins.int
+    KEEP_STATES_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     drain: builtins.bool
     drain_seconds: builtins.float
     """How long draining may take before the worker is killed."""
     generation: builtins.int
     """A later generation than this one stays; 0 means any."""
+    keep_states: builtins.bool
+    """Another generation follows: weights stay for it, where LoadStages said so, until it is loaded here or a release,
+    or the answer to a heartbeat, says that they need not.
+    """
     def __init__(
         self,
         *,
@@ -592,8 +601,9 @@ class ReleaseDeploymentRequest(google.protobuf.message.Message):
         drain: builtins.bool = ...,
         drain_seconds: builtins.float = ...,
         generation: builtins.int = ...,
+        keep_states: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "drain", b"drain", "drain_seconds", b"drain_seconds", "generation", b"generation"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "drain", b"drain", "drain_seconds", b"drain_seconds", "generation", b"generation", "keep_states", b"keep_states"]) -> None: ...
 
 Global___ReleaseDeploymentRequest: typing_extensions.TypeAlias = ReleaseDeploymentRequest
 

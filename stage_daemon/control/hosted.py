@@ -17,6 +17,7 @@ from stage_daemon.control.sessions import Session, Sessions
 from stage_daemon.control.worker_process import TrainingReplies, WorkerProcess
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Cancelled, Conflict, DaemonError, Released, WorkerDied, WorkerHung
+from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.worker.failures import error_from_failure
 
 # A worker that has not said by then is left out of the status.
@@ -43,12 +44,15 @@ class HostedDeployment:
         tls: TlsFiles | None = None,
         secret: bytes = b"",
         operators: tuple[CustomOperator, ...] = (),
+        kept: KeptStates | None = None,
     ) -> None:
         self.life = life
         self.sessions = Sessions(life.deployment_id)
         self.connection = stage_daemon_pb2.ConnectStagesRequest()
         # Whoever knows it belongs to the deployment; empty where the planner gave none.
         self.secret = secret
+        # The weights that its worker loads, where the next generation may need them.
+        self.kept = kept
         self._device_id = device_id
         self._torch_device = torch_device
         self._worker_silence_seconds = worker_silence_seconds
@@ -293,6 +297,7 @@ class HostedDeployment:
             blob_address=request.blob_address,
             tls=self._tls,
             operators=self._operators,
+            kept=self.kept,
         )
         self._worker = worker
         worker.on_unread = self.sessions.end_unread

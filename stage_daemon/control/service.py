@@ -55,7 +55,9 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self, request: stage_daemon_pb2.ReleaseDeploymentRequest, context: Context
     ) -> stage_daemon_pb2.ReleaseDeploymentResponse:
         drain_seconds = request.drain_seconds if request.drain else 0.0
-        await self._supervisor.release(request.deployment_id, drain_seconds, request.generation or None)
+        await self._supervisor.release(
+            request.deployment_id, drain_seconds, request.generation or None, keep_states=request.keep_states
+        )
         return stage_daemon_pb2.ReleaseDeploymentResponse()
 
     async def GetDaemonStatus(

@@ -14,6 +14,7 @@ from stage_daemon.control.lifecycle import Life, Phase
 from stage_daemon.control.profiling import Profiling
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Cancelled, Conflict, DaemonError, InvalidRequest, NotFound, TooManyDeployments
+from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.worker.failures import failure_from_error
 
 MAX_DRAIN_SECONDS = 3600.0
@@ -59,6 +60,8 @@ class Supervisor:
         self._tls = tls
         self._operators = operators
         self._hosted: dict[str, HostedDeployment] = {}
+        # Of deployments whose next generation may come here: the one that let go of them, and its weights.
+        self._kept: dict[str, tuple[int, KeptStates]] = {}
         self._loading = asyncio.Semaphore(MOST_LOADING)
         self._releasing: set[asyncio.Task[None]] = set()
         self._profiling: Profiling | None = None
@@ -74,7 +77,7 @@ class Supervisor:
         one, is here already, and TooManyDeployments.
         """
         self._check_may_load(request)
-        await self.release(request.deployment_id, 0.0, request.generation - 1)
+        await self.release(request.deployment_id, 0.0, request.generation - 1, keep_states=request.keep_states)
         hosted = self._host(request)
         wanted = stage_daemon_pb2.LoadStagesRequest()
         wanted.CopyFrom(request)
@@ -105,15 +108,25 @@ class Supervisor:
     async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:
         await self.find(request.deployment_id, request.generation).connect(request)
 
-    async def release(self, deployment_id: str, drain_seconds: float, generation: int | None = None) -> None:
+    async def release(
+        self,
+        deployment_id: str,
+        drain_seconds: float,
+        generation: int | None = None,
+        *,
+        keep_states: bool = False,
+    ) -> None:
         """Idempotent: what is not here is let go of already, and what is of a later generation than this one stays.
 
-        Goes on if the caller leaves, who may not come again.
+        With `keep_states` its weights stay for the next generation, until that has come here or been told to let go
+        of. Goes on if the caller leaves, who may not come again.
         """
+        if not keep_states:
+            self._forget_kept(deployment_id, generation)
         hosted = self._hosted.get(deployment_id)
         if hosted is None or (generation is not None and hosted.life.generation > generation):
             return
-        releasing = asyncio.create_task(self._release(hosted, drain_seconds))
+        releasing = asyncio.create_task(self._release(hosted, drain_seconds, keep_states))
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
         await asyncio.shield(releasing)
@@ -135,8 +148,15 @@ class Supervisor:
         return hosted
 
     def report(self) -> list[planner_pb2.DeploymentOnDaemon]:
-        """Where every deployment stands; a failed one is reported until the planner says to let go of it."""
-        return [self._standing(hosted.life) for hosted in self._hosted.values()]
+        """Where every deployment stands; a failed one, and one of which weights are kept, is reported until the planner
+        says to let go of it."""
+        kept = (
+            planner_pb2.DeploymentOnDaemon(
+                deployment_id=deployment_id, generation=generation, state=planner_pb2.WORKER_STATE_STOPPED
+            )
+            for deployment_id, (generation, _) in self._kept.items()
+        )
+        return [*(self._standing(hosted.life) for hosted in self._hosted.values()), *kept]
 
     @property
     def hosted(self) -> tuple[HostedDeployment, ...]:
@@ -173,12 +193,17 @@ class Supervisor:
     async def close(self) -> None:
         """Lets go of everything at once."""
         self._stop_profiling(Cancelled(f"the daemon of {self.device_id} has stopped", device_id=self.device_id))
-        await asyncio.gather(*(self.release(deployment_id, 0.0) for deployment_id in tuple(self._hosted)))
+        await asyncio.gather(*(self.release(deployment_id, 0.0) for deployment_id in {*self._hosted, *self._kept}))
 
-    async def _release(self, hosted: HostedDeployment, drain_seconds: float) -> None:
+    async def _release(self, hosted: HostedDeployment, drain_seconds: float, keep_states: bool) -> None:
         await hosted.release(drain_seconds=min(drain_seconds, MAX_DRAIN_SECONDS))
-        if self._hosted.get(hosted.life.deployment_id) is hosted:
-            del self._hosted[hosted.life.deployment_id]
+        deployment_id, generation = hosted.life.deployment_id, hosted.life.generation
+        if self._hosted.get(deployment_id) is hosted:
+            del self._hosted[deployment_id]
+            if hosted.kept is not None:
+                self._kept[deployment_id] = generation, hosted.kept
+        if not keep_states:
+            self._forget_kept(deployment_id, generation)
         if not self._hosted:
             self._empty.set()
         self.changed.set()
@@ -222,10 +247,25 @@ class Supervisor:
             tls=self._tls,
             secret=request.secret,
             operators=self._operators,
+            kept=self._take_kept(request),
         )
         self._hosted[request.deployment_id] = hosted
         self._empty.clear()
         return hosted
+
+    def _take_kept(self, request: stage_daemon_pb2.LoadStagesRequest) -> KeptStates | None:
+        if not request.keep_states:
+            self._forget_kept(request.deployment_id)
+            return None
+        _, kept = self._kept.pop(request.deployment_id, (0, None))
+        return kept or KeptStates.create()
+
+    def _forget_kept(self, deployment_id: str, generation: int | None = None) -> None:
+        """Unless they are a later generation's than this one."""
+        kept_of, kept = self._kept.get(deployment_id, (0, None))
+        if kept is not None and (generation is None or kept_of <= generation):
+            del self._kept[deployment_id]
+            kept.close()
 
     def _check_free_to_profile(self) -> None:
         held = next((hosted.life for hosted in self._hosted.values() if not hosted.life.phase.ended), None)

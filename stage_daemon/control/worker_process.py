@@ -20,6 +20,7 @@ from access.files import TlsFiles
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Conflict, DaemonError, WorkerDied
+from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.worker import entry
 from stage_daemon.worker.failures import error_from_failure
 from stage_daemon.worker.frames import HEAD, Frame, FrameKind
@@ -80,13 +81,17 @@ class WorkerProcess:
         blob_address: str,
         tls: TlsFiles | None = None,
         operators: tuple[CustomOperator, ...] = (),
+        kept: KeptStates | None = None,
     ) -> WorkerProcess:
-        """A worker ready for `load`. `device` is "cpu" or "cuda:N"; `blob_address` is the planner's host:port."""
+        """A worker ready for `load`. `device` is "cpu" or "cuda:N"; `blob_address` is the planner's host:port.
+
+        Weights that are `kept` it need not read, and it adds those that it does read.
+        """
         preload_forkserver()
         ours, theirs = socket.socketpair()
         process = _CONTEXT.Process(
             target=entry.run,
-            args=(theirs, deployment_id, generation, device, blob_address, tls, operators),
+            args=(theirs, deployment_id, generation, device, blob_address, tls, operators, kept),
             name=f"worker-{deployment_id}",
             daemon=True,
         )

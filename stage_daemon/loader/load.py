@@ -9,6 +9,7 @@ import torch
 
 from protos.v1 import graph_pb2 as pb
 from protos.v1 import stage_daemon_pb2 as daemon_pb
+from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.loader.meta_check import check_shapes
 from stage_daemon.loader.parse import parse_graph
 from stage_daemon.loader.rebuild import rebuild_module
@@ -32,8 +33,11 @@ def load_stage(
     read_range: ReadRange,
     device: torch.device,
     on_progress: OnProgress,
+    kept: KeptStates | None = None,
 ) -> StageProgram:
     """Everything that can be refused without data is, before the first byte of a weight is read.
+
+    Weights that are `kept` are not read.
 
     Raises InvalidGraph, UnsupportedOperator, ShapeMismatch, StateMismatch or InsufficientMemory.
     """
@@ -41,7 +45,7 @@ def load_stage(
     module = rebuild_module(graph, device)
     states = find_states(graph, locations)
     check_shapes(module, graph, device)
-    module.set_states(load_states(states, read_range, device, on_progress))
+    module.set_states(load_states(states, read_range, device, on_progress, kept))
     return StageProgram(
         module=module,
         input_ids=tuple(input_.value for input_ in graph.inputs if input_.WhichOneof("content") == "value"),

@@ -14,6 +14,7 @@ from protos.v1 import stage_daemon_pb2 as daemon_pb
 from stage_daemon.errors import InsufficientMemory, StateMismatch
 from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.declared import Declared
+from stage_daemon.loader.kept_states import KeptStates, Place
 from stage_daemon.loader.parse import declared_state
 
 # (file's sha256, offset in bytes, length in bytes) to the bytes, in chunks.
@@ -58,9 +59,16 @@ def _find(group: Sequence[pb.State], declared: Declared, by_name: Mapping[str, d
 
 
 def load_states(
-    states: Iterable[StateToLoad], read_range: ReadRange, device: torch.device, on_progress: OnProgress
+    states: Iterable[StateToLoad],
+    read_range: ReadRange,
+    device: torch.device,
+    on_progress: OnProgress,
+    kept: KeptStates | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Each state's tensor by name, on the device, in the declared strides; tied names share one tensor."""
+    """Each state's tensor by name, on the device, in the declared strides; tied names share one tensor.
+
+    Of those that are `kept` nothing is read, and the others are from now on.
+    """
     states = tuple(states)
     total_bytes = sum(state.declared.size_bytes for state in states)
     loaded_bytes = 0
@@ -72,26 +80,61 @@ def load_states(
 
     tensors: dict[str, torch.Tensor] = {}
     for state in states:
-        tensors.update(dict.fromkeys(state.names, _load(state, read_range, device, advance)))
+        tensors.update(dict.fromkeys(state.names, _load(state, read_range, device, advance, kept)))
     return tensors
 
 
 def _load(
-    state: StateToLoad, read_range: ReadRange, device: torch.device, advance: Callable[[int], None]
+    state: StateToLoad,
+    read_range: ReadRange,
+    device: torch.device,
+    advance: Callable[[int], None],
+    kept: KeptStates | None,
 ) -> torch.Tensor:
-    with _refusing_too_large(state, device):
-        filled = torch.empty(state.declared.dims, dtype=state.declared.dtype, device="cpu")
-    _fill(filled, state, read_range, advance)
+    # Other strides are a copy, beside which what is kept would take memory twice.
+    if kept is not None and state.declared.is_contiguous and state.declared.size_bytes:
+        filled = _load_kept(state, read_range, device, advance, kept)
+    else:
+        with _refusing_too_large(state, device):
+            filled = torch.empty(state.declared.dims, dtype=state.declared.dtype, device="cpu")
+        _fill(_memory_of(filled), state, read_range, advance)
     with _refusing_too_large(state, device):
         return _restrided(filled, state.declared).to(device)
+
+
+def _load_kept(
+    state: StateToLoad,
+    read_range: ReadRange,
+    device: torch.device,
+    advance: Callable[[int], None],
+    kept: KeptStates,
+) -> torch.Tensor:
+    location, declared = state.location, state.declared
+    place = Place(location.file_sha256, location.offset_bytes, location.length_bytes)
+    memory = kept.find(place)
+    if memory is not None:
+        advance(declared.size_bytes)
+    else:
+        with _refusing_too_large(state, device):
+            shared = kept.grow(place)
+        _fill(memoryview(shared), state, read_range, advance)
+        kept.add(place)
+        memory = kept.find(place)
+        assert memory is not None
+    return torch.frombuffer(memory, dtype=torch.uint8).view(declared.dtype).reshape(declared.dims)
+
+
+def _memory_of(tensor: torch.Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(bytearray())
 
 
 @contextmanager
 def _refusing_too_large(state: StateToLoad, device: torch.device) -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
-        # torch reports a failed allocation on the CPU, and a size that overflows, as plain RuntimeErrors.
+    except (RuntimeError, OSError) as error:
+        # torch reports a failed allocation on the CPU, and a size that overflows, as plain RuntimeErrors; the system
+        # reports one of memory to keep as an OSError.
         raise InsufficientMemory(
             f"state {shown(state.names[0])}: {state.declared.size_bytes} bytes do not fit {device}; "
             "give the stage a device with more memory or cut the model in smaller stages",
@@ -99,10 +142,9 @@ def _refusing_too_large(state: StateToLoad, device: torch.device) -> Iterator[No
         ) from error
 
 
-def _fill(tensor: torch.Tensor, state: StateToLoad, read_range: ReadRange, advance: Callable[[int], None]) -> None:
-    """Straight into the tensor's memory; the only copy is out of the chunk."""
+def _fill(memory: memoryview, state: StateToLoad, read_range: ReadRange, advance: Callable[[int], None]) -> None:
+    """Straight into the memory; the only copy is out of the chunk."""
     name, size_bytes, location = state.names[0], state.declared.size_bytes, state.location
-    memory = tensor.reshape(-1).view(torch.uint8).numpy().data if size_bytes else memoryview(bytearray())
     digest = hashlib.sha256()
     position = 0
     for chunk in read_range(location.file_sha256, location.offset_bytes, size_bytes) if size_bytes else ():
@@ -122,7 +164,7 @@ def _fill(tensor: torch.Tensor, state: StateToLoad, read_range: ReadRange, advan
             "attach the weights that the graph was exported with",
             state=name,
         )
-    if tensor.dtype is torch.bool and size_bytes and int(tensor.view(torch.uint8).max()) > 1:
+    if state.declared.dtype is torch.bool and size_bytes and int(torch.frombuffer(memory, dtype=torch.uint8).max()) > 1:
         raise StateMismatch(f"state {shown(name)}: a bool is neither 0 nor 1", state=name)
 
 

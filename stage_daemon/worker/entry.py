@@ -8,6 +8,7 @@ import socket
 
 from access.files import TlsFiles
 from stage_daemon.custom_operators import CustomOperator
+from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.worker.lifetime import die_with_parent
 
 
@@ -19,6 +20,7 @@ def run(
     blob_address: str,
     tls: TlsFiles | None = None,
     operators: tuple[CustomOperator, ...] = (),
+    kept: KeptStates | None = None,
 ) -> None:
     """Serves the supervisor until its end of `connection` closes. Never returns."""
     die_with_parent()
@@ -35,5 +37,6 @@ def run(
         blob_address=blob_address,
         tls=tls,
         operators=operators,
+        kept=kept,
     ).serve()
     os._exit(0)

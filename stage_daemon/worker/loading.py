@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import torch
 
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import DaemonError
+from stage_daemon.loader.kept_states import KeptStates, Place
 from stage_daemon.loader.load import StageProgram, load_stage
 from stage_daemon.loader.rebuild import draws_random
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.worker.blobs import BlobClient
-from stage_daemon.worker.memory import check_states_fit
+from stage_daemon.worker.memory import available_bytes, check_states_fit
 
 OnProgress = Callable[[stage_daemon_pb2.LoadStagesResponse], None]
 
@@ -22,20 +23,48 @@ _PROGRESS_SECONDS = 0.1
 
 
 def load_stages(
-    request: stage_daemon_pb2.LoadStagesRequest, reader: BlobClient, device: torch.device, on_progress: OnProgress
+    request: stage_daemon_pb2.LoadStagesRequest,
+    reader: BlobClient,
+    device: torch.device,
+    on_progress: OnProgress,
+    kept: KeptStates | None = None,
 ) -> dict[int, Stage]:
-    """Stages by index. Raises what the loader raises, naming the stage."""
-    check_states_fit(request.stages, device)
-    return {module.stage: _load(module, reader, device, on_progress) for module in request.stages}
+    """Stages by index. Raises what the loader raises, naming the stage.
+
+    What is `kept` of other stages is let go of, and what these need is kept.
+    """
+    places = {
+        Place(state.file_sha256, state.offset_bytes, state.length_bytes)
+        for module in request.stages
+        for state in module.states
+    }
+    if kept is not None:
+        kept.keep_only(places)
+        if not _may_keep(places, kept, device):
+            kept.keep_only(frozenset())
+            kept = None
+    check_states_fit(request.stages, device, kept.size_bytes if kept is not None and device.type == "cpu" else 0)
+    return {module.stage: _load(module, reader, device, on_progress, kept) for module in request.stages}
+
+
+def _may_keep(places: Set[Place], kept: KeptStates, device: torch.device) -> bool:
+    """Beside a GPU's memory they take as much of the host's, of which as much again has to be left."""
+    available = available_bytes(torch.device("cpu"))
+    needed_bytes = sum(place.length_bytes for place in places)
+    return device.type == "cpu" or available is None or available + kept.size_bytes >= 2 * needed_bytes
 
 
 def _load(
-    module: stage_daemon_pb2.StageModule, reader: BlobClient, device: torch.device, on_progress: OnProgress
+    module: stage_daemon_pb2.StageModule,
+    reader: BlobClient,
+    device: torch.device,
+    on_progress: OnProgress,
+    kept: KeptStates | None,
 ) -> Stage:
     progress = _Progress(module.stage, on_progress)
     try:
         graph_bytes = reader.read_whole(module.graph_sha256)
-        program = load_stage(graph_bytes, module.states, reader.read_range, device, progress.advance)
+        program = load_stage(graph_bytes, module.states, reader.read_range, device, progress.advance, kept)
     except DaemonError as error:
         error.stage = module.stage
         raise

@@ -13,10 +13,15 @@ from stage_daemon.errors import InsufficientMemory
 _MEMORY_FILE = Path("/proc/meminfo")
 
 
-def check_states_fit(stages: Sequence[stage_daemon_pb2.StageModule], device: torch.device) -> None:
-    """Raises InsufficientMemory naming the first stage that does not fit beside those before it."""
+def check_states_fit(
+    stages: Sequence[stage_daemon_pb2.StageModule], device: torch.device, present_bytes: int = 0
+) -> None:
+    """Raises InsufficientMemory naming the first stage that does not fit beside those before it.
+
+    `present_bytes` of the tensors are there already.
+    """
     available = available_bytes(device)
-    taken = 0
+    taken = -present_bytes
     for stage in stages:
         needed = _state_bytes(stage)
         if available is not None and taken + needed > available:

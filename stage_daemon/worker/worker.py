@@ -13,6 +13,7 @@ from access.files import TlsFiles
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Conflict, DaemonError
+from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.loader.operators import allow_operators
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Submission
@@ -43,6 +44,7 @@ class Worker:
         blob_address: str,
         tls: TlsFiles | None = None,
         operators: tuple[CustomOperator, ...] = (),
+        kept: KeptStates | None = None,
     ) -> None:
         self._connection = connection
         self._deployment_id = deployment_id
@@ -51,6 +53,7 @@ class Worker:
         self._blob_address = blob_address
         self._tls = tls
         self._operators = operators
+        self._kept = kept
         self._secret = b""
         self._write_lock = threading.Lock()
         self._failing = threading.Lock()
@@ -109,7 +112,7 @@ class Worker:
         self._blob_address = request.blob_address or self._blob_address
         reader = BlobClient(self._blob_address, self._tls)
         self._secret = request.secret
-        self._stages = load_stages(request, reader, self._device, self._tell_progress)
+        self._stages = load_stages(request, reader, self._device, self._tell_progress, self._kept)
         reader.close()
         self._metrics = {stage: StageMetrics() for stage in self._stages}
         self._write(Frame(kind=FrameKind.LOADED))

@@ -274,6 +274,7 @@ async def test_one_that_restarts_comes_back_where_it_was(world: World) -> None:
     assert await world.beat(SECOND, held(deployment_id, generation=2)) == ()
     await world.dispatcher.stop(deployment_id)
     assert [release.generation for release in world.daemons[SECOND].releases] == [1, 2]
+    assert [release.keep_states for release in world.daemons[SECOND].releases] == [True, False]
 
 
 async def test_one_that_restarts_waits_for_a_daemon_that_is_started_again(world: World) -> None:

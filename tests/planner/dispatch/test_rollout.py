@@ -142,7 +142,7 @@ def test_what_is_taken_up_goes_on_is_drained_or_begins_anew() -> None:
     for events in ([], [Started()], to_ready()[:4]):
         step = advance(play(fresh(), events).rollout, TakenUp())
         assert step.rollout.state is DeploymentState.RECOVERING
-        assert step.commands == tuple(Release(device, False) for device in DEVICES)
+        assert step.commands == tuple(Release(device, False, keep_states=True) for device in DEVICES)
         assert play(step.rollout, anew()).rollout.state is DeploymentState.READY
 
 
@@ -347,7 +347,7 @@ def recovering() -> Rollout:
 def test_one_that_recovers_begins_a_new_generation_once_all_let_go() -> None:
     step = advance(recovering(), Broken(DEAD_WORKER))
     assert step.rollout.state is RECOVERING
-    assert step.commands == tuple(Release(device, False) for device in DEVICES)
+    assert step.commands == tuple(Release(device, False, keep_states=True) for device in DEVICES)
     assert advance(step.rollout, Placed(DEVICES)) == Step(rollout=step.rollout)
     step = play(step.rollout, [Released("c"), Released("c"), Released("a")])
     assert step.commands == ()
@@ -361,15 +361,15 @@ def test_one_that_recovers_begins_a_new_generation_once_all_let_go() -> None:
 def test_one_that_recovers_moves_off_a_daemon_that_leaves_and_drops_nothing() -> None:
     step = advance(recovering(), LEAVING)
     assert step.rollout.state is RECOVERING
-    assert step.commands == tuple(Release(device, True) for device in DEVICES)
+    assert step.commands == tuple(Release(device, True, keep_states=True) for device in DEVICES)
     assert advance(step.rollout, LEAVING) == Step(rollout=step.rollout)
     step = play(step.rollout, [*(Released(device) for device in DEVICES), Placed(DEVICES), Loaded("a")])
     again = advance(step.rollout, LEAVING)
     assert again.rollout.state is RECOVERING
-    assert again.commands == tuple(Release(device, False) for device in DEVICES)
+    assert again.commands == tuple(Release(device, False, keep_states=True) for device in DEVICES)
     begun_anew = play(replace(fresh(), recovers=True), [Started(), LEAVING])
     assert begun_anew.rollout.state is RECOVERING
-    assert begun_anew.commands == tuple(Release(device, False) for device in DEVICES)
+    assert begun_anew.commands == tuple(Release(device, False, keep_states=True) for device in DEVICES)
 
 
 def test_a_witness_is_looked_into_before_one_recovers() -> None:

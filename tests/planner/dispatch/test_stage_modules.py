@@ -14,7 +14,7 @@ from planner.errors import NotFound
 from planner.graph.ir import Graph, WeightFile
 from planner.plan.plan import Plan
 from planner.store.blobs import BlobStore
-from planner.store.deployment_records import Deployment
+from planner.store.deployment_records import Deployment, RecoveryPolicy
 from planner.store.weights import index_safetensors
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
 from protos.v1 import graph_pb2
@@ -54,6 +54,15 @@ def test_workers_are_counted_by_host(blobs: BlobStore) -> None:
     requests = prepare(blobs, graph, plan).load
     assert {name: request.workers_on_host for name, request in requests.items()} == {"a": 2, "b": 1, "c": 2}
     assert {request.num_threads for request in requests.values()} == {0}
+
+
+@pytest.mark.parametrize("recovery", RecoveryPolicy)
+def test_weights_are_kept_where_another_generation_may_follow(blobs: BlobStore, recovery: RecoveryPolicy) -> None:
+    graph = linear_chain(4, 8)
+    plan = plan_of(graph, [0, 0, 1, 1], device_of_stage=[0, 1])
+    wanted = replace(deployed(plan), recovery=recovery)
+    requests = prepare_requests(wanted, plan, blobs.put(graph_to_bytes(graph)), (FILE,), blobs, 1.0)
+    assert {request.keep_states for request in requests.load.values()} == {recovery is not RecoveryPolicy.MANUAL}
 
 
 def test_each_device_loads_its_stages_from_the_bytes_of_its_tensors(blobs: BlobStore) -> None:

@@ -286,6 +286,53 @@ async def test_a_later_generation_takes_the_place_of_an_earlier_one_which_cannot
     assert_results(batches, await run_session(second, 3, batches))
 
 
+async def test_the_next_generation_reads_no_weights_that_are_here(daemon: Daemon, preparation: Preparation) -> None:
+    wanted = prepared(preparation, "dep-1", devices=(0, 0))
+    [load] = wanted.requests.load.values()
+    load.keep_states = True
+    await roll_out({"node0/cpu": daemon}, wanted)
+    os.kill((await daemon.status()).stages[0].worker_process_id, signal.SIGKILL)
+    await until(daemon, "FAILED")
+    follows = stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id="dep-1", generation=1, keep_states=True)
+    await daemon.stub.ReleaseDeployment(follows, timeout=WAIT_SECONDS)
+    assert await standings(daemon) == [("dep-1", 1, "STOPPED")]
+    assert not daemon.supervisor.holds_work
+    for state in (state for stage in load.stages for state in stage.states):
+        preparation.blobs.delete(state.file_sha256)
+    for request in (*wanted.requests.load.values(), *wanted.requests.connect.values()):
+        request.generation = 2
+    again = await roll_out({"node0/cpu": daemon}, wanted)
+    assert await standings(daemon) == [("dep-1", 2, "RUNNING")]
+    # Late, and of a generation whose weights the next has by now.
+    await daemon.supervisor.release("dep-1", 0.0, 1)
+    batches = [torch.randn(2, 8)]
+    assert_results(batches, await run_session(again, 1, batches))
+    await again.release()
+    assert await standings(daemon) == []
+    load.generation = 3
+    assert (await refusal(daemon.stub.LoadStages(load)))[0] == "NOT_FOUND"
+
+
+@pytest.mark.parametrize("how", ["told", "loaded without", "closed"])
+async def test_weights_that_no_generation_needs_are_let_go_of(
+    daemon: Daemon, preparation: Preparation, how: str
+) -> None:
+    [load] = prepared(preparation, "dep-1", devices=(0, 0)).requests.load.values()
+    load.keep_states = True
+    await daemon.load(load)
+    await daemon.supervisor.release("dep-1", 0.0, 1, keep_states=True)
+    assert await standings(daemon) == [("dep-1", 1, "STOPPED")]
+    if how == "told":
+        await daemon.supervisor.release("dep-1", 0.0, 1)
+    elif how == "closed":
+        await daemon.supervisor.close()
+    else:
+        load.keep_states, load.generation = False, 2
+        await daemon.load(load)
+        await daemon.supervisor.release("dep-1", 0.0, 2, keep_states=True)
+    assert await standings(daemon) == []
+
+
 async def test_what_cannot_be_connected_fails(daemon: Daemon, preparation: Preparation) -> None:
     wanted = prepared(preparation, "dep-1", devices=(0, 0))
     await daemon.load(wanted.requests.load["node0/cpu"])
