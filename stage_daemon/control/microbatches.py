@@ -1,12 +1,19 @@
-"""Whether a client's microbatch fits the deployment's inputs, checked before it gets near a worker."""
+"""Whether a client's microbatch fits the deployment's inputs, checked before it gets near a worker.
+
+Its size is, before it is parsed: a message may be as large as a service takes, and parsing takes as much again.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
 
 from protos.v1 import graph_pb2, stage_daemon_pb2
-from stage_daemon.errors import InvalidMicrobatch
+from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 from stage_daemon.transport.dtypes import DTYPES
 
 _BYTES = {graph_pb2.Dtype.Value(f"DTYPE_{name.upper()}"): facts.size_bytes for name, facts in DTYPES.items()}
@@ -16,6 +23,62 @@ _KIND_FIELDS = {
     graph_pb2.VALUE_KIND_SYM_FLOAT: "floating",
     graph_pb2.VALUE_KIND_SYM_BOOL: "boolean",
 }
+
+
+# Of a message beside the bytes of its tensors: more than its fields, and a tensor's dims, take.
+_FIELD_BYTES = 64
+_DIM_BYTES = 16
+# Of the first message, which opens a session: far more than the outputs of any model take to name.
+OPEN_BYTES = 1 << 20
+_UNPARSED = "/SendInputs"
+
+
+class UnparsedInputs(grpc.aio.ServerInterceptor):
+    """Gives the service what clients send in the bytes that came: `parse_inputs` makes messages of them."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.endswith(_UNPARSED):
+            return handler
+        return handler._replace(request_deserializer=None)
+
+
+def parse_inputs(content: bytes, most_bytes: float) -> stage_daemon_pb2.SendInputsRequest:
+    """Raises InvalidMicrobatch where there are more, InvalidRequest where they are no such message."""
+    if len(content) > most_bytes:
+        raise InvalidMicrobatch(
+            f"a message of {len(content)} bytes came, and at most {most_bytes:.0f} are taken here; "
+            "send fewer samples in each microbatch",
+            most_bytes=int(most_bytes),
+        )
+    try:
+        return stage_daemon_pb2.SendInputsRequest.FromString(content)
+    except DecodeError:
+        raise InvalidRequest("SendInputs: a message cannot be parsed") from None
+
+
+def most_input_bytes(connection: stage_daemon_pb2.ConnectStagesRequest) -> float:
+    """Of a message with inputs as large as their dimensions allow; infinite where one has no bound that is known."""
+    symbols = {symbol.id: symbol for symbol in connection.symbols}
+    return _FIELD_BYTES + sum(_most_bytes(declared, symbols) for declared in connection.inputs)
+
+
+def _most_bytes(declared: stage_daemon_pb2.EdgeValue, symbols: Mapping[int, graph_pb2.Symbol]) -> float:
+    if declared.kind != graph_pb2.VALUE_KIND_TENSOR:
+        return _FIELD_BYTES
+    content_bytes = math.prod(_most(dim, symbols) for dim in declared.dims) * _BYTES.get(declared.dtype, math.inf)
+    return _FIELD_BYTES + _DIM_BYTES * len(declared.dims) + content_bytes
+
+
+def _most(dim: graph_pb2.Expression, symbols: Mapping[int, graph_pb2.Symbol]) -> float:
+    if dim.HasField("constant"):
+        return dim.constant
+    symbol = symbols.get(dim.symbol) if dim.HasField("symbol") else None
+    return symbol.upper if symbol is not None and symbol.HasField("upper") else math.inf
 
 
 def check_microbatch(

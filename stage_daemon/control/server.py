@@ -16,6 +16,7 @@ from access.metrics import ServiceMetrics
 from access.peers import PLANNER_ROLE
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.callers import CallerInterceptor
+from stage_daemon.control.microbatches import UnparsedInputs
 from stage_daemon.control.service import StageDaemonService
 from stage_daemon.control.sessions import CallersSessions
 from stage_daemon.control.status import StatusInterceptor
@@ -79,7 +80,10 @@ class DaemonServer:
             ("grpc.so_reuseport", 0),
         ]
         # Outermost first: what the callers' one raises, the status one answers.
-        interceptors: list[grpc.aio.ServerInterceptor] = [StatusInterceptor(metrics or ServiceMetrics(SERVICE))]
+        interceptors: list[grpc.aio.ServerInterceptor] = [
+            StatusInterceptor(metrics or ServiceMetrics(SERVICE)),
+            UnparsedInputs(),
+        ]
         if credentials is not None:
             interceptors.append(CallerInterceptor(planner_identity))
         self._server = grpc.aio.server(interceptors=interceptors, options=options)

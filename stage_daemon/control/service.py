@@ -16,7 +16,7 @@ from access.tickets import TICKET_KEY, check_ticket
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.hosted import HostedDeployment
-from stage_daemon.control.microbatches import check_microbatch
+from stage_daemon.control.microbatches import OPEN_BYTES, check_microbatch, most_input_bytes, parse_inputs
 from stage_daemon.control.sessions import CallersSessions
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, Forbidden, InvalidRequest
@@ -77,19 +77,21 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
             yield response
 
     async def SendInputs(
-        self, request_iterator: AsyncIterator[stage_daemon_pb2.SendInputsRequest], context: Context
+        self, request_iterator: AsyncIterator[Any], context: Context
     ) -> AsyncIterator[stage_daemon_pb2.SendInputsResponse]:
-        first = await anext(request_iterator, None)
-        if first is None or first.WhichOneof("content") != "open":
+        """The requests are the bytes that came: see UnparsedInputs."""
+        first = parse_inputs(await anext(request_iterator, b""), OPEN_BYTES)
+        if first.WhichOneof("content") != "open":
             raise InvalidRequest("SendInputs: the first message has to be `open`")
         hosted = self._input_end(first.open)
         caller = _check_ticket(hosted, context)
         session_id = first.open.session_id
-        sequence = 0
+        sequence, limit_bytes = 0, most_input_bytes(hosted.connection)
         with self._callers.hold(caller, first.open.deployment_id, session_id), hosted.sending(session_id):
             if first.open.host:
                 yield stage_daemon_pb2.SendInputsResponse(door=hosted.door_for(first.open))
-            async for request in request_iterator:
+            async for content in request_iterator:
+                request = parse_inputs(content, limit_bytes)
                 if request.WhichOneof("content") != "microbatch":
                     raise InvalidRequest("SendInputs: after `open` each message has to be a `microbatch`")
                 sequence += 1

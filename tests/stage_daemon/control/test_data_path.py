@@ -94,6 +94,11 @@ async def test_refusals_say_what_to_do(deployment: RolledOut) -> None:
         (first.SendInputs(iter((begin, gap))), "INVALID_MICROBATCH", "microbatch 2 came where 1 was due"),
         (first.SendInputs(iter((begin, malformed()))), "INVALID_MICROBATCH", "4 bytes came, dims [2, 8] need 64"),
         (
+            first.SendInputs(iter(inputs(deployment.id, 31, [torch.randn(1000, 8)]))),
+            "INVALID_MICROBATCH",
+            "bytes came, and at most",
+        ),
+        (
             first.SendInputs(iter(inputs(deployment.id, 31, narrow))),
             "INVALID_MICROBATCH",
             "input 'x': dims [2, 7], needs",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from protos.v1 import graph_pb2, stage_daemon_pb2
-from stage_daemon.control.microbatches import check_microbatch
-from stage_daemon.errors import InvalidMicrobatch
+from stage_daemon.control.microbatches import check_microbatch, most_input_bytes, parse_inputs
+from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 
 INPUTS = (
     stage_daemon_pb2.EdgeValue(
@@ -51,3 +53,28 @@ def test_what_fits_passes_with_any_dynamic_dim() -> None:
 def test_what_does_not_fit_is_named(found: stage_daemon_pb2.Microbatch, message: str) -> None:
     with pytest.raises(InvalidMicrobatch, match=message):
         check_microbatch(found, INPUTS, 1)
+
+
+@pytest.mark.parametrize("upper", [None, 0, 7, 2**40])
+def test_no_message_that_fits_is_larger_than_its_bound(upper: int | None) -> None:
+    symbol = graph_pb2.Symbol(id=1, upper=upper)
+    bound = most_input_bytes(stage_daemon_pb2.ConnectStagesRequest(inputs=INPUTS, symbols=[symbol]))
+    assert (bound == math.inf) is (upper is None)
+    rows = min(upper or 0, 1000)
+    largest = microbatch(tensor((rows, 2), size=8 * rows), {"integer": -(2**63)}, sequence=2**32 - 1)
+    content = stage_daemon_pb2.SendInputsRequest(microbatch=largest).SerializeToString()
+    assert parse_inputs(content, bound).microbatch == largest
+    assert upper == 2**40 or bound == math.inf or bound < len(content) + 256
+
+
+def test_an_expression_has_no_bound_that_is_known() -> None:
+    dim = graph_pb2.Expression(operation=graph_pb2.Expression.Operation())
+    declared = stage_daemon_pb2.EdgeValue(kind=graph_pb2.VALUE_KIND_TENSOR, dtype=graph_pb2.DTYPE_INT8, dims=[dim])
+    assert most_input_bytes(stage_daemon_pb2.ConnectStagesRequest(inputs=[declared])) == math.inf
+
+
+def test_what_is_too_large_is_refused_unparsed() -> None:
+    with pytest.raises(InvalidMicrobatch, match="a message of 9 bytes came, and at most 8 are taken"):
+        parse_inputs(b"\xff" * 9, 8)
+    with pytest.raises(InvalidRequest, match="cannot be parsed"):
+        parse_inputs(b"\xff" * 8, 8)
