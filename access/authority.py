@@ -27,7 +27,7 @@ AUTHORITY_NAME = "partition-planner authority"
 ROLES = {"planner": PLANNER_ROLE, "daemon": DAEMON_ROLE, "client": CLIENT_ROLE}
 # Clocks of hosts differ.
 _BACKDATED = timedelta(minutes=5)
-_CERTIFICATE, _KEY = "ca.crt", "ca.key"
+_CERTIFICATE, _KEY, _REVOKED = "ca.crt", "ca.key", "ca.crl"
 
 
 def create_authority(folder: Path, valid: timedelta) -> Path:
@@ -81,6 +81,37 @@ def issue(folder: Path, out: Path, *, role: str, name: str, hosts: Sequence[str]
     _write(files.key, _key_pem(key), 0o600)
     _write(files.certificate, certificate.public_bytes(Encoding.PEM), 0o644)
     return files
+
+
+def revoke(folder: Path, certificates: Sequence[Path]) -> Path:
+    """Adds them to the authority's list of those that count no longer, and gives its path. Raises AccessError.
+
+    What was listed before stays. Services that are told of the list take it by themselves.
+    """
+    authority, key = _load(folder)
+    path, now = folder / _REVOKED, datetime.now(UTC)
+    listed = dict.fromkeys(map(_serial_number, certificates), now)
+    if path.exists():
+        try:
+            before = x509.load_pem_x509_crl(path.read_bytes())
+        except ValueError as error:
+            raise AccessError(f"the list {path} cannot be read: {error}") from None
+        listed |= {entry.serial_number: entry.revocation_date_utc for entry in before}
+    builder = x509.CertificateRevocationListBuilder().issuer_name(authority.subject).last_update(now - _BACKDATED)
+    for serial, revoked_at in listed.items():
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(revoked_at)
+        builder = builder.add_revoked_certificate(entry.build())
+    # It counts until there is another one, as long as the authority does.
+    whole = builder.next_update(authority.not_valid_after_utc).sign(key, hashes.SHA256())
+    _write(path, whole.public_bytes(Encoding.PEM), 0o644)
+    return path
+
+
+def _serial_number(path: Path) -> int:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).serial_number
+    except (OSError, ValueError) as error:
+        raise AccessError(f"{path} is no certificate that can be read: {error}") from None
 
 
 def _load(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

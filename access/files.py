@@ -30,16 +30,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Paths of PEM files. `certificate` may hold intermediate ones behind the first; `authorities` any number."""
+    """Paths of PEM files. `certificate` may hold intermediate ones behind the first; `authorities` any number.
+
+    `revoked` lists certificates of the authorities that count no longer: a CRL that one of them signed.
+    """
 
     certificate: Path
     key: Path
     authorities: Path
+    revoked: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What the files held at one moment: a key that fits its certificate, in its time."""
+    """What the files held at one moment: a key that fits its certificate, in its time.
+
+    `revoked` holds serial numbers.
+    """
 
     certificate_pem: bytes
     key_pem: bytes
@@ -47,13 +54,16 @@ class Credentials:
     names: tuple[str, ...]
     not_before: datetime
     not_after: datetime
+    revoked: frozenset[int] = frozenset()
 
 
-def tls_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> TlsFiles | None:
-    """None where none is given. Raises AccessError where only some are."""
+def tls_files(
+    certificate: Path | None, key: Path | None, authorities: Path | None, revoked: Path | None = None
+) -> TlsFiles | None:
+    """None where none is given. Raises AccessError where only some are; `revoked` may be left out."""
     if certificate and key and authorities:
-        return TlsFiles(certificate=certificate, key=key, authorities=authorities)
-    if certificate or key or authorities:
+        return TlsFiles(certificate=certificate, key=key, authorities=authorities, revoked=revoked)
+    if certificate or key or authorities or revoked:
         raise AccessError("mutual TLS needs a certificate, its key and the authorities: give all three files, or none")
     return None
 
@@ -75,7 +85,7 @@ def read_credentials(files: TlsFiles) -> Credentials:
     """Raises AccessError that names the file."""
     certificate_pem, key_pem, authorities_pem = map(_read, (files.certificate, files.key, files.authorities))
     certificate = _certificates(files.certificate, certificate_pem)[0]
-    _certificates(files.authorities, authorities_pem)
+    authorities = _certificates(files.authorities, authorities_pem)
     _check_time(files.certificate, certificate)
     _check_fits(files, certificate, key_pem)
     return Credentials(
@@ -85,6 +95,7 @@ def read_credentials(files: TlsFiles) -> Credentials:
         names=names_of(certificate),
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
+        revoked=_revoked(files.revoked, authorities) if files.revoked else frozenset(),
     )
 
 
@@ -133,7 +144,8 @@ class WatchedCredentials:
         log.warning("renew the certificate: %s %s %s; %s", self.files.certificate, ends, until, _RENEW)
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
-        return tuple(map(_stamp_of, (self.files.certificate, self.files.key, self.files.authorities)))
+        files = (self.files.certificate, self.files.key, self.files.authorities, self.files.revoked)
+        return tuple(_stamp_of(path) for path in files if path is not None)
 
 
 def read_pair(files: TlsFiles) -> Credentials:
@@ -172,6 +184,27 @@ def _certificates(path: Path, pem: bytes) -> list[x509.Certificate]:
         raise AccessError(
             f"{path} holds no certificate; it has to be PEM, beginning -----BEGIN CERTIFICATE-----"
         ) from None
+
+
+def _revoked(path: Path, authorities: list[x509.Certificate]) -> frozenset[int]:
+    """Serial numbers. Raises AccessError that names the file."""
+    from cryptography.x509 import load_pem_x509_crl
+
+    try:
+        found = load_pem_x509_crl(_read(path))
+    except ValueError:
+        raise AccessError(f"{path} holds no list of revoked certificates (a CRL in PEM)") from None
+    if not any(_has_signed(authority, found) for authority in authorities):
+        raise AccessError(f"{path} is signed by none of the authorities; take the list of the one that issues here")
+    return frozenset(entry.serial_number for entry in found)
+
+
+def _has_signed(authority: x509.Certificate, found: x509.CertificateRevocationList) -> bool:
+    try:
+        return found.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+    except TypeError:
+        # A key of a kind that signs no list.
+        return False
 
 
 def _check_time(path: Path, certificate: x509.Certificate) -> None:

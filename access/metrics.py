@@ -156,4 +156,7 @@ def _context(found: Credentials, files: TlsFiles) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=found.authorities_pem.decode())
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(files.certificate, files.key)
+    if files.revoked is not None:
+        context.load_verify_locations(files.revoked)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return context

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from access.errors import AccessError
-from access.files import names_of
+from access.files import WatchedCredentials, names_of
 
 # Roles of processes, as names (URIs) in their certificates.
 PLANNER_ROLE = "urn:partition-planner:planner"
@@ -23,13 +23,16 @@ class Peer:
 
     names: tuple[str, ...]
     not_after: datetime
+    serial_number: int
 
     def __str__(self) -> str:
         return ", ".join(self.names) or "a nameless certificate"
 
 
-def peer_of(auth_context: Mapping[Any, Any]) -> Peer | None:
-    """None over plain text. Raises AccessError where the certificate has expired since the connection was made."""
+def peer_of(auth_context: Mapping[Any, Any], watched: WatchedCredentials | None = None) -> Peer | None:
+    """None over plain text. Raises AccessError where the certificate has expired, or was revoked, since the connection
+    was made; `watched` knows which are.
+    """
     certificates = auth_context.get("x509_pem_cert") or auth_context.get(b"x509_pem_cert")
     if not certificates:
         return None
@@ -38,6 +41,8 @@ def peer_of(auth_context: Mapping[Any, Any]) -> Peer | None:
         raise AccessError(
             f"the caller's certificate (for {peer}) expired on {peer.not_after:%Y-%m-%d %H:%M} UTC; renew it"
         )
+    if watched is not None and peer.serial_number in watched.current().revoked:
+        raise AccessError(f"the caller's certificate (for {peer}) was revoked; ask for another one")
     return peer
 
 
@@ -47,4 +52,8 @@ def _read(pem: bytes) -> Peer:
     from cryptography.x509 import load_pem_x509_certificate
 
     certificate = load_pem_x509_certificate(pem)
-    return Peer(names=names_of(certificate), not_after=certificate.not_valid_after_utc)
+    return Peer(
+        names=names_of(certificate),
+        not_after=certificate.not_valid_after_utc,
+        serial_number=certificate.serial_number,
+    )

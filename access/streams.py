@@ -40,12 +40,15 @@ def stream_context(tls: StreamTls, *, server_side: bool) -> ssl.SSLContext:
 
 
 def check_peer(connection: ssl.SSLSocket, tls: StreamTls) -> None:
-    """Once the handshake is done. Raises AccessError for a certificate that is not for the role."""
+    """Once the handshake is done. Raises AccessError for a certificate that is not for the role, or was revoked."""
     # Not at the top: see files.
     from cryptography.x509 import load_der_x509_certificate
 
     shown = connection.getpeercert(binary_form=True)
-    names = names_of(load_der_x509_certificate(shown)) if shown else ()
+    certificate = load_der_x509_certificate(shown) if shown else None
+    names = names_of(certificate) if certificate else ()
+    if certificate and certificate.serial_number in read_pair(tls.files).revoked:
+        raise AccessError(f"the peer's certificate (for {', '.join(names)}) was revoked; issue its daemon another")
     if tls.peer_identity not in names:
         raise AccessError(
             f"the peer's certificate is for {', '.join(names) or 'nobody'}, needs {tls.peer_identity}: the certificate "

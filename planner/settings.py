@@ -69,6 +69,7 @@ class Settings(BaseSettings):
     tls_certificate: Path | None = Field(None, description="PEM file; with tls_key and tls_ca: mutual TLS")
     tls_key: Path | None = Field(None, description="PEM file, the certificate's private key")
     tls_ca: Path | None = Field(None, description="PEM file, authorities whose certificates are accepted")
+    tls_revoked: Path | None = Field(None, description="PEM file, the authorities' list (CRL) of those that are not")
     access: Literal["off", "tokens"] = Field(
         "off", description="tokens: every call needs a bearer token, or a daemon's certificate; over TLS only"
     )

@@ -77,7 +77,7 @@ def read_settings(arguments: Sequence[str] | None) -> Settings:
 def find_credentials(settings: Settings) -> WatchedCredentials | None:
     """Raises InvalidRequest where a port that others can reach would be served without TLS."""
     try:
-        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_ca)
+        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_ca, settings.tls_revoked)
         for address in filter(None, (settings.listen, settings.metrics_listen)):
             check_listening(
                 parse_endpoint(address).host,

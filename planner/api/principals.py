@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from access.errors import AccessError
+from access.files import WatchedCredentials
 from access.peers import Peer, peer_of
 from planner.api.rules import Caller, Scope
 from planner.errors import Unauthenticated
@@ -51,10 +52,18 @@ def new_token() -> tuple[str, bytes]:
 
 
 class Principals:
-    """`daemon_identity` is a name in the certificates of daemons."""
+    """`daemon_identity` is a name in the certificates of daemons; `credentials` know which were revoked."""
 
-    def __init__(self, database: Database, *, asks_for_tokens: bool, daemon_identity: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        credentials: WatchedCredentials | None,
+        *,
+        asks_for_tokens: bool,
+        daemon_identity: str,
+    ) -> None:
         self._database = database
+        self._credentials = credentials
         self._asks_for_tokens = asks_for_tokens
         self._daemon_identity = daemon_identity
         self._remembered: dict[bytes, tuple[float, Token | None]] = {}
@@ -62,7 +71,7 @@ class Principals:
     async def identify(self, context: Context) -> Principal:
         """Raises Unauthenticated: no certificate, or none that is valid now; a token that is not."""
         try:
-            peer = peer_of(context.auth_context())
+            peer = peer_of(context.auth_context(), self._credentials)
         except AccessError as error:
             raise Unauthenticated(error.message) from None
         if peer is None:

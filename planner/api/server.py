@@ -70,7 +70,9 @@ class PlannerServer:
             database = Database(settings.database)
             interceptors: list[grpc.aio.ServerInterceptor] = [StatusInterceptor(metrics)]
             trail = AuditTrail(database) if credentials is not None else None
-            interceptors.append(WholeIdsInterceptor(database) if trail is None else _gate(settings, database, trail))
+            interceptors.append(
+                WholeIdsInterceptor(database) if trail is None else _gate(settings, database, credentials, trail)
+            )
             server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
             plans = PlanMetrics(metrics.registry, settings.plan_workers)
             if settings.metrics_listen:
@@ -90,7 +92,7 @@ class PlannerServer:
 def _credentials(settings: Settings) -> WatchedCredentials | None:
     """Raises InvalidArgument where a port that others can reach would be served without TLS."""
     try:
-        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_ca)
+        files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_ca, settings.tls_revoked)
         for address in filter(None, (settings.listen, settings.metrics_listen)):
             check_listening(
                 address.rpartition(":")[0],
@@ -129,9 +131,14 @@ def _serve_metrics(
     return stop
 
 
-def _gate(settings: Settings, database: Database, trail: AuditTrail) -> GateInterceptor:
+def _gate(
+    settings: Settings, database: Database, credentials: WatchedCredentials | None, trail: AuditTrail
+) -> GateInterceptor:
     principals = Principals(
-        database, asks_for_tokens=settings.access == "tokens", daemon_identity=settings.daemon_identity
+        database,
+        credentials,
+        asks_for_tokens=settings.access == "tokens",
+        daemon_identity=settings.daemon_identity,
     )
     return GateInterceptor(database, principals, trail)
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from access.errors import AccessError
+from access.files import WatchedCredentials
 from access.handlers import prepared
 from access.peers import peer_of
 from protos.v1 import stage_daemon_pb2
@@ -42,8 +43,9 @@ CALLERS: Mapping[str, Caller] = {
 class CallerInterceptor(grpc.aio.ServerInterceptor):
     """Of the daemon's own service; health and reflection tell nothing that a stranger may not know."""
 
-    def __init__(self, planner_identity: str) -> None:
+    def __init__(self, planner_identity: str, credentials: WatchedCredentials) -> None:
         self._planner_identity = planner_identity
+        self._credentials = credentials
 
     async def intercept_service(
         self,
@@ -64,7 +66,7 @@ class CallerInterceptor(grpc.aio.ServerInterceptor):
     def _check(self, method: str, caller: Caller | None, context: Context) -> None:
         """Raises Forbidden."""
         try:
-            peer = peer_of(context.auth_context())
+            peer = peer_of(context.auth_context(), self._credentials)
         except AccessError as error:
             raise Forbidden(error.message) from None
         if peer is None:

@@ -85,7 +85,7 @@ class DaemonServer:
             UnparsedInputs(),
         ]
         if credentials is not None:
-            interceptors.append(CallerInterceptor(planner_identity))
+            interceptors.append(CallerInterceptor(planner_identity, credentials))
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         wanted = parse_endpoint(listen)
         try:

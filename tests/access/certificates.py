@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from access.authority import create_authority, issue
+from access.authority import create_authority, issue, revoke
 from access.files import TlsFiles
 
 DAY = timedelta(days=1)
@@ -29,10 +29,16 @@ class Certificates:
         """Again under the same name: the files are replaced."""
         return issue(self.folder, self.folder, role=role, name=name or role, hosts=hosts, valid=valid)
 
+    def revoke(self, *files: TlsFiles) -> Path:
+        """The list of those that count no longer, these and the ones before; of none it is empty."""
+        return revoke(self.folder, [one.certificate for one in files])
+
 
 def environment(prefix: str, files: TlsFiles) -> dict[str, str]:
     """`prefix` is "PLANNER" or "STAGE_DAEMON"."""
+    revoked = {f"{prefix}_TLS_REVOKED": str(files.revoked)} if files.revoked else {}
     return {
+        **revoked,
         f"{prefix}_TLS_CERTIFICATE": str(files.certificate),
         f"{prefix}_TLS_KEY": str(files.key),
         f"{prefix}_TLS_CA": str(files.authorities),

@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials, read_credentials, tls_files
+from access.peers import peer_of
 from tests.access.certificates import Certificates
 
 
@@ -56,6 +58,35 @@ def test_all_files_or_none_are_given() -> None:
     assert tls_files(None, None, None) is None
     with pytest.raises(AccessError, match="give all three files, or none"):
         tls_files(Path("a.crt"), None, Path("ca.crt"))
+
+
+def test_a_list_of_revoked_certificates_is_taken_when_it_changes(certificates: Certificates) -> None:
+    other = certificates.issue("client")
+    files = replace(certificates.issue("daemon"), revoked=certificates.revoke())
+    watched = WatchedCredentials(files)
+    assert watched.current().revoked == frozenset()
+    certificates.revoke(other)
+    [serial_number] = watched.current().revoked
+    assert peer_of(auth_context(files), watched) is not None
+    with pytest.raises(AccessError, match=r"client, .*\) was revoked"):
+        peer_of(auth_context(other), watched)
+    assert files.revoked is not None
+    files.revoked.write_text("nothing")
+    assert watched.current().revoked == {serial_number}
+
+
+@pytest.mark.parametrize("whose", ["nobody's", "another's"])
+def test_a_list_that_no_authority_signed_is_refused(certificates: Certificates, tmp_path: Path, whose: str) -> None:
+    path = Certificates.of(tmp_path / "other").revoke()
+    if whose == "nobody's":
+        path.write_text("nothing")
+    with pytest.raises(AccessError, match=r"ca\.crl (is signed by none of the authorities|holds no list)"):
+        read_credentials(replace(certificates.issue("daemon"), revoked=path))
+
+
+def auth_context(files: TlsFiles) -> dict[str, list[bytes]]:
+    """As gRPC tells it."""
+    return {"x509_pem_cert": [files.certificate.read_bytes()]}
 
 
 def test_replaced_files_are_taken(certificates: Certificates) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ def user(certificates: Certificates) -> TlsFiles:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[LocalCluster]:
+    revoked = certificates.revoke()
     with LocalCluster(
         data_dir=tmp_path_factory.mktemp("cluster"),
         memory_bytes=(64 * MEBIBYTE, 96 * MEBIBYTE),
@@ -46,8 +48,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
         environment={
             "OMP_NUM_THREADS": "1",
             "STAGE_DAEMON_MAX_SESSIONS_PER_CALLER": str(MOST_SESSIONS),
-            **environment("PLANNER", certificates.issue("planner")),
-            **environment("STAGE_DAEMON", certificates.issue("daemon")),
+            **environment("PLANNER", replace(certificates.issue("planner"), revoked=revoked)),
+            **environment("STAGE_DAEMON", replace(certificates.issue("daemon"), revoked=revoked)),
         },
     ) as running:
         yield running

@@ -22,7 +22,7 @@ from planner.__main__ import main as planner_server
 from planner.client import PlannerClient
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment
-from planner.errors import Unavailable
+from planner.errors import Unauthenticated, Unavailable
 from protos.v1 import access_pb2, access_pb2_grpc, stage_daemon_pb2
 from stage_daemon.__main__ import find_credentials, read_settings
 from stage_daemon.control.callers import CALLERS
@@ -75,6 +75,25 @@ def test_whoever_shows_no_certificate_of_the_authority_is_kept_out(
     for files, message in ((None, "no planner-server answers"), (stranger, "refused"), (forged, "does not accept it")):
         with PlannerClient(cluster.planner_address, tls=files) as client, pytest.raises(Unavailable, match=message):
             client.list_devices()
+
+
+def test_a_certificate_that_was_revoked_is_taken_by_nobody(
+    certificates: Certificates, cluster: LocalCluster, user: TlsFiles, deployment: Deployment, daemon_stub: Stub
+) -> None:
+    """Of calls over connections that stood before, too."""
+    stolen = certificates.issue("client", name="stolen", hosts=("stolen",))
+    stub, ticket = daemon_stub(deployment.output_address, stolen), ticket_of(cluster, deployment, stolen)
+    with PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS, tls=stolen) as client:
+        client.list_devices()
+        certificates.revoke(stolen)
+        with pytest.raises(Unauthenticated, match="was revoked"):
+            client.list_devices()
+    with pytest.raises(grpc.RpcError) as refused:
+        next(open_results(stub, deployment, ticket))
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "was revoked" in refused.value.details()
+    with PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS, tls=user) as client:
+        assert len(client.list_devices()) == 2
 
 
 @pytest.mark.parametrize("role", ["client", "daemon"])

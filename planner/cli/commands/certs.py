@@ -1,4 +1,4 @@
-"""`certs init` and `certs issue`: a small certificate authority in a folder, for those who have none."""
+"""`certs init`, `issue` and `revoke`: a small certificate authority in a folder, for those who have none."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from access.authority import create_authority
 from access.authority import issue as issue_certificate
+from access.authority import revoke as revoke_certificates
 from access.errors import AccessError
 from planner.cli.output import say
 from planner.errors import InvalidArgument
@@ -57,3 +58,16 @@ def issue(
     except AccessError as error:
         raise InvalidArgument(error.message) from None
     say(f"{files.certificate} and {files.key} are valid for {days} days; {files.authorities} goes with them")
+
+
+@app.command("revoke")
+def revoke(
+    certificates: Annotated[list[Path], typer.Argument(help="NAME.crt of each; keep a copy of what you issue.")],
+    folder: FolderOption = Path("partition-planner-ca"),
+) -> None:
+    """List certificates that count no longer, in the authority's ca.crl, which all services are to have."""
+    try:
+        path = revoke_certificates(folder, certificates)
+    except AccessError as error:
+        raise InvalidArgument(error.message) from None
+    say(f"{path} lists them; put it where PLANNER_TLS_REVOKED and STAGE_DAEMON_TLS_REVOKED say, nothing is restarted")

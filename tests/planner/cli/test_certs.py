@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from access.files import read_credentials
+from access.files import TlsFiles, read_credentials
 from planner.cli import exit_codes
 from planner.cli.config import find_tls
 from planner.errors import InvalidArgument
@@ -46,6 +46,21 @@ def test_what_others_call_needs_a_name_to_be_called_by(bare_cli: RunCli) -> None
     refused = bare_cli("certs", "issue", "gpu7", "--role", "daemon")
     assert refused.status == exit_codes.INVALID_INPUT
     assert "--host" in refused.stderr
+
+
+def test_certificates_are_revoked_by_their_files(bare_cli: RunCli, tmp_path: Path) -> None:
+    bare_cli("certs", "init")
+    bare_cli("certs", "issue", "me", "--role", "client", "--out", tmp_path)
+    assert bare_cli("certs", "revoke", tmp_path / "you.crt").status == exit_codes.INVALID_INPUT
+    revoked = bare_cli("certs", "revoke", tmp_path / "me.crt")
+    assert revoked.status == 0, revoked.stderr
+    files = TlsFiles(
+        certificate=tmp_path / "me.crt",
+        key=tmp_path / "me.key",
+        authorities=tmp_path / "ca.crt",
+        revoked=Path("partition-planner-ca/ca.crl"),
+    )
+    assert len(read_credentials(files).revoked) == 1
 
 
 def test_an_authority_is_made_once_and_needed(bare_cli: RunCli) -> None:

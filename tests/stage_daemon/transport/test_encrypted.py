@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -162,6 +163,15 @@ def test_a_certificate_that_has_expired_is_refused_by_its_own_end(certificates: 
     one, other = socket.socketpair()
     with other, pytest.raises(ConnectionError, match="expired on"):
         EncryptedConnection(one, expired, server_side=False)
+
+
+def test_a_certificate_that_was_revoked_is_refused(certificates: Certificates, daemon: StreamTls) -> None:
+    stolen = certificates.issue("daemon", name="stolen")
+    knows = StreamTls(files=replace(daemon.files, revoked=certificates.revoke(stolen)))
+    source, target = refused_with(knows, StreamTls(files=stolen))
+    assert "was revoked" in target
+    source, _ = refused_with(StreamTls(files=stolen), knows)
+    assert "was revoked" in str(source)
 
 
 def test_plain_text_is_turned_away(daemon: StreamTls) -> None:
