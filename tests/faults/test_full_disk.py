@@ -1,0 +1,117 @@
+"""A planner whose disk fills up: the call at hand is refused, nothing else ends, and it goes on once there is room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+import torch
+
+from planner.client import PlannerClient, export
+from planner.client.local_cluster import ServiceProcess
+from planner.client.records import DeploymentState
+from planner.cost.inventory import Device, Inventory
+from planner.errors import ResourceExhausted
+from planner.plan.options import SingleMode
+from tests.stage_daemon.control.daemons import SHAPES, two_layers
+from tests.waiting import WAIT_SECONDS, wait_for
+
+DISK = "size=16m"
+# A mount that nobody else sees, as whoever may make one: root, or root of a namespace of one's own.
+UNSHARE = shutil.which("unshare") or "no unshare"
+APART = (UNSHARE, "--mount") if os.geteuid() == 0 else (UNSHARE, "--map-root-user", "--mount")
+MOUNTED = f'mount -t tmpfs -o {DISK} none "$0" && exec "$@"'
+INVENTORY = Inventory(devices=(Device(id="elsewhere", kind="cpu", host="host", memory_bytes=1 << 30),))
+
+
+def can_mount(folder: Path) -> bool:
+    try:
+        return subprocess.run([*APART, "sh", "-c", MOUNTED, folder, "true"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not can_mount(Path("/tmp")), reason="no disk can be mounted here"),
+]
+
+
+@pytest.fixture
+def planner(tmp_path: Path) -> Iterator[ServiceProcess]:
+    """Its data folder is a disk of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = [sys.executable, "-m", "planner", "--listen", "127.0.0.1:0", "--data-dir", str(folder)]
+    service = ServiceProcess([*APART, "sh", "-c", MOUNTED, str(folder), *command], tmp_path / "planner.log")
+    service.wait_until_ready()
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, planner: ServiceProcess) -> Iterator[ServiceProcess]:
+    command = [sys.executable, "-m", "stage_daemon", "--device", "cpu", "--device-id", "local/cpu0"]
+    command += ["--planner", planner.address, "--listen", "127.0.0.1:0", "--memory", "64MiB"]
+    service = ServiceProcess(command, tmp_path / "daemon.log", {"OMP_NUM_THREADS": "1"})
+    service.wait_until_ready()
+    yield service
+    service.stop()
+
+
+@contextmanager
+def full(planner: ServiceProcess, folder: Path) -> Iterator[None]:
+    """The planner's disk has no byte left until the block ends."""
+    ballast = Path(f"/proc/{planner.process_id}/root{folder}/ballast")
+    try:
+        with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+            fill(file)
+        yield
+    finally:
+        ballast.unlink()
+
+
+def fill(file: IO[bytes]) -> None:
+    while True:
+        file.write(bytes(4096))
+
+
+def create_inventories(client: PlannerClient) -> None:
+    """More than what the files of a database have left can take."""
+    for _ in range(10_000):
+        client.create_inventory(INVENTORY)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_full_disk_refuses_the_call_at_hand_and_ends_nothing(tmp_path: Path, planner: ServiceProcess) -> None:
+    module, batch = two_layers(), torch.randn(3, 8)
+    with PlannerClient(planner.address, timeout_seconds=WAIT_SECONDS) as client, torch.no_grad():
+        graph = client.submit(export(module, (torch.zeros(2, 8),), dynamic_shapes=SHAPES))
+        plan = client.create_plan(graph.id, SingleMode())
+        deployment = client.deploy(plan.id)
+        with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline:
+            with full(planner, tmp_path / "disk"):
+                with pytest.raises(ResourceExhausted, match="free space there"):
+                    create_inventories(client)
+                with pytest.raises(ResourceExhausted, match="free space there"):
+                    client.submit(export(torch.nn.Linear(700, 700), (torch.zeros(2, 700),)))
+                assert client.get_graph(graph.id).id == graph.id
+                assert [summary.id for summary in client.list_plans()] == [plan.id]
+                assert torch.equal(pipeline(batch), module(batch))
+            client.create_inventory(INVENTORY)
+            wait_for(client.list_devices, "the daemon's lease to be written")
+            assert torch.equal(pipeline(batch), module(batch))
+        found = client.get_deployment(deployment.id)
+        assert (found.state, found.generation) == (DeploymentState.READY, 1)
+        assert client.create_plan(graph.id, SingleMode(), inventory=INVENTORY).stages
+        assert client.stop(deployment.id).state is DeploymentState.STOPPED
+    assert planner.exit_status is None
