@@ -19,6 +19,7 @@ class StateNames:
         self.other_buffers = frozenset(
             state.name for state in graph.states if state.kind is StateKind.BUFFER and state.mutated
         ).difference(self.saved)
+        self._in_checkpoints = self.other_buffers.union(map(self.first, self.saved))
 
     def __contains__(self, name: str) -> bool:
         return name in self._tied
@@ -29,6 +30,10 @@ class StateNames:
 
     def first(self, name: str) -> str:
         return self._tied[name][0]
+
+    def is_in_checkpoints(self, name: str) -> bool:
+        """What else a graph holds comes from its own weights."""
+        return self.first(name) in self._in_checkpoints
 
 
 def _is_saved(state: State) -> bool:

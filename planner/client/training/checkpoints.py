@@ -63,13 +63,11 @@ def snapshot_requests(held: Mapping[str, Sequence[str]], names: StateNames) -> d
         request.take_snapshot.SetInParent()
         for name in states:
             first = names.first(name)
-            if first in seen:
+            if first in seen or not names.is_in_checkpoints(name):
                 continue
             seen.add(first)
-            if first in names.other_buffers:
-                request.take_snapshot.others.append(name)
-            elif any(one in names.saved for one in names.tied(name)):
-                request.take_snapshot.states.append(name)
+            of_kind = request.take_snapshot.others if first in names.other_buffers else request.take_snapshot.states
+            of_kind.append(name)
     return requests
 
 
@@ -125,8 +123,7 @@ def check_fits(checkpoint: Checkpoint, graph: Graph, optimizer: str, held: Itera
         if other != tensor.name:
             raise _of_another_module(f"states {other!r} and {tensor.name!r} are two in it, and tied in the graph")
     for name in held:
-        is_saved = names.first(name) in names.other_buffers or any(one in names.saved for one in names.tied(name))
-        if is_saved and names.first(name) not in found:
+        if names.is_in_checkpoints(name) and names.first(name) not in found:
             raise _of_another_module(f"state {name!r} is only in the graph")
     if checkpoint.record.optimizer != optimizer:
         raise InvalidArgument(
