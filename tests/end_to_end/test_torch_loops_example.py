@@ -1,0 +1,18 @@
+"""The example of loops written for torch: over daemons they have the losses of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples import torch_loops
+from planner.client.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("options", [[], ["--hugging-face"]])
+def test_losses_are_those_of_one_process(options: list[str], cluster: LocalCluster) -> None:
+    found, wanted = torch_loops.main(["--server", cluster.planner_address, "--steps", "3", *options])
+    assert len(found) == 3
+    # Hugging Face rounds what it logs.
+    assert found == pytest.approx(wanted, abs=2e-4)
