@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import time
@@ -50,9 +51,13 @@ class Passage:
             self._socket.sendall(door.token.encode() + purpose + _SESSION.pack(session_id))
             if self._socket.recv(len(_WELCOME)) != _WELCOME:
                 raise ConnectionError("the worker turned the session away")
+            self._socket.settimeout(None)
         except BaseException:
             self._socket.close()
             raise
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+        self._writable.register(self._socket, select.POLLOUT)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -66,32 +71,36 @@ class Passage:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def send(self, sequence: int, message: bytes, payloads: Sequence[memoryview], timeout_seconds: float) -> None:
-        """Returns once the kernel has it all, or the worker."""
+        """Returns once the kernel has it all, or the worker. The message need not name the sequence."""
         buffers = [memoryview(message)]
         num_bytes = 0
         for payload in payloads:
-            padding = -num_bytes % ALIGNMENT_BYTES
-            buffers += [memoryview(bytes(padding)), payload]
+            if padding := -num_bytes % ALIGNMENT_BYTES:
+                buffers.append(memoryview(bytes(padding)))
+            buffers.append(payload)
             num_bytes += padding + len(payload)
         self._write([memoryview(_HEAD.pack(sequence, len(message), num_bytes)), *buffers], timeout_seconds)
 
-    def take(self, timeout_seconds: float) -> tuple[bytes, memoryview] | None:
-        """A message and its tensors' bytes, in memory of their own; None once the worker has closed its end."""
+    def take(self, timeout_seconds: float) -> tuple[int, bytes, memoryview] | None:
+        """A sequence, a message and its tensors' bytes, in memory of their own; None once the worker closed its end."""
         until = time.monotonic() + timeout_seconds
         head = bytearray(_HEAD.size)
         if not self._read(memoryview(head), until):
             return None
-        _, message_bytes, payload_bytes = _HEAD.unpack(head)
+        sequence, message_bytes, payload_bytes = _HEAD.unpack(head)
         message, payload = bytearray(message_bytes), np.empty(payload_bytes, dtype=np.uint8).data
         if not (self._read(memoryview(message), until) and self._read(payload, until)):
             return None
-        return bytes(message), payload
+        return sequence, bytes(message), payload
 
     def _write(self, buffers: list[memoryview], timeout_seconds: float) -> None:
         until = time.monotonic() + timeout_seconds
         while buffers := [buffer for buffer in buffers if len(buffer)]:
-            self._socket.settimeout(max(0.001, until - time.monotonic()))
-            sent = self._socket.sendmsg(buffers[:_MAX_BUFFERS])
+            try:
+                sent = self._socket.sendmsg(buffers[:_MAX_BUFFERS], (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                _wait(self._writable, until)
+                continue
             while buffers and sent >= len(buffers[0]):
                 sent -= len(buffers.pop(0))
             if buffers:
@@ -99,9 +108,18 @@ class Passage:
 
     def _read(self, view: memoryview, until: float) -> bool:
         while len(view):
-            self._socket.settimeout(max(0.001, until - time.monotonic()))
-            num_read = self._socket.recv_into(view)
+            try:
+                num_read = self._socket.recv_into(view, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                _wait(self._readable, until)
+                continue
             if num_read == 0:
                 return False
             view = view[num_read:]
         return True
+
+
+def _wait(poller: select.poll, until: float) -> None:
+    """Raises TimeoutError."""
+    if not poller.poll(1e3 * max(0.001, until - time.monotonic())):
+        raise TimeoutError("the worker neither reads nor writes")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from planner.client.tensors import RawTensor, TensorKind, from_raw, kind_of, loaded_torch, to_raw
 from planner.errors import GraphError, InvalidArgument
@@ -19,7 +20,14 @@ from protos.v1 import graph_pb2, stage_daemon_pb2
 # Where a tensor begins whose bytes lie beside its message.
 ALIGNMENT_BYTES = 64
 
-Item = RawTensor | int | float | bool
+# Shapes that are remembered at the same time.
+_MAX_SHAPES = 256
+
+Scalar = int | float | bool
+Item = RawTensor | Scalar
+
+_Key = TypeVar("_Key")
+_Known = TypeVar("_Known")
 
 
 class Data(Protocol):
@@ -112,26 +120,116 @@ def fill_tensor(message: stage_daemon_pb2.Tensor, tensor: RawTensor, payloads: l
         message.data = bytes(tensor.data)
 
 
-def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind, payload: memoryview | None = None) -> list[object]:
-    """With `payload` the tensors' bytes lie there, each from a multiple of ALIGNMENT_BYTES on."""
-    decoded: list[object] = []
-    offset = 0
-    for datum in data:
-        which = datum.WhichOneof("kind")
-        if which == "tensor":
-            dtype = Dtype[graph_pb2.Dtype.Name(datum.tensor.dtype).removeprefix("DTYPE_")]
-            dims = tuple(datum.tensor.dims)
-            found: bytes | memoryview = datum.tensor.data
-            if payload is not None:
-                offset += -offset % ALIGNMENT_BYTES
-                found = payload[offset : offset + math.prod(dims) * dtype.size_bytes]
-                offset += len(found)
-            decoded.append(from_raw(RawTensor(dtype=dtype, dims=dims, data=found), kind))
-        elif which is None:
-            raise InvalidArgument("the daemon sent a result without content; its version does not fit this client's")
-        else:
-            decoded.append(getattr(datum, which))
-    return decoded
+class MessageWriter:
+    """Messages of microbatches whose tensors lie beside them. What a message says follows from the tensors' shapes, so
+    that of a shape is made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], bytes] = {}
+
+    def message(self, items: Sequence[Item]) -> tuple[bytes, list[memoryview]]:
+        """Without the sequence; and the tensors' bytes."""
+        payloads = [memoryview(item.data) for item in items if isinstance(item, RawTensor)]
+        # Scalars stand in the message itself, and two that are equal need not be the same: 0.0 and -0.0.
+        if len(payloads) < len(items):
+            return _message(items), payloads
+        key = tuple((item.dtype, item.dims) for item in items if isinstance(item, RawTensor))
+        known = self._known.get(key)
+        if known is None:
+            known = _message(items)
+            _remember(self._known, key, known)
+        return known, payloads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Of a tensor in the bytes beside its message."""
+
+    dtype: Dtype
+    dims: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultMessage:
+    """A result as it is read. Where its tensors lie beside it, `places` says where, and has its scalars."""
+
+    response: stage_daemon_pb2.ReceiveOutputsResponse
+    places: tuple[Place | Scalar, ...]
+
+
+class MessageReader:
+    """Of results whose tensors lie beside them: the same message is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, ResultMessage] = {}
+
+    def read(self, message: bytes) -> ResultMessage:
+        known = self._known.get(message)
+        if known is None:
+            response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(message)
+            known = ResultMessage(response=response, places=_places(response.result.values))
+            _remember(self._known, message, known)
+        return known
+
+
+def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind) -> list[object]:
+    """The tensors' bytes are in the messages."""
+    return [
+        from_raw(RawTensor(dtype=item[0], dims=item[1], data=datum.tensor.data), kind)
+        if isinstance(item, tuple)
+        else item
+        for datum, item in ((datum, _item(datum)) for datum in data)
+    ]
+
+
+def decode_beside(places: Sequence[Place | Scalar], kind: TensorKind, payload: memoryview) -> list[object]:
+    return [
+        from_raw(RawTensor(dtype=place.dtype, dims=place.dims, data=payload[place.begin : place.end]), kind)
+        if isinstance(place, Place)
+        else place
+        for place in places
+    ]
+
+
+def _places(data: Sequence[stage_daemon_pb2.Datum]) -> tuple[Place | Scalar, ...]:
+    """Each tensor from a multiple of ALIGNMENT_BYTES on."""
+    places: list[Place | Scalar] = []
+    end = 0
+    for item in map(_item, data):
+        if not isinstance(item, tuple):
+            places.append(item)
+            continue
+        dtype, dims = item
+        begin = end + -end % ALIGNMENT_BYTES
+        end = begin + math.prod(dims) * dtype.size_bytes
+        places.append(Place(dtype=dtype, dims=dims, begin=begin, end=end))
+    return tuple(places)
+
+
+def _item(datum: stage_daemon_pb2.Datum) -> tuple[Dtype, tuple[int, ...]] | Scalar:
+    """A scalar, or the dtype and dims of a tensor."""
+    kind = datum.WhichOneof("kind")
+    if kind == "tensor":
+        dtype = Dtype[graph_pb2.Dtype.Name(datum.tensor.dtype).removeprefix("DTYPE_")]
+        return dtype, tuple(datum.tensor.dims)
+    if kind is None:
+        raise InvalidArgument("the daemon sent a result without content; its version does not fit this client's")
+    scalar: Scalar = getattr(datum, kind)
+    return scalar
+
+
+def _message(items: Sequence[Item]) -> bytes:
+    message = stage_daemon_pb2.Microbatch()
+    fill(message.values, items, [])
+    return message.SerializeToString()
+
+
+def _remember(known: dict[_Key, _Known], key: _Key, value: _Known) -> None:
+    if len(known) >= _MAX_SHAPES:
+        known.clear()
+    known[key] = value
 
 
 def _check_symbol(symbol: Symbol, index: int, found: int, sizes: dict[int, int]) -> None:

@@ -14,7 +14,7 @@ import grpc
 from access.files import WatchedCredentials
 from planner.client.connection import open_channel
 from planner.client.messages import failure_from_proto
-from planner.client.microbatches import InputEncoder, Item, decode, kind_of_batch
+from planner.client.microbatches import InputEncoder, Item, decode, decode_beside, kind_of_batch
 from planner.client.outputs import ChosenOutput
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
@@ -251,7 +251,9 @@ def _result(arrival: Arrival, kind: TensorKind, number: int) -> list[object] | M
     response = arrival.response
     if response.WhichOneof("content") == "failure":
         return _failed(number, response.failure)
-    return decode(response.result.values, kind, arrival.payload)
+    if arrival.payload is None:
+        return decode(response.result.values, kind)
+    return decode_beside(arrival.places, kind, arrival.payload)
 
 
 def _failed(number: int, message: planner_pb2.Failure) -> MicrobatchFailed:

@@ -24,7 +24,7 @@ import grpc
 from access.tickets import TICKET_KEY
 from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
 from planner.client.interruption import interruptible
-from planner.client.microbatches import Item, fill
+from planner.client.microbatches import Item, MessageReader, MessageWriter, Place, Scalar, fill
 from planner.client.outputs import ChosenOutput
 from planner.client.status import error_from_rpc
 from planner.errors import PlannerError, Unavailable
@@ -39,9 +39,10 @@ _Opening = stage_daemon_pb2.ReceiveOutputsResponse | stage_daemon_pb2.SendInputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """`payload` holds the data of the result's tensors, where the message does not."""
+    """`payload` holds the data of the result's tensors at `places`, where the message does not."""
 
     response: stage_daemon_pb2.ReceiveOutputsResponse
+    places: tuple[Place | Scalar, ...] = ()
     payload: memoryview | None = None
 
 
@@ -82,6 +83,8 @@ class Session:
         self._arrive_here.setblocking(False)
         self._input: Passage | None = None
         self._output: Passage | None = None
+        self._writer, self._reader = MessageWriter(), MessageReader()
+        self._pollers: dict[tuple[int, ...], select.poll] = {}
         self._calls: list[Any] = []
         self._threads: list[threading.Thread] = []
         self._num_sent = 0
@@ -129,19 +132,16 @@ class Session:
     def send(self, items: Sequence[Item]) -> None:
         """Sends or queues one microbatch. What keeps it from arriving is raised by `take`."""
         self._num_sent += 1
-        request = stage_daemon_pb2.SendInputsRequest()
-        request.microbatch.sequence = self._num_sent
         if self._input is None:
+            request = stage_daemon_pb2.SendInputsRequest()
+            request.microbatch.sequence = self._num_sent
             fill(request.microbatch.values, items)
             self._requests.put(request)
             return
-        payloads: list[memoryview] = []
-        fill(request.microbatch.values, items, payloads)
+        message, payloads = self._writer.message(items)
         try:
             with interruptible(self._interrupt):
-                self._input.send(
-                    self._num_sent, request.microbatch.SerializeToString(), payloads, self._deadline_seconds
-                )
+                self._input.send(self._num_sent, message, payloads, self._deadline_seconds)
         except OSError:
             # The daemon says why; nothing that follows can be understood.
             self._input.close()
@@ -150,34 +150,38 @@ class Session:
         """take() would not wait."""
         if not self._arrivals.empty():
             return True
-        return self._output is not None and bool(_readable([self._output.fileno()], 0))
+        return self._output is not None and bool(self._readable((self._output.fileno(),), 0))
 
     def take(self) -> Arrival:
         """The next result, in the order of sending. Raises what ended the session, or Unavailable at the deadline."""
         with interruptible(self._interrupt):
-            arrival = self._from_daemon() if self._output is None else self._from_worker(self._output)
+            sequence, arrival = self._from_daemon() if self._output is None else self._from_worker(self._output)
         self._num_taken += 1
-        if arrival.response.sequence != self._num_taken:
-            raise PlannerError(f"result {arrival.response.sequence} arrived, {self._num_taken} was due")
+        if sequence != self._num_taken:
+            raise PlannerError(f"result {sequence} arrived, {self._num_taken} was due")
         return arrival
 
-    def _from_daemon(self) -> Arrival:
-        return Arrival(response=self._next_of(self._arrivals))
+    def _from_daemon(self) -> tuple[int, Arrival]:
+        response = self._next_of(self._arrivals)
+        return response.sequence, Arrival(response=response)
 
-    def _from_worker(self, output: Passage) -> Arrival:
+    def _from_worker(self, output: Passage) -> tuple[int, Arrival]:
         """What the worker has sent comes before what the daemon says of its end."""
         until = time.monotonic() + self._deadline_seconds
         while (remaining := until - time.monotonic()) > 0:
             is_told = not self._arrivals.empty()
             if is_told:
                 remaining = min(remaining, _LAST_RESULTS_SECONDS)
-            ready = _readable([output.fileno()] if is_told else [output.fileno(), self._arrived.fileno()], remaining)
+            ready = self._readable(
+                (output.fileno(),) if is_told else (output.fileno(), self._arrived.fileno()), remaining
+            )
             if output.fileno() in ready:
                 with contextlib.suppress(OSError):
                     taken = output.take(remaining)
                     if taken is not None:
-                        response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(taken[0])
-                        return Arrival(response=response, payload=taken[1])
+                        sequence, message, payload = taken
+                        read = self._reader.read(message)
+                        return sequence, Arrival(response=read.response, places=read.places, payload=payload)
                 self._output = None
                 return self._from_daemon()
             if is_told:
@@ -268,9 +272,10 @@ class Session:
         self._arrived.close()
         self._arrive_here.close()
 
-
-def _readable(descriptors: Sequence[int], timeout_seconds: float) -> list[int]:
-    poller = select.poll()
-    for descriptor in descriptors:
-        poller.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in poller.poll(1e3 * timeout_seconds)]
+    def _readable(self, descriptors: tuple[int, ...], timeout_seconds: float) -> list[int]:
+        poller = self._pollers.get(descriptors)
+        if poller is None:
+            poller = self._pollers[descriptors] = select.poll()
+            for descriptor in descriptors:
+                poller.register(descriptor, select.POLLIN)
+        return [descriptor for descriptor, _ in poller.poll(1e3 * timeout_seconds)]

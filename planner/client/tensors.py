@@ -6,6 +6,7 @@ tensors come out as float32, which holds each of their values, and bfloat16 is r
 
 from __future__ import annotations
 
+import ctypes
 import math
 import sys
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class RawTensor:
 
 
 _NUMPY_DTYPES = {dtype: np.dtype(dtype.facts.numpy) for dtype in Dtype if dtype.facts.numpy}
+# By torch's own, as they come.
+_OF_TORCH: dict[Any, Dtype] = {}
 _FROM_NUMPY = {numpy_dtype: dtype for dtype, numpy_dtype in _NUMPY_DTYPES.items()}
 
 
@@ -119,12 +122,30 @@ def _to_numpy(raw: RawTensor) -> NDArray[Any]:
 
 def _from_torch(tensor: Any) -> RawTensor:
     torch = loaded_torch()
-    try:
-        dtype = Dtype(str(tensor.dtype).removeprefix("torch."))
-    except ValueError:
-        raise InvalidArgument(f"{tensor.dtype} found: no such dtype can be sent") from None
+    dtype = _OF_TORCH.get(tensor.dtype)
+    if dtype is None:
+        try:
+            dtype = _OF_TORCH[tensor.dtype] = Dtype(str(tensor.dtype).removeprefix("torch."))
+        except ValueError:
+            raise InvalidArgument(f"{tensor.dtype} found: no such dtype can be sent") from None
+    if (
+        type(tensor) is torch.Tensor
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+    ):
+        return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=_memory_of(tensor))
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=flat.view(torch.uint8).numpy().data)
+
+
+def _memory_of(tensor: Any) -> memoryview:
+    """The bytes of a contiguous tensor; they keep it."""
+    num_bytes = tensor.nbytes
+    memory = (ctypes.c_ubyte * num_bytes).from_address(tensor.data_ptr() if num_bytes else 0)
+    memory.tensor = tensor
+    return memoryview(memory).cast("B")
 
 
 def _to_torch(raw: RawTensor) -> Any:

@@ -1173,8 +1173,8 @@ class WorkerDoor(google.protobuf.message.Message):
     """Where a client on the worker's own host reaches it: a Unix socket of that abstract name. The client sends the token, a
     byte `i` for inputs or `o` for outputs, and the session id in eight bytes; the worker answers `w`. From then on each
     microbatch is a head of three little-endian 64-bit numbers (sequence, bytes of the message, bytes of its tensors), a
-    Microbatch or a ReceiveOutputsResponse whose tensors have no data, and that data, each tensor from a multiple of 64
-    bytes on. Nothing is acknowledged: a worker that does not read is the back-pressure.
+    Microbatch or a ReceiveOutputsResponse that names no sequence and whose tensors have no data, and that data, each tensor
+    from a multiple of 64 bytes on. Nothing is acknowledged: a worker that does not read is the back-pressure.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

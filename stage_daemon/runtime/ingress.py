@@ -41,14 +41,18 @@ class InputFormat:
     device: torch.device
 
     def read(self, items: Sequence[RawItem]) -> tuple[Item, ...]:
-        """The values to run on. Raises InvalidMicrobatch naming the input, what was found and what was needed."""
+        """The values to run on. Raises as `check`."""
+        self.check(items)
+        return tuple(_tensor(item, self.device) if isinstance(item, RawTensor) else _scalar(item) for item in items)
+
+    def check(self, items: Sequence[RawItem]) -> None:
+        """Raises InvalidMicrobatch naming the input, what was found and what was needed."""
         found = [self._found(position, item) for position, item in enumerate(items)]
         if (message := find_mismatch(self.values, found, self.symbols)) is not None:
             raise InvalidMicrobatch(f"input {message}" if len(found) == len(self.values) else message)
         for value, item in zip(self.values, items, strict=True):
             if isinstance(item, RawTensor):
                 _check_bytes(f"input {value.name!r}", item)
-        return tuple(_tensor(item, self.device) if isinstance(item, RawTensor) else _scalar(item) for item in items)
 
     def _found(self, position: int, item: RawItem) -> Found:
         name = repr(self.values[position].name) if position < len(self.values) else str(position)

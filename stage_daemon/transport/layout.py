@@ -6,6 +6,7 @@ would have seen. Stride-0 dimensions travel as one element; gaps between element
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,16 +109,23 @@ def pack(tensor: torch.Tensor) -> tuple[TensorLayout, torch.Tensor]:
 
 
 def unpack(layout: TensorLayout, buffer: torch.Tensor) -> torch.Tensor:
-    """The tensor whose bytes `buffer` holds; it shares the buffer's memory where the layout is dense."""
+    """The tensor whose bytes `buffer` holds, flat; it shares the buffer's memory where the layout is dense."""
     if layout.num_core_elements == 0:
         return torch.empty_strided(layout.dims, layout.strides, dtype=layout.dtype, device=buffer.device)
-    flat = buffer.view(layout.dtype)
+    flat = buffer if buffer.dtype is layout.dtype else buffer.view(layout.dtype)
     if layout.is_dense:
         return flat.as_strided(layout.dims, layout.strides)
     memory = torch.empty(layout.extent, dtype=layout.dtype, device=buffer.device)
     core = _in_order(memory.as_strided(layout.core_dims, layout.strides), layout.order)
     core.copy_(flat.view(core.shape))
     return memory.as_strided(layout.dims, layout.strides)
+
+
+def memory_of(tensor: torch.Tensor, num_bytes: int) -> memoryview:
+    """The bytes that the tensor's memory begins with; they keep the tensor."""
+    memory = (ctypes.c_ubyte * num_bytes).from_address(tensor.data_ptr() if num_bytes else 0)
+    memory.tensor = tensor  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
 
 
 def _in_order(core: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

@@ -8,7 +8,6 @@ shared memory is taken ahead of `receive`, by a thread that lets it arrive while
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
 import select
@@ -26,7 +25,7 @@ from stage_daemon.errors import Conflict, DaemonError
 from stage_daemon.transport import failure_text
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.header import PLACE_BEHIND_HEADER, PLACE_PIPE, BadHeader, Content, Header, HeaderFormat
-from stage_daemon.transport.layout import TensorLayout, unpack
+from stage_daemon.transport.layout import TensorLayout, memory_of, unpack
 from stage_daemon.transport.lifeline import Lifeline
 from stage_daemon.transport.packing import Outline, Packer, layouts_of
 from stage_daemon.transport.parcel import Item, Parcel, ParcelKind
@@ -122,7 +121,7 @@ class StreamSender:
             for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True)
         ]
         if slot is None:
-            memory = [_memory(payload, size_bytes) for payload, size_bytes in sized]
+            memory = [memory_of(payload, size_bytes) for payload, size_bytes in sized]
             self._write(_header(parcel, outline.payload_bytes), outline.encoded_contents, memory)
             return
         assert self._ring is not None
@@ -297,7 +296,8 @@ class StreamReceiver:
             return content
         if not content.num_core_elements:
             return torch.empty_strided(content.dims, content.strides, dtype=content.dtype, device=self._device)
-        return next(tensors).to(self._device)
+        tensor = next(tensors)
+        return tensor if self._device.type == "cpu" and tensor.is_cpu else tensor.to(self._device)
 
     def _find_in_slot(self, slot: int, layouts: Sequence[TensorLayout]) -> list[torch.Tensor]:
         """Tensors in the very memory that the sender wrote to; the slot is free again once none of them is left."""
@@ -309,7 +309,7 @@ class StreamReceiver:
         tensors = []
         offset = 0
         for layout in layouts:
-            flat = torch.frombuffer(view, dtype=torch.uint8, count=layout.size_bytes, offset=offset)
+            flat = torch.frombuffer(view, dtype=layout.dtype, count=layout.num_core_elements, offset=offset)
             tensors.append(unpack(layout, flat))
             offset += aligned(layout.size_bytes)
         return tensors
@@ -325,7 +325,7 @@ class StreamReceiver:
 
     def _read_tensor(self, layout: TensorLayout) -> torch.Tensor:
         buffer = torch.empty(layout.size_bytes, dtype=torch.uint8)
-        self._read_into(_memory(buffer, layout.size_bytes))
+        self._read_into(memory_of(buffer, layout.size_bytes))
         return unpack(layout, buffer)
 
     def _read(self, num_bytes: int) -> bytes:
@@ -352,13 +352,8 @@ def _header(parcel: Parcel, payload_bytes: int, place: int = PLACE_BEHIND_HEADER
     )
 
 
-def _memory(tensor: torch.Tensor, num_bytes: int) -> memoryview:
-    """The bytes that the tensor's memory begins with; the tensor has to stay."""
-    return memoryview((ctypes.c_ubyte * num_bytes).from_address(tensor.data_ptr()))
-
-
 def _on_host(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:
-    return tensor if tensor.device.type == "cpu" else _flat(tensor, num_bytes).cpu()
+    return tensor if tensor.is_cpu else _flat(tensor, num_bytes).cpu()
 
 
 def _flat(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:

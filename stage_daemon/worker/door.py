@@ -14,20 +14,18 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
-from stage_daemon.transport.parcel import Item
-from stage_daemon.transport.ring import ALIGNMENT_BYTES
+from stage_daemon.transport.layout import memory_of
 from stage_daemon.transport.sockets import MAX_BUFFERS, drop_sent, host_identity
-from stage_daemon.worker import wire
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
+from stage_daemon.worker.framing import HEAD, InputReader, ResultWriter
 
-# Sequence, bytes of the message, bytes of the tensors.
-HEAD = struct.Struct("<QQQ")
 _SESSION = struct.Struct("<Q")
 _INPUTS, _OUTPUTS = b"i", b"o"
 _WELCOME = b"w"
@@ -44,7 +42,8 @@ class Door:
 
     def __init__(self, ingress: Ingress, input_format: InputFormat, on_unread: Callable[[int], None]) -> None:
         self._ingress = ingress
-        self._input_format = input_format
+        self._reader = InputReader(input_format)
+        self._writer = ResultWriter()
         self._on_unread = on_unread
         self._token = secrets.token_hex(_TOKEN_BYTES).encode()
         self._outlets: dict[int, Outlet] = {}
@@ -63,7 +62,7 @@ class Door:
         outlet = self._outlets.get(result.session_id)
         if outlet is None:
             return False
-        if not outlet.give(encoded(result)):
+        if not outlet.give(self._writer.buffers(result)):
             self._on_unread(result.session_id)
             outlet.end()
         return True
@@ -112,7 +111,7 @@ class Door:
             return None
         (session_id,) = _SESSION.unpack(hello[-_SESSION.size :])
         if purpose == _INPUTS:
-            self._ingress.add(Inlet(connection, session_id, self._input_format))
+            self._ingress.add(Inlet(connection, session_id, self._reader))
         elif session_id not in self._outlets:
             self._outlets[session_id] = Outlet(connection)
         else:
@@ -126,10 +125,10 @@ class Door:
 class Inlet:
     """One client's microbatches; see `ingress.Source`. Reads what is there and never waits for the rest."""
 
-    def __init__(self, connection: socket.socket, session_id: int, input_format: InputFormat) -> None:
+    def __init__(self, connection: socket.socket, session_id: int, reader: InputReader) -> None:
         self._connection = connection
         self._session_id = session_id
-        self._input_format = input_format
+        self._reader = reader
         self._num_begun = 0
         self._unread = memoryview(b"")
         self._begin()
@@ -174,14 +173,10 @@ class Inlet:
             self._payload = torch.empty(payload_bytes, dtype=torch.uint8)
         except RuntimeError as error:
             raise ConnectionError(str(error)) from None
-        self._unread = self._payload.numpy().data
+        self._unread = memory_of(self._payload, payload_bytes)
 
     def _finish(self, payload: torch.Tensor) -> Submission:
-        message, input_format = bytes(self._message or b""), self._input_format
-
-        def read() -> tuple[Item, ...]:
-            return input_format.read(wire.raw_items_beside(message, payload.numpy().data))
-
+        read = partial(self._reader.read, bytes(self._message or b""), payload)
         submission = Submission(session_id=self._session_id, sequence=self._num_begun, read=read, acknowledged=False)
         self._begin()
         return submission
@@ -260,21 +255,3 @@ class Outlet:
                 if self._waiting and self._waiting[0] is oldest:
                     self._waiting.popleft()
                     self._waiting_bytes -= len(oldest)
-
-
-def encoded(result: Result) -> list[bytes | memoryview]:
-    payloads: list[torch.Tensor] = []
-    message = wire.result_to_bytes(result, payloads)
-    return framed(result.sequence, message, payloads)
-
-
-def framed(sequence: int, message: bytes, payloads: Sequence[torch.Tensor]) -> list[bytes | memoryview]:
-    """What goes over the connection, in either direction."""
-    buffers: list[bytes | memoryview] = [b"", message]
-    num_bytes = 0
-    for payload in payloads:
-        buffers.append(bytes(-num_bytes % ALIGNMENT_BYTES))
-        buffers.append(payload.numpy().data)
-        num_bytes += -num_bytes % ALIGNMENT_BYTES + payload.numel()
-    buffers[0] = HEAD.pack(sequence, len(message), num_bytes)
-    return buffers

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
-from google.protobuf.message import DecodeError
 
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
-from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
+from stage_daemon.errors import InvalidRequest
 from stage_daemon.loader.dtypes import torch_dtype
 from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.egress import Result
@@ -29,7 +26,6 @@ from stage_daemon.transport.declared import (
 )
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
-from stage_daemon.transport.ring import ALIGNMENT_BYTES
 
 MAX_DEPTH = 64
 
@@ -135,22 +131,6 @@ def action_from_proto(action: stage_daemon_pb2.Action) -> Action:
 
 def raw_items(microbatch: stage_daemon_pb2.Microbatch) -> list[RawItem]:
     return [_raw_item(datum) for datum in microbatch.values]
-
-
-def raw_items_beside(message: bytes, payload: memoryview) -> list[RawItem]:
-    """Of a serialized Microbatch whose tensors' data lie in `payload`; raises InvalidMicrobatch if it is not that."""
-    try:
-        items = raw_items(stage_daemon_pb2.Microbatch.FromString(message))
-    except DecodeError:
-        raise InvalidMicrobatch("a message that is no Microbatch") from None
-    offset = 0
-    for position, item in enumerate(items):
-        if isinstance(item, RawTensor) and item.dtype is not None:
-            offset += -offset % ALIGNMENT_BYTES
-            size_bytes = math.prod(item.dims) * item.dtype.itemsize
-            items[position] = dataclasses.replace(item, data=payload[offset : offset + size_bytes])
-            offset += size_bytes
-    return items
 
 
 def _raw_item(datum: stage_daemon_pb2.Datum) -> RawItem:

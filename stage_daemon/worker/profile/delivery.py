@@ -23,7 +23,8 @@ from stage_daemon.runtime.ingress import InputFormat
 from stage_daemon.transport.declared import DeclaredValue, ValueKind
 from stage_daemon.transport.parcel import Item
 from stage_daemon.worker import wire
-from stage_daemon.worker.door import Inlet, Outlet, encoded, framed
+from stage_daemon.worker.door import Inlet, Outlet
+from stage_daemon.worker.framing import InputReader, ResultWriter, framed
 from stage_daemon.worker.profile.clock import synchronize
 
 _WARMUP = 3
@@ -39,10 +40,10 @@ def seconds_of_inputs(items: Sequence[Item], device: torch.device, repetitions: 
     message = microbatch.SerializeToString()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        inlet = Inlet(ours, 0, InputFormat(values=declared, symbols={}, device=device))
+        inlet = Inlet(ours, 0, InputReader(InputFormat(values=declared, symbols={}, device=device)))
 
         def take(sequence: int) -> float:
-            sent = b"".join(framed(sequence, message, payloads))
+            sent = b"".join(framed(sequence, message, [payload.numpy().data for payload in payloads]))
             sender = threading.Thread(target=_send, args=(theirs, sent), daemon=True)
             sender.start()
             _readable(ours)
@@ -62,11 +63,11 @@ def seconds_of_outputs(items: Sequence[Item], device: torch.device, repetitions:
     """Until the worker may go on: what the socket does not take at once is written beside it."""
     ours, theirs = socket.socketpair()
     with ours, _drained(theirs):
-        outlet = Outlet(ours)
+        outlet, writer = Outlet(ours), ResultWriter()
 
         def give(sequence: int) -> float:
             before = time.perf_counter()
-            outlet.give(encoded(Result(session_id=0, sequence=sequence, items=tuple(items))))
+            outlet.give(writer.buffers(Result(session_id=0, sequence=sequence, items=tuple(items))))
             seconds = time.perf_counter() - before
             outlet.flush()
             return seconds

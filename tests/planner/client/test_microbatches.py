@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from planner.client.microbatches import InputEncoder, carried, decode, fill, kind_of_batch
+from planner.client.microbatches import InputEncoder, MessageWriter, carried, decode, fill, kind_of_batch
 from planner.client.tensors import RawTensor, TensorKind
 from planner.errors import InvalidArgument
 from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
@@ -178,3 +178,15 @@ def test_each_dtype_has_a_name_on_the_wire() -> None:
         value = Value(id=1, kind=ValueKind.TENSOR, dtype=dtype, dims=(2,), name="x")
         raw = RawTensor(dtype=dtype, dims=(2,), data=bytes(2 * dtype.size_bytes))
         assert decode(encoded(InputEncoder(graph(value)), [raw]), TensorKind.RAW) == [raw]
+
+
+@pytest.mark.parametrize("scalar", [0.0, -0.0, 1, 1.0, True])
+def test_messages_of_one_shape_have_their_own_scalars(scalar: float) -> None:
+    writer = MessageWriter()
+    raw = RawTensor(dtype=Dtype.FLOAT32, dims=(2,), data=bytes(8))
+    for items in ([raw, 0.0], [raw, 1], [raw], [raw, scalar], [raw, scalar]):
+        message, payloads = writer.message(items)
+        expected = stage_daemon_pb2.Microbatch()
+        fill(expected.values, items, [])
+        assert message == expected.SerializeToString()
+        assert payloads == [bytes(8)]

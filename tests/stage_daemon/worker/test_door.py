@@ -12,7 +12,7 @@ import torch
 
 from planner.client.connection import open_channel
 from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
-from planner.client.microbatches import decode, fill
+from planner.client.microbatches import MessageReader, MessageWriter, decode_beside, fill
 from planner.client.session import Session
 from planner.client.tensors import TensorKind, to_raw
 from planner.errors import Unavailable
@@ -25,7 +25,8 @@ from stage_daemon.transport import sockets
 from stage_daemon.transport.declared import DeclaredValue, Symbol, SymbolReference, ValueKind
 from stage_daemon.transport.parcel import MicrobatchFailure
 from stage_daemon.worker import door as door_module
-from stage_daemon.worker.door import HEAD, Door
+from stage_daemon.worker.door import Door
+from stage_daemon.worker.framing import HEAD
 from tests.planner.client.loopback_daemon import LoopbackDaemon, serving
 from tests.waiting import WAIT_SECONDS, wait_for
 
@@ -78,8 +79,8 @@ def send(passage: Passage, sequence: int, sent: Items) -> None:
 def result(passage: Passage) -> tuple[int, list[object]]:
     taken = passage.take(WAIT_SECONDS)
     assert taken is not None
-    response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(taken[0])
-    return response.sequence, decode(response.result.values, TensorKind.TORCH, taken[1])
+    sequence, message, payload = taken
+    return sequence, decode_beside(MessageReader().read(message).places, TensorKind.TORCH, payload)
 
 
 def assert_same(found: object, sent: Items) -> None:
@@ -121,6 +122,15 @@ def test_results_go_to_the_session_that_they_are_of(worker: Worker) -> None:
             assert_same(found[1], given[session_id][sequence - 1])
 
 
+def test_results_of_one_shape_have_their_own_bytes(worker: Worker) -> None:
+    passage = worker.passage(OUTPUTS)
+    real, complex_ = torch.randn(3, 3), torch.randn(3, 3, dtype=torch.complex64)
+    given = [real, real.t(), torch._neg_view(real), real.expand(2, 3, 3)[1], complex_, complex_.conj(), complex_.t()]
+    for sequence, tensor in enumerate([*given, *given], start=1):
+        worker.door.give(Result(session_id=7, sequence=sequence, items=(tensor,)))
+        assert torch.equal(result(passage)[1][0], tensor)
+
+
 def test_a_failure_and_a_result_that_cannot_be_sent(worker: Worker) -> None:
     passage = worker.passage(OUTPUTS)
     failure = MicrobatchFailure(reason="STAGE_FAILED", message="index out of range", stage=1)
@@ -130,8 +140,9 @@ def test_a_failure_and_a_result_that_cannot_be_sent(worker: Worker) -> None:
     for reason in ("STAGE_FAILED", "INVALID_ARGUMENT"):
         taken = passage.take(WAIT_SECONDS)
         assert taken is not None
-        assert stage_daemon_pb2.ReceiveOutputsResponse.FromString(taken[0]).failure.reason == reason
-        assert len(taken[1]) == 0
+        _, message, payload = taken
+        assert stage_daemon_pb2.ReceiveOutputsResponse.FromString(message).failure.reason == reason
+        assert len(payload) == 0
     assert result(passage)[0] == 3
 
 
@@ -222,6 +233,18 @@ def test_a_microbatch_that_does_not_fit_fails_alone(
         worker.take()
     send(passage, 2, items(1))
     assert worker.take()[0] == (7, 2)
+
+
+def test_a_message_that_is_known_is_checked_again_with_other_bytes_beside_it(worker: Worker) -> None:
+    passage = worker.passage(INPUTS)
+    flags, count, x = items(2)
+    known, payloads = MessageWriter().message([to_raw(flags, Dtype.BOOL), count, to_raw(x, Dtype.FLOAT32)])
+    for sequence in (1, 2):
+        passage.send(sequence, known, payloads, WAIT_SECONDS)
+        assert_same(worker.take()[1], (flags, count, x))
+    passage.send(3, known, [memoryview(bytes(20))], WAIT_SECONDS)
+    with pytest.raises(InvalidMicrobatch, match="need 24"):
+        worker.take()
 
 
 def test_what_was_sent_before_the_end_is_taken_and_nothing_after(worker: Worker) -> None:
@@ -333,7 +356,7 @@ def test_results_on_their_way_come_before_what_ended_the_session(worker: Worker)
         wait_for(lambda: not opened._arrivals.empty(), "the daemon to say that the worker died")
         for batch in batches:
             arrival = opened.take()
-            assert_same(decode(arrival.response.result.values, TensorKind.TORCH, arrival.payload), batch)
+            assert_same(decode_beside(arrival.places, TensorKind.TORCH, arrival.payload), batch)
         with pytest.raises(Unavailable, match="the worker died"):
             opened.take()
 
