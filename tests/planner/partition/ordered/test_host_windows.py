@@ -8,9 +8,10 @@ import pytest
 
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.objective import Objective
-from planner.partition.ordered.host_windows import much_skips_the_middle, over_windows
+from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import evaluate_layout
+from planner.partition.ordered.window_loads import much_skips_the_middle
 from tests.planner.partition.exact import all_contiguous, fits, least
 from tests.planner.partition.ordered.programs_on_hosts import random_program
 from tests.planner.partition.problems import problem
