@@ -169,7 +169,7 @@ def _open(rendezvous: str, end: int, generation: int, tls: StreamTls | None) -> 
         max_tensor_bytes=1 << 30,
         tls=tls,
     )
-    return open_channels([edge], {end}, meeting)
+    return open_channels([edge], edge.source_device_id if end == _SOURCE else edge.target_device_id, meeting)
 
 
 def _sending(channels: Channels) -> Window:

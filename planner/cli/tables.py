@@ -156,7 +156,7 @@ def deployments_table(deployments: Iterable[Deployment]) -> Table:
             deployment.id,
             deployment.plan_id,
             deployment.state.value,
-            str(len(deployment.stages)),
+            str(deployment.num_stages),
             _time(deployment.created_at),
             Text(deployment.failure.message if deployment.failure else "-"),
         )

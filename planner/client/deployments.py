@@ -146,7 +146,7 @@ class DeploymentCalls(CheckpointCalls):
             graph=graph,
             chosen=choose_outputs(graph, outputs),
             deployment_id=deployment.id,
-            num_stages=len(deployment.stages),
+            num_stages=deployment.num_stages,
             input_address=deployment.input_address,
             output_address=deployment.output_address,
             generation=deployment.generation,

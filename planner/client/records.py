@@ -166,6 +166,8 @@ class StagePlacement:
 class Deployment:
     """`input_address` and `output_address` are known once it is ready. Each recovery begins a new `generation`.
 
+    `stages` by stage; one that has copies is there for each device, the one that evaluates first.
+
     `num_threads` is what was asked for; 0: each worker's share of its host.
     `plan_id` is the plan that runs; where it is not `asked_plan_id`, `plan_reason` says why.
     """
@@ -185,6 +187,14 @@ class Deployment:
     num_threads: int = 0
     asked_plan_id: str = ""
     plan_reason: str = ""
+
+    @property
+    def num_stages(self) -> int:
+        return len({placement.stage for placement in self.stages})
+
+    def copies_of(self, stage: int) -> tuple[str, ...]:
+        """The devices that have it, in the order in which they take microbatches."""
+        return tuple(placement.device_id for placement in self.stages if placement.stage == stage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

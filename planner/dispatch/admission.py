@@ -12,7 +12,7 @@ GIBIBYTE = float(1 << 30)
 
 
 def admit(plan: Plan, live: Sequence[Daemon], promised: Mapping[str, Mapping[str, int]]) -> tuple[StagePlacement, ...]:
-    """Where each stage goes. `promised` holds bytes by device id and active deployment id.
+    """Where each stage goes, copy by copy. `promised` holds bytes by device id and active deployment id.
 
     Raises DeviceGone or DeviceFull, naming the device and what is there instead.
     """
@@ -24,11 +24,12 @@ def admit(plan: Plan, live: Sequence[Daemon], promised: Mapping[str, Mapping[str
     return tuple(
         StagePlacement(
             stage=stage.index,
-            device_id=stage.device_ids[0],
-            daemon_address=daemons[stage.device_ids[0]].address,
-            incarnation_id=daemons[stage.device_ids[0]].incarnation_id,
+            device_id=device_id,
+            daemon_address=daemons[device_id].address,
+            incarnation_id=daemons[device_id].incarnation_id,
         )
         for stage in plan.stages
+        for device_id in stage.device_ids
     )
 
 
@@ -36,14 +37,14 @@ def _needed_bytes(plan: Plan) -> dict[str, int]:
     """Bytes by device id, in order of each device's first stage."""
     needed: dict[str, int] = {}
     for stage in plan.stages:
-        if len(stage.device_ids) != 1:
+        if len(stage.device_ids) != 1 and plan.options.training is None:
             found = ", ".join(stage.device_ids) or "none"
             raise Conflict(
-                f"stage {stage.index} is planned for the devices {found}; a stage runs on exactly one",
+                f"stage {stage.index} is planned for the devices {found}; in inference a stage runs on exactly one",
                 stage=stage.index,
             )
-        device_id = stage.device_ids[0]
-        needed[device_id] = needed.get(device_id, 0) + stage.memory.peak_bytes
+        for device_id in stage.device_ids:
+            needed[device_id] = needed.get(device_id, 0) + stage.memory.peak_bytes
     return needed
 
 

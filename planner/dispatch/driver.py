@@ -248,9 +248,10 @@ class Driver:
         await self.handle(Diagnosed(self.broken(cause, cause.device_id).failure if cause else None))
 
     def broken(self, failure: Failure, reported_by: str) -> Broken:
-        """The failure as it was reported; where it names no device it is about the one that reported it."""
-        device_of = {placement.stage: placement.device_id for placement in self.deployment.stages}
-        device_id = failure.device_id or device_of.get(failure.stage if failure.stage is not None else -1, reported_by)
+        """The failure as it was reported; where it names no device it is about the one that reported it, unless only
+        others have its stage."""
+        holders = [one.device_id for one in self.deployment.stages if one.stage == failure.stage] or [reported_by]
+        device_id = failure.device_id or (reported_by if reported_by in holders else holders[0])
         stages = self.deployment.stages_on(device_id)
         stage = stages[0].stage if failure.stage is None and stages else failure.stage
         return Broken(replace(failure, device_id=device_id, stage=stage), reported_by)

@@ -86,8 +86,8 @@ def deployment_to_proto(deployment: Deployment) -> planner_pb2.Deployment:
             )
             for placement in deployment.stages
         ],
-        input_address=deployment.stages[0].daemon_address if reachable else "",
-        output_address=deployment.stages[-1].daemon_address if reachable else "",
+        input_address=deployment.input_address if reachable else "",
+        output_address=deployment.output_address if reachable else "",
         created_at=timestamp(deployment.created_at),
         ended_at=timestamp(deployment.ended_at) if deployment.ended_at else None,
         recovery=_recovery_to_proto(deployment.recovery),

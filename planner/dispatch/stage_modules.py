@@ -67,44 +67,49 @@ def _load_requests(
         )
         for device_id in deployment.device_ids()
     }
-    for placement in deployment.stages:
-        part = stage_graph(graph, plan, placement.stage)
-        requests[placement.device_id].stages.add(
-            stage=placement.stage,
+    for stage in plan.stages:
+        part = stage_graph(graph, plan, stage.index)
+        told = stage_daemon_pb2.StageModule(
+            stage=stage.index,
             graph_sha256=blobs.put(graph_to_bytes(part)),
             states=[_location_to_proto(state.name, locations[state.name]) for state in part.states],
         )
+        for device_id in stage.device_ids:
+            requests[device_id].stages.append(told)
     return requests
 
 
 def connect_requests(
     deployment: Deployment, plan: Plan, graph: Graph, edge_seconds: float, daemon_identity: str = ""
 ) -> dict[str, stage_daemon_pb2.ConnectStagesRequest]:
-    """Each device hears of its own lanes, of the edges that touch it, and of inputs and outputs where they are its."""
+    """Each device hears of its own lanes, of the edges that touch it, and of inputs and outputs where they are its.
+
+    Copies of a stage beside the first have no lane: they share in training steps alone.
+    """
     values = graph.values_by_id()
-    device_of = {placement.stage: placement.device_id for placement in deployment.stages}
-    edges = [_edge_to_proto(plan, index, device_of, values) for index in range(len(plan.edges))]
+    edges = [_edge_to_proto(plan, index, values) for index in range(len(plan.edges))]
     symbols = graph_to_proto(Graph(torch_version="", name="", symbols=graph.symbols)).symbols
     requests = {}
     schedule = inference_schedule(plan)
     check_schedule(schedule, plan)
-    for device in schedule.devices:
-        own = {lane.stage_index for lane in device.lanes}
+    lanes = {device.device_id: device.lanes for device in schedule.devices}
+    for device_id in deployment.device_ids():
         request = stage_daemon_pb2.ConnectStagesRequest(
             deployment_id=deployment.id,
             generation=deployment.generation,
-            edges=[edge for edge in edges if {edge.source_stage, edge.target_stage} & own],
-            lanes=[_lane_to_proto(lane) for lane in device.lanes],
+            device_id=device_id,
+            edges=[edge for edge in edges if device_id in (edge.source_device_id, edge.target_device_id)],
+            lanes=[_lane_to_proto(lane) for lane in lanes.get(device_id, ())],
             symbols=symbols,
             deadline_seconds=edge_seconds,
             daemon_identity=daemon_identity,
             microbatches_in_flight=plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT,
         )
-        if 0 in own:
+        if device_id in plan.stages[0].device_ids:
             request.inputs.extend(_contents_to_proto(graph.inputs, values))
-        if len(plan.stages) - 1 in own:
+        if device_id in plan.stages[-1].device_ids:
             request.outputs.extend(_contents_to_proto(graph.outputs, values))
-        requests[device.device_id] = request
+        requests[device_id] = request
     if plan.options.training is not None:
         add_training(
             requests,
@@ -117,16 +122,14 @@ def connect_requests(
     return requests
 
 
-def _edge_to_proto(
-    plan: Plan, index: int, device_of: Mapping[int, str], values: Mapping[int, Value]
-) -> stage_daemon_pb2.Edge:
+def _edge_to_proto(plan: Plan, index: int, values: Mapping[int, Value]) -> stage_daemon_pb2.Edge:
     edge = plan.edges[index]
     return stage_daemon_pb2.Edge(
         id=index,
         source_stage=edge.source_stage,
         target_stage=edge.target_stage,
-        source_device_id=device_of[edge.source_stage],
-        target_device_id=device_of[edge.target_stage],
+        source_device_id=plan.stages[edge.source_stage].device_ids[0],
+        target_device_id=plan.stages[edge.target_stage].device_ids[0],
         values=[_value_to_proto(values[value_id], values[value_id].name) for value_id in edge.value_ids],
     )
 

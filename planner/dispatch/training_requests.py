@@ -1,23 +1,30 @@
 """What daemons are told of a plan's training step: their actions, the edges that gradients come back over, and sums.
 
 Beside the edges of inference, which evaluation goes on using, each edge of the plan has one for a step's values and one
-for their gradients; each sum has a pair per device that sends to the first. Edge ids go on from those of the plan.
+for their gradients, and has them for each two copies of its stages that hand microbatches on. Each sum has a pair per
+device that sends to the first. Edge ids go on from those of the plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 
 from planner.errors import PlanInvariantError
 from planner.graph.ir import Graph, State, Value
 from planner.plan.plan import Plan
-from planner.schedule.actions import Action
+from planner.schedule.actions import Action, Kind
 from planner.schedule.check_training import NO_DEADLOCK, check_training_schedule
-from planner.schedule.training import TrainingSchedule, tie_devices, training_schedule
+from planner.schedule.training import TrainingSchedule, copy_of, reducing_stages, tie_devices, training_schedule
 from planner.wire.graph.expressions import expression_to_proto
 from protos.v1 import graph_pb2, stage_daemon_pb2
 
+# A position in Plan.edges, and the devices of the copies at its ends.
+_Channel = tuple[int, str, str]
+# A stage, on one of its devices.
+_Copy = tuple[int, str]
+_MESSAGES = (Kind.SEND, Kind.RECEIVE, Kind.SEND_GRADIENT, Kind.RECEIVE_GRADIENT)
 ToProto = Callable[[Action], stage_daemon_pb2.Action]
 ValueToProto = Callable[[Value, str], stage_daemon_pb2.EdgeValue]
 
@@ -34,9 +41,10 @@ def add_training(
     """To the requests of each device of a plan with training. Raises PlanInvariantError for a step that cannot run."""
     schedule = training_schedule(plan)
     capacity = _sufficient_capacity(schedule, plan, capacity)
+    channels = _channels(plan, schedule.microbatches)
     for device in schedule.devices:
         training = requests[device.device_id].training
-        training.actions.extend(map(action_to_proto, device.actions))
+        training.actions.extend(action_to_proto(_over_channel(action, plan, channels)) for action in device.actions)
         training.microbatches = schedule.microbatches
         training.messages_in_flight = capacity
         training.agreement.SetInParent()
@@ -46,7 +54,8 @@ def add_training(
             if stage.recomputes_activations and device.device_id in stage.device_ids
         )
     writer = _Writer(requests, plan, graph, value_to_proto)
-    writer.add_edges()
+    writer.add_edges(channels)
+    writer.add_copies()
     writer.add_ties()
     writer.add_agreement([device.device_id for device in schedule.devices])
     writer.add_trained()
@@ -71,6 +80,23 @@ def _sufficient_capacity(schedule: TrainingSchedule, plan: Plan, wanted: int) ->
     return capacity
 
 
+def _channels(plan: Plan, microbatches: int) -> dict[_Channel, int]:
+    """Their numbers: the positions of the plan's edges, unless stages have copies."""
+    used = (_channel(plan, edge, k) for edge in range(len(plan.edges)) for k in range(microbatches))
+    return {channel: number for number, channel in enumerate(dict.fromkeys(used))}
+
+
+def _channel(plan: Plan, edge: int, microbatch: int) -> _Channel:
+    told = plan.edges[edge]
+    return edge, copy_of(plan, told.source_stage, microbatch), copy_of(plan, told.target_stage, microbatch)
+
+
+def _over_channel(action: Action, plan: Plan, channels: Mapping[_Channel, int]) -> Action:
+    if action.kind not in _MESSAGES:
+        return action
+    return replace(action, index=channels[_channel(plan, action.index, action.microbatch)])
+
+
 class _Writer:
     def __init__(
         self,
@@ -92,16 +118,38 @@ class _Writer:
             device_id: stage.index for stage in reversed(plan.stages) for device_id in stage.device_ids
         }
 
-    def add_edges(self) -> None:
-        for index, edge in enumerate(self._plan.edges):
-            source, target = edge.source_stage, edge.target_stage
+    def add_edges(self, channels: Mapping[_Channel, int]) -> None:
+        for (index, source_device_id, target_device_id), number in channels.items():
+            edge = self._plan.edges[index]
+            source, target = (edge.source_stage, source_device_id), (edge.target_stage, target_device_id)
             values = [self._value_to_proto(self._values[one], self._values[one].name) for one in edge.value_ids]
-            told = stage_daemon_pb2.TrainingEdge(edge=index, values=self._edge(source, target, values))
+            told = stage_daemon_pb2.TrainingEdge(edge=number, values=self._edge(source, target, values))
             if edge.gradient_value_ids:
-                gradients = [self._gradient(self._values[one]) for one in edge.gradient_value_ids]
+                gradients = [self._gradient_of_value(one) for one in edge.gradient_value_ids]
                 told.gradients.CopyFrom(self._edge(target, source, gradients))
             for device_id in dict.fromkeys((told.values.source_device_id, told.values.target_device_id)):
                 self._training[device_id].edges.append(told)
+
+    def add_copies(self) -> None:
+        """Of each stage that has some. Tied states that several devices hold are summed once, with their tie."""
+        of_ties = {
+            name
+            for index, group in enumerate(self._plan.tie_groups)
+            if tie_devices(self._plan, index)
+            for name, _ in group.members
+        }
+        for index in reducing_stages(self._plan):
+            stage = self._plan.stages[index]
+            own = {
+                _storage(state): state
+                for state in self._graph.states
+                if state.requires_grad and state.name in stage.states and state.name not in of_ties
+            }.values()
+            for device_id in stage.device_ids:
+                self._training[device_id].copies.add(index=index, states=[state.name for state in own])
+            gradients = [self._gradient_of_value(state.value_id) for state in own]
+            copies = [(index, device_id) for device_id in stage.device_ids]
+            self._add_reduction(copies, gradients, gradients, lambda told: told.copies[-1])
 
     def add_ties(self) -> None:
         for index, group in enumerate(self._plan.tie_groups):
@@ -109,13 +157,19 @@ class _Writer:
                 continue
             names = {name for name, _ in group.members}
             state = next(state for state in self._graph.states if state.name in names)
-            holders = tie_devices(self._plan, index) or (self._device(group.members[0][1]),)
-            for device_id in holders:
-                own = sorted({name for name, stage in group.members if self._device(stage) == device_id})
+            first_stage = {
+                device_id: stage
+                for _, stage in sorted(group.members, key=lambda member: -member[1])
+                for device_id in self._plan.stages[stage].device_ids
+            }
+            holders = [(first_stage[one], one) for one in tie_devices(self._plan, index) or first_stage]
+            for _, device_id in holders:
+                own = sorted(
+                    {name for name, stage in group.members if device_id in self._plan.stages[stage].device_ids}
+                )
                 self._training[device_id].ties.add(index=index, states=own)
-            value = self._value_to_proto(self._values[state.value_id], state.name)
-            stage_of = {self._device(stage): stage for _, stage in reversed(group.members)}
-            self._add_reduction(holders, stage_of, [value], [value], lambda told: told.ties[-1])
+            gradient = self._gradient_of_value(state.value_id)
+            self._add_reduction(holders, [gradient], [gradient], lambda told: told.ties[-1])
 
     def add_agreement(self, device_ids: Sequence[str]) -> None:
         """Up: the norm and the position of each trained state, whether some are of float64, whether losses are finite.
@@ -130,7 +184,8 @@ class _Writer:
             self._tensor("norm", graph_pb2.DTYPE_FLOAT64, []),
             stage_daemon_pb2.EdgeValue(kind=graph_pb2.VALUE_KIND_SYM_BOOL, name="applied"),
         ]
-        self._add_reduction(device_ids, self._first_stage, up, down, lambda told: told.agreement)
+        holders = [(self._first_stage[device_id], device_id) for device_id in device_ids]
+        self._add_reduction(holders, up, down, lambda told: told.agreement)
 
     def add_trained(self) -> None:
         positions: dict[object, int] = {}
@@ -140,38 +195,40 @@ class _Writer:
             for stage in self._plan.stages:
                 if name not in stage.states:
                     continue
-                told = self._training[self._device(stage.index)]
-                told.trained.add(stage=stage.index, name=name, position=positions[_storage(state)])
+                for device_id in stage.device_ids:
+                    told = self._training[device_id]
+                    told.trained.add(stage=stage.index, name=name, position=positions[_storage(state)])
 
     def _add_reduction(
         self,
-        device_ids: Sequence[str],
-        stage_of: Mapping[str, int],
+        holders: Sequence[_Copy],
         up: Sequence[stage_daemon_pb2.EdgeValue],
         down: Sequence[stage_daemon_pb2.EdgeValue],
         of: Callable[[stage_daemon_pb2.StageTraining], stage_daemon_pb2.Reduction],
     ) -> None:
-        first, *others = device_ids
-        for device_id in others:
-            gather = self._edge(stage_of[device_id], stage_of[first], up)
-            spread = self._edge(stage_of[first], stage_of[device_id], down)
-            for told in (self._training[first], self._training[device_id]):
+        """`holders`: each device once, with a stage that it holds."""
+        first, *others = holders
+        for other in others:
+            gather, spread = self._edge(other, first, up), self._edge(first, other, down)
+            for told in (self._training[device_id] for _, device_id in (first, other)):
                 of(told).gather.append(gather)
                 of(told).spread.append(spread)
 
     def _edge(
-        self, source_stage: int, target_stage: int, values: Sequence[stage_daemon_pb2.EdgeValue]
+        self, source: _Copy, target: _Copy, values: Sequence[stage_daemon_pb2.EdgeValue]
     ) -> stage_daemon_pb2.Edge:
         return stage_daemon_pb2.Edge(
             id=next(self._ids),
-            source_stage=source_stage,
-            target_stage=target_stage,
-            source_device_id=self._device(source_stage),
-            target_device_id=self._device(target_stage),
+            source_stage=source[0],
+            target_stage=target[0],
+            source_device_id=source[1],
+            target_device_id=target[1],
             values=values,
         )
 
-    def _gradient(self, value: Value) -> stage_daemon_pb2.EdgeValue:
+    def _gradient_of_value(self, value_id: int) -> stage_daemon_pb2.EdgeValue:
+        """With a first dimension of 0 where there is none."""
+        value = self._values[value_id]
         told = self._value_to_proto(value, f"gradient of {value.name}")
         dims = [self._any_size(upper=1), *map(expression_to_proto, value.dims)]
         del told.dims[:]
@@ -188,9 +245,6 @@ class _Writer:
         for request in self._requests.values():
             request.symbols.append(symbol)
         return graph_pb2.Expression(symbol=symbol.id)
-
-    def _device(self, stage: int) -> str:
-        return self._plan.stages[stage].device_ids[0]
 
 
 def _storage(state: State) -> object:

@@ -24,7 +24,7 @@ from planner.errors import PlanInvariantError
 from planner.plan.invariants.memory import kept_microbatches
 from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
-from planner.schedule.training import TrainingSchedule, reducing_stages, tie_devices
+from planner.schedule.training import TrainingSchedule, copy_of, reducing_stages, tie_devices
 
 # What PlanInvariantError's metadata call a step that more buffers might help.
 NO_DEADLOCK = "no_deadlock"
@@ -271,8 +271,9 @@ class _DryRun:
 
     def _channel(self, action: Action, send: Kind) -> tuple[Kind, int, str, str]:
         edge = self._plan.edges[action.index]
-        ends = (self._plan.stages[stage].device_ids for stage in (edge.source_stage, edge.target_stage))
-        source, target = (devices[action.microbatch % len(devices)] for devices in ends)
+        source, target = (
+            copy_of(self._plan, stage, action.microbatch) for stage in (edge.source_stage, edge.target_stage)
+        )
         return send, action.index, source, target
 
 

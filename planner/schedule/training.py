@@ -57,6 +57,12 @@ def training_schedule(plan: Plan) -> TrainingSchedule:
     )
 
 
+def copy_of(plan: Plan, stage: int, microbatch: int) -> str:
+    """The device that does the passes of a microbatch, which the copies of a stage take in turn."""
+    device_ids = plan.stages[stage].device_ids
+    return device_ids[microbatch % len(device_ids)]
+
+
 def reducing_stages(plan: Plan) -> tuple[int, ...]:
     """Stages whose copies have gradients to sum."""
     return tuple(stage.index for stage in plan.stages if len(stage.device_ids) > 1 and stage.memory.gradient_bytes)

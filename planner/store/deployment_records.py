@@ -59,7 +59,10 @@ class StagePlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """`plan_id` is the plan that runs. Where it is not the one that was asked for, `plan_reason` says why."""
+    """`plan_id` is the plan that runs. Where it is not the one that was asked for, `plan_reason` says why.
+
+    `stages` by stage; where one has copies, in the plan's order.
+    """
 
     id: str
     plan_id: str
@@ -83,6 +86,16 @@ class Deployment:
     def device_ids(self) -> tuple[str, ...]:
         """Each device once, in order of its first stage."""
         return tuple(dict.fromkeys(placement.device_id for placement in self.stages))
+
+    @property
+    def input_address(self) -> str:
+        """Of the daemon that takes batches: of copies it is the first."""
+        return self.stages[0].daemon_address
+
+    @property
+    def output_address(self) -> str:
+        last = self.stages[-1].stage
+        return next(placement.daemon_address for placement in self.stages if placement.stage == last)
 
     def stages_on(self, device_id: str) -> tuple[StagePlacement, ...]:
         return tuple(placement for placement in self.stages if placement.device_id == device_id)

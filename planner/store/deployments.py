@@ -34,7 +34,6 @@ ENDED = tuple(state.value for state in DeploymentState if state.ended)
 
 
 async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
-    first, last = deployment.stages[0], deployment.stages[-1]
     session.add(
         DeploymentRow(
             id=deployment.id,
@@ -46,8 +45,8 @@ async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
             generation=deployment.generation,
             recovery=deployment.recovery.value,
             num_threads=deployment.num_threads,
-            input_address=first.daemon_address,
-            output_address=last.daemon_address,
+            input_address=deployment.input_address,
+            output_address=deployment.output_address,
             created_at=deployment.created_at,
             ended_at=deployment.ended_at,
         )
@@ -69,8 +68,8 @@ async def begin_generation(session: AsyncSession, deployment: Deployment) -> Non
     row.generation = deployment.generation
     row.plan_id = deployment.plan_id
     row.plan_reason = deployment.plan_reason
-    row.input_address = deployment.stages[0].daemon_address
-    row.output_address = deployment.stages[-1].daemon_address
+    row.input_address = deployment.input_address
+    row.output_address = deployment.output_address
     await session.execute(delete(DeploymentStageRow).where(DeploymentStageRow.deployment_id == deployment.id))
     _add_stages(session, deployment)
 
@@ -80,12 +79,13 @@ def _add_stages(session: AsyncSession, deployment: Deployment) -> None:
         DeploymentStageRow(
             deployment_id=deployment.id,
             stage=placement.stage,
+            position=position,
             device_id=placement.device_id,
             daemon_address=placement.daemon_address,
             incarnation_id=placement.incarnation_id,
             num_threads=placement.num_threads,
         )
-        for placement in deployment.stages
+        for position, placement in enumerate(deployment.stages)
     )
 
 
@@ -244,7 +244,7 @@ async def _placements(session: AsyncSession, deployment_ids: list[str]) -> Mappi
     rows = await session.scalars(
         select(DeploymentStageRow)
         .where(DeploymentStageRow.deployment_id.in_(deployment_ids))
-        .order_by(DeploymentStageRow.deployment_id, DeploymentStageRow.stage)
+        .order_by(DeploymentStageRow.deployment_id, DeploymentStageRow.stage, DeploymentStageRow.position)
     )
     placements: dict[str, list[StagePlacement]] = {deployment_id: [] for deployment_id in deployment_ids}
     for row in rows:

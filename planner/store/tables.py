@@ -392,11 +392,13 @@ class DeploymentRow(FailureColumns, Row):
 
 
 class DeploymentStageRow(Row):
-    """Where a stage runs: the incarnation of the daemon that took it."""
+    """Where a stage, or a copy of it, runs: the incarnation of the daemon that took it."""
 
     __tablename__ = "deployment_stages"
     deployment_id: Mapped[str] = mapped_column(ForeignKey("deployments.id", ondelete="CASCADE"), primary_key=True)
     stage: Mapped[int] = mapped_column(primary_key=True)
+    # Orders a stage's copies.
+    position: Mapped[int] = mapped_column(primary_key=True, server_default="0")
     device_id: Mapped[str] = mapped_column(index=True)
     daemon_address: Mapped[str]
     incarnation_id: Mapped[str]

@@ -1899,7 +1899,9 @@ class Deployment(google.protobuf.message.Message):
         """Only if it failed."""
 
     @property
-    def stages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StagePlacement]: ...
+    def stages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StagePlacement]:
+        """By stage; of one that has copies each, the one that evaluates first."""
+
     @property
     def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property

@@ -258,6 +258,7 @@ class ConnectStagesRequest(google.protobuf.message.Message):
     MICROBATCHES_IN_FLIGHT_FIELD_NUMBER: builtins.int
     TRAINING_FIELD_NUMBER: builtins.int
     DAEMON_IDENTITY_FIELD_NUMBER: builtins.int
+    DEVICE_ID_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     generation: builtins.int
     rendezvous_address: builtins.str
@@ -267,6 +268,8 @@ class ConnectStagesRequest(google.protobuf.message.Message):
     """Receive buffers per edge, at least 1."""
     daemon_identity: builtins.str
     """A name in the certificates of daemons: over TLS, workers of other hosts have to show it. Empty means the usual one."""
+    device_id: builtins.str
+    """This worker's, as its edges name it."""
     @property
     def edges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Edge]:
         """Every edge that starts or ends in one of this worker's stages."""
@@ -306,9 +309,10 @@ class ConnectStagesRequest(google.protobuf.message.Message):
         microbatches_in_flight: builtins.int = ...,
         training: Global___StageTraining | None = ...,
         daemon_identity: builtins.str = ...,
+        device_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["training", b"training"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["daemon_identity", b"daemon_identity", "deadline_seconds", b"deadline_seconds", "deployment_id", b"deployment_id", "edges", b"edges", "generation", b"generation", "inputs", b"inputs", "lanes", b"lanes", "microbatches_in_flight", b"microbatches_in_flight", "outputs", b"outputs", "rendezvous_address", b"rendezvous_address", "symbols", b"symbols", "training", b"training"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["daemon_identity", b"daemon_identity", "deadline_seconds", b"deadline_seconds", "deployment_id", b"deployment_id", "device_id", b"device_id", "edges", b"edges", "generation", b"generation", "inputs", b"inputs", "lanes", b"lanes", "microbatches_in_flight", b"microbatches_in_flight", "outputs", b"outputs", "rendezvous_address", b"rendezvous_address", "symbols", b"symbols", "training", b"training"]) -> None: ...
 
 Global___ConnectStagesRequest: typing_extensions.TypeAlias = ConnectStagesRequest
 
@@ -326,6 +330,7 @@ class StageTraining(google.protobuf.message.Message):
     TRAINED_FIELD_NUMBER: builtins.int
     MESSAGES_IN_FLIGHT_FIELD_NUMBER: builtins.int
     RECOMPUTING_STAGES_FIELD_NUMBER: builtins.int
+    COPIES_FIELD_NUMBER: builtins.int
     microbatches: builtins.int
     messages_in_flight: builtins.int
     """Receive buffers of each of these edges, at least 1: as many as the order of actions needs."""
@@ -335,7 +340,7 @@ class StageTraining(google.protobuf.message.Message):
 
     @property
     def edges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TrainingEdge]:
-        """Every edge that starts or ends in one of this worker's stages. Edges between two of its own stages are not connected."""
+        """Every edge that starts or ends on this worker. Edges between two of its own stages are not connected."""
 
     @property
     def ties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Reduction]:
@@ -353,6 +358,10 @@ class StageTraining(google.protobuf.message.Message):
     def recomputing_stages(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Stages that keep of a microbatch what they were given alone, and run forward again before its backward pass."""
 
+    @property
+    def copies(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Reduction]:
+        """By the index of REDUCE_GRADIENTS, a stage: sums over its copies that this worker shares in."""
+
     def __init__(
         self,
         *,
@@ -364,9 +373,10 @@ class StageTraining(google.protobuf.message.Message):
         trained: collections.abc.Iterable[Global___TrainedState] | None = ...,
         messages_in_flight: builtins.int = ...,
         recomputing_stages: collections.abc.Iterable[builtins.int] | None = ...,
+        copies: collections.abc.Iterable[Global___Reduction] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["agreement", b"agreement"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agreement", b"agreement", "edges", b"edges", "messages_in_flight", b"messages_in_flight", "microbatches", b"microbatches", "recomputing_stages", b"recomputing_stages", "ties", b"ties", "trained", b"trained"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agreement", b"agreement", "copies", b"copies", "edges", b"edges", "messages_in_flight", b"messages_in_flight", "microbatches", b"microbatches", "recomputing_stages", b"recomputing_stages", "ties", b"ties", "trained", b"trained"]) -> None: ...
 
 Global___StageTraining: typing_extensions.TypeAlias = StageTraining
 
@@ -380,6 +390,7 @@ class TrainingEdge(google.protobuf.message.Message):
     VALUES_FIELD_NUMBER: builtins.int
     GRADIENTS_FIELD_NUMBER: builtins.int
     edge: builtins.int
+    """One for each edge of the plan and, where stages have copies, each two of them that hand microbatches on."""
     @property
     def values(self) -> Global___Edge: ...
     @property
@@ -402,7 +413,9 @@ Global___TrainingEdge: typing_extensions.TypeAlias = TrainingEdge
 
 @typing.final
 class Reduction(google.protobuf.message.Message):
-    """A sum over workers: all others send to the first, which adds in the order of `gather` and sends each the sum."""
+    """A sum over workers: all others send to the first, which adds in the order of `gather` and sends each the sum. Gradients
+    have one dimension more, as those of TrainingEdge.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -421,7 +434,7 @@ class Reduction(google.protobuf.message.Message):
 
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """A tie's members on this worker: State.name."""
+        """State.name: a tie's members on this worker, or the states of a stage whose gradients are summed, in the edges' order."""
 
     def __init__(
         self,
@@ -1512,7 +1525,7 @@ class TrainingStep(google.protobuf.message.Message):
 
     @property
     def microbatches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Microbatch]:
-        """As many; only where the first stage is."""
+        """Those that enter here, where the first stage or a copy of it is; `sequence` counts all of the request's, from 1."""
 
     @property
     def learning_rates(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
@@ -1738,6 +1751,7 @@ class StepDone(google.protobuf.message.Message):
     APPLIED_FIELD_NUMBER: builtins.int
     BUSY_SECONDS_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
+    SEQUENCES_FIELD_NUMBER: builtins.int
     gradient_norm: builtins.float
     """Over all stages, before clipping."""
     applied: builtins.bool
@@ -1747,7 +1761,11 @@ class StepDone(google.protobuf.message.Message):
     seconds: builtins.float
     @property
     def outputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MicrobatchResult]:
-        """Of the microbatches in order, where the last stage is."""
+        """Of the microbatches `sequences`, where the last stage or a copy of it is."""
+
+    @property
+    def sequences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """As many as `outputs`; as Microbatch.sequence in the request."""
 
     def __init__(
         self,
@@ -1757,7 +1775,8 @@ class StepDone(google.protobuf.message.Message):
         applied: builtins.bool = ...,
         busy_seconds: builtins.float = ...,
         seconds: builtins.float = ...,
+        sequences: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["applied", b"applied", "busy_seconds", b"busy_seconds", "gradient_norm", b"gradient_norm", "outputs", b"outputs", "seconds", b"seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["applied", b"applied", "busy_seconds", b"busy_seconds", "gradient_norm", b"gradient_norm", "outputs", b"outputs", "seconds", b"seconds", "sequences", b"sequences"]) -> None: ...
 
 Global___StepDone: typing_extensions.TypeAlias = StepDone

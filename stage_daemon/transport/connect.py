@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -67,8 +67,8 @@ def host_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def open_channels(edges: Sequence[Edge], stages: Collection[int], meeting: Meeting) -> Channels:
-    """Returns once a message has crossed every edge in both directions. `stages` are those of this worker.
+def open_channels(edges: Sequence[Edge], device_id: str, meeting: Meeting) -> Channels:
+    """Returns once a message has crossed every edge in both directions. `device_id` is this worker's.
 
     All workers open edges by ascending id, so the lowest unopened one always has both its ends waiting. Raises
     EdgeTimeout, Unavailable or EdgeMismatch, naming the edge.
@@ -77,13 +77,13 @@ def open_channels(edges: Sequence[Edge], stages: Collection[int], meeting: Meeti
     receivers: dict[int, ReceiveChannel] = {}
     lifelines: list[Lifeline] = []
     limit = time.monotonic() + meeting.deadline_seconds
-    store = _meet(meeting) if any(not _is_local(edge, stages) for edge in edges) else None
+    store = _meet(meeting) if any(not _is_local(edge) for edge in edges) else None
     for edge in sorted(edges, key=lambda edge: edge.id):
-        if _is_local(edge, stages):
+        if _is_local(edge):
             senders[edge.id], receivers[edge.id] = local_channel(edge, _in_flight(edge, meeting))
             continue
         assert store is not None
-        end = End(edge=edge, is_source=edge.source_stage in stages)
+        end = End(edge=edge, is_source=edge.source_device_id == device_id)
         link, lifeline = _open_end(end, store, meeting, limit)
         lifelines.append(lifeline)
         format = HeaderFormat(edge=edge, max_tensor_bytes=meeting.max_tensor_bytes)
@@ -100,8 +100,8 @@ def _in_flight(edge: Edge, meeting: Meeting) -> int:
     return edge.in_flight or meeting.microbatches_in_flight
 
 
-def _is_local(edge: Edge, stages: Collection[int]) -> bool:
-    return edge.source_stage in stages and edge.target_stage in stages
+def _is_local(edge: Edge) -> bool:
+    return edge.source_device_id == edge.target_device_id
 
 
 def _meet(meeting: Meeting) -> Store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -78,7 +78,9 @@ class Pipeline:
             edge.id: wire.edge_from_proto(edge, request.deployment_id, request.generation, symbols)
             for edge in request.edges
         }
-        self._stages = _placed(stages, edges.values())
+        self._stages = {
+            index: dataclasses.replace(stage, device_id=request.device_id) for index, stage in stages.items()
+        }
         self._lane_of_steps = (
             training_wire.training_from_proto(request.training, request.deployment_id, request.generation, symbols)
             if request.HasField("training")
@@ -93,11 +95,10 @@ class Pipeline:
         self._num_outputs = len(request.outputs)
         self._egress = Egress(max(1, request.microbatches_in_flight), self.door.give, self._choices.apply)
         self._lanes = tuple(map(wire.lane_from_proto, request.lanes))
-        self._takes_input = any(action.kind is Kind.TAKE_INPUT for lane in self._lanes for action in lane)
         self._gives_output = any(action.kind is Kind.GIVE_OUTPUT for lane in self._lanes for action in lane)
         self._channels: Channels = open_channels(
             (*edges.values(), *(training_wire.edges_to_connect(self._lane_of_steps) if self._lane_of_steps else ())),
-            stages.keys(),
+            request.device_id,
             Meeting(
                 address=request.rendezvous_address,
                 deadline_seconds=request.deadline_seconds,
@@ -203,8 +204,10 @@ class Pipeline:
         told = TrainingOf(
             deployment_id=request.deployment_id,
             around=around,
-            weights=Weights(self._stages, self._lane_of_steps.trained, self._lane_of_steps.ties),
-            inputs=self._input_format if self._takes_input else None,
+            weights=Weights(
+                self._stages, self._lane_of_steps.trained, self._lane_of_steps.ties, self._lane_of_steps.copies
+            ),
+            inputs=self._input_format,
             blobs=self._blobs,
         )
         return Training(told, self._callbacks.on_trained)
@@ -244,18 +247,6 @@ class Pipeline:
                         device_id=self._stages[found.timed.stage].device_id,
                         action=found.timed.action.kind.name.lower(),
                     )
-
-
-def _placed(stages: Mapping[int, Stage], edges: Iterable[Edge]) -> dict[int, Stage]:
-    """The stages with their devices' ids, where an edge tells them."""
-    device_ids: dict[int, str] = {}
-    for edge in edges:
-        device_ids[edge.source_stage] = edge.source_device_id
-        device_ids[edge.target_stage] = edge.target_device_id
-    return {
-        index: dataclasses.replace(stage, device_id=device_ids.get(index, stage.device_id))
-        for index, stage in stages.items()
-    }
 
 
 def _evaluating(stages: Mapping[int, Stage]) -> dict[int, Stage]:

@@ -32,12 +32,12 @@ class Blobs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOf:
-    """`inputs` where the first stage is. Checkpoints are written to and read from `blobs`."""
+    """Checkpoints are written to and read from `blobs`."""
 
     deployment_id: str
     around: TrainingSurroundings
     weights: Weights
-    inputs: InputFormat | None
+    inputs: InputFormat
     blobs: Blobs
 
 
@@ -126,7 +126,7 @@ class Training:
         if self.interpreter is None:
             return _refusal(Conflict("a step came before training was opened"))
         try:
-            asked = training_wire.step_from_proto(step, self._num_groups, self._told.inputs)
+            asked = training_wire.step_from_proto(step, self._num_groups, self._told.inputs, self._told.around.lane)
         except InvalidRequest as error:
             return _refusal(error)
         return training_wire.outcome_to_proto(self.interpreter.run(asked))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -44,6 +44,7 @@ def training_from_proto(
         actions=tuple(map(wire.action_from_proto, training.actions)),
         microbatches=training.microbatches,
         edges={told.edge: _edge(told, edge) for told in training.edges},
+        copies={told.index: _reduction(told, "gradients of copies", edge) for told in training.copies},
         ties={told.index: _reduction(told, "tied gradients", edge) for told in training.ties},
         agreement=_reduction(training.agreement, "agreement on the step", edge),
         trained=tuple(
@@ -78,7 +79,7 @@ def edges_to_connect(lane: TrainingLane) -> tuple[Edge, ...]:
     for told in lane.edges.values():
         if told.values.source_device_id != told.values.target_device_id:
             found += [told.values, *([told.gradients] if told.gradients else [])]
-    for reduction in (*lane.ties.values(), lane.agreement):
+    for reduction in (*lane.copies.values(), *lane.ties.values(), lane.agreement):
         found += [*reduction.gather, *reduction.spread]
     return tuple(found)
 
@@ -110,15 +111,16 @@ def _option(name: str, option: stage_daemon_pb2.OptimizerOption) -> OptionValue:
     raise InvalidRequest(f"optimizer: option {name!r} has no value")
 
 
-def step_from_proto(step: stage_daemon_pb2.TrainingStep, num_groups: int, inputs: InputFormat | None) -> Step:
-    """`inputs` where the first stage is."""
+def step_from_proto(
+    step: stage_daemon_pb2.TrainingStep, num_groups: int, inputs: InputFormat, lane: TrainingLane
+) -> Step:
     if not step.weights and (step.is_partial or not step.first_microbatch):
         raise InvalidRequest(f"step {step.number} has no microbatch, needs at least 1")
     if len(step.learning_rates) != num_groups:
         raise InvalidRequest(
             f"step {step.number} has {len(step.learning_rates)} learning rates, the optimizer {num_groups} groups"
         )
-    microbatches, refusal = _inputs(step, inputs) if inputs else ((), None)
+    microbatches, refusal = _inputs(step, inputs, lane.entering(len(step.weights)))
     return Step(
         number=step.number,
         weights=tuple(step.weights),
@@ -133,17 +135,25 @@ def step_from_proto(step: stage_daemon_pb2.TrainingStep, num_groups: int, inputs
 
 
 def _inputs(
-    step: stage_daemon_pb2.TrainingStep, inputs: InputFormat
-) -> tuple[tuple[tuple[Item, ...], ...], MicrobatchFailure | None]:
+    step: stage_daemon_pb2.TrainingStep, inputs: InputFormat, entering: Sequence[int]
+) -> tuple[dict[int, tuple[Item, ...]], MicrobatchFailure | None]:
     """What only this daemon can tell to be wrong, all others learn within the step."""
     try:
-        if len(step.microbatches) != len(step.weights):
+        places = [one.sequence - 1 for one in step.microbatches]
+        if sorted(places) != list(entering):
             raise InvalidMicrobatch(
-                f"step {step.number} has {len(step.microbatches)} microbatches and {len(step.weights)} weights"
+                f"step {step.number} of {len(step.weights)} microbatches brings"
+                f" {_numbers(places)} here, needs {_numbers(entering)}"
             )
-        return tuple(inputs.read(wire.raw_items(one)) for one in step.microbatches), None
+        return {
+            place: inputs.read(wire.raw_items(one)) for place, one in zip(places, step.microbatches, strict=True)
+        }, None
     except InvalidMicrobatch as error:
-        return (), MicrobatchFailure(reason=error.reason, message=error.message)
+        return {}, MicrobatchFailure(reason=error.reason, message=error.message)
+
+
+def _numbers(places: Iterable[int]) -> str:
+    return ", ".join(map(str, places)) or "none"
 
 
 def outcome_to_proto(outcome: StepOutcome) -> stage_daemon_pb2.TrainResponse:
@@ -152,7 +162,8 @@ def outcome_to_proto(outcome: StepOutcome) -> stage_daemon_pb2.TrainResponse:
         response.failure.CopyFrom(wire.failure_to_proto(outcome.failure))
         return response
     step = response.step
-    for items in outcome.outputs:
+    for place, items in outcome.outputs.items():
+        step.sequences.append(place + 1)
         wire.fill_all(step.outputs.add().values, items)
     step.gradient_norm, step.applied = outcome.gradient_norm, outcome.applied
     step.busy_seconds, step.seconds = outcome.busy_seconds, outcome.seconds

@@ -38,7 +38,7 @@ def plan_of(
     """A plan of exactly this split, each stage on a device of its own unless told otherwise."""
     num_stages = max(stage_of_node) + 1
     devices = tuple(device_of_stage if device_of_stage is not None else range(num_stages))
-    inventory = inventory or inventory_of(max(devices) + 1)
+    inventory = inventory or inventory_of(max((*devices, *(copy for copies in replicas for copy in copies))) + 1)
     options = PlanOptions(mode=BalancedMode(), routing=routing, microbatches_in_flight=2, training=training)
     assignment = Assignment(
         stage_of_node=tuple(stage_of_node),

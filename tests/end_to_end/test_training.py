@@ -267,6 +267,38 @@ def worker_of(client: PlannerClient, deployment_id: str, stage: int) -> int:
     return process_id
 
 
+def test_copies_of_a_stage_train_as_one_process_and_their_checkpoint_goes_on_without_copies(
+    client: PlannerClient,
+) -> None:
+    module, eager = tied(0.01)
+    graph = client.submit(export(module, tokens(4, 0), dynamic_shapes=SHAPES))
+    training = Training(microbatches=4)
+    wide = PlanOptions(mode=BalancedMode(num_stages=1), saturate_host=True, training=training)
+    deep = PlanOptions(mode=BalancedMode(num_stages=3), training=training)
+    plans = [client.create_plan(graph.id, options) for options in (wide, deep)]
+    assert [len(plan.stages[0].device_ids) for plan in plans] == [3, 1]
+    for number, plan in enumerate(plans):
+        deployment = client.deploy(plan.id)
+        try:
+            with client.train(
+                deployment.id,
+                "adamw:lr=0.01,weight_decay=0.1",
+                clip_norm=1.0,
+                checkpoints=Checkpointing(run="copies"),
+                resume="copies" if number else None,
+            ) as trainer:
+                for step in range(3):
+                    assert_same_step(trainer, eager, 3 * number + step, 0.01)
+                ids, targets = tokens(4, 77)
+                with torch.no_grad():
+                    wanted = eager.module(ids, targets)[1]
+                torch.testing.assert_close(trainer.evaluate(ids, targets)[1], wanted, rtol=1e-4, atol=1e-5)
+                assert_same_weights(trainer, eager.module, 1e-5)
+                trainer.save().result()
+        finally:
+            client.stop(deployment.id)
+
+
 def test_what_was_split_in_slapos_dialect_trains_as_it_was_split(client: PlannerClient) -> None:
     """The plan's stages are those of the split module, a tensor goes by the stage between, and a tie spans two."""
     torch.manual_seed(0)

@@ -54,6 +54,7 @@ def train(
     schedule: Annotated[PipelineSchedule, typer.Option("--schedule")] = PipelineSchedule.ONE_F_ONE_B,
     microbatches: Annotated[int, typer.Option("--microbatches", min=1, help="Of each batch.")] = 8,
     stages: Annotated[int, typer.Option("--stages", min=0, help="0: as many as help.")] = 0,
+    replicate: Annotated[bool, typer.Option("--replicate", help="Idle devices may run copies of stages.")] = False,
     activations: ActivationsOption = Activations.KEPT,
     clip_norm: Annotated[float | None, typer.Option("--clip-norm", help="Clip gradients to this norm.")] = None,
     warmup: Annotated[
@@ -97,7 +98,7 @@ def train(
     batches = _batches(data)
     exported = export_from_factory(source, None)
     options = PlanOptions(
-        mode=OptimalMode(num_stages=stages),
+        mode=OptimalMode(num_stages=stages, replicate=replicate),
         objective=Objective.STEP_TIME,
         training=Training(schedule=schedule, microbatches=microbatches, activations=activations),
     )

@@ -270,7 +270,9 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Parameters and persistent buffers as they are now, under the module's own names."""
         kind = TensorKind.TORCH if loaded_torch() is not None else TensorKind.NUMPY
-        held = {self._names.first(name): raw for name, raw in self._read()}
+        held: dict[str, RawTensor] = {}
+        for name, raw in self._read():
+            held.setdefault(self._names.first(name), raw)
         first = {name: self._names.first(name) for name in self._names.saved}
         return {name: from_raw(held[first[name]], kind) for name in first if first[name] in held}
 
@@ -366,8 +368,8 @@ class Trainer:
     def _connect(self, deployment: Deployment) -> None:
         self._generation = deployment.generation
         addresses = {placement.device_id: placement.daemon_address for placement in deployment.stages}
-        self._input_device = deployment.stages[0].device_id
-        self._output_device = deployment.stages[-1].device_id
+        self._input_devices = deployment.copies_of(0)
+        self._output_devices = deployment.copies_of(deployment.num_stages - 1)
         self._channels = {
             device_id: open_channel(address, message_bytes=DATA_MESSAGE_BYTES, credentials=self._credentials)
             for device_id, address in addresses.items()
@@ -500,11 +502,21 @@ class Trainer:
     def _read(self) -> Iterator[tuple[str, RawTensor]]:
         """(state, it) of all devices."""
         asked = stage_daemon_pb2.TrainRequest(read_states=stage_daemon_pb2.ReadStates())
-        for responses in self._do(lambda: self._for_all(asked), changes=False).values():
+        for responses in self._do(lambda: dict.fromkeys(self._first_holders(), asked), changes=False).values():
             for response in responses[:-1]:
                 [raw] = decode([stage_daemon_pb2.Datum(tensor=response.state.tensor)], TensorKind.RAW)
                 assert isinstance(raw, RawTensor)
                 yield response.state.name, raw
+
+    def _first_holders(self) -> list[str]:
+        """Devices that hold a state that none before them holds: not the later copies of stages."""
+        found, seen = [], set[str]()
+        for device_id, states in self._held.items():
+            own = set(map(self._names.first, states))
+            if own - seen:
+                found.append(device_id)
+                seen |= own
+        return found
 
     def _flatten(self, batch: Any) -> list[object]:
         if isinstance(batch, Batch):
@@ -549,11 +561,17 @@ class Trainer:
         if not microbatches:
             return []
         kind = kind_of_batch(microbatches[0])
-        outputs = [decode(output.values, kind) for output in pending.done[self._output_device].outputs]
+        outputs = [decode(output.values, kind) for output in self._outputs_of(pending.done)]
         losses = [_number(output[self._loss_position]) for output in outputs]
         pending.losses += losses
         pending.loss += sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
         return outputs
+
+    def _outputs_of(self, done: Mapping[str, stage_daemon_pb2.StepDone]) -> Iterator[stage_daemon_pb2.MicrobatchResult]:
+        """Of the microbatches in order, whichever copies of the last stage gave them."""
+        of_copies = (zip(done[one].sequences, done[one].outputs, strict=True) for one in self._output_devices)
+        by_sequence = dict(itertools.chain.from_iterable(of_copies))
+        return (by_sequence[sequence] for sequence in sorted(by_sequence))
 
     def _factor(self) -> float:
         return self._schedule(self._num_steps) if self._pending.factor is None else self._pending.factor
@@ -562,7 +580,7 @@ class Trainer:
         rate = self._optimizer.learning_rates(self._factor())[-1]
         done, self._pending = self._pending, _Pending()
         self._num_steps += 1
-        last = done.done[self._output_device]
+        last = done.done[self._output_devices[0]]
         result = StepResult(
             number=self._num_steps,
             loss=done.loss,
@@ -610,9 +628,11 @@ class Trainer:
             if self._clip_norm is not None:
                 step.clip_norm = self._clip_norm
             step.first_microbatch, step.is_partial = asked.first_microbatch, asked.is_partial
-            if device_id == self._input_device:
-                for index, items in enumerate(asked.microbatches):
-                    fill(step.microbatches.add(sequence=index + 1).values, items)
+        for index, items in enumerate(asked.microbatches):
+            # Copies take turns, and the first begins again in each round of a step that has more than were planned.
+            copy = index % self.microbatches % len(self._input_devices)
+            step = requests[self._input_devices[copy]].step
+            fill(step.microbatches.add(sequence=index + 1).values, items)
         return requests
 
     def _adapt_scale(self, applied: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stage_daemon.runtime.actions import Lane
+from stage_daemon.runtime.actions import Kind, Lane
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
 
@@ -28,7 +28,8 @@ class TrainingEdge:
 class Reduction:
     """All others send to the first device over `gather`, which sends each the result over `spread`, both in one order.
 
-    Only those that touch this device; without any it is alone. `states` are the names of a tie's members here.
+    Only those that touch this device; without any it is alone. `states` are the names of a tie's members here, or of
+    what is summed over a stage's copies.
     """
 
     gather: tuple[Edge, ...] = ()
@@ -47,7 +48,7 @@ class TrainedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLane:
-    """`actions` of a step of `microbatches`, in order. `edges` and `ties` by the indexes that actions speak of.
+    """`actions` of a step of `microbatches`, in order. Edges and sums by the indexes that actions speak of.
 
     `recomputing` stages keep what they were given alone, and run forward again before they run backward.
     """
@@ -55,10 +56,16 @@ class TrainingLane:
     actions: Lane
     microbatches: int
     edges: Mapping[int, TrainingEdge] = field(default_factory=dict)
+    copies: Mapping[int, Reduction] = field(default_factory=dict)
     ties: Mapping[int, Reduction] = field(default_factory=dict)
     agreement: Reduction = Reduction()
     trained: tuple[TrainedState, ...] = ()
     recomputing: frozenset[int] = frozenset()
+
+    def entering(self, num_microbatches: int) -> list[int]:
+        """Which of so many microbatches enter on this device."""
+        own = {action.microbatch for action in self.actions if action.kind is Kind.TAKE_INPUT}
+        return [place for place in range(num_microbatches) if place % self.microbatches in own]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +85,8 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`weights`: what each microbatch's loss counts. `microbatches` are the inputs, where the first stage is; with a
-    `refusal` they do not fit, and the step only tells the other devices so.
+    """`weights`: what each microbatch's loss counts. `microbatches`: by their place among those, the inputs of what
+    enters here; with a `refusal` they do not fit, and the step only tells the other devices so.
 
     `first_microbatch` counts those of the same step that came before, whose gradients stay. One that `is_partial` only
     adds gradients up.
@@ -88,7 +95,7 @@ class Step:
     number: int
     weights: tuple[float, ...]
     learning_rates: tuple[float, ...]
-    microbatches: tuple[tuple[Item, ...], ...] = ()
+    microbatches: Mapping[int, tuple[Item, ...]] = field(default_factory=dict)
     clip_norm: float | None = None
     loss_scale: float = 1.0
     refusal: MicrobatchFailure | None = None
@@ -98,9 +105,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """`outputs` of each microbatch, where the last stage is. Not `applied`: no weight has changed, on any device."""
+    """`outputs` by place of the microbatches that leave here. Not `applied`: no weight has changed, on any device."""
 
-    outputs: tuple[tuple[Item, ...], ...]
+    outputs: Mapping[int, tuple[Item, ...]]
     gradient_norm: float
     applied: bool
     failure: MicrobatchFailure | None

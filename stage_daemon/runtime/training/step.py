@@ -6,6 +6,7 @@ backward as well, until all devices agree that the step is not to be applied.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.timeline import COMPUTE, Timeline, timed
 from stage_daemon.runtime.training.mail import Mail
 from stage_daemon.runtime.training.optimizers import StageOptimizer
-from stage_daemon.runtime.training.passes import StagePass, beginning_of
+from stage_daemon.runtime.training.passes import StagePass, beginning_of, packed
 from stage_daemon.runtime.training.records import OptimizerSettings, Reduction, Step, StepOutcome, TrainingLane
 from stage_daemon.runtime.training.weights import Weight, Weights
 from stage_daemon.transport.edge import Edge
@@ -84,6 +85,7 @@ class StepInterpreter:
             Kind.BACKWARD_INPUT: self._backward_input,
             Kind.BACKWARD_WEIGHT: self._backward_weight,
             Kind.SEND_GRADIENT: self._send_gradient,
+            Kind.REDUCE_GRADIENTS: self._reduce_copies,
             Kind.REDUCE_TIED: self._reduce_tied,
             Kind.AGREE: self._agree,
             Kind.OPTIMIZER_STEP: self._optimizer_step,
@@ -112,7 +114,7 @@ class StepInterpreter:
         started, busy = time.monotonic(), self._around.timeline.total_seconds(COMPUTE)
         self._step = step
         self._failure: MicrobatchFailure | None = None
-        self._outputs: list[tuple[Item, ...]] = []
+        self._outputs: dict[int, tuple[Item, ...]] = {}
         if step.first_microbatch == 0:
             self._weights.forget_gradients()
             self._losses: list[torch.Tensor] = []
@@ -127,7 +129,7 @@ class StepInterpreter:
         if is_applied:
             self._weights.forget_gradients()
         return StepOutcome(
-            outputs=tuple(self._outputs) if self._failure is None else (),
+            outputs=self._outputs if self._failure is None else {},
             gradient_norm=self._norm,
             applied=self._applied,
             failure=self._failure,
@@ -211,7 +213,8 @@ class StepInterpreter:
 
     def _give_output(self, stage: int, environment: Environment) -> None:
         if environment.failure is None:
-            self._outputs.append(tuple(map(_detached, environment.read(self._around.output_ids))))
+            outputs = environment.read(self._around.output_ids)
+            self._outputs[self._place(environment)] = tuple(map(_detached, outputs))
             loss = environment.values.get(self._loss_id)
             if isinstance(loss, torch.Tensor):
                 self._losses.append(loss.detach())
@@ -263,21 +266,22 @@ class StepInterpreter:
         items = () if found.failure else tuple(found.leaf_gradients.pop(value.value_id) for value in edge.values)
         self._outgoing(edge, environment, items)
 
+    def _reduce_copies(self, index: int, environment: Environment) -> None:
+        self._sum_gradients(self._lane.copies[index], self._weights.copied[index])
+
     def _reduce_tied(self, index: int, environment: Environment) -> None:
-        parameter = self._weights.tied[index]
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        self._sum_gradients(self._lane.ties[index], (self._weights.tied[index],))
 
-        def add(parts: Sequence[tuple[Item, ...]]) -> tuple[Item, ...]:
-            total = parts[0][0]
-            for part in parts[1:]:
-                total = total + part[0]
-            return (total,)
-
-        summed = self._reduce(self._lane.ties[index], (gradient.detach(),), add)
-        if summed is not None:
-            assert isinstance(summed[0], torch.Tensor)
+    def _sum_gradients(self, reduction: Reduction, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Over devices; one that none of them has stays absent, and its parameter is not stepped."""
+        own = tuple(packed(parameter.grad, parameter) for parameter in parameters)
+        summed = self._reduce(reduction, own, _sums_of_present)
+        if summed is None:
+            return
+        for parameter, gradient in zip(parameters, summed, strict=True):
+            assert isinstance(gradient, torch.Tensor)
             # What has arrived may lie in memory that the sender wants back.
-            parameter.grad = summed[0].clone()
+            parameter.grad = gradient[0].clone() if len(gradient) else None
 
     def _agree(self, index: int, environment: Environment) -> None:
         agreed = self._reduce(self._lane.agreement, self._own_norms(), _total_norm)
@@ -390,6 +394,15 @@ def _pass(environment: Environment) -> StagePass:
 
 def _detached(item: Item) -> Item:
     return item.detach() if isinstance(item, torch.Tensor) else item
+
+
+def _sums_of_present(parts: Sequence[tuple[Item, ...]]) -> tuple[Item, ...]:
+    """Of packed gradients: those that are absent add nothing."""
+    sums: list[Item] = []
+    for gradients in zip(*parts, strict=True):
+        present = [gradient for gradient in gradients if isinstance(gradient, torch.Tensor) and len(gradient)]
+        sums.append(functools.reduce(torch.add, present) if present else gradients[0])
+    return tuple(sums)
 
 
 def _total_norm(parts: Sequence[tuple[Item, ...]]) -> tuple[Item, ...]:

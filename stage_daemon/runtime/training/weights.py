@@ -23,15 +23,23 @@ class Weight:
 
 
 class Weights:
-    """Tied states of several stages of the device become one parameter."""
+    """Tied states of several stages of the device become one parameter. `copied`: by stage, what its copies sum."""
 
     def __init__(
-        self, stages: Mapping[int, Stage], trained: Sequence[TrainedState], ties: Mapping[int, Reduction]
+        self,
+        stages: Mapping[int, Stage],
+        trained: Sequence[TrainedState],
+        ties: Mapping[int, Reduction],
+        copies: Mapping[int, Reduction],
     ) -> None:
         self.tied: dict[int, torch.nn.Parameter] = {}
         for index, reduction in ties.items():
             self.tied[index] = _share(stages, reduction.states)
         self.all = tuple(_weights(stages, trained))
+        self.copied = {
+            index: tuple(_parameter(stages, index, name) for name in reduction.states)
+            for index, reduction in copies.items()
+        }
         self._of_stage = {
             index: tuple(one.parameter for one in self.all if any(one.parameter is state for state in _states(stage)))
             for index, stage in stages.items()
@@ -68,15 +76,18 @@ def _share(stages: Mapping[int, Stage], names: Iterable[str]) -> torch.nn.Parame
     return shared
 
 
+def _parameter(stages: Mapping[int, Stage], stage: int, name: str) -> torch.nn.Parameter:
+    module = stages[stage].module if stage in stages else None
+    parameter = module.states().get(name) if module else None
+    if not isinstance(parameter, torch.nn.Parameter) or not parameter.requires_grad:
+        raise InvalidRequest(f"state {name!r} of stage {stage} is to be trained and is no parameter here")
+    return parameter
+
+
 def _weights(stages: Mapping[int, Stage], trained: Sequence[TrainedState]) -> Iterable[Weight]:
     by_parameter: dict[int, list[tuple[TrainedState, torch.nn.Parameter]]] = {}
     for state in sorted(trained, key=lambda state: (state.stage, state.position)):
-        module = stages[state.stage].module if state.stage in stages else None
-        parameter = module.states().get(state.name) if module else None
-        if not isinstance(parameter, torch.nn.Parameter) or not parameter.requires_grad:
-            raise InvalidRequest(
-                f"state {state.name!r} of stage {state.stage} is to be trained and is no parameter here"
-            )
+        parameter = _parameter(stages, state.stage, state.name)
         by_parameter.setdefault(id(parameter), []).append((state, parameter))
     for states in by_parameter.values():
         first, parameter = states[0]

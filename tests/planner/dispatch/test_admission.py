@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from planner.cost.inventory import Device, Inventory
 from planner.dispatch.admission import admit
 from planner.errors import Conflict, DeviceFull, DeviceGone
+from planner.partition.objective import Training
 from planner.plan.options import BalancedMode, PlanOptions
 from planner.plan.plan import Plan, Stage, StageMemory
 from planner.store.deployment_records import Daemon
@@ -106,7 +108,20 @@ def test_a_device_that_lost_memory_is_told_apart_from_one_that_is_full() -> None
     assert admit(plan(stage(0, "a", peak_bytes=100)), [daemon("a")], {})
 
 
-def test_a_replicated_stage_is_refused() -> None:
+def test_copies_train_each_where_it_is_planned() -> None:
+    training = PlanOptions(mode=BalancedMode(), training=Training(microbatches=2))
+    two = replace(plan(stage(0, "b", "a"), stage(1, "a")), options=training)
+    placements = admit(two, [daemon("a", 120), daemon("b")], {})
+    assert [(one.stage, one.device_id, one.daemon_address) for one in placements] == [
+        (0, "b", "b:1"),
+        (0, "a", "a:1"),
+        (1, "a", "a:1"),
+    ]
+    with pytest.raises(DeviceFull, match="device a offers"):
+        admit(two, [daemon("a", 119), daemon("b")], {})
+
+
+def test_copies_are_refused_in_inference() -> None:
     with pytest.raises(Conflict, match="stage 0 is planned for the devices a, b"):
         admit(plan(stage(0, "a", "b")), [daemon("a"), daemon("b")], {})
     with pytest.raises(Conflict, match="stage 1 is planned for the devices none") as caught:

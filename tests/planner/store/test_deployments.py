@@ -12,6 +12,7 @@ from planner.errors import NotFound
 from planner.store.database import Database
 from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
 from planner.store.deployments import (
+    begin_generation,
     get_deployment,
     list_active_deployments,
     list_deployments,
@@ -56,6 +57,19 @@ async def test_a_deployment_is_kept_as_it_was_added(database: Database) -> None:
     async with database.session() as session:
         row = await session.get_one(DeploymentRow, "dep-1")
         assert (row.input_address, row.output_address) == ("b:1", "b:1")
+
+
+async def test_copies_of_a_stage_are_kept_in_their_order_and_the_first_is_where_results_leave(
+    database: Database,
+) -> None:
+    stages = (placement(0, "b"), placement(0, "a"), placement(1, "d"), placement(1, "c"))
+    await fill(database, graph(), deployment(stages=stages))
+    record = await get(database)
+    assert record.stages == stages
+    assert (record.input_address, record.output_address) == ("b:1", "d:1")
+    async with database.session() as session:
+        await begin_generation(session, replace(record, stages=stages[::2], generation=2))
+    assert (await get(database)).stages == stages[::2]
 
 
 async def test_stages_keep_the_plans_order_and_devices_that_of_their_first_stage() -> None:

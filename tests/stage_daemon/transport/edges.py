@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -113,11 +113,11 @@ def other_process(
         daemon=True,
     )
     child.start()
-    stage = edge.target_stage if script_sends else edge.source_stage
+    device_id = edge.target_device_id if script_sends else edge.source_device_id
     try:
         # So that the deadline is for connecting alone, not for starting a process too.
         assert ours.poll(WAIT_SECONDS), "the other process did not start"
-        channels = open_channels([edge], {stage}, meeting(store.port, deadline_seconds, failures, host, tls=tls))
+        channels = open_channels([edge], device_id, meeting(store.port, deadline_seconds, failures, host, tls=tls))
         ends = channels.receivers if script_sends else channels.senders
         yield ends[edge.id], child
         channels.pulse.stop()
@@ -137,9 +137,9 @@ def _run_script(
     started: Connection,
     tls: StreamTls | None,
 ) -> None:
-    stage = edge.source_stage if script_sends else edge.target_stage
+    device_id = edge.source_device_id if script_sends else edge.target_device_id
     started.send(True)
-    channels = open_channels([edge], {stage}, meeting(port, deadline_seconds, Failures(), host, tls=tls))
+    channels = open_channels([edge], device_id, meeting(port, deadline_seconds, Failures(), host, tls=tls))
     script((channels.senders if script_sends else channels.receivers)[edge.id])
     threading.Event().wait()
 
@@ -149,8 +149,8 @@ def same_process(
     edge: Edge, script: Script, *, script_sends: bool, deadline_seconds: float, failures: Failures
 ) -> Iterator[tuple[SendChannel | ReceiveChannel, None]]:
     """Both ends are here: `script` runs on a thread."""
-    stages = {edge.source_stage, edge.target_stage}
-    channels = open_channels([edge], stages, meeting(0, deadline_seconds, failures))
+    here = replace(edge, target_device_id=edge.source_device_id)
+    channels = open_channels([here], here.source_device_id, meeting(0, deadline_seconds, failures))
     sender, receiver = channels.senders[edge.id], channels.receivers[edge.id]
     thread = threading.Thread(target=_until_closed, args=(script, sender if script_sends else receiver), daemon=True)
     thread.start()

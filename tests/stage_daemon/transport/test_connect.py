@@ -37,13 +37,13 @@ def both_ends(
     """What each end raises, where it raises."""
     raised: list[DaemonError] = []
 
-    def open_end(edge: Edge, stage: int) -> None:
+    def open_end(edge: Edge, device_id: str) -> None:
         try:
-            open_channels([edge], {stage}, meeting(store.port, deadline_seconds, Failures())).pulse.stop()
+            open_channels([edge], device_id, meeting(store.port, deadline_seconds, Failures())).pulse.stop()
         except DaemonError as error:
             raised.append(error)
 
-    ends = ((source, source.source_stage), (target, target.target_stage))
+    ends = ((source, source.source_device_id), (target, target.target_device_id))
     threads = [threading.Thread(target=open_end, args=end, daemon=True) for end in ends]
     for thread in threads:
         thread.start()
@@ -68,7 +68,7 @@ def test_ends_of_different_plans_refuse_each_other(store: StoreServer) -> None:
 def test_a_peer_that_never_comes_has_a_deadline(store: StoreServer, stage: int) -> None:
     def scenario(deadline_seconds: float) -> None:
         with pytest.raises(EdgeTimeout, match=r"edge 3 \(stage 0 to stage 1\): connecting") as raised:
-            open_channels([edge_of(MATRIX)], {stage}, meeting(store.port, deadline_seconds, Failures()))
+            open_channels([edge_of(MATRIX)], f"node{stage}/cpu", meeting(store.port, deadline_seconds, Failures()))
         assert raised.value.stage == 1 - stage
         assert raised.value.device_id == f"node{1 - stage}/cpu"
 
@@ -93,9 +93,10 @@ def test_no_rendezvous() -> None:
         nobody_listens.bind(("127.0.0.1", 0))
         port = nobody_listens.getsockname()[1]
         with pytest.raises(Unavailable, match=f"no rendezvous at 127.0.0.1:{port}"):
-            open_channels([edge_of(MATRIX)], {0}, meeting(port, 0.5, Failures()))
+            open_channels([edge_of(MATRIX)], "node0/cpu", meeting(port, 0.5, Failures()))
 
 
 def test_a_worker_of_another_deployment_is_turned_away(store: StoreServer) -> None:
+    unknown = meeting(store.port, WAIT_SECONDS, Failures(), secret=b"another")
     with pytest.raises(Unavailable, match="does not know this worker's deployment"):
-        open_channels([edge_of(MATRIX)], {0}, meeting(store.port, WAIT_SECONDS, Failures(), secret=b"another"))
+        open_channels([edge_of(MATRIX)], "node0/cpu", unknown)

@@ -188,13 +188,14 @@ def test_one_end_with_certificates_and_one_without_are_named(daemon: StreamTls) 
         store = StoreServer(HERE, purpose_key(b"", "rendezvous"))
         stack.callback(store.close)
 
-        def open_end(stage: int, tls: StreamTls | None) -> None:
+        def open_end(device_id: str, tls: StreamTls | None) -> None:
             try:
-                open_channels([edge], {stage}, meeting(store.port, WAIT_SECONDS, Failures(), host="", tls=tls))
+                open_channels([edge], device_id, meeting(store.port, WAIT_SECONDS, Failures(), host="", tls=tls))
             except DaemonError as error:
                 raised.append(error)
 
-        threads = [threading.Thread(target=open_end, args=end, daemon=True) for end in ((0, daemon), (1, None))]
+        ends = ((edge.source_device_id, daemon), (edge.target_device_id, None))
+        threads = [threading.Thread(target=open_end, args=end, daemon=True) for end in ends]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -99,7 +99,7 @@ class Cluster:
             number=self.num_steps,
             weights=tuple(weights or [1.0 / len(microbatches)] * len(microbatches)),
             learning_rates=tuple(rates or (rate,)),
-            microbatches=tuple(map(tuple, microbatches)),
+            microbatches=dict(enumerate(map(tuple, microbatches))),
             clip_norm=clip_norm,
             loss_scale=loss_scale,
         )
@@ -121,7 +121,8 @@ class Cluster:
         assert not any(thread.is_alive() for thread in threads)
         told = {(one.applied, one.gradient_norm, one.failure) for one in self.outcomes.values()}
         assert len({(applied, repr(norm), failure) for applied, norm, failure in told}) == 1
-        return self.outcomes[self.last]
+        outputs = {place: items for one in self.outcomes.values() for place, items in one.outputs.items()}
+        return replace(self.outcomes[self.last], outputs=dict(sorted(outputs.items())))
 
     def states(self) -> dict[str, torch.Tensor]:
         """Trained states by name; tied ones are asserted to be the same wherever they are."""
@@ -142,8 +143,9 @@ def deployment_of(plan: Plan) -> Deployment:
         state=DeploymentState.LOADING,
         generation=1,
         stages=tuple(
-            StagePlacement(stage=stage.index, device_id=stage.device_ids[0], daemon_address="", incarnation_id="")
+            StagePlacement(stage=stage.index, device_id=device_id, daemon_address="", incarnation_id="")
             for stage in plan.stages
+            for device_id in stage.device_ids
         ),
         created_at=datetime.now(UTC),
     )
@@ -155,6 +157,7 @@ def train_on_threads(
     *,
     stage_of_node: Any,
     devices: Sequence[int],
+    replicas: Sequence[Sequence[int]] = (),
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B,
     microbatches: int = 4,
     routing: Routing = Routing.DIRECT,
@@ -174,7 +177,7 @@ def train_on_threads(
     # The best order is searched on what a plan for another schedule says.
     planned = PipelineSchedule.ONE_F_ONE_B if schedule is PipelineSchedule.BEST else schedule
     training = Training(schedule=planned, microbatches=microbatches, activations=activations)
-    plan = plan_of(graph, stage_of_node(graph), routing, devices, training=training)
+    plan = plan_of(graph, stage_of_node(graph), routing, devices, replicas=replicas, training=training)
     plan = with_training(plan, replace(training, schedule=schedule))
     requests = connect_requests(deployment_of(plan), plan, graph, edge_seconds=WAIT_SECONDS)
     outputs = {output.name: output.content.value_id for output in graph.outputs}  # type: ignore[union-attr]
@@ -196,15 +199,16 @@ def train_on_threads(
         stages = {
             stage.index: stage_from_program(stage.index, _program(graph, plan, stage.index, tensors), device_id)
             for stage in plan.stages
-            if stage.device_ids[0] == device_id
+            if device_id in stage.device_ids
         }
         all_stages.update(stages)
-        weights[device_id] = Weights(stages, lanes[device_id].trained, lanes[device_id].ties)
+        lane = lanes[device_id]
+        weights[device_id] = Weights(stages, lane.trained, lane.ties, lane.copies)
         around = TrainingSurroundings(
-            lane=lanes[device_id],
+            lane=lane,
             stages=stages,
             metrics={index: StageMetrics() for index in stages},
-            timeline=step_timeline(lanes[device_id]),
+            timeline=step_timeline(lane),
             mail=Mail(senders[device_id], receivers[device_id]),
             input_ids=tuple(value.value for value in request.inputs),
             output_ids=tuple(value.value for value in request.outputs),
@@ -218,7 +222,7 @@ def train_on_threads(
             deployment_id="dep-test",
             around=around,
             weights=weights[device_id],
-            inputs=inputs if plan.stages[0].device_ids[0] == device_id else None,
+            inputs=inputs,
             blobs=MemoryBlobs(),
         )
         interpreters[device_id] = StepInterpreter(

@@ -64,7 +64,7 @@ def test_three_steps_equal_one_process(
     for _ in range(3):
         outcome = cluster.step([leaves] * 3, rate=1e-2)
         losses, norm = eager.step([case.args] * 3, rate=1e-2)
-        assert [float(output[0]) for output in outcome.outputs] == pytest.approx(losses, rel=1e-5)
+        assert [float(output[0]) for output in outcome.outputs.values()] == pytest.approx(losses, rel=1e-5)
         assert outcome.gradient_norm == pytest.approx(norm, rel=1e-5)
     wanted = dict(module.named_parameters(remove_duplicate=False))
     for name, found in cluster.states().items():

@@ -78,7 +78,7 @@ def assert_the_same(module: nn.Module, make: Any, devices: Sequence[int], schedu
             one.step([make(size, 10 * number + index) for index, size in enumerate(sizes)], clip_norm=1.0)
             for one in (kept, again)
         ]
-        losses = [[float(output[0]) for output in outcome.outputs] for outcome in found]
+        losses = [[float(output[0]) for output in outcome.outputs.values()] for outcome in found]
         assert losses[0] == losses[1]
         assert found[0].gradient_norm == found[1].gradient_norm
         assert all(outcome.applied for outcome in found)
@@ -150,7 +150,9 @@ def test_graphs_of_one_microbatch_are_held_at_once() -> None:
     torch.manual_seed(0)
     most = {}
     for cluster in both_ways(Layers(8), lambda count, seed: rows(16 * count, seed), (0,), PipelineSchedule.GPIPE):
-        step = Step(number=1, weights=(0.25,) * 4, learning_rates=(0.1,), microbatches=(rows(64, 1),) * 4)
+        step = Step(
+            number=1, weights=(0.25,) * 4, learning_rates=(0.1,), microbatches=dict.fromkeys(range(4), rows(64, 1))
+        )
         with saved_bytes() as read:
             assert cluster.interpreters[cluster.first].run(step).applied
         most[cluster.plan.stages[0].recomputes_activations] = read()

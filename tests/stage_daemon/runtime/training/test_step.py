@@ -77,7 +77,7 @@ def assert_same_steps(
         outcome = cluster.step(microbatches, weights, **options)
         losses, norm = eager.step(microbatches, weights, **options)
         assert outcome.applied
-        assert [float(output[loss_position]) for output in outcome.outputs] == pytest.approx(
+        assert [float(output[loss_position]) for output in outcome.outputs.values()] == pytest.approx(
             losses, rel=tolerance, abs=0
         )
         assert outcome.gradient_norm == pytest.approx(norm, rel=tolerance, abs=0)
@@ -164,7 +164,7 @@ def test_dropout_draws_the_same_wherever_stages_are() -> None:
         torch.manual_seed(1)
         cluster, _ = both(Normed(dropout=0.5), rows, len(devices), devices)
         cluster.num_steps = number
-        return [float(loss) for _ in range(2) for (loss,) in cluster.step([rows(4, 1)] * 3).outputs]
+        return [float(loss) for _ in range(2) for (loss,) in cluster.step([rows(4, 1)] * 3).outputs.values()]
 
     once = losses((0, 1, 2))
     assert once == losses((0, 0, 1)) == losses((0,)) == losses((0, 1, 2, 0, 1))

@@ -117,8 +117,9 @@ def deployment_on(cluster: Cluster, generation: int = 1) -> Deployment:
         generation=generation,
         failure=None,
         stages=tuple(
-            StagePlacement(stage=stage.index, device_id=stage.device_ids[0], daemon_address="localhost:1")
+            StagePlacement(stage=stage.index, device_id=device_id, daemon_address="localhost:1")
             for stage in cluster.plan.stages
+            for device_id in stage.device_ids
         ),
         input_address="",
         output_address="",
