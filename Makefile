@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/access.proto protos/v1/planner.proto protos/v1/stage_daemon.proto
 
-.PHONY: demo train-demo test test-fast test-shuffled test-floor test-without-torch coverage fuzz soak mutants bench survey
+.PHONY: demo train-demo train-matrix test test-fast test-shuffled test-floor test-without-torch coverage fuzz soak mutants bench survey
 .PHONY: check lint types imports protos protos-check deploy-check lock upgrade clean
 
 demo: $(VENV)/installed.stamp
@@ -24,6 +24,12 @@ demo: $(VENV)/installed.stamp
 # Trains a small GPT over daemons, through the loss of a worker, and compares the losses with one process's.
 train-demo: $(VENV)/installed.stamp
 	$(BIN)/python -m examples.train_tiny_gpt
+
+# Trainings drawn at random on daemons, each beside the unsplit step; CASES=20 FIRST=100 for others.
+CASES ?= 200
+FIRST ?= 0
+train-matrix: $(VENV)/installed.stamp
+	$(BIN)/python -m benchmarks.training_matrix $(CASES) $(FIRST)
 
 # The whole suite, the same examples in the same order each time.
 test: $(VENV)/installed.stamp
