@@ -10,6 +10,7 @@ DaemonError
 ├── Corrupt                  bytes of a checkpoint that are not those that were saved
 ├── ShapeMismatch            the rebuilt stage gives other shapes than the graph declares
 ├── InsufficientMemory       a stage that does not fit the device
+├── NotCompiled              a stage that could not be compiled, or a host that has no compiler
 ├── TooManyDeployments
 ├── TooManySessions
 ├── NotFound
@@ -85,6 +86,10 @@ class ShapeMismatch(DaemonError):
 
 class InsufficientMemory(DaemonError):
     reason = "INSUFFICIENT_MEMORY"
+
+
+class NotCompiled(DaemonError):
+    reason = "NOT_COMPILED"
 
 
 class TooManyDeployments(DaemonError):

@@ -21,6 +21,7 @@ from planner.dispatch.messages import (
 from planner.errors import InvalidArgument
 from planner.store.daemons import list_live_daemons
 from planner.store.database import Database
+from planner.store.deployment_records import WorkerSettings
 from planner.store.deployments import delete_deployment, get_deployment, list_active_deployments, list_deployments
 from planner.wire.inventory import inventory_to_proto
 from protos.v1 import planner_pb2
@@ -43,7 +44,7 @@ class DeploymentCalls:
             request.request_id,
             fingerprint(request),
             recovery_from_proto(request.recovery),
-            request.num_threads,
+            WorkerSettings(num_threads=request.num_threads, compile=request.compile),
             CALLER.get(),
         )
         return await self._deployment(deployment_id)

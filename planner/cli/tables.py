@@ -169,10 +169,17 @@ def deployment_table(deployment: Deployment) -> RenderableType:
     if deployment.asked_plan_id not in ("", deployment.plan_id):
         notes.append(Text(f"asked for with {deployment.asked_plan_id}"))
     failure = [Text(deployment.failure.message, style="red")] if deployment.failure else []
-    table = plain_table("stage", "device", "threads", "daemon")
+    compiled = ("compiled, differs by",) if deployment.compile else ()
+    table = plain_table("stage", "device", "threads", *compiled, "daemon")
     for placement in deployment.stages:
-        threads = str(placement.num_threads or "-")
-        table.add_row(str(placement.stage), placement.device_id, threads, placement.daemon_address)
+        difference = "-" if placement.compiled_difference is None else f"{placement.compiled_difference:.1e}"
+        table.add_row(
+            str(placement.stage),
+            placement.device_id,
+            str(placement.num_threads or "-"),
+            *([difference] if deployment.compile else []),
+            placement.daemon_address,
+        )
     return Group(Text(title, style="bold", no_wrap=True), *notes, *failure, table)
 
 

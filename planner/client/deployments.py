@@ -58,11 +58,13 @@ class DeploymentCalls(CheckpointCalls):
         request_id: str | None = None,
         recovery: RecoveryPolicy = RecoveryPolicy.MANUAL,
         num_threads: int | None = None,
+        compile: bool = False,
     ) -> Deployment:
         """Rolls a plan out; with `wait`, returns once it is ready. Raises DeploymentFailed naming the stage.
 
         `num_threads` is how many an operator may use on a CPU in each worker; without it each has its share of its
-        host: see docs/operations.md.
+        host. With `compile` stages are compiled as they are loaded, and outputs equal the module's within a tolerance
+        instead of bitwise. See docs/operations.md for both.
         """
         if num_threads is not None and num_threads < 1:
             raise InvalidArgument(f"num_threads is {num_threads}, needs at least 1")
@@ -71,6 +73,7 @@ class DeploymentCalls(CheckpointCalls):
             plan_id=plan_id,
             recovery=recovery_to_proto(recovery),
             num_threads=num_threads or 0,
+            compile=compile,
         )
         deployment = deployment_from_proto(self._connection.call(self._connection.stub.Deploy, request))
         return self._wait_until_ready(deployment.id, on_event) if wait else deployment

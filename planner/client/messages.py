@@ -112,7 +112,11 @@ def deployment_from_proto(message: planner_pb2.Deployment) -> records.Deployment
         failure=failure_from_proto(message.failure) if message.HasField("failure") else None,
         stages=tuple(
             records.StagePlacement(
-                stage=s.stage, device_id=s.device_id, daemon_address=s.daemon_address, num_threads=s.num_threads
+                stage=s.stage,
+                device_id=s.device_id,
+                daemon_address=s.daemon_address,
+                num_threads=s.num_threads,
+                compiled_difference=s.compiled_difference if s.HasField("compiled_difference") else None,
             )
             for s in message.stages
         ),
@@ -122,6 +126,7 @@ def deployment_from_proto(message: planner_pb2.Deployment) -> records.Deployment
         ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
         recovery=recovery_from_proto(message.recovery),
         num_threads=message.num_threads,
+        compile=message.compile,
         asked_plan_id=message.asked_plan_id,
         plan_reason=message.plan_reason,
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.errors import Conflict, DeviceFull, DeviceGone
+from planner.errors import Conflict, DeviceFull, DeviceGone, NotDeployable
 from planner.plan.plan import Plan
-from planner.store.deployment_records import Daemon, StagePlacement
+from planner.store.deployment_records import Daemon, StagePlacement, WorkerSettings
 
 GIBIBYTE = float(1 << 30)
 
@@ -31,6 +31,15 @@ def admit(plan: Plan, live: Sequence[Daemon], promised: Mapping[str, Mapping[str
         for stage in plan.stages
         for device_id in stage.device_ids
     )
+
+
+def check_compile(plan: Plan, workers: WorkerSettings) -> None:
+    """Raises NotDeployable where stages of this plan cannot be compiled."""
+    if workers.compile and plan.options.training is not None:
+        raise NotDeployable(
+            "the plan is for training, whose backward passes are cut into parts that torch.compile does not know; "
+            "deploy it without compile, or plan for inference"
+        )
 
 
 def _needed_bytes(plan: Plan) -> dict[str, int]:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from access.files import WatchedCredentials
 from planner.cost.inventory import Device
-from planner.dispatch.admission import admit
+from planner.dispatch.admission import admit, check_compile
 from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
 from planner.dispatch.driver import ABANDONED, Driver
 from planner.dispatch.leadership import Leadership
@@ -45,6 +45,7 @@ from planner.store.deployment_records import (
     DeploymentState,
     Failure,
     RecoveryPolicy,
+    WorkerSettings,
 )
 from planner.store.deployments import add_deployment, get_deployment, list_active_deployments, promised_bytes
 from planner.store.failures import failure_of as failure_of_error
@@ -165,7 +166,7 @@ class Dispatcher:
         request_id: str,
         fingerprint: str = "",
         recovery: RecoveryPolicy = RecoveryPolicy.MANUAL,
-        num_threads: int = 0,
+        workers: WorkerSettings | None = None,
         caller: str = "",
     ) -> str:
         """Starts a rollout and returns the deployment's id at once. Raises NotFound, NotDeployable, DeviceGone ...
@@ -174,7 +175,7 @@ class Dispatcher:
         """
         await self._resume()
         # A client that hangs up must not leave a deployment behind that nobody rolls out.
-        creating = self._create(plan_id, request_id, fingerprint, recovery, num_threads, caller)
+        creating = self._create(plan_id, request_id, fingerprint, recovery, workers or WorkerSettings(), caller)
         return await asyncio.shield(asyncio.ensure_future(creating))
 
     async def stop(self, deployment_id: str) -> None:
@@ -330,7 +331,13 @@ class Dispatcher:
             driver.ended.set()
 
     async def _create(
-        self, plan_id: str, request_id: str, fingerprint: str, recovery: RecoveryPolicy, num_threads: int, caller: str
+        self,
+        plan_id: str,
+        request_id: str,
+        fingerprint: str,
+        recovery: RecoveryPolicy,
+        workers: WorkerSettings,
+        caller: str,
     ) -> str:
         now = datetime.now(UTC)
         created: list[tuple[Deployment, Plan, GraphRecord]] = []
@@ -338,7 +345,7 @@ class Dispatcher:
         async def create(session: AsyncSession) -> str:
             created.clear()
             await check_deployments(session, caller, self._max_deployments_per_caller)
-            created.append(await self._admit(session, plan_id, recovery, num_threads, now))
+            created.append(await self._admit(session, plan_id, recovery, workers, now))
             deployment_id = created[0][0].id
             if caller:
                 await add_owner(session, "deployment", deployment_id, caller, now)
@@ -355,7 +362,7 @@ class Dispatcher:
         return deployment_id
 
     async def _admit(
-        self, session: AsyncSession, plan_id: str, recovery: RecoveryPolicy, num_threads: int, now: datetime
+        self, session: AsyncSession, plan_id: str, recovery: RecoveryPolicy, workers: WorkerSettings, now: datetime
     ) -> tuple[Deployment, Plan, GraphRecord]:
         await self._leadership.check(session)
         plan, _ = await get_plan(session, plan_id, keep=True)
@@ -365,6 +372,7 @@ class Dispatcher:
                 f"graph {graph.name} ({graph.id[:12]}) cannot be deployed: {graph.not_deployable_reason}",
                 graph_id=graph.id,
             )
+        check_compile(plan, workers)
         device_ids = {device_id for stage in plan.stages for device_id in stage.device_ids}
         live = await list_usable_daemons(session, now)
         deployment = Deployment(
@@ -376,7 +384,7 @@ class Dispatcher:
             stages=admit(plan, live, await promised_bytes(session, device_ids)),
             created_at=now,
             recovery=recovery,
-            num_threads=num_threads,
+            workers=workers,
         )
         await add_deployment(session, deployment)
         return deployment, plan, graph

@@ -13,6 +13,7 @@ import structlog
 from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
 from planner.dispatch.diagnosis import find_cause
 from planner.dispatch.ledger import Ledger
+from planner.dispatch.messages import loaded_stage_from_proto
 from planner.dispatch.placing import Placement
 from planner.dispatch.progress import worth_telling
 from planner.dispatch.rollout import (
@@ -40,7 +41,7 @@ from planner.dispatch.rollout import (
 )
 from planner.dispatch.stage_modules import StageRequests
 from planner.errors import NotLeading, PlannerError
-from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
+from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure, LoadedStage
 from planner.store.failures import failure_of
 from protos.v1 import stage_daemon_pb2
 
@@ -199,12 +200,12 @@ class Driver:
 
     async def _load(self, device_id: str) -> None:
         assert self.requests is not None
-        num_threads = 0
+        loaded: dict[int, LoadedStage] = {}
         async for response in self._clients[device_id].load(self.requests.load[device_id]):
-            num_threads = response.num_threads
+            loaded[response.stage] = loaded_stage_from_proto(response)
             await self._tell_progress(device_id, response)
-        if num_threads:
-            await self._ledger.tell_threads(self.deployment.id, device_id, num_threads)
+        if any(stage.num_threads for stage in loaded.values()):
+            await self._ledger.tell_loaded(self.deployment.id, tuple(loaded.values()))
         await self.handle(Loaded(device_id))
 
     async def _tell_progress(self, device_id: str, response: stage_daemon_pb2.LoadStagesResponse) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.dispatch.leadership import Leadership
 from planner.store.database import Database
-from planner.store.deployment_records import Deployment, DeploymentEvent
+from planner.store.deployment_records import Deployment, DeploymentEvent, LoadedStage
 from planner.store.deployments import (
     append_event,
     begin_generation,
     get_deployment,
     is_last_event,
     list_events,
-    set_num_threads,
+    set_loaded,
 )
 
 POLL_SECONDS = 0.5
@@ -52,12 +52,12 @@ class Ledger:
         for wake in self._watchers.get(deployment_id, ()):
             wake.set()
 
-    async def tell_threads(self, deployment_id: str, device_id: str, num_threads: int) -> None:
-        """As `append`, what the worker of that device says it uses."""
+    async def tell_loaded(self, deployment_id: str, stages: Sequence[LoadedStage]) -> None:
+        """As `append`, what the worker that has loaded them says of its stages."""
 
         async def write(session: AsyncSession) -> None:
             await self._leadership.check(session)
-            await set_num_threads(session, deployment_id, device_id, num_threads)
+            await set_loaded(session, deployment_id, stages)
 
         await self._database.persist(write)
 

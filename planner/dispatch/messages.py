@@ -7,8 +7,15 @@ from datetime import datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from planner.errors import InvalidArgument
-from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
-from protos.v1 import planner_pb2
+from planner.store.deployment_records import (
+    Deployment,
+    DeploymentEvent,
+    DeploymentState,
+    Failure,
+    LoadedStage,
+    RecoveryPolicy,
+)
+from protos.v1 import planner_pb2, stage_daemon_pb2
 
 # A deployment's addresses mean something from READY on, and nothing once it has ended.
 REACHABLE = (DeploymentState.READY, DeploymentState.DRAINING)
@@ -68,6 +75,14 @@ def failure_from_proto(message: planner_pb2.Failure) -> Failure:
     )
 
 
+def loaded_stage_from_proto(message: stage_daemon_pb2.LoadStagesResponse) -> LoadedStage:
+    return LoadedStage(
+        stage=message.stage,
+        num_threads=message.num_threads,
+        compiled_difference=message.compiled_difference if message.HasField("compiled_difference") else None,
+    )
+
+
 def deployment_to_proto(deployment: Deployment) -> planner_pb2.Deployment:
     reachable = deployment.state in REACHABLE
     return planner_pb2.Deployment(
@@ -83,6 +98,7 @@ def deployment_to_proto(deployment: Deployment) -> planner_pb2.Deployment:
                 device_id=placement.device_id,
                 daemon_address=placement.daemon_address,
                 num_threads=placement.num_threads,
+                compiled_difference=placement.compiled_difference,
             )
             for placement in deployment.stages
         ],
@@ -91,7 +107,8 @@ def deployment_to_proto(deployment: Deployment) -> planner_pb2.Deployment:
         created_at=timestamp(deployment.created_at),
         ended_at=timestamp(deployment.ended_at) if deployment.ended_at else None,
         recovery=_recovery_to_proto(deployment.recovery),
-        num_threads=deployment.num_threads,
+        num_threads=deployment.workers.num_threads,
+        compile=deployment.workers.compile,
         asked_plan_id=deployment.asked_plan_id,
         plan_reason=deployment.plan_reason,
     )

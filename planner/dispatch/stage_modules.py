@@ -60,7 +60,8 @@ def _load_requests(
         device_id: stage_daemon_pb2.LoadStagesRequest(
             deployment_id=deployment.id,
             generation=deployment.generation,
-            num_threads=deployment.num_threads,
+            num_threads=deployment.workers.num_threads,
+            compile=deployment.workers.compile,
             workers_on_host=workers[hosts[device_id]],
             # A training goes on from a checkpoint, not from the weights that it began with.
             keep_states=deployment.recovery is not RecoveryPolicy.MANUAL and plan.options.training is None,

@@ -55,6 +55,26 @@ class StagePlacement:
     incarnation_id: str
     # That its worker uses for an operator; 0 until it has loaded.
     num_threads: int = 0
+    # Of the compiled stage's outputs from the stage's own, relative; None where it is not compiled.
+    compiled_difference: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedStage:
+    """What the worker that has loaded a stage says of it; the two facts are those of StagePlacement."""
+
+    stage: int
+    num_threads: int
+    compiled_difference: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What every worker of a deployment is told: the threads of an operator (0: its share of the host), and whether
+    stages are compiled."""
+
+    num_threads: int = 0
+    compile: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +92,7 @@ class Deployment:
     stages: tuple[StagePlacement, ...]
     created_at: datetime
     recovery: RecoveryPolicy = RecoveryPolicy.MANUAL
-    # That each worker is to use for an operator; 0: its share of the host.
-    num_threads: int = 0
+    workers: WorkerSettings = WorkerSettings()
     ended_at: datetime | None = None
     failure: Failure | None = None
     asked_plan_id: str = ""

@@ -15,8 +15,10 @@ from planner.store.deployment_records import (
     Deployment,
     DeploymentEvent,
     DeploymentState,
+    LoadedStage,
     RecoveryPolicy,
     StagePlacement,
+    WorkerSettings,
 )
 from planner.store.failures import failure_columns, failure_from_row
 from planner.store.owners import add_owner, forget_owners, owners_of
@@ -44,7 +46,8 @@ async def add_deployment(session: AsyncSession, deployment: Deployment) -> None:
             state=deployment.state.value,
             generation=deployment.generation,
             recovery=deployment.recovery.value,
-            num_threads=deployment.num_threads,
+            num_threads=deployment.workers.num_threads,
+            compile=deployment.workers.compile,
             input_address=deployment.input_address,
             output_address=deployment.output_address,
             created_at=deployment.created_at,
@@ -84,17 +87,20 @@ def _add_stages(session: AsyncSession, deployment: Deployment) -> None:
             daemon_address=placement.daemon_address,
             incarnation_id=placement.incarnation_id,
             num_threads=placement.num_threads,
+            compiled_difference=placement.compiled_difference,
         )
         for position, placement in enumerate(deployment.stages)
     )
 
 
-async def set_num_threads(session: AsyncSession, deployment_id: str, device_id: str, num_threads: int) -> None:
-    """What the worker of that device says it uses."""
-    stages = update(DeploymentStageRow).where(
-        DeploymentStageRow.deployment_id == deployment_id, DeploymentStageRow.device_id == device_id
-    )
-    await session.execute(stages.values(num_threads=num_threads))
+async def set_loaded(session: AsyncSession, deployment_id: str, stages: Iterable[LoadedStage]) -> None:
+    for loaded in stages:
+        rows = update(DeploymentStageRow).where(
+            DeploymentStageRow.deployment_id == deployment_id, DeploymentStageRow.stage == loaded.stage
+        )
+        await session.execute(
+            rows.values(num_threads=loaded.num_threads, compiled_difference=loaded.compiled_difference)
+        )
 
 
 async def get_deployment(session: AsyncSession, deployment_id: str) -> Deployment:
@@ -254,6 +260,7 @@ async def _placements(session: AsyncSession, deployment_ids: list[str]) -> Mappi
             daemon_address=row.daemon_address,
             incarnation_id=row.incarnation_id,
             num_threads=row.num_threads,
+            compiled_difference=row.compiled_difference,
         )
         placements[row.deployment_id].append(placement)
     return placements
@@ -269,7 +276,7 @@ def _record(row: DeploymentRow, placements: list[StagePlacement]) -> Deployment:
         state=DeploymentState(row.state),
         generation=row.generation,
         recovery=RecoveryPolicy(row.recovery),
-        num_threads=row.num_threads,
+        workers=WorkerSettings(num_threads=row.num_threads, compile=row.compile),
         stages=tuple(placements),
         created_at=row.created_at,
         ended_at=row.ended_at,

@@ -385,6 +385,7 @@ class DeploymentRow(FailureColumns, Row):
     generation: Mapped[int]
     recovery: Mapped[str]
     num_threads: Mapped[int] = mapped_column(server_default="0")
+    compile: Mapped[bool] = mapped_column(default=False)
     input_address: Mapped[str]
     output_address: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(index=True)
@@ -403,6 +404,7 @@ class DeploymentStageRow(Row):
     daemon_address: Mapped[str]
     incarnation_id: Mapped[str]
     num_threads: Mapped[int] = mapped_column(server_default="0")
+    compiled_difference: Mapped[float | None]
 
 
 class DeploymentEventRow(FailureColumns, Row):

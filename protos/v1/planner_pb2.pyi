@@ -1839,6 +1839,7 @@ class DeployRequest(google.protobuf.message.Message):
     PLAN_ID_FIELD_NUMBER: builtins.int
     RECOVERY_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
+    COMPILE_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     plan_id: builtins.str
     recovery: Global___RecoveryPolicy.ValueType
@@ -1847,6 +1848,10 @@ class DeployRequest(google.protobuf.message.Message):
     """That an operator of a stage may use on a CPU, in each worker. 0: as many as the host has for each of the deployment's
     workers there.
     """
+    compile: builtins.bool
+    """Stages are compiled by torch.compile as they are loaded: quicker, and equal to the module's outputs within a tolerance
+    instead of bitwise. Refused for plans that train.
+    """
     def __init__(
         self,
         *,
@@ -1854,8 +1859,9 @@ class DeployRequest(google.protobuf.message.Message):
         plan_id: builtins.str = ...,
         recovery: Global___RecoveryPolicy.ValueType = ...,
         num_threads: builtins.int = ...,
+        compile: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["num_threads", b"num_threads", "plan_id", b"plan_id", "recovery", b"recovery", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["compile", b"compile", "num_threads", b"num_threads", "plan_id", b"plan_id", "recovery", b"recovery", "request_id", b"request_id"]) -> None: ...
 
 Global___DeployRequest: typing_extensions.TypeAlias = DeployRequest
 
@@ -1878,6 +1884,7 @@ class Deployment(google.protobuf.message.Message):
     NUM_THREADS_FIELD_NUMBER: builtins.int
     ASKED_PLAN_ID_FIELD_NUMBER: builtins.int
     PLAN_REASON_FIELD_NUMBER: builtins.int
+    COMPILE_FIELD_NUMBER: builtins.int
     id: builtins.str
     plan_id: builtins.str
     graph_id: builtins.str
@@ -1894,6 +1901,8 @@ class Deployment(google.protobuf.message.Message):
     """The plan that was asked for; plan_id is the one that runs."""
     plan_reason: builtins.str
     """Why the two differ; empty where they do not."""
+    compile: builtins.bool
+    """As DeployRequest.compile."""
     @property
     def failure(self) -> Global___Failure:
         """Only if it failed."""
@@ -1924,9 +1933,10 @@ class Deployment(google.protobuf.message.Message):
         num_threads: builtins.int = ...,
         asked_plan_id: builtins.str = ...,
         plan_reason: builtins.str = ...,
+        compile: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["asked_plan_id", b"asked_plan_id", "created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure", "generation", b"generation", "graph_id", b"graph_id", "id", b"id", "input_address", b"input_address", "num_threads", b"num_threads", "output_address", b"output_address", "plan_id", b"plan_id", "plan_reason", b"plan_reason", "recovery", b"recovery", "stages", b"stages", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["asked_plan_id", b"asked_plan_id", "compile", b"compile", "created_at", b"created_at", "ended_at", b"ended_at", "failure", b"failure", "generation", b"generation", "graph_id", b"graph_id", "id", b"id", "input_address", b"input_address", "num_threads", b"num_threads", "output_address", b"output_address", "plan_id", b"plan_id", "plan_reason", b"plan_reason", "recovery", b"recovery", "stages", b"stages", "state", b"state"]) -> None: ...
 
 Global___Deployment: typing_extensions.TypeAlias = Deployment
 
@@ -1938,11 +1948,14 @@ class StagePlacement(google.protobuf.message.Message):
     DEVICE_ID_FIELD_NUMBER: builtins.int
     DAEMON_ADDRESS_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
+    COMPILED_DIFFERENCE_FIELD_NUMBER: builtins.int
     stage: builtins.int
     device_id: builtins.str
     daemon_address: builtins.str
     num_threads: builtins.int
     """That the worker says it uses; 0 until it has loaded."""
+    compiled_difference: builtins.float
+    """As LoadStagesResponse.compiled_difference."""
     def __init__(
         self,
         *,
@@ -1950,8 +1963,11 @@ class StagePlacement(google.protobuf.message.Message):
         device_id: builtins.str = ...,
         daemon_address: builtins.str = ...,
         num_threads: builtins.int = ...,
+        compiled_difference: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["daemon_address", b"daemon_address", "device_id", b"device_id", "num_threads", b"num_threads", "stage", b"stage"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_compiled_difference", b"_compiled_difference", "compiled_difference", b"compiled_difference"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_compiled_difference", b"_compiled_difference", "compiled_difference", b"compiled_difference", "daemon_address", b"daemon_address", "device_id", b"device_id", "num_threads", b"num_threads", "stage", b"stage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_compiled_difference", b"_compiled_difference"]) -> typing.Literal["compiled_difference"] | None: ...
 
 Global___StagePlacement: typing_extensions.TypeAlias = StagePlacement
 

@@ -101,6 +101,7 @@ class LoadStagesRequest(google.protobuf.message.Message):
     NUM_THREADS_FIELD_NUMBER: builtins.int
     WORKERS_ON_HOST_FIELD_NUMBER: builtins.int
     KEEP_STATES_FIELD_NUMBER: builtins.int
+    COMPILE_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     generation: builtins.int
     blob_address: builtins.str
@@ -115,6 +116,8 @@ class LoadStagesRequest(google.protobuf.message.Message):
     """Of this deployment, on this worker's host."""
     keep_states: builtins.bool
     """Weights are to be there for the next generation, should this one break. Without it none stay."""
+    compile: builtins.bool
+    """As DeployRequest.compile."""
     @property
     def stages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StageModule]: ...
     def __init__(
@@ -128,8 +131,9 @@ class LoadStagesRequest(google.protobuf.message.Message):
         num_threads: builtins.int = ...,
         workers_on_host: builtins.int = ...,
         keep_states: builtins.bool = ...,
+        compile: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "deployment_id", b"deployment_id", "generation", b"generation", "keep_states", b"keep_states", "num_threads", b"num_threads", "secret", b"secret", "stages", b"stages", "workers_on_host", b"workers_on_host"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blob_address", b"blob_address", "compile", b"compile", "deployment_id", b"deployment_id", "generation", b"generation", "keep_states", b"keep_states", "num_threads", b"num_threads", "secret", b"secret", "stages", b"stages", "workers_on_host", b"workers_on_host"]) -> None: ...
 
 Global___LoadStagesRequest: typing_extensions.TypeAlias = LoadStagesRequest
 
@@ -191,11 +195,16 @@ class LoadStagesResponse(google.protobuf.message.Message):
     LOADED_BYTES_FIELD_NUMBER: builtins.int
     TOTAL_BYTES_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
+    COMPILED_DIFFERENCE_FIELD_NUMBER: builtins.int
     stage: builtins.int
     loaded_bytes: builtins.int
     total_bytes: builtins.int
     num_threads: builtins.int
     """That the worker uses for an operator."""
+    compiled_difference: builtins.float
+    """By how much the compiled stage's outputs differ from the stage's own, on made-up inputs: the largest difference of two
+    elements of an output, as a share of that output's largest element. Absent where it is not compiled.
+    """
     def __init__(
         self,
         *,
@@ -203,8 +212,11 @@ class LoadStagesResponse(google.protobuf.message.Message):
         loaded_bytes: builtins.int = ...,
         total_bytes: builtins.int = ...,
         num_threads: builtins.int = ...,
+        compiled_difference: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["loaded_bytes", b"loaded_bytes", "num_threads", b"num_threads", "stage", b"stage", "total_bytes", b"total_bytes"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_compiled_difference", b"_compiled_difference", "compiled_difference", b"compiled_difference"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_compiled_difference", b"_compiled_difference", "compiled_difference", b"compiled_difference", "loaded_bytes", b"loaded_bytes", "num_threads", b"num_threads", "stage", b"stage", "total_bytes", b"total_bytes"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_compiled_difference", b"_compiled_difference"]) -> typing.Literal["compiled_difference"] | None: ...
 
 Global___LoadStagesResponse: typing_extensions.TypeAlias = LoadStagesResponse
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from stage_daemon.loader.compilable import compilable_program
 from stage_daemon.loader.contexts import leave_as_found
 from stage_daemon.loader.evaluation import evaluation_program
 
@@ -84,3 +85,11 @@ class StageModule(nn.Module):
     def evaluating(self) -> StageModule:
         """The same program on the same states, without what is done in training only."""
         return StageModule(evaluation_program(self.program), self.state_names, switches_context=self._switches_context)
+
+    def compiled(self) -> StageModule:
+        """The same program on the same states, compiled as it is run: for each kind of sizes that comes."""
+        program = compilable_program(self.program)
+        program.forward = torch.compile(program.forward, dynamic=True)
+        return StageModule(
+            program, self.state_names, switches_context=self._switches_context, written_names=self.written_names
+        )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 
@@ -14,12 +17,14 @@ from stage_daemon.loader.load import StageProgram, load_stage
 from stage_daemon.loader.rebuild import draws_random
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.worker.blobs import BlobClient
+from stage_daemon.worker.compilation import compile_stage, compiling
 from stage_daemon.worker.memory import available_bytes, check_states_fit
 
 OnProgress = Callable[[stage_daemon_pb2.LoadStagesResponse], None]
 
 # Progress is for people and for the planner's patience.
 _PROGRESS_SECONDS = 0.1
+_REPEAT_SECONDS = 5.0
 
 
 def load_stages(
@@ -44,7 +49,11 @@ def load_stages(
             kept.keep_only(frozenset())
             kept = None
     check_states_fit(request.stages, device, kept.size_bytes if kept is not None and device.type == "cpu" else 0)
-    return {module.stage: _load(module, reader, device, on_progress, kept) for module in request.stages}
+    with compiling() if request.compile else nullcontext():
+        return {
+            module.stage: _load(module, reader, device, on_progress, kept, compile=request.compile)
+            for module in request.stages
+        }
 
 
 def _may_keep(places: Set[Place], kept: KeptStates, device: torch.device) -> bool:
@@ -60,16 +69,24 @@ def _load(
     device: torch.device,
     on_progress: OnProgress,
     kept: KeptStates | None,
+    *,
+    compile: bool,
 ) -> Stage:
     progress = _Progress(module.stage, on_progress)
     try:
         graph_bytes = reader.read_whole(module.graph_sha256)
         program = load_stage(graph_bytes, module.states, reader.read_range, device, progress.advance, kept)
+        stage = stage_from_program(module.stage, program, str(device))
+        if compile:
+            with progress.going_on():
+                compiled = compile_stage(program, device)
+            stage = replace(stage, run=compiled.module)
+            progress.compiled(compiled.difference)
     except DaemonError as error:
         error.stage = module.stage
         raise
     progress.tell()
-    return stage_from_program(module.stage, program, str(device))
+    return stage
 
 
 def stage_from_program(index: int, program: StageProgram, device_id: str) -> Stage:
@@ -94,6 +111,26 @@ class _Progress:
         self._state.loaded_bytes, self._state.total_bytes = loaded_bytes, total_bytes
         if time.monotonic() - self._told_at >= _PROGRESS_SECONDS:
             self.tell()
+
+    def compiled(self, difference: float) -> None:
+        self._state.compiled_difference = difference
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Told again and again meanwhile: who follows takes silence for a hang."""
+        done = threading.Event()
+
+        def repeat() -> None:
+            while not done.wait(_REPEAT_SECONDS):
+                self.tell()
+
+        teller = threading.Thread(target=repeat, name="progress", daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            done.set()
+            teller.join()
 
     def tell(self) -> None:
         self._told_at = time.monotonic()

@@ -32,6 +32,7 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self.hold = ""
         self.num_steps = 2
         self.num_threads = 0
+        self.compiled_difference: float | None = None
         self.resume = asyncio.Event()
         self.asked: list[str] = []
         self.cancelled: list[str] = []
@@ -79,6 +80,7 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
                     loaded_bytes=loaded,
                     total_bytes=self.num_steps,
                     num_threads=self.num_threads,
+                    compiled_difference=self.compiled_difference,
                 )
 
     async def OpenRendezvous(

@@ -153,16 +153,21 @@ async def test_two_phases_then_ready(world: World) -> None:
     assert [value.name for value in world.first.connects[0].inputs] == ["x"]
 
 
-async def test_threads_are_asked_for_and_told(world: World) -> None:
+async def test_what_workers_are_to_do_is_asked_for_and_what_they_do_is_told(world: World) -> None:
     world.first.num_threads, world.second.num_threads = 3, 5
-    request = planner_pb2.DeployRequest(plan_id=world.plan_id, num_threads=4)
+    world.first.compiled_difference = 0.25
+    request = planner_pb2.DeployRequest(plan_id=world.plan_id, num_threads=4, compile=True)
     deployment_id = (await world.planner.Deploy(request, timeout=WAIT_SECONDS)).id
     await world.wait(deployment_id, READY)
     for daemon in (world.first, world.second):
         # Both say that they are on the host "node".
-        assert [(load.num_threads, load.workers_on_host) for load in daemon.loads] == [(4, 2)]
+        assert [(load.num_threads, load.compile, load.workers_on_host) for load in daemon.loads] == [(4, True, 2)]
     found = await world.get(deployment_id)
     assert (found.num_threads, [stage.num_threads for stage in found.stages]) == (4, [3, 5])
+    differences = [
+        stage.compiled_difference if stage.HasField("compiled_difference") else None for stage in found.stages
+    ]
+    assert (found.compile, differences) == (True, [0.25, None])
     with refused("INVALID_ARGUMENT"):
         request = planner_pb2.DeployRequest(plan_id=world.plan_id, num_threads=5000)
         await world.planner.Deploy(request, timeout=WAIT_SECONDS)

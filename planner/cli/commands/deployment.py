@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -40,16 +41,23 @@ def deploy(
         int | None,
         typer.Option("--threads", min=1, help="CPU threads of an operator in each worker; else its share of the host."),
     ] = None,
+    compile_stages: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="Compile stages (torch.compile): quicker, equal within a tolerance, not bitwise."
+        ),
+    ] = False,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Roll a plan out to its daemons."""
     with connect(server) as client:
+        roll_out = partial(client.deploy, plan, recovery=recovery, num_threads=threads, compile=compile_stages)
         if wait:
             with rollout_bars() as on_event:
-                deployment = client.deploy(plan, on_event=on_event, recovery=recovery, num_threads=threads)
+                deployment = roll_out(on_event=on_event)
         else:
-            deployment = client.deploy(plan, wait=False, recovery=recovery, num_threads=threads)
+            deployment = roll_out(wait=False)
     emit(deployment, output, lambda: deployment_table(deployment))
 
 

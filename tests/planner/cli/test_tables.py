@@ -325,6 +325,16 @@ def test_deployments() -> None:
     assert "asked for" not in shown(deployment_table(deployment(asked_plan_id="plan-1")))
 
 
+def test_compiled_stages_say_how_far_their_outputs_are() -> None:
+    stages = tuple(
+        StagePlacement(stage=index, device_id="a", daemon_address="h:1", compiled_difference=difference)
+        for index, difference in enumerate((2.5e-7, None))
+    )
+    lines = [line.split() for line in shown(deployment_table(deployment(stages=stages, compile=True))).splitlines()]
+    assert ["0", "a", "-", "2.5e-07", "h:1"] in lines
+    assert ["1", "a", "-", "-", "h:1"] in lines
+
+
 def test_ids_are_whole_on_a_narrow_terminal() -> None:
     plan_id, deployment_id = "plan-0123456789abcdef0123", "dep-fedcba98765432100123"
     failure = Failure(reason="R", message="a stage died, and what it said takes more than a line " * 3)

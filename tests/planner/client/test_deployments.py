@@ -51,12 +51,13 @@ def test_a_rollout_is_waited_for_until_it_is_ready(scripted: Scripted) -> None:
     assert request.recovery == planner_pb2.RECOVERY_POLICY_MANUAL
 
 
-def test_threads_are_asked_for(scripted: Scripted) -> None:
+def test_threads_and_compiled_stages_are_asked_for(scripted: Scripted) -> None:
     script, client = scripted
-    script.on("Deploy", deployment("PENDING", num_threads=3))
-    assert client.deploy("plan-1", wait=False, num_threads=3).num_threads == 3
+    script.on("Deploy", deployment("PENDING", num_threads=3, compile=True))
+    answer = client.deploy("plan-1", wait=False, num_threads=3, compile=True)
+    assert (answer.num_threads, answer.compile) == (3, True)
     client.deploy("plan-1", wait=False)
-    assert [request.num_threads for request in script.requests("Deploy")] == [3, 0]
+    assert [(request.num_threads, request.compile) for request in script.requests("Deploy")] == [(3, True), (0, False)]
     with pytest.raises(InvalidArgument, match="num_threads is 0, needs at least 1"):
         client.deploy("plan-1", num_threads=0)
 

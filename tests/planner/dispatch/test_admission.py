@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import pytest
 
 from planner.cost.inventory import Device, Inventory
-from planner.dispatch.admission import admit
-from planner.errors import Conflict, DeviceFull, DeviceGone
+from planner.dispatch.admission import admit, check_compile
+from planner.errors import Conflict, DeviceFull, DeviceGone, NotDeployable
 from planner.partition.objective import Training
 from planner.plan.options import BalancedMode, PlanOptions
 from planner.plan.plan import Plan, Stage, StageMemory
-from planner.store.deployment_records import Daemon
+from planner.store.deployment_records import Daemon, WorkerSettings
 
 
 def stage(index: int, *device_ids: str, peak_bytes: int = 60) -> Stage:
@@ -127,3 +127,12 @@ def test_copies_are_refused_in_inference() -> None:
     with pytest.raises(Conflict, match="stage 1 is planned for the devices none") as caught:
         admit(plan(stage(0, "a"), stage(1)), [daemon("a")], {})
     assert caught.value.metadata == {"stage": "1"}
+
+
+def test_stages_are_compiled_for_inference_alone() -> None:
+    inference = plan(stage(0, "a"))
+    training = replace(inference, options=replace(inference.options, training=Training()))
+    check_compile(inference, WorkerSettings(compile=True))
+    check_compile(training, WorkerSettings(num_threads=3))
+    with pytest.raises(NotDeployable, match=r"the plan is for training.*without compile"):
+        check_compile(training, WorkerSettings(compile=True))
