@@ -65,10 +65,13 @@ MINUTES ?= 10
 fuzz: $(VENV)/installed.stamp
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --jobs $(JOBS)
 
-# The fault tests in full: kills at other moments each time; SEED=n repeats one.
+# The fault tests in full, for hours: kills at other moments each time; SEED=n repeats one, SHARE=0.1 does a tenth,
+# SOAK=PATH some. The lines that begin with "soak:" are its figures.
+SHARE ?= 1
+SOAK ?= tests/faults tests/security/test_listeners.py tests/security/test_mutual_tls.py
 soak: $(VENV)/installed.stamp
-	@echo "make soak SEED=$(SEED)"
-	PLANNER_SOAK=$(SEED) $(BIN)/python -m pytest -p no:randomly -q --durations 0 tests/faults
+	@echo "make soak SEED=$(SEED) SHARE=$(SHARE)"
+	PLANNER_SOAK=$(SEED) PLANNER_SOAK_SHARE=$(SHARE) $(BIN)/python -m pytest -p no:randomly -q -s --timeout 7200 --durations 0 $(SOAK)
 
 # Puts each bug of tests/mutants into a copy of the source; the tests it names have to fail.
 mutants: $(VENV)/installed.stamp

@@ -7,6 +7,7 @@ for the end of its standard input: when this process is gone, so are the server 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import pwd
@@ -77,6 +78,12 @@ class PostgreSql:
             yield
         finally:
             self.execute(f'ALTER DATABASE "{database}" ALLOW_CONNECTIONS true')
+
+    def crash(self) -> None:
+        """As where the system kills one of its processes: all connections end, and it recovers from its log."""
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url()) as connection:
+            os.kill(connection.info.backend_pid, signal.SIGKILL)
+            connection.execute("SELECT 1")
 
     @contextmanager
     def stopped(self, database: str) -> Iterator[None]:

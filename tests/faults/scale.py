@@ -1,4 +1,4 @@
-"""How much the fault tests do: a little in `make test`, all that was promised in `make soak`."""
+"""How much the fault tests do: a little in `make test`; in `make soak` all that was promised, or a share of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import os
 import random
 
 IS_SOAK = bool(os.environ.get("PLANNER_SOAK"))
+SHARE = float(os.environ.get("PLANNER_SOAK_SHARE") or 1.0)
 
 
 def scaled(small: int, full: int) -> int:
-    return full if IS_SOAK else small
+    return max(1, round(full * SHARE)) if IS_SOAK else small
 
 
 def random_moments() -> random.Random:
     """Other moments in each soak, which prints how to repeat them; the same ones in each `make test`."""
     seed = int(os.environ["PLANNER_SOAK"]) if IS_SOAK else 0
     return random.Random(seed)
+
+
+def tell(figure: str) -> None:
+    """What a soak found, in one line; pytest shows it with -s."""
+    print(f"\nsoak: {figure}", flush=True)

@@ -5,23 +5,31 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import grpc
 import torch
 
 from planner.client import PlannerClient, RecoveryPolicy
 from planner.client.local_cluster import LocalCluster
-from planner.client.records import DeploymentState
+from planner.client.records import Deployment, DeploymentState
+from planner.errors import Unavailable
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from tests.contract.postgresql import postgresql
 from tests.faults.history import History
 from tests.waiting import WAIT_SECONDS, wait_for
 
 BATCHES_PER_PIPELINE = 50
+# What ends the generation that runs, and what does not. A "device" is a daemon that is not started again.
+BREAKS = frozenset({"worker", "hung worker", "daemon", "device"})
+BREAKS_NOTHING = frozenset({"stopped daemon", "planner", "stopped planner", "database", "stopped database"})
+STILL_SECONDS = 2.0
 
 
 def stream_under_kills(
@@ -34,23 +42,25 @@ def stream_under_kills(
     num_batches: int,
     moments: random.Random,
     recovery: RecoveryPolicy = RecoveryPolicy.RESTART,
+    database: str = "",
 ) -> list[float]:
-    """Streams batches with a kill before some of them: of a "worker", a "daemon" or a "device", of any stage.
+    """Streams batches, before some of which one of BREAKS or BREAKS_NOTHING is killed or stands still, of any stage.
 
-    A daemon that is killed is started again, that of a device is not. Asserts that each batch was answered once, in
-    order and bit for bit. Returns the longest seconds between two answers, one for each kill.
+    `database` is the cluster's on PostgreSQL. Asserts that each batch was answered once, in order and bit for bit.
+    Returns the longest seconds between two answers, one for each kill.
     """
     history, waits = History(), [0.0]
     deployment = client.deploy(plan_id, recovery=recovery)
     with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
+        batches = _batches(history, cluster, client, deployment.id, kills, num_batches, moments, database)
         answered_at = time.monotonic()
-        for answer in pipeline.run(_batches(history, cluster, client, deployment.id, kills, num_batches, moments)):
+        for answer in pipeline.run(batches):
             waits.append(time.monotonic() - answered_at)
             history.answered.append((len(history.answered), answer))
             answered_at = time.monotonic()
         assert history.faults(lambda x, y: torch.equal(module(x), y)) == []
     assert len(history.answered) == num_batches
-    assert client.get_deployment(deployment.id).generation == 1 + len(kills)
+    assert client.get_deployment(deployment.id).generation == 1 + sum(kill in BREAKS for kill in kills)
     client.stop(deployment.id)
     return sorted(waits)[-len(kills) :]
 
@@ -96,6 +106,7 @@ def _batches(
     kills: Sequence[str],
     num_batches: int,
     moments: random.Random,
+    database: str,
 ) -> Iterator[torch.Tensor]:
     """All in the same memory, with a kill before some of them."""
     memory = torch.zeros(5, 8)
@@ -104,8 +115,8 @@ def _batches(
     for number in range(num_batches):
         if number in kill_at:
             wait_until_ready(client, deployment_id, generation)
-            generation += 1
-            _kill(kill_at[number], cluster, client, deployment_id, moments)
+            generation += kill_at[number] in BREAKS
+            _kill(kill_at[number], cluster, client, deployment_id, moments, database)
         memory.normal_()
         batch = memory[: 1 + number % 5]
         history.asked.append(batch.clone())
@@ -116,20 +127,71 @@ def wait_until_ready(client: PlannerClient, deployment_id: str, generation: int)
     """So that each kill is one of its own."""
 
     def is_ready() -> bool:
-        found = client.get_deployment(deployment_id)
+        try:
+            found = client.get_deployment(deployment_id)
+        except Unavailable:
+            return False
         return found.generation >= generation and found.state is DeploymentState.READY
 
     wait_for(is_ready, f"generation {generation}")
 
 
-def _kill(what: str, cluster: LocalCluster, client: PlannerClient, deployment_id: str, moments: random.Random) -> None:
+def wait_until_planned_ahead(folder: Path, deployment: Deployment) -> None:
+    """For the loss of each of its devices."""
+    count = (
+        "SELECT count(*) FROM spare_plans JOIN plan_operations ON id = operation_id "
+        "WHERE deployment_id = ? AND generation = ? AND ended_at IS NOT NULL"
+    )
+    wanted = len({place.device_id for place in deployment.stages})
+    ends_at = time.monotonic() + WAIT_SECONDS
+    with sqlite3.connect(folder / "planner.db") as database:
+        while database.execute(count, (deployment.id, deployment.generation)).fetchone() != (wanted,):
+            assert time.monotonic() < ends_at
+            time.sleep(0.05)
+
+
+def _kill(
+    what: str,
+    cluster: LocalCluster,
+    client: PlannerClient,
+    deployment_id: str,
+    moments: random.Random,
+    database: str,
+) -> None:
+    assert cluster.planner is not None
     place = moments.choice(client.get_deployment(deployment_id).stages)
-    if what == "worker":
-        os.kill(_worker_process_id(place.daemon_address, deployment_id), signal.SIGKILL)
-        return
-    cluster.daemons[place.device_id].kill()
-    if what == "daemon":
-        cluster.start_daemon(list(cluster.daemons).index(place.device_id))
+    if what in ("worker", "hung worker"):
+        number = signal.SIGKILL if what == "worker" else signal.SIGSTOP
+        os.kill(_worker_process_id(place.daemon_address, deployment_id), number)
+    elif what in ("daemon", "device"):
+        cluster.daemons[place.device_id].kill()
+        if what == "daemon":
+            cluster.start_daemon(list(cluster.daemons).index(place.device_id))
+    elif what == "planner":
+        cluster.planner.kill()
+        cluster.start_planner()
+    elif what == "database":
+        postgresql().crash()
+    else:
+        with _standing_still(what, cluster, place.device_id, database):
+            time.sleep(STILL_SECONDS)
+
+
+def _standing_still(what: str, cluster: LocalCluster, device_id: str, database: str) -> AbstractContextManager[None]:
+    assert cluster.planner is not None
+    if what == "stopped database":
+        return postgresql().stopped(database)
+    service = cluster.planner if what == "stopped planner" else cluster.daemons[device_id]
+    return stopped(service.process_id)
+
+
+@contextmanager
+def stopped(process_id: int) -> Iterator[None]:
+    os.kill(process_id, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process_id, signal.SIGCONT)
 
 
 def _worker_process_id(address: str, deployment_id: str) -> int:

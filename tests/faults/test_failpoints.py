@@ -17,7 +17,7 @@ import torch
 from planner.client import PlannerClient, export
 from planner.client.local_cluster import LocalCluster
 from tests.faults.rounds import come_through, failpoint
-from tests.faults.scale import IS_SOAK, random_moments
+from tests.faults.scale import IS_SOAK, random_moments, tell
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS
 
@@ -70,7 +70,7 @@ def test_what_was_asked_for_comes_through(tmp_path: Path) -> None:
                     cluster.start_daemon(index)
             come_through(cluster, client, graph.id, module)
             num_reached += times_reached(tmp_path) > before
-    print(f"{len(points)} rounds, in {num_reached} of them a process ended or stood still at its point")
+    tell(f"{len(points)} failpoints, at {num_reached} of which a process ended or stood still; all came through")
     assert num_reached > len(points) / 2
 
 

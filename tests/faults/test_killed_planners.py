@@ -22,11 +22,12 @@ from tests.contract.calls import inventory_message
 from tests.contract.graphs import chain_bytes, sha256
 from tests.contract.postgresql import postgresql
 from tests.faults.planners import WAIT_SECONDS, PlannerProcess, running_planners
-from tests.faults.scale import random_moments, scaled
+from tests.faults.scale import IS_SOAK, random_moments, scaled, tell
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 NUM_PLANS = scaled(12, 200)
-NUM_PLANNERS = scaled(2, 3)
+NUM_PLANNERS = 3 if IS_SOAK else 2
+MOST_SECONDS_BETWEEN_KILLS = 2.0 if IS_SOAK else 0.3
 NUM_KILLS = scaled(1, 20)
 
 
@@ -50,6 +51,7 @@ def test_each_plan_that_was_asked_for_is_stored_once(tmp_path: Path) -> None:
         with psycopg.connect(url) as connection:
             rows = connection.execute("SELECT state, count(*) FROM plan_operations GROUP BY state").fetchall()
         assert rows == [("succeeded", NUM_PLANS)]
+    tell(f"{NUM_PLANS} plans asked for under {NUM_KILLS} kills of {NUM_PLANNERS} planners: each made and stored once")
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def ask_for_plans(client: PlannerClient, graph_id: str, operations: list[PlanOpe
 def kill_in_turn(planners: list[PlannerProcess]) -> None:
     moments = random_moments()
     for index in range(NUM_KILLS):
-        time.sleep(moments.uniform(0.0, scaled(0.3, 2)))
+        time.sleep(moments.uniform(0.0, MOST_SECONDS_BETWEEN_KILLS))
         planner = planners[index % len(planners)]
         planner.kill()
         planner.start()

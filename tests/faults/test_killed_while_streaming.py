@@ -1,10 +1,11 @@
-"""Workers and daemons killed in the middle of a stream: it goes on, and each batch has its answer once, bit for bit.
+"""Everything killed, or stopped for a while, under a stream: each batch has its answer once, in order, bit for bit.
 
 tests/stage_daemon/control/test_deaths.py has a little of it for `make test`.
 """
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import torch
 from planner.client import PlannerClient, RecoveryPolicy, export
 from planner.client.local_cluster import LocalCluster
 from planner.plan.options import CutMode
-from tests.faults.scale import IS_SOAK, random_moments
-from tests.faults.streams import stream_under_kills
+from tests.contract.databases import empty_database
+from tests.faults.scale import IS_SOAK, random_moments, scaled, tell
+from tests.faults.streams import BREAKS, BREAKS_NOTHING, stream_under_kills
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS
 
@@ -25,33 +27,45 @@ pytestmark = [
     pytest.mark.skipif(not IS_SOAK, reason="make soak"),
 ]
 MEBIBYTE = 2**20
-NUM_BATCHES = 10_000
-KILLS = ("worker", "daemon") * 50
+NUM_BATCHES = scaled(0, 10_000)
+NUM_KILLS = scaled(0, 104)
+# A device that is lost for good is test_lost_devices.py's.
+KINDS = sorted((BREAKS | BREAKS_NOTHING) - {"device"})
 
 
 @pytest.mark.parametrize(("recovery", "num_devices"), [(RecoveryPolicy.RESTART, 2), (RecoveryPolicy.REPLAN, 3)])
 def test_each_batch_is_answered_once_and_right(tmp_path: Path, recovery: RecoveryPolicy, num_devices: int) -> None:
-    environment = {"OMP_NUM_THREADS": "1"}
-    with (
-        LocalCluster(
-            data_dir=tmp_path, memory_bytes=(64 * MEBIBYTE,) * num_devices, environment=environment
-        ) as cluster,
-        PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS) as client,
-    ):
-        module = two_layers()
-        graph = client.submit(export(module, (torch.zeros(2, 8),), dynamic_shapes=SHAPES))
-        plan = client.create_plan(graph.id, CutMode(module_paths=("first",)))
-        waits = stream_under_kills(
-            cluster,
-            client,
-            plan.id,
-            module,
-            kills=KILLS,
-            num_batches=NUM_BATCHES,
-            moments=random_moments(),
-            recovery=recovery,
-        )
-    in_order = sorted(waits)
-    p95 = in_order[int(0.95 * (len(in_order) - 1))]
-    print(f"{recovery.value}: {len(KILLS)} kills, {NUM_BATCHES} batches")
-    print(f"first answer after a kill: p95 {p95:.1f} s, longest {in_order[-1]:.1f} s")
+    moments = random_moments()
+    kills = list(itertools.islice(itertools.cycle(KINDS), NUM_KILLS))
+    moments.shuffle(kills)
+    with empty_database("postgresql", tmp_path) as url:
+        environment = {
+            "OMP_NUM_THREADS": "1",
+            "PLANNER_DATABASE_URL": url,
+            "PLANNER_CLAIM_SECONDS": "2",
+            "STAGE_DAEMON_WORKER_SILENCE_SECONDS": "3",
+        }
+        with (
+            LocalCluster(
+                data_dir=tmp_path, memory_bytes=(64 * MEBIBYTE,) * num_devices, environment=environment
+            ) as cluster,
+            PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS) as client,
+        ):
+            module = two_layers()
+            graph = client.submit(export(module, (torch.zeros(2, 8),), dynamic_shapes=SHAPES))
+            plan = client.create_plan(graph.id, CutMode(module_paths=("first",)))
+            waits = stream_under_kills(
+                cluster,
+                client,
+                plan.id,
+                module,
+                kills=kills,
+                num_batches=NUM_BATCHES,
+                moments=moments,
+                recovery=recovery,
+                database=url.rpartition("/")[2].partition("?")[0],
+            )
+    broken = waits[-sum(kill in BREAKS for kill in kills) :]
+    p50, p95 = (broken[int(share * (len(broken) - 1))] for share in (0.5, 0.95))
+    tell(f"{recovery.value}: {NUM_BATCHES} batches, {len(kills)} kills and stops, each batch answered once and right")
+    tell(f"{recovery.value}: waits at {len(broken)} breaks: p50 {p50:.1f} s, p95 {p95:.1f} s, most {broken[-1]:.1f} s")

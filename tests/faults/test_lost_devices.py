@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +11,11 @@ import torch
 
 from planner.client import PlannerClient, RecoveryPolicy, export
 from planner.client.local_cluster import LocalCluster
-from planner.client.records import Deployment, DeploymentState
+from planner.client.records import DeploymentState
 from planner.plan.options import CutMode
 from tests.faults.history import History
 from tests.faults.scale import IS_SOAK
-from tests.faults.streams import streaming, wait_until_ready
+from tests.faults.streams import streaming, wait_until_planned_ahead, wait_until_ready
 from tests.stage_daemon.control.daemons import SHAPES
 from tests.waiting import WAIT_SECONDS
 
@@ -53,20 +51,6 @@ def three_stages(
         plan = client.create_plan(graph.id, CutMode(module_paths=("first", "second")))
         assert len(plan.stages) == 3
         yield cluster, client, plan.id, module
-
-
-def wait_until_planned_ahead(folder: Path, deployment: Deployment) -> None:
-    """For the loss of each of its devices."""
-    count = (
-        "SELECT count(*) FROM spare_plans JOIN plan_operations ON id = operation_id "
-        "WHERE deployment_id = ? AND generation = ? AND ended_at IS NOT NULL"
-    )
-    wanted = len({place.device_id for place in deployment.stages})
-    ends_at = time.monotonic() + WAIT_SECONDS
-    with sqlite3.connect(folder / "planner.db") as database:
-        while database.execute(count, (deployment.id, deployment.generation)).fetchone() != (wanted,):
-            assert time.monotonic() < ends_at
-            time.sleep(0.05)
 
 
 def test_a_stream_goes_on_by_the_plan_that_was_made_ahead(tmp_path: Path) -> None:

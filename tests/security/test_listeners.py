@@ -17,12 +17,14 @@ import torch
 from planner.client import PlannerClient
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState
+from tests.faults.scale import scaled, tell
 from tests.random_examples import random_seeds
 from tests.security.scraping import metrics_address
 from tests.stage_daemon.control.daemons import two_layers
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
+NUM_MESSAGES = scaled(360, 1_000_000)
 # Linux' number of the state LISTEN in /proc/net/tcp, and the flag of a listening socket in /proc/net/unix.
 _TCP_LISTEN, _UNIX_LISTEN = "0A", 0x10000
 _UNIX_NAME_FIELD = 7
@@ -127,7 +129,7 @@ def test_hostile_first_messages_on_every_port_change_nothing(
     before = kinds_of(cluster)
     targets = addresses(cluster)
     assert len(targets) == 9
-    for _ in range(40):
+    for _ in range(NUM_MESSAGES // len(targets)):
         for family, address in targets:
             with socket.socket(family) as connection:
                 connection.settimeout(WAIT_SECONDS)
@@ -137,3 +139,4 @@ def test_hostile_first_messages_on_every_port_change_nothing(
         assert torch.equal(pipeline(batch), module(batch))
     assert client.get_deployment(deployment.id).state is DeploymentState.READY
     assert kinds_of(cluster) == before
+    tell(f"{NUM_MESSAGES} hostile first messages on {len(targets)} ports: nothing changed")
