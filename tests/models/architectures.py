@@ -1,9 +1,10 @@
-"""Architectures of transformers, one line each, small, with the inputs that their kind takes."""
+"""Architectures of transformers and diffusers, one line each, small, with the inputs that their kind takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,11 +17,18 @@ Inputs = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`auto_class` of transformers builds the architectures; `batch` has `scale` times the example's sizes."""
+    """`auto_class` of transformers builds the architectures; `batch` has `scale` times the example's sizes.
+
+    Without an `auto_class` they are classes of diffusers, which is not among what the tests install.
+    """
 
     title: str
     auto_class: str
     batch: Callable[[int], Inputs]
+
+    @property
+    def library(self) -> str:
+        return "transformers" if self.auto_class else "diffusers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +45,14 @@ class Architecture:
 
     def module(self) -> nn.Module:
         # Imported here, since it takes seconds that only a test which builds one should wait for.
-        import transformers
-
+        library = import_module(self.kind.library)
         torch.manual_seed(0)
-        auto_class = getattr(transformers, self.kind.auto_class)
-        module: nn.Module = auto_class.from_config(small_config(self.model_type, **self.sizes)).eval()
-        return module
+        if not self.kind.auto_class:
+            module: nn.Module = getattr(library, self.model_type)(**self.sizes)
+            return module.eval()
+        auto_class = getattr(library, self.kind.auto_class)
+        module = auto_class.from_config(small_config(self.model_type, **self.sizes))
+        return module.eval()
 
 
 def _tokens(*shape: int) -> torch.Tensor:
@@ -86,6 +96,45 @@ def _captioned_images(scale: int) -> Inputs:
     return _masked_text(scale) | _images(2)
 
 
+def _noise(scale: int) -> Inputs:
+    return {"sample": _reals(2 * scale, 4, 16 * scale, 16 * scale), "timestep": torch.full((2 * scale,), 7)}
+
+
+def _captioned_noise(scale: int) -> Inputs:
+    return _noise(scale) | {"encoder_hidden_states": _reals(2 * scale, 5 * scale, 16)}
+
+
+def _pictures(scale: int) -> Inputs:
+    return {"sample": _reals(2 * scale, 3, 16 * scale, 16 * scale)}
+
+
+def _patches(scale: int) -> Inputs:
+    return {"hidden_states": _reals(2 * scale, 4, 8, 8), "timestep": torch.full((2 * scale,), 7)}
+
+
+def _labelled_patches(scale: int) -> Inputs:
+    return _patches(scale) | {"class_labels": _tokens(2 * scale) % 8}
+
+
+def _captioned_patches(scale: int) -> Inputs:
+    return _patches(scale) | {"encoder_hidden_states": _reals(2 * scale, 5 * scale, 16)}
+
+
+def _pooled_patches(scale: int) -> Inputs:
+    return _captioned_patches(scale) | {"pooled_projections": _reals(2 * scale, 16)}
+
+
+def _flat_patches(scale: int) -> Inputs:
+    return {
+        "hidden_states": _reals(2 * scale, 9 * scale, 4),
+        "encoder_hidden_states": _reals(2 * scale, 5 * scale, 16),
+        "pooled_projections": _reals(2 * scale, 16),
+        "timestep": torch.full((2 * scale,), 0.5),
+        "img_ids": torch.zeros(9 * scale, 3),
+        "txt_ids": torch.zeros(5 * scale, 3),
+    }
+
+
 CAUSAL = Kind(title="causal", auto_class="AutoModelForCausalLM", batch=_text)
 ENCODER = Kind(title="encoder", auto_class="AutoModelForMaskedLM", batch=_masked_text)
 UNMASKED = Kind(title="encoder", auto_class="AutoModelForMaskedLM", batch=_text)
@@ -97,6 +146,13 @@ LARGER_VISION = Kind(title="vision", auto_class=VISION.auto_class, batch=_larger
 SPEECH = Kind(title="speech", auto_class="AutoModel", batch=_waves)
 TRANSCRIPTION = Kind(title="speech", auto_class="AutoModelForSpeechSeq2Seq", batch=_spectra)
 PAIRS = Kind(title="image and text", auto_class="AutoModel", batch=_captioned_images)
+DENOISER = Kind(title="diffusion", auto_class="", batch=_noise)
+PROMPTED_DENOISER = Kind(title="diffusion", auto_class="", batch=_captioned_noise)
+AUTOENCODER = Kind(title="diffusion", auto_class="", batch=_pictures)
+LABELLED_PATCHES = Kind(title="diffusion", auto_class="", batch=_labelled_patches)
+PROMPTED_PATCHES = Kind(title="diffusion", auto_class="", batch=_captioned_patches)
+POOLED_PATCHES = Kind(title="diffusion", auto_class="", batch=_pooled_patches)
+FLAT_PATCHES = Kind(title="diffusion", auto_class="", batch=_flat_patches)
 
 # Widths of the parts of a head where keys and values are projected from one latent vector.
 _LATENT = {
@@ -121,6 +177,29 @@ _WAVE_CONVOLUTIONS = {
     "num_conv_pos_embedding_groups": 2,
     "num_codevectors_per_group": 8,
 }
+
+# Two levels of resolution, and heads of 8.
+_UNET = {
+    "in_channels": 4,
+    "out_channels": 4,
+    "layers_per_block": 1,
+    "block_out_channels": (32, 64),
+    "norm_num_groups": 8,
+}
+_DOWN_UP = {
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+    "cross_attention_dim": 16,
+    "attention_head_dim": 8,
+}
+_ENCODER = {
+    "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "up_block_types": ("UpDecoderBlock2D",) * 2,
+    "block_out_channels": (16, 32),
+    "norm_num_groups": 8,
+}
+_HEADS = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4}
+_PATCHES = {"sample_size": 8, "patch_size": 2}
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="afmoe", kind=CAUSAL),
@@ -399,6 +478,86 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="siglip", kind=PAIRS),
     Architecture(model_type="chinese_clip", kind=PAIRS),
     Architecture(model_type="altclip", kind=PAIRS),
+    Architecture(
+        model_type="UNet2DModel",
+        kind=DENOISER,
+        sizes=_UNET
+        | {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")},
+    ),
+    Architecture(model_type="UNet2DConditionModel", kind=PROMPTED_DENOISER, sizes=_UNET | _DOWN_UP),
+    Architecture(model_type="AutoencoderKL", kind=AUTOENCODER, sizes=_ENCODER),
+    Architecture(model_type="VQModel", kind=AUTOENCODER, sizes=_ENCODER | {"num_vq_embeddings": 16}),
+    Architecture(
+        model_type="AutoencoderTiny",
+        kind=AUTOENCODER,
+        sizes={
+            "encoder_block_out_channels": (16, 16),
+            "decoder_block_out_channels": (16, 16),
+            "num_encoder_blocks": (1, 1),
+            "num_decoder_blocks": (1, 1),
+        },
+    ),
+    Architecture(
+        model_type="DiTTransformer2DModel",
+        kind=LABELLED_PATCHES,
+        sizes=_HEADS | _PATCHES | {"num_embeds_ada_norm": 8, "norm_num_groups": 8},
+    ),
+    Architecture(
+        model_type="PixArtTransformer2DModel",
+        kind=PROMPTED_PATCHES,
+        sizes=_HEADS
+        | _PATCHES
+        | {"cross_attention_dim": 16, "caption_channels": 16, "use_additional_conditions": False},
+    ),
+    Architecture(
+        model_type="SD3Transformer2DModel",
+        kind=POOLED_PATCHES,
+        sizes=_HEADS
+        | _PATCHES
+        | {"joint_attention_dim": 16, "caption_projection_dim": 16, "pooled_projection_dim": 16, "out_channels": 4},
+    ),
+    Architecture(
+        model_type="SanaTransformer2DModel",
+        kind=PROMPTED_PATCHES,
+        sizes=_HEADS
+        | {
+            "sample_size": 8,
+            "patch_size": 1,
+            "out_channels": 4,
+            "num_cross_attention_heads": 2,
+            "cross_attention_head_dim": 8,
+            "cross_attention_dim": 16,
+            "caption_channels": 16,
+        },
+    ),
+    Architecture(
+        model_type="AuraFlowTransformer2DModel",
+        kind=PROMPTED_PATCHES,
+        sizes=_PATCHES
+        | {
+            "in_channels": 4,
+            "out_channels": 4,
+            "num_mmdit_layers": 1,
+            "num_single_dit_layers": 1,
+            "num_attention_heads": 2,
+            "attention_head_dim": 8,
+            "joint_attention_dim": 16,
+            "caption_projection_dim": 16,
+            "pos_embed_max_size": 16,
+        },
+    ),
+    Architecture(
+        model_type="FluxTransformer2DModel",
+        kind=FLAT_PATCHES,
+        sizes=_HEADS
+        | {
+            "num_layers": 1,
+            "num_single_layers": 1,
+            "joint_attention_dim": 16,
+            "pooled_projection_dim": 16,
+            "axes_dims_rope": (2, 2, 4),
+        },
+    ),
 )
 
 

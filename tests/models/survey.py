@@ -2,7 +2,7 @@
 
     python -m tests.models.survey [NAME ...] [--write docs/models.md]
 
-Without names all of them, one after the other.
+Without names all of them whose library is installed, one after the other.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,11 @@ def main(arguments: Sequence[str]) -> int:
     from transformers import logging
 
     logging.set_verbosity_error()
-    chosen = [one for one in ARCHITECTURES if not options.names or {one.name, one.kind.title} & set(options.names)]
+    chosen = [
+        one
+        for one in ARCHITECTURES
+        if (not options.names or {one.name, one.kind.title} & set(options.names)) and find_spec(one.kind.library)
+    ]
     findings = []
     for architecture in chosen:
         finding = survey(architecture)
