@@ -70,11 +70,11 @@ def make_plan(
     def place(problem: PartitionProblem) -> Assignment:
         return partition_with_activations(problem, options.objective, lambda problem: partition(problem, request))
 
+    if divide_cores(inventory.devices):
+        assignment = _best_share_of_cores(question, place)
+        return _verified(question, graph_id, question.numbers(_used(assignment)), assignment)
     numbers = question.numbers()
-    if not divide_cores(inventory.devices):
-        return _verified(question, graph_id, numbers, place(numbers.problem))
-    assignment = _best_share_of_cores(question, place)
-    return _verified(question, graph_id, question.numbers(_used(assignment)), assignment)
+    return _verified(question, graph_id, numbers, place(numbers.problem))
 
 
 def make_replacement(

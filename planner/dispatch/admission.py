@@ -14,12 +14,13 @@ GIBIBYTE = float(1 << 30)
 def admit(plan: Plan, live: Sequence[Daemon], promised: Mapping[str, Mapping[str, int]]) -> tuple[StagePlacement, ...]:
     """Where each stage goes, copy by copy. `promised` holds bytes by device id and active deployment id.
 
-    Raises DeviceGone or DeviceFull, naming the device and what is there instead.
+    Raises DeviceGone, for a device that is drained too, or DeviceFull, naming the device and what is there instead.
     """
-    daemons = {daemon.device.id: daemon for daemon in live}
+    daemons = {daemon.device.id: daemon for daemon in live if not daemon.draining}
+    drained = {daemon.device.id for daemon in live if daemon.draining}
     for device_id, needed_bytes in _needed_bytes(plan).items():
         if device_id not in daemons:
-            raise _gone(plan, device_id, daemons)
+            raise _gone(plan, device_id, daemons, is_drained=device_id in drained)
         _check_memory(daemons[device_id], needed_bytes, promised.get(device_id, {}))
     return tuple(
         StagePlacement(
@@ -57,12 +58,16 @@ def _needed_bytes(plan: Plan) -> dict[str, int]:
     return needed
 
 
-def _gone(plan: Plan, device_id: str, live: Mapping[str, Daemon]) -> DeviceGone:
+def _gone(plan: Plan, device_id: str, live: Mapping[str, Daemon], *, is_drained: bool) -> DeviceGone:
     stages = [stage.index for stage in plan.stages if device_id in stage.device_ids]
     present = ", ".join(sorted(live)) or "none"
+    why, remedy = "has no live daemon", "Start its stage-daemon again"
+    if is_drained:
+        why = "is drained, so that nothing new is put on it"
+        remedy = f"Undo it with `planner-cli device drain {device_id} --undo`"
     return DeviceGone(
-        f"device {device_id}, planned for stage {_listed(stages)}, has no live daemon; live devices: {present}. "
-        "Start its stage-daemon again, or plan for the devices that are live",
+        f"device {device_id}, planned for stage {_listed(stages)}, {why}; live devices: {present}. "
+        f"{remedy}, or plan for the devices that are live",
         device_id=device_id,
         stage=stages[0],
         live_device_ids=present,

@@ -32,7 +32,7 @@ from planner.store.blobs import BlobStore
 from planner.store.daemons import (
     find_daemon,
     list_daemons,
-    list_usable_daemons,
+    list_live_daemons,
     renew_lease,
     save_daemon,
     set_draining,
@@ -374,7 +374,7 @@ class Dispatcher:
             )
         check_compile(plan, workers)
         device_ids = {device_id for stage in plan.stages for device_id in stage.device_ids}
-        live = await list_usable_daemons(session, now)
+        live = await list_live_daemons(session, now)
         deployment = Deployment(
             id=f"dep-{secrets.token_hex(6)}",
             plan_id=plan_id,

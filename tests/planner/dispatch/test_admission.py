@@ -79,6 +79,13 @@ def test_a_device_that_is_gone_is_named_with_those_that_live() -> None:
         admit(plan(stage(0, "z"), stage(1, "a"), stage(2, "z")), [daemon("a")], {})
 
 
+def test_a_device_that_is_drained_is_said_to_be() -> None:
+    drained = replace(daemon("z"), draining=True)
+    with pytest.raises(DeviceGone, match=r"planned for stage 1, is drained.* live devices: a\..*z --undo") as caught:
+        admit(plan(stage(0, "a"), stage(1, "z")), [daemon("a"), drained], {})
+    assert caught.value.metadata["device_id"] == "z"
+
+
 def test_stages_of_one_device_count_together() -> None:
     two = plan(stage(0, "a"), stage(1, "a"))
     assert len(admit(two, [daemon("a", 120)], {})) == 2
