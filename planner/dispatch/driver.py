@@ -77,7 +77,7 @@ class Driver:
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._rollout_tasks: set[asyncio.Task[None]] = set()
-        self._told_bytes: dict[int, int] = {}
+        self._told_bytes: dict[tuple[str, int], int] = {}
 
     async def handle(self, event: Event, placement: Placement | None = None, *, generation: int | None = None) -> None:
         """Events are taken one at a time; each step is written down before it is acted on.
@@ -205,13 +205,14 @@ class Driver:
             loaded[response.stage] = loaded_stage_from_proto(response)
             await self._tell_progress(device_id, response)
         if any(stage.num_threads for stage in loaded.values()):
-            await self._ledger.tell_loaded(self.deployment.id, tuple(loaded.values()))
+            await self._ledger.tell_loaded(self.deployment.id, device_id, tuple(loaded.values()))
         await self.handle(Loaded(device_id))
 
     async def _tell_progress(self, device_id: str, response: stage_daemon_pb2.LoadStagesResponse) -> None:
-        if not worth_telling(self._told_bytes.get(response.stage), response.loaded_bytes, response.total_bytes):
+        stage = device_id, response.stage
+        if not worth_telling(self._told_bytes.get(stage), response.loaded_bytes, response.total_bytes):
             return
-        self._told_bytes[response.stage] = response.loaded_bytes
+        self._told_bytes[stage] = response.loaded_bytes
         async with self._lock:
             if self.rollout.state is DeploymentState.LOADING:
                 await self._ledger.append(self.deployment.id, _progress(device_id, response))

@@ -52,12 +52,12 @@ class Ledger:
         for wake in self._watchers.get(deployment_id, ()):
             wake.set()
 
-    async def tell_loaded(self, deployment_id: str, stages: Sequence[LoadedStage]) -> None:
-        """As `append`, what the worker that has loaded them says of its stages."""
+    async def tell_loaded(self, deployment_id: str, device_id: str, stages: Sequence[LoadedStage]) -> None:
+        """As `append`, what the worker that has loaded them says of the device's stages."""
 
         async def write(session: AsyncSession) -> None:
             await self._leadership.check(session)
-            await set_loaded(session, deployment_id, stages)
+            await set_loaded(session, deployment_id, device_id, stages)
 
         await self._database.persist(write)
 

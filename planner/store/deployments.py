@@ -93,10 +93,12 @@ def _add_stages(session: AsyncSession, deployment: Deployment) -> None:
     )
 
 
-async def set_loaded(session: AsyncSession, deployment_id: str, stages: Iterable[LoadedStage]) -> None:
+async def set_loaded(session: AsyncSession, deployment_id: str, device_id: str, stages: Iterable[LoadedStage]) -> None:
     for loaded in stages:
         rows = update(DeploymentStageRow).where(
-            DeploymentStageRow.deployment_id == deployment_id, DeploymentStageRow.stage == loaded.stage
+            DeploymentStageRow.deployment_id == deployment_id,
+            DeploymentStageRow.device_id == device_id,
+            DeploymentStageRow.stage == loaded.stage,
         )
         await session.execute(
             rows.values(num_threads=loaded.num_threads, compiled_difference=loaded.compiled_difference)

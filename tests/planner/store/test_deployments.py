@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from planner.errors import NotFound
 from planner.store.database import Database
-from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
+from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure, LoadedStage
 from planner.store.deployments import (
     begin_generation,
     get_deployment,
@@ -18,6 +18,7 @@ from planner.store.deployments import (
     list_deployments,
     list_events,
     promised_bytes,
+    set_loaded,
 )
 from planner.store.paging import parse_page
 from planner.store.tables import DeploymentRow
@@ -70,6 +71,14 @@ async def test_copies_of_a_stage_are_kept_in_their_order_and_the_first_is_where_
     async with database.session() as session:
         await begin_generation(session, replace(record, stages=stages[::2], generation=2))
     assert (await get(database)).stages == stages[::2]
+
+
+async def test_what_a_copy_of_a_stage_says_is_said_of_that_copy_alone(database: Database) -> None:
+    await fill(database, graph(), deployment(stages=(placement(0, "b"), placement(0, "a"))))
+    async with database.session() as session:
+        await set_loaded(session, "dep-1", "a", [LoadedStage(stage=0, num_threads=3, compiled_difference=1e-6)])
+    told = [(one.num_threads, one.compiled_difference) for one in (await get(database)).stages]
+    assert told == [(0, None), (3, 1e-6)]
 
 
 async def test_stages_keep_the_plans_order_and_devices_that_of_their_first_stage() -> None:
