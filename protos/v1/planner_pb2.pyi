@@ -1849,8 +1849,8 @@ class DeployRequest(google.protobuf.message.Message):
     workers there.
     """
     compile: builtins.bool
-    """Stages are compiled by torch.compile as they are loaded: quicker, and equal to the module's outputs within a tolerance
-    instead of bitwise. Refused for plans that train.
+    """Stages are compiled by torch.compile as they are loaded: often quicker, and equal to the module's outputs within a
+    tolerance instead of bitwise. Refused for plans that train.
     """
     def __init__(
         self,
