@@ -11,8 +11,7 @@ DaemonError
 ├── ShapeMismatch            the rebuilt stage gives other shapes than the graph declares
 ├── InsufficientMemory       a stage that does not fit the device
 ├── NotCompiled              a stage that could not be compiled, or a host that has no compiler
-├── TooManyDeployments
-├── TooManySessions
+├── ResourceExhausted        as many deployments, or sessions of a caller, as there may be
 ├── NotFound
 ├── Forbidden                a caller who may not ask for it
 ├── Conflict                 the state of the deployment forbids it now
@@ -92,11 +91,7 @@ class NotCompiled(DaemonError):
     reason = "NOT_COMPILED"
 
 
-class TooManyDeployments(DaemonError):
-    reason = "RESOURCE_EXHAUSTED"
-
-
-class TooManySessions(DaemonError):
+class ResourceExhausted(DaemonError):
     reason = "RESOURCE_EXHAUSTED"
 
 

@@ -57,7 +57,7 @@ class ProfileProcess:
         return Frame(kind=FrameKind(kind), session_id=session_id, sequence=sequence, body=body)
 
     def kill(self) -> None:
-        """Idempotent; `next_frame` then gives None."""
+        """Idempotent until `end`; `next_frame` then gives None."""
         self._process.kill()
 
     async def end(self) -> int:
@@ -65,7 +65,9 @@ class ProfileProcess:
         self.kill()
         self._writer.close()
         await asyncio.to_thread(self._process.join)
-        return self._process.exitcode or 0
+        exit_code = self._process.exitcode or 0
+        self._process.close()
+        return exit_code
 
 
 def ending(exit_code: int) -> str:

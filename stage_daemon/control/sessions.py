@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-from stage_daemon.errors import Conflict, DaemonError, ResultsNotRead, TooManySessions
+from stage_daemon.errors import Conflict, DaemonError, ResourceExhausted, ResultsNotRead
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 
 
@@ -134,14 +134,14 @@ class CallersSessions:
     def hold(self, caller: str, deployment_id: str, session_id: int) -> Iterator[None]:
         """For each stream of the session, which counts once; not for a caller whom nobody knows.
 
-        Raises TooManySessions.
+        Raises ResourceExhausted.
         """
         if not caller:
             yield
             return
         streams, session = self._streams.setdefault(caller, Counter()), (deployment_id, session_id)
         if session not in streams and len(streams) >= self._most_per_caller:
-            raise TooManySessions(
+            raise ResourceExhausted(
                 f"{caller} has {len(streams)} sessions on this daemon, and one caller may have {self._most_per_caller} "
                 "(STAGE_DAEMON_MAX_SESSIONS_PER_CALLER): close some, or send more microbatches in each",
                 most=self._most_per_caller,

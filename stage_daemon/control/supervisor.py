@@ -13,7 +13,7 @@ from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.lifecycle import Life, Phase
 from stage_daemon.control.profiling import Profiling
 from stage_daemon.custom_operators import CustomOperator
-from stage_daemon.errors import Cancelled, Conflict, DaemonError, InvalidRequest, NotFound, TooManyDeployments
+from stage_daemon.errors import Cancelled, Conflict, DaemonError, InvalidRequest, NotFound, ResourceExhausted
 from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.worker.failures import failure_from_error
 
@@ -74,7 +74,7 @@ class Supervisor:
         """Progress; ends once every stage is loaded. An earlier generation is let go of first.
 
         Of many at once some wait for their turn. Raises Conflict where this generation of the deployment, or a later
-        one, is here already, and TooManyDeployments.
+        one, is here already, and ResourceExhausted.
         """
         self._check_may_load(request)
         await self.release(request.deployment_id, 0.0, request.generation - 1, keep_states=request.keep_states)
@@ -225,7 +225,7 @@ class Supervisor:
                 deployment_id=request.deployment_id,
             )
         if present is None and len(self._hosted) >= MOST_DEPLOYMENTS:
-            raise TooManyDeployments(
+            raise ResourceExhausted(
                 f"{self.device_id} holds {MOST_DEPLOYMENTS} deployments, as many as a daemon may; stop one of them",
                 device_id=self.device_id,
             )

@@ -45,6 +45,8 @@ class WorkerProcess:
 
     def __init__(self, *, deployment_id: str, device: str, process: BaseProcess, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        assert process.pid is not None
+        self.process_id = process.pid
         self.exited: asyncio.Future[str] = loop.create_future()
         # What the worker said was wrong before it died, with stage, device and edge where it knew them.
         self.failure: planner_pb2.Failure | None = None
@@ -102,12 +104,6 @@ class WorkerProcess:
         worker = cls(deployment_id=deployment_id, device=device, process=process, connection=ours)
         await worker._open()
         return worker
-
-    @property
-    def process_id(self) -> int:
-        process_id = self._process.pid
-        assert process_id is not None
-        return process_id
 
     async def load(
         self, request: stage_daemon_pb2.LoadStagesRequest
@@ -301,6 +297,8 @@ class WorkerProcess:
                 reply.set_exception(self._gone())
         self._outputs.put_nowait(None)
         self.exited.set_result(reason)
+        # Its pipes; those that are held in a circle would stay until garbage is collected.
+        self._process.close()
 
     def _exit_reason(self) -> str:
         if self.failure is not None:
@@ -308,7 +306,7 @@ class WorkerProcess:
         code = self._process.exitcode
         if self._drained and code == 0:
             return "drained"
-        who = f"worker {self._process.pid} of {self._deployment_id} on {self._device}"
+        who = f"worker {self.process_id} of {self._deployment_id} on {self._device}"
         if code is not None and code < 0:
             return f"{who} was killed by signal {-code} ({signal.Signals(-code).name})"
         return f"{who} exited with code {code}"

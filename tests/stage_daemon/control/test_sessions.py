@@ -9,7 +9,7 @@ import pytest
 
 from stage_daemon.control import sessions as sessions_module
 from stage_daemon.control.sessions import CallersSessions, Session, Sessions
-from stage_daemon.errors import Conflict, DaemonError, Released, ResultsNotRead, TooManySessions
+from stage_daemon.errors import Conflict, DaemonError, Released, ResourceExhausted, ResultsNotRead
 from tests.waiting import WAIT_SECONDS
 
 STOPPED = Released("deployment dep-1 was stopped")
@@ -123,7 +123,7 @@ def test_a_caller_s_sessions_count_once_each_over_all_deployments() -> None:
     with ExitStack() as streams:
         for caller, deployment_id, session_id in (*held, *unknown):
             streams.enter_context(callers.hold(caller, deployment_id, session_id))
-        refused = pytest.raises(TooManySessions, match=r"alice has 2 sessions .* may have 2 .*: close some")
+        refused = pytest.raises(ResourceExhausted, match=r"alice has 2 sessions .* may have 2 .*: close some")
         with refused, callers.hold("alice", "dep-1", 2):
             pass
     with callers.hold("alice", "dep-3", 1), callers.hold("alice", "dep-3", 2):

@@ -120,7 +120,7 @@ class Cluster:
             raise errors[0]
         assert not any(thread.is_alive() for thread in threads)
         told = {(one.applied, one.gradient_norm, one.failure) for one in self.outcomes.values()}
-        assert len({(applied, repr(norm), failure) for applied, norm, failure in told}) == 1
+        assert len({(applied, repr(norm), failure) for applied, norm, failure in told}) == 1, told
         outputs = {place: items for one in self.outcomes.values() for place, items in one.outputs.items()}
         return replace(self.outcomes[self.last], outputs=dict(sorted(outputs.items())))
 

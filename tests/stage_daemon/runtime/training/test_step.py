@@ -44,9 +44,9 @@ def both(
     module: nn.Module, make: Callable[[int, int], Any], num_stages: int, devices: Sequence[int], **options: Any
 ) -> tuple[Cluster, Eager]:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    # What decides the graph: the kind, its layers, which parameters are trained, how it is called.
-    trained = tuple(parameter.requires_grad for parameter in module.parameters())
-    key = (type(module), repr(module), module.training, trained, make)
+    # What decides the graph: the kind, its layers, its parameters, how it is called.
+    parameters = tuple((one.dtype, one.requires_grad) for one in module.parameters())
+    key = (type(module), repr(module), module.training, parameters, make)
     if key not in EXPORTED:
         EXPORTED[key] = export(copy.deepcopy(module), make(4, 99), dynamic_shapes=SHAPES)
     cluster = train_on_threads(
