@@ -69,7 +69,10 @@ def test_deployments_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 def come_and_go(cluster: LocalCluster, client: PlannerClient, plan_id: str, count: int) -> set[int]:
-    """Every other one with weights that its daemons keep for a next generation. Returns the inodes of their shared memory."""
+    """Every other one with weights that its daemons keep for a next generation.
+
+    Returns the inodes of their shared memory.
+    """
     shared: set[int] = set()
     for index in range(count):
         recovery = RecoveryPolicy.RESTART if index % 2 else RecoveryPolicy.MANUAL
