@@ -43,7 +43,7 @@ class KeptStates:
         self._file = os.fdopen(descriptor, "r+b", buffering=0)
         self._records: dict[Place, int] = {}
         self._end = self._read()
-        # What a worker left unfinished must not be taken for heads.
+        # Gives back what a worker left unfinished.
         os.ftruncate(descriptor, self._end)
 
     @classmethod
