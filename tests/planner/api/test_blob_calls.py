@@ -177,3 +177,20 @@ async def test_what_a_caller_uploads_counts_until_it_turns_out_to_be_nothing(pla
         assert (await calls.UploadBlob(messages(begin(), CONTENT), None)).complete
     finally:
         CALLER.reset(alice)
+
+
+@pytest.mark.services
+async def test_bytes_that_are_not_what_they_are_called_count_for_nobody(planner: Planner) -> None:
+    calls = BlobCalls()
+    calls._database, calls._blobs, calls._upload_locks = planner.database, planner.blobs, UploadLocks(2)
+    calls._settings = planner.settings.model_copy(update={"max_uploaded_bytes_per_caller": len(CONTENT)})
+    alice = CALLER.set("alice")
+    try:
+        with pytest.raises(Corrupt):
+            await calls.UploadBlob(messages(begin(), CONTENT[:-1] + b"!"), None)
+        other = hashlib.sha256(b"other").digest()
+        begin_other = planner_pb2.UploadBlobRequest.Begin(sha256=other, size_bytes=5)
+        sent = messages(planner_pb2.UploadBlobRequest(begin=begin_other), b"other")
+        assert (await calls.UploadBlob(sent, None)).complete
+    finally:
+        CALLER.reset(alice)
