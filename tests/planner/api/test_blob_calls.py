@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.planner.api.conftest import Planner
 
 CONTENT = b"the whole content"
 NAME = hashlib.sha256(CONTENT).digest()
+OTHER_SHA256 = hashlib.sha256(b"other").digest()
 Messages = AsyncIterator[planner_pb2.UploadBlobRequest]
 
 
@@ -158,39 +160,41 @@ async def test_a_stream_that_is_fast_enough_may_take_longer_than_silence(
     assert answer.complete
 
 
-@pytest.mark.services
-async def test_what_a_caller_uploads_counts_until_it_turns_out_to_be_nothing(planner: Planner) -> None:
+@contextmanager
+def as_alice(planner: Planner) -> Iterator[BlobCalls]:
+    """Calls of hers, who may upload as much as CONTENT."""
     calls = BlobCalls()
     calls._database, calls._blobs, calls._upload_locks = planner.database, planner.blobs, UploadLocks(2)
     calls._settings = planner.settings.model_copy(update={"max_uploaded_bytes_per_caller": len(CONTENT)})
     alice = CALLER.set("alice")
     try:
-        with pytest.raises(Corrupt):
-            await calls.UploadBlob(messages(begin(), CONTENT[:-1] + b"!"), None)
-        other = hashlib.sha256(b"other").digest()
-        begin_other = planner_pb2.UploadBlobRequest.Begin(sha256=other, size_bytes=5)
-        assert (await calls.UploadBlob(messages(begin(), CONTENT), None)).complete
-        with pytest.raises(ResourceExhausted, match="alice has uploads of 17 bytes beside this one of 5 bytes"):
-            await calls.UploadBlob(messages(planner_pb2.UploadBlobRequest(begin=begin_other), b"other"), None)
-        assert (await calls.GetUpload(planner_pb2.GetUploadRequest(sha256=other), None)).committed_bytes == 0
-        # What is here already takes nothing more.
-        assert (await calls.UploadBlob(messages(begin(), CONTENT), None)).complete
+        yield calls
     finally:
         CALLER.reset(alice)
+
+
+def other_messages() -> Messages:
+    other = planner_pb2.UploadBlobRequest.Begin(sha256=OTHER_SHA256, size_bytes=5)
+    return messages(planner_pb2.UploadBlobRequest(begin=other), b"other")
+
+
+@pytest.mark.services
+async def test_what_a_caller_uploads_counts_until_it_turns_out_to_be_nothing(planner: Planner) -> None:
+    with as_alice(planner) as calls:
+        with pytest.raises(Corrupt):
+            await calls.UploadBlob(messages(begin(), CONTENT[:-1] + b"!"), None)
+        assert (await calls.UploadBlob(messages(begin(), CONTENT), None)).complete
+        with pytest.raises(ResourceExhausted, match="alice has uploads of 17 bytes beside this one of 5 bytes"):
+            await calls.UploadBlob(other_messages(), None)
+        asked = planner_pb2.GetUploadRequest(sha256=OTHER_SHA256)
+        assert (await calls.GetUpload(asked, None)).committed_bytes == 0
+        # What is here already takes nothing more.
+        assert (await calls.UploadBlob(messages(begin(), CONTENT), None)).complete
 
 
 @pytest.mark.services
 async def test_bytes_that_are_not_what_they_are_called_count_for_nobody(planner: Planner) -> None:
-    calls = BlobCalls()
-    calls._database, calls._blobs, calls._upload_locks = planner.database, planner.blobs, UploadLocks(2)
-    calls._settings = planner.settings.model_copy(update={"max_uploaded_bytes_per_caller": len(CONTENT)})
-    alice = CALLER.set("alice")
-    try:
+    with as_alice(planner) as calls:
         with pytest.raises(Corrupt):
             await calls.UploadBlob(messages(begin(), CONTENT[:-1] + b"!"), None)
-        other = hashlib.sha256(b"other").digest()
-        begin_other = planner_pb2.UploadBlobRequest.Begin(sha256=other, size_bytes=5)
-        sent = messages(planner_pb2.UploadBlobRequest(begin=begin_other), b"other")
-        assert (await calls.UploadBlob(sent, None)).complete
-    finally:
-        CALLER.reset(alice)
+        assert (await calls.UploadBlob(other_messages(), None)).complete
