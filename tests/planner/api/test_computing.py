@@ -37,9 +37,14 @@ def leave() -> None:
     os._exit(3)
 
 
-def say_and_sleep(path: Path) -> None:
-    path.with_suffix(".tmp").write_text(str(os.getpid()))
+def put(path: Path, text: str) -> None:
+    """All of `text` at once: whoever waits for the file never finds it there and still empty."""
+    path.with_suffix(".tmp").write_text(text)
     path.with_suffix(".tmp").rename(path)
+
+
+def say_and_sleep(path: Path) -> None:
+    put(path, str(os.getpid()))
     time.sleep(600)
 
 
@@ -127,11 +132,11 @@ async def test_turns_are_given_to_as_many_as_there_are_workers(tmp_path: Path) -
         for _ in range(20):
             await asyncio.sleep(0)
         assert begun == ["a", "b"]
-        (tmp_path / "b").write_text("0")
+        put(tmp_path / "b", "0")
         while len(begun) < 3:  # noqa: ASYNC110  a computation tells nobody that it has ended
             await asyncio.sleep(0.01)
         for name in "ac":
-            (tmp_path / name).write_text("0")
+            put(tmp_path / name, "0")
 
 
 async def test_cancelled_process_is_killed(tmp_path: Path) -> None:
