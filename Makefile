@@ -73,9 +73,10 @@ soak: $(VENV)/installed.stamp
 	@echo "make soak SEED=$(SEED) SHARE=$(SHARE)"
 	PLANNER_SOAK=$(SEED) PLANNER_SOAK_SHARE=$(SHARE) $(BIN)/python -m pytest -p no:randomly -q -s --timeout 7200 --durations 0 $(SOAK)
 
-# Puts each bug of tests/mutants into a copy of the source; the tests it names have to fail.
+# Puts each bug of tests/mutants into a copy of the source; the tests it names have to fail. MUTANTS="store- wire-": those.
+MUTANTS ?=
 mutants: $(VENV)/installed.stamp
-	$(BIN)/python -m tests.mutants.run --jobs $(JOBS)
+	$(BIN)/python -m tests.mutants.run --jobs $(JOBS) $(MUTANTS)
 
 # Every architecture of tests/models, one after the other: which come through, and why not; half an hour on two cores.
 survey: $(VENV)/installed.stamp
@@ -89,6 +90,7 @@ bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.plan_growth
 	$(BIN)/python -m benchmarks.answer_while_planning
 	$(BIN)/python -m benchmarks.calls_over_tls
+	$(BIN)/python -m benchmarks.first_answer_after_loss
 	$(BIN)/python -m benchmarks.predicted_stage_times
 	$(BIN)/python -m benchmarks.export_llama_70b
 	$(BIN)/python -m benchmarks.training_schedules

@@ -6,8 +6,26 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import grpc
+
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 KINDS = ("unary_unary", "stream_unary", "unary_stream", "stream_stream")
+
+
+class HandlerInterceptor(grpc.aio.ServerInterceptor):
+    """Puts `around` between a method's function and those who call it."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        return None if handler is None else self.around(handler, handler_call_details.method)
+
+    def around(self, handler: Any, method: str) -> Any:
+        """A handler to take the place of this one of `method`, its full name; or the same."""
+        raise NotImplementedError
 
 
 def wrapped(handler: Any, one_answer: Wrap, many_answers: Wrap) -> Any:

@@ -1,6 +1,6 @@
 """Places the published cost graphs with `planner-cli solve` and sets what it finds beside the best known values.
 
-Run from the repository's root: `.venv/bin/python -m benchmarks.place_instances [--time-limit 60]`. Each is solved in a
+Run from the repository's root: `.venv/bin/python -m benchmarks.place_instances [--effort 1]`. Each is solved in a
 process of its own; what it writes is costed again here. The contiguous and latency optima are proven ones; free values
 are the best known, with the bounds that a constraint solver proved in minutes.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.partition.placement.cost_graph import CostGraph, read_cost_graph
+from planner.cost_graphs.cost_graph import CostGraph, read_cost_graph
 from planner.partition.placement.loads import device_bytes, device_loads
 from planner.partition.placement.single_pass import single_pass_seconds
 
@@ -62,22 +62,22 @@ FLAGS = {"contiguous": ["--contiguous"], "free": [], "latency": ["--objective", 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--effort", type=float, default=1.0)
     parser.add_argument("--kind", choices=sorted(FLAGS))
     given = parser.parse_args()
     columns = f"{'known':>12}{'found':>12}{'above':>9}{'known bound':>13}{'bound':>12}{'gap':>8}{'s':>7}"
     print(f"{'instance':<36}{'kind':<11}{columns}")
     for known in KNOWN:
         if given.kind in (None, known.kind):
-            _measure(known, given.time_limit)
+            _measure(known, given.effort)
 
 
-def _measure(known: Known, time_limit: float) -> None:
+def _measure(known: Known, effort: float) -> None:
     path = INSTANCES / known.folder / f"{known.name}.json"
     graph = read_cost_graph(json.loads(path.read_text()))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "placed.json"
-        flags = [*FLAGS[known.kind], "--time-limit", str(time_limit), "--out", str(out), "-o", "json"]
+        flags = [*FLAGS[known.kind], "--effort", str(effort), "--out", str(out), "-o", "json"]
         command = [sys.executable, "-m", "planner.cli", "solve", str(path), *flags]
         solution = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         found = _cost(graph, known.kind, json.loads(out.read_text()))

@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+from planner.cost_graphs.training_profile import read_training_profile
 from planner.errors import Infeasible
 from planner.partition.hybrid.evaluate import stage_costs
-from planner.partition.hybrid.profile import read_training_profile
 from planner.partition.hybrid.search import best_hybrid
 
 INSTANCES = Path(__file__).parent / "instances" / "training"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
@@ -37,6 +38,7 @@ from planner.graph.ir import (
 from planner.partition.hybrid.problem import HybridProblem
 from planner.partition.hybrid.search import best_hybrid
 from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.placement.compiler import HAS_COMPILER
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
 from planner.partition.placement.latency import best_latency
@@ -179,4 +181,6 @@ def _hybrid() -> HybridProblem:
 PLACEMENTS = (_placement(classes=(2,)), _placement(classes=(1, 1)))
 
 if __name__ == "__main__":
+    if not HAS_COMPILER:
+        sys.exit("There is nothing to compile.")
     compile_kernels(os.cpu_count() or 1)

@@ -113,7 +113,13 @@ class WrongOffset(Conflict):
     reason = "WRONG_OFFSET"
 
 
+# Until a disk that is full is worth asking again: somebody has to make room.
+FULL_DISK_RETRY_SECONDS = 30.0
+
+
 class ResourceExhausted(PlannerError):
+    """Where it may pass by itself, `metadata["retry_after_seconds"]` says when to ask again."""
+
     reason = "RESOURCE_EXHAUSTED"
 
 

@@ -25,6 +25,7 @@ from planner.partition.evaluate import evaluate, objective_value, with_best_orde
 from planner.partition.from_graph import problem_from_graph
 from planner.partition.next_best import NextBestCut, next_best_cuts
 from planner.partition.one_device import fastest_alone
+from planner.partition.placement.problem import OutOfTime, never
 from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.replacement import Replacement, moved_bytes, replacement
@@ -53,16 +54,18 @@ def make_plan(
     options: PlanOptions,
     measured: Sequence[MeasuredTimes] = (),
     calibrations: Sequence[Calibration] = (),
+    out_of_time: OutOfTime = never,
 ) -> Plan:
     """`measured` are times of this graph's nodes, `calibrations` rates of device kinds; both come before the roofline.
 
     Of several that would do, the first counts, here and everywhere: the newest first is what the server hands over.
-    `calibrations` have to hold those that `options.rates_from_profiles` names.
+    `calibrations` have to hold those that `options.rates_from_profiles` names. `out_of_time` ends the searches of mode
+    optimal with the best so far.
 
     Raises GraphError, InventoryError or OptionsError for what cannot be planned, Infeasible if no plan exists.
     """
     _check(graph, inventory)
-    request = request_for(options.mode, options.objective, options.saturate_host)
+    request = request_for(options.mode, options.objective, options.saturate_host, out_of_time)
     question = _Question(
         graph=graph, inventory=inventory, options=options, measured=measured, calibrations=calibrations
     )

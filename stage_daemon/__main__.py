@@ -27,7 +27,7 @@ from stage_daemon.control.metrics import daemon_state
 from stage_daemon.control.registration import Registration
 from stage_daemon.control.server import SERVICE, DaemonServer, parse_endpoint
 from stage_daemon.control.supervisor import Supervisor
-from stage_daemon.control.worker_process import preload_forkserver
+from stage_daemon.control.worker_process import forkserver_is_warm, preload_forkserver
 from stage_daemon.custom_operators import parse_custom_operators
 from stage_daemon.errors import DaemonError, InvalidRequest, Unavailable
 from stage_daemon.settings import Settings
@@ -153,7 +153,7 @@ async def _run_until_signal(
     asked_to_end = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked_to_end.set)
-    running = asyncio.create_task(registration.run())
+    running = asyncio.create_task(_take_part(registration))
     announcing = asyncio.create_task(_announce(registration, supervisor.device_id, address))
     ending = asyncio.create_task(asked_to_end.wait())
     try:
@@ -168,6 +168,12 @@ async def _run_until_signal(
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, DaemonError):
                 await task
+
+
+async def _take_part(registration: Registration) -> None:
+    """Once a worker can be forked at once: what recovers is placed on whoever is registered, and would wait for it."""
+    await forkserver_is_warm()
+    await registration.run()
 
 
 async def _announce(registration: Registration, device_id: str, address: str) -> None:

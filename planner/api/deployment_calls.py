@@ -10,6 +10,7 @@ from planner.api.identity import fingerprint
 from planner.api.pages import page_of
 from planner.api.principals import CALLER
 from planner.cost.inventory import Inventory
+from planner.cost.measured import MAX_THREADS
 from planner.dispatch.dispatcher import Dispatcher
 from planner.dispatch.messages import (
     deployment_to_proto,
@@ -25,9 +26,6 @@ from planner.store.deployment_records import WorkerSettings
 from planner.store.deployments import delete_deployment, get_deployment, list_active_deployments, list_deployments
 from planner.wire.inventory import inventory_to_proto
 from protos.v1 import planner_pb2
-
-# More than any host has: what is meant for another field is refused before it reaches a daemon.
-MAX_THREADS = 4096
 
 
 class DeploymentCalls:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import grpc
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from access.handlers import wrapped
+from access.handlers import HandlerInterceptor, wrapped
 from planner.api.audit_trail import AuditTrail
 from planner.api.principals import CALLER, Context, Principal, Principals
 from planner.api.rules import RULES, Caller, Rule, Scope
@@ -23,7 +22,7 @@ from planner.store.owners import add_owner, owners_of
 _CALLER_DIGITS = 16
 
 
-class GateInterceptor(grpc.aio.ServerInterceptor):
+class GateInterceptor(HandlerInterceptor):
     """Inside the one that turns errors into statuses."""
 
     def __init__(self, database: Database, principals: Principals, trail: AuditTrail) -> None:
@@ -31,15 +30,9 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
         self._principals = principals
         self._trail = trail
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
+    def around(self, handler: Any, method: str) -> Any:
         rule = RULES.get(method)
-        if handler is None or (rule is not None and rule.needs is Caller.ANYONE):
+        if rule is not None and rule.needs is Caller.ANYONE:
             return handler
         return wrapped(
             handler,

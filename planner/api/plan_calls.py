@@ -86,7 +86,7 @@ class PlanCalls:
                 plan, created_at = await get_plan(session, request.plan_id)
             except NotFound as error:
                 raise await _why_no_plan(session, request.plan_id, error) from None
-        return plan_to_proto(plan, plan_id=request.plan_id, created_at=created_at)
+        return await in_thread(plan_to_proto, plan, plan_id=request.plan_id, created_at=created_at)
 
     async def ListPlans(self, request: planner_pb2.ListPlansRequest, _: Any) -> planner_pb2.ListPlansResponse:
         wanted = PlanFilter(graph_id=request.graph_id, mode=request.mode, device_id=request.device_id)

@@ -14,7 +14,7 @@ from planner.api.identity import new_id
 from planner.api.pages import page_of
 from planner.api.records import profile_record_to_proto, profile_to_proto
 from planner.api.tasks import examine_times
-from planner.cost.measured import MeasuredTimes
+from planner.cost.measured import MAX_THREADS, MeasuredTimes
 from planner.dispatch.daemon_client import CallDeadlines
 from planner.dispatch.profiler import Measured, choose_daemons, profile
 from planner.errors import InvalidArgument
@@ -35,7 +35,7 @@ from planner.store.profiles import (
 from planner.wire.profiles import times_from_import
 from protos.v1 import planner_pb2, stage_daemon_pb2
 
-MAX_REPETITIONS = 10_000
+MOST = {"repetitions": 10_000, "warmup": 10_000, "num_threads": MAX_THREADS}
 
 
 class ProfileCalls:
@@ -47,9 +47,9 @@ class ProfileCalls:
     async def ProfileGraph(
         self, request: planner_pb2.ProfileGraphRequest, _: Any
     ) -> AsyncIterator[planner_pb2.ProfileGraphResponse]:
-        for name in ("repetitions", "warmup"):
-            if getattr(request, name) > MAX_REPETITIONS:
-                raise InvalidArgument(f"{name} is {getattr(request, name)}, needs 0 to {MAX_REPETITIONS}")
+        for name, most in MOST.items():
+            if getattr(request, name) > most:
+                raise InvalidArgument(f"{name} is {getattr(request, name)}, needs 0 to {most}")
         async with self._database.reading() as session:
             graph = await get_graph(session, request.graph_id)
             live = await list_usable_daemons(session, datetime.now(UTC))
@@ -97,6 +97,7 @@ class ProfileCalls:
             repetitions=request.repetitions,
             warmup=request.warmup,
             backward=request.backward,
+            num_threads=request.num_threads,
         )
         async with aclosing(profile(daemon, graph.id, asked, CallDeadlines(), self._credentials)) as steps:
             async for step in steps:
@@ -125,6 +126,7 @@ class ProfileCalls:
             calibration=facts.calibration,
             created_at=datetime.now(UTC),
             delivery=times.delivery,
+            num_threads=times.num_threads,
         )
         async with self._database.session() as session:
             await save_profile(session, Profile(record=record, times=times, unmeasured=unmeasured))

@@ -127,6 +127,7 @@ def profile_record_to_proto(record: ProfileRecord) -> planner_pb2.ProfileRecord:
         calibration=calibration_to_proto(record.calibration) if record.calibration else None,
         created_at=timestamp(record.created_at),
         delivery=delivery_to_proto(record.delivery),
+        num_threads=record.num_threads,
     )
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+
+# Of a request that holds ids and words, even thousands of them.
+WORDS_BYTES = 1 << 20
+# Of one with an entry for each of an inventory's links, or for each node of the largest graph.
+LISTS_BYTES = 1 << 24
 
 
 class Scope(Enum):
@@ -30,7 +36,8 @@ class Caller(Enum):
 class Rule:
     """`creates` and `owned` are kinds of objects; the request's field `subject` holds the id of what it is about.
 
-    `daemons` may call it too.
+    `daemons` may call it too. A message of more than `most_bytes` is refused before it is parsed; where that is no
+    bound, the setting max_message_bytes is.
     """
 
     needs: Scope | Caller
@@ -39,18 +46,19 @@ class Rule:
     subject: str = ""
     audited: bool = False
     daemons: bool = False
+    most_bytes: float = WORDS_BYTES
 
 
 def _reads() -> Rule:
     return Rule(needs=Caller.READER)
 
 
-def _creates(needs: Scope, kind: str) -> Rule:
-    return Rule(needs=needs, creates=kind, audited=True)
+def _creates(needs: Scope, kind: str, most_bytes: float = WORDS_BYTES) -> Rule:
+    return Rule(needs=needs, creates=kind, audited=True, most_bytes=most_bytes)
 
 
-def _changes(needs: Scope, kind: str, field: str) -> Rule:
-    return Rule(needs=needs, owned=kind, subject=field, audited=True)
+def _changes(needs: Scope, kind: str, field: str, most_bytes: float = WORDS_BYTES) -> Rule:
+    return Rule(needs=needs, owned=kind, subject=field, audited=True, most_bytes=most_bytes)
 
 
 PLANNER = "partition_planner.v1.PlannerService"
@@ -61,21 +69,21 @@ REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 
 RULES: Mapping[str, Rule] = {
     f"/{PLANNER}/GetUpload": Rule(needs=Caller.READER, daemons=True),
-    f"/{PLANNER}/UploadBlob": Rule(needs=Scope.SUBMIT, audited=True, daemons=True),
+    f"/{PLANNER}/UploadBlob": Rule(needs=Scope.SUBMIT, audited=True, daemons=True, most_bytes=math.inf),
     f"/{PLANNER}/ReadBlob": Rule(needs=Caller.READER, daemons=True),
     f"/{PLANNER}/CollectBlobs": Rule(needs=Scope.OPERATE, audited=True),
-    f"/{PLANNER}/CreateGraph": _creates(Scope.SUBMIT, "graph"),
-    f"/{PLANNER}/AttachWeights": _changes(Scope.SUBMIT, "graph", "graph_id"),
+    f"/{PLANNER}/CreateGraph": _creates(Scope.SUBMIT, "graph", math.inf),
+    f"/{PLANNER}/AttachWeights": _changes(Scope.SUBMIT, "graph", "graph_id", math.inf),
     f"/{PLANNER}/GetGraph": _reads(),
     f"/{PLANNER}/ListGraphs": _reads(),
     f"/{PLANNER}/DeleteGraph": _changes(Scope.SUBMIT, "graph", "graph_id"),
     f"/{PLANNER}/ListDevices": _reads(),
     f"/{PLANNER}/DrainDevice": Rule(needs=Scope.OPERATE, subject="device_id", audited=True),
-    f"/{PLANNER}/CreateInventory": _creates(Scope.SUBMIT, "inventory"),
+    f"/{PLANNER}/CreateInventory": _creates(Scope.SUBMIT, "inventory", LISTS_BYTES),
     f"/{PLANNER}/GetInventory": _reads(),
     f"/{PLANNER}/ListInventories": _reads(),
     f"/{PLANNER}/DeleteInventory": _changes(Scope.SUBMIT, "inventory", "inventory_id"),
-    f"/{PLANNER}/CreatePlan": _creates(Scope.SUBMIT, "plan"),
+    f"/{PLANNER}/CreatePlan": _creates(Scope.SUBMIT, "plan", LISTS_BYTES),
     f"/{PLANNER}/GetPlanOperation": _reads(),
     f"/{PLANNER}/WaitPlanOperation": _reads(),
     f"/{PLANNER}/CancelPlanOperation": _changes(Scope.SUBMIT, "plan", "operation_id"),
@@ -83,11 +91,11 @@ RULES: Mapping[str, Rule] = {
     f"/{PLANNER}/ListPlans": _reads(),
     f"/{PLANNER}/DeletePlan": _changes(Scope.SUBMIT, "plan", "plan_id"),
     f"/{PLANNER}/ProfileGraph": _creates(Scope.DEPLOY, "profile"),
-    f"/{PLANNER}/ImportTimes": _creates(Scope.SUBMIT, "profile"),
+    f"/{PLANNER}/ImportTimes": _creates(Scope.SUBMIT, "profile", LISTS_BYTES),
     f"/{PLANNER}/GetProfile": _reads(),
     f"/{PLANNER}/ListProfiles": _reads(),
     f"/{PLANNER}/DeleteProfile": _changes(Scope.SUBMIT, "profile", "profile_id"),
-    f"/{PLANNER}/CreateCheckpoint": _creates(Scope.DEPLOY, "checkpoint"),
+    f"/{PLANNER}/CreateCheckpoint": _creates(Scope.DEPLOY, "checkpoint", math.inf),
     f"/{PLANNER}/GetCheckpoint": _reads(),
     f"/{PLANNER}/ListCheckpoints": _reads(),
     f"/{PLANNER}/DeleteCheckpoint": _changes(Scope.DEPLOY, "checkpoint", "checkpoint_id"),

@@ -21,6 +21,7 @@ from access.errors import AccessError, CannotListen
 from access.files import WatchedCredentials, tls_files
 from access.listening import check_listening
 from access.metrics import ServiceMetrics
+from access.request_sizes import RequestSizesInterceptor
 from planner.api.access_service import AccessService
 from planner.api.audit_trail import AuditTrail
 from planner.api.blob_collection import BlobCollection
@@ -31,6 +32,7 @@ from planner.api.metrics import PlanMetrics, planner_state
 from planner.api.plan_runner import PlanRunner
 from planner.api.principals import Principals
 from planner.api.registry_service import DaemonRegistryService
+from planner.api.rules import RULES, WORDS_BYTES
 from planner.api.service import PlannerService
 from planner.api.status import StatusInterceptor
 from planner.api.whole_ids import WholeIdsInterceptor
@@ -68,7 +70,10 @@ class PlannerServer:
             credentials = _credentials(settings)
             metrics = ServiceMetrics("planner")
             database = Database(settings.database)
-            interceptors: list[grpc.aio.ServerInterceptor] = [StatusInterceptor(metrics)]
+            interceptors: list[grpc.aio.ServerInterceptor] = [
+                StatusInterceptor(metrics),
+                RequestSizesInterceptor(_most_bytes, InvalidArgument),
+            ]
             trail = AuditTrail(database) if credentials is not None else None
             interceptors.append(
                 WholeIdsInterceptor(database) if trail is None else _gate(settings, database, credentials, trail)
@@ -206,6 +211,11 @@ def _listen(server: grpc.aio.Server, address: str, credentials: WatchedCredentia
     if not port:
         raise Unavailable(f"cannot listen on {address}: it is in use or not of this machine; choose another --listen")
     return f"{host}:{port}"
+
+
+def _most_bytes(method: str) -> float:
+    rule = RULES.get(method)
+    return WORDS_BYTES if rule is None else rule.most_bytes
 
 
 def _own(path: Path, refusal: str) -> io.TextIOWrapper:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from access.handlers import wrapped
+from access.handlers import HandlerInterceptor, wrapped
 from access.metrics import ServiceMetrics
 from planner import errors
 from planner.api.rules import RULES, Rule
@@ -71,21 +71,13 @@ def status_of(error: errors.PlannerError) -> status_pb2.Status:
     return status
 
 
-class StatusInterceptor(grpc.aio.ServerInterceptor):
+class StatusInterceptor(HandlerInterceptor):
     """Covers unary and streaming calls alike, and counts each with its outcome."""
 
     def __init__(self, metrics: ServiceMetrics) -> None:
         self._metrics = metrics
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        method = handler_call_details.method
+    def around(self, handler: Any, method: str) -> Any:
         return wrapped(
             handler,
             lambda call: self._one_answer(call, method),

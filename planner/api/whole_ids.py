@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import grpc
 from google.protobuf.message import Message
 
-from access.handlers import prepared
+from access.handlers import HandlerInterceptor, prepared
 from planner.api.rules import RULES, Caller
 from planner.store.database import Database
 from planner.store.ids import may_be_prefix, whole_id
@@ -52,19 +51,14 @@ async def _whole(database: Database, kind: str, text: str) -> str:
         return await whole_id(session, kind, text)
 
 
-class WholeIdsInterceptor(grpc.aio.ServerInterceptor):
+class WholeIdsInterceptor(HandlerInterceptor):
     """For a server without a gate, which does it once it knows the caller."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        rule = RULES.get(handler_call_details.method)
-        if handler is None or rule is None or rule.needs is Caller.ANYONE:
+    def around(self, handler: Any, method: str) -> Any:
+        rule = RULES.get(method)
+        if rule is None or rule.needs is Caller.ANYONE:
             return handler
         return prepared(handler, lambda request, _: complete_ids(self._database, request))

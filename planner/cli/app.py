@@ -63,6 +63,14 @@ class CommandGroup(TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name else None, rest
 
+    def invoke(self, ctx: Any) -> Any:
+        """A value that an option does not take is told without the name of the exception that said so."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 def load_command(name: str) -> Any:
     module, attribute = COMMANDS[name][0].split(":")

@@ -8,7 +8,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from planner.client.client import PlannerClient
-from planner.client.export import ExportedCheckpoint, ExportedModel, export, export_checkpoint, load_exported
+from planner.client.export import (
+    ExportedCheckpoint,
+    ExportedModel,
+    OperatorCost,
+    export,
+    export_checkpoint,
+    load_exported,
+    operator_cost,
+)
 from planner.client.records import RecoveryPolicy
 
 if TYPE_CHECKING:
@@ -23,6 +31,7 @@ __all__ = [
     "Batch",
     "ExportedCheckpoint",
     "ExportedModel",
+    "OperatorCost",
     "Pipeline",
     "PlannerClient",
     "RawTensor",
@@ -30,6 +39,7 @@ __all__ = [
     "export",
     "export_checkpoint",
     "load_exported",
+    "operator_cost",
 ]
 
 _IMPORTED_WHEN_NAMED = {

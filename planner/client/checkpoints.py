@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from planner.client.connection import Connection
@@ -20,12 +21,14 @@ from planner.errors import Conflict, Corrupt, NotFound
 from planner.graph.checkpoint import CHECKPOINT_ID_START, Checkpoint, CheckpointRecord, SavedFile, SavedTensor
 from planner.graph.ir import Graph
 from planner.graph.state_names import StateNames
+from planner.store.weights import TensorLocation
 from planner.wire.checkpoints import checkpoint_from_proto, checkpoint_record_from_proto, checkpoint_to_proto
 from protos.v1 import planner_pb2
 
 # What a download says of itself, beside its tensors.
 RECORD_FILE = "checkpoint.json"
-_TIED_FILE = "model-tied.safetensors"
+# Tensors under a second name, and those that no stage reads.
+_OTHERS_FILE = "model-others.safetensors"
 _UNFINISHED = ".unfinished-"
 
 
@@ -101,22 +104,19 @@ class CheckpointCalls(GraphCalls):
             if digest != sha256:
                 raise Corrupt(f"file {sha256.hex()} of checkpoint {checkpoint.record.id} came damaged; try again")
         layout = _Layout.of(checkpoint, graph)
-        if layout.tied:
-            header = safetensors_header({name: (one.dtype, one.dims) for name, one in layout.tied.items()})
-            _write(folder / _TIED_FILE, iter((header, *self._read_tensors(layout.tied.values()))))
+        unread = self._weight_places(checkpoint.record.graph_id, layout.names, layout.unread)
+        others: dict[str, SavedTensor | TensorLocation] = {**layout.tied, **unread}
+        if others:
+            header = safetensors_header({name: (one.dtype, one.dims) for name, one in others.items()})
+            _write(folder / _OTHERS_FILE, chain((header,), *map(self._read_range, others.values())))
         places = {name: files[tensor.file_sha256] for name, tensor in layout.own.items()}
-        places |= dict.fromkeys(layout.tied, _TIED_FILE)
+        places |= dict.fromkeys(others, _OTHERS_FILE)
         _write(folder / INDEX_FILE, iter((json.dumps({"weight_map": places}).encode(),)))
         document = asdict(checkpoint.record) | {
             "created_at": checkpoint.record.created_at.isoformat(),
             "files": {name: sha256.hex() for sha256, name in files.items()},
         }
         _write(folder / RECORD_FILE, iter((json.dumps(document).encode(),)))
-
-    def _read_tensors(self, tensors: Iterable[SavedTensor]) -> Iterator[bytes]:
-        for tensor in tensors:
-            if tensor.length_bytes:
-                yield from self.read_blob(tensor.file_sha256, tensor.offset_bytes, tensor.length_bytes)
 
 
 def by_steps(records: Iterable[CheckpointRecord]) -> list[CheckpointRecord]:
@@ -126,10 +126,13 @@ def by_steps(records: Iterable[CheckpointRecord]) -> list[CheckpointRecord]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """By the names of the module's state_dict: what the files have under that name, and what under a tied one."""
+    """By the names of the module's state_dict: what the files have under that name, what under a tied one, and what no
+    stage reads, which is as it came with the graph."""
 
+    names: StateNames
     own: dict[str, SavedTensor]
     tied: dict[str, SavedTensor]
+    unread: tuple[str, ...]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, graph: Graph) -> _Layout:
@@ -143,7 +146,8 @@ class _Layout:
             for other in names.tied(name)
             if other in saved
         }
-        return cls(own=own, tied=tied)
+        unread = tuple(name for name in names.saved if name not in own and name not in tied)
+        return cls(names=names, own=own, tied=tied, unread=unread)
 
 
 def _named(files: Sequence[SavedFile], index: int) -> str:

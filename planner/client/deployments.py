@@ -18,11 +18,12 @@ from planner.client.messages import (
     deployment_state_to_proto,
     recovery_to_proto,
     stored_plan_from_proto,
+    threads_to_proto,
 )
 from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
 from planner.client.request_ids import new_request_id
 from planner.client.status import error_from_failure, place_of
-from planner.errors import Conflict, DeploymentFailed, InvalidArgument, PlannerError, Unavailable
+from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
 from protos.v1 import planner_pb2
 
 if TYPE_CHECKING:
@@ -66,13 +67,11 @@ class DeploymentCalls(CheckpointCalls):
         host. With `compile` stages are compiled as they are loaded, and outputs equal the module's within a tolerance
         instead of bitwise. See docs/operations.md for both.
         """
-        if num_threads is not None and num_threads < 1:
-            raise InvalidArgument(f"num_threads is {num_threads}, needs at least 1")
         request = planner_pb2.DeployRequest(
             request_id=request_id or new_request_id(),
             plan_id=plan_id,
             recovery=recovery_to_proto(recovery),
-            num_threads=num_threads or 0,
+            num_threads=threads_to_proto(num_threads),
             compile=compile,
         )
         deployment = deployment_from_proto(self._connection.call(self._connection.stub.Deploy, request))

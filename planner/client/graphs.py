@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planner.client.connection import Connection
 from planner.client.export import ExportedCheckpoint, ExportedModel, read_exported
@@ -15,9 +16,16 @@ from planner.client.records import CollectedBlobs, GraphRecord
 from planner.client.request_ids import new_request_id
 from planner.client.uploads import Blob, OnProgress, blob_of_bytes, blob_of_file, upload_blob
 from planner.client.weight_layout import weight_blobs
+from planner.errors import NotFound
+from planner.graph.checkpoint import SavedTensor
 from planner.graph.ir import Graph
+from planner.graph.state_names import StateNames
+from planner.store.weights import TensorLocation, index_safetensors
 from planner.wire.graph import graph_from_bytes, graph_to_bytes
 from protos.v1 import graph_pb2, planner_pb2
+
+if TYPE_CHECKING:
+    from planner.client.tensors import RawTensor
 
 # A bucket is asked about one blob after the other.
 COLLECT_SECONDS = 3600.0
@@ -89,6 +97,39 @@ class GraphCalls:
         request = planner_pb2.ReadBlobRequest(sha256=sha256, offset_bytes=offset_bytes, length_bytes=length_bytes)
         for response in self._connection.stream(self._connection.stub.ReadBlob, request):
             yield response.chunk
+
+    def read_weights(self, graph_id: str, names: StateNames, wanted: Iterable[str]) -> dict[str, RawTensor]:
+        """States as they were uploaded with the graph, by the names `wanted`, of which tied ones may be under another.
+
+        Raises NotFound for a graph without weights.
+        """
+        # It has numpy, whose import a command that shows a table would wait for.
+        from planner.client.tensors import RawTensor
+
+        return {
+            name: RawTensor(dtype=place.dtype, dims=place.dims, data=b"".join(self._read_range(place)))
+            for name, place in self._weight_places(graph_id, names, wanted).items()
+        }
+
+    def _weight_places(self, graph_id: str, names: StateNames, wanted: Iterable[str]) -> dict[str, TensorLocation]:
+        """Of the weight files, their headers are read alone."""
+        wanted = tuple(wanted)
+        if not wanted:
+            return {}
+        tensors: dict[str, TensorLocation] = {}
+        for file in self.get_graph(graph_id).weight_files:
+            tensors |= index_safetensors(self.read_blob, file)
+        found = {}
+        for name in wanted:
+            under = next((one for one in names.tied(name) if one in tensors), None)
+            if under is None:
+                raise NotFound(f"state {name!r} is in none of the weight files of graph {graph_id}")
+            found[name] = tensors[under]
+        return found
+
+    def _read_range(self, place: SavedTensor | TensorLocation) -> Iterator[bytes]:
+        if place.length_bytes:
+            yield from self.read_blob(place.file_sha256, place.offset_bytes, place.length_bytes)
 
     def collect_blobs(self, *, dry_run: bool = False) -> CollectedBlobs:
         """Frees the bytes of deleted graphs and of submissions that were given up; with `dry_run` only counts them.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from planner.client import records
+from planner.errors import InvalidArgument
 from planner.graph.ir import WeightFile
 from planner.plan.plan import Plan
 from planner.wire.inventory import inventory_from_proto
@@ -132,6 +133,13 @@ def deployment_from_proto(message: planner_pb2.Deployment) -> records.Deployment
     )
 
 
+def threads_to_proto(num_threads: int | None) -> int:
+    """Raises InvalidArgument."""
+    if num_threads is not None and num_threads < 1:
+        raise InvalidArgument(f"num_threads is {num_threads}, needs at least 1")
+    return num_threads or 0
+
+
 def recovery_from_proto(policy: planner_pb2.RecoveryPolicy.ValueType) -> records.RecoveryPolicy:
     if policy == planner_pb2.RECOVERY_POLICY_UNSPECIFIED:
         return records.RecoveryPolicy.MANUAL
@@ -172,6 +180,7 @@ def profile_record_from_proto(message: planner_pb2.ProfileRecord) -> records.Pro
         calibration=fitted,
         created_at=time_from_proto(message.created_at),
         delivery=delivery_from_proto(message),
+        num_threads=message.num_threads,
     )
 
 

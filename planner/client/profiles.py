@@ -11,6 +11,7 @@ from planner.client.messages import (
     profile_from_proto,
     profile_progress_from_proto,
     profile_record_from_proto,
+    threads_to_proto,
 )
 from planner.client.records import Profile, ProfileProgress, ProfileRecord, StoredPlan
 from planner.cost.borrowed import named_rates, newest_rates
@@ -41,12 +42,14 @@ class ProfileCalls:
         repetitions: int = 0,
         warmup: int = 0,
         backward: bool = False,
+        num_threads: int | None = None,
         on_progress: Callable[[ProfileProgress], None] | None = None,
     ) -> tuple[ProfileRecord, ...]:
         """Times the graph's nodes, one device after the other, and stores the times; given up on, it ends there.
 
         On the devices named, else on a free one of each kind named, else of each kind that is there. With `backward`
-        the backward passes through its nodes too, which plans for training are made with.
+        the backward passes through its nodes too, which plans for training are made with. `num_threads` is how many an
+        operator uses on a CPU, as deployments of the plans will; without it as many as torch takes.
         """
         request = planner_pb2.ProfileGraphRequest(
             graph_id=graph_id,
@@ -56,6 +59,7 @@ class ProfileCalls:
             repetitions=repetitions,
             warmup=warmup,
             backward=backward,
+            num_threads=threads_to_proto(num_threads),
         )
         stored: list[ProfileRecord] = []
         for response in self._connection.stream(self._connection.stub.ProfileGraph, request):

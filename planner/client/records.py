@@ -220,7 +220,10 @@ class DeploymentEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRecord:
-    """Measured times of a graph on a device kind, at one setting of its dimensions."""
+    """Measured times of a graph on a device kind, at one setting of its dimensions.
+
+    `num_threads` is how many an operator used on a CPU, where that many were asked for.
+    """
 
     id: str
     graph_id: str
@@ -233,6 +236,7 @@ class ProfileRecord:
     calibration: Calibration | None
     created_at: datetime
     delivery: Delivery | None = None
+    num_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

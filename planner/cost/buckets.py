@@ -20,6 +20,8 @@ def mean_costs(costs: Sequence[tuple[NodeCosts, float]]) -> NodeCosts:
     return NodeCosts(
         seconds=_mean([(one.seconds, weight) for one, weight in costs]),
         backward_ratio=_mean([(one.backward_ratio, weight) for one, weight in costs]),
+        split_ratio=_mean([(one.split_ratio, weight) for one, weight in costs]),
+        weight_share=_mean([(one.weight_share, weight) for one, weight in costs]),
         input_seconds=_mean([(one.input_seconds, weight) for one, weight in costs]),
         output_seconds=_mean([(one.output_seconds, weight) for one, weight in costs]),
         flops=_mean([(one.flops, weight) for one, weight in costs]),

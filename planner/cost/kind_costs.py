@@ -25,9 +25,11 @@ from planner.graph.ir import Graph
 class KindCosts:
     """`measured` is [nodes] seconds, nan where not measured; None without any. `scaled` if at other dimensions.
 
-    `backward_ratio` [nodes]: a measured backward pass over its forward pass, nan where one of them was not measured.
+    `backward_ratio` [nodes]: a measured backward pass over its forward pass, nan where one of them was not measured;
+    `split_ratio` where it is run in two, and `weight_share` what weights take of that.
 
-    `delivery` is of the same profile as `measured`.
+    `delivery` is of the same profile as `measured`, and `has_own_threads` says that it was taken with the threads that
+    a worker has, however many share the host.
 
     `measured_profile_ids` are of the times, `calibration_profile_ids` of the rates, where they are stored.
     """
@@ -36,8 +38,11 @@ class KindCosts:
     rate_source: RateSource
     measured: Floats | None = None
     backward_ratio: Floats | None = None
+    split_ratio: Floats | None = None
+    weight_share: Floats | None = None
     delivery: Delivery = NO_DELIVERY
     scaled: bool = False
+    has_own_threads: bool = False
     measured_profile_ids: tuple[str, ...] = ()
     calibration_profile_ids: tuple[str, ...] = ()
 
@@ -77,10 +82,25 @@ def kind_costs(
     at = nearest(points, symbol_values)
     scaled = points[at] != symbol_values
     measured_seconds = seconds[at] * _growth(works[at], work, rates) if scaled else seconds[at]
-    backward = _by_node(tables[at].backward_seconds, len(graph.nodes))
-    ratio = np.divide(backward, seconds[at], out=np.full_like(backward, np.nan), where=seconds[at] > 0)
-    delivery = scaled_delivery(graph, tables[at], works[at].shapes, work.shapes)
-    return replace(costs, measured=measured_seconds, backward_ratio=ratio, delivery=delivery, scaled=scaled)
+    split = tables[at].split_seconds
+    weights = _by_node([(node, spent) for node, _, spent in split], len(graph.nodes))
+    both = weights + _by_node([(node, spent) for node, spent, _ in split], len(graph.nodes))
+    return replace(
+        costs,
+        measured=measured_seconds,
+        backward_ratio=_ratio(_by_node(tables[at].backward_seconds, len(graph.nodes)), seconds[at]),
+        split_ratio=_ratio(both, seconds[at]),
+        weight_share=_ratio(weights, both),
+        delivery=scaled_delivery(graph, tables[at], works[at].shapes, work.shapes),
+        scaled=scaled,
+        has_own_threads=tables[at].num_threads > 0,
+    )
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    """[nodes], nan where it is of nothing."""
+    ratio: Floats = np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+    return ratio
 
 
 def _stored(calibration: Calibration | None) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from planner.graph.ir import Graph
 MAX_TEXT_CHARACTERS = 256
 # A single call that takes longer than a day is a slip of units.
 MAX_SECONDS = 86400.0
+# More than any host has: what is meant for another field is refused before it reaches a daemon.
+MAX_THREADS = 4096
 
 SymbolValues = tuple[tuple[str, int], ...]
 
@@ -35,9 +37,11 @@ NO_DELIVERY = Delivery(input_seconds=0.0, output_seconds=0.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTimes:
     """`seconds` holds (node index, seconds) for the nodes that were measured, ascending; `backward_seconds` likewise,
-    of the backward passes through some of them.
+    of the backward passes through some of them, and `split_seconds` of some of these (node index, seconds for what the
+    node is given, seconds for weights) where they are run in two.
 
-    `delivery` is None where it was not measured.
+    `delivery` is None where it was not measured. `num_threads` is how many an operator used on a CPU, where that many
+    were asked for: what a worker takes that has as many. 0: all that the device has.
 
     `symbol_values` are dynamic dimensions by name, sorted; a symbol that is left out stood at its hint. `graph_id` is
     the graph's digest, empty where nobody has said. `source` says in words where the times are from. `profile_id` is
@@ -51,7 +55,9 @@ class MeasuredTimes:
     source: str = ""
     profile_id: str = ""
     backward_seconds: tuple[tuple[int, float], ...] = ()
+    split_seconds: tuple[tuple[int, float, float], ...] = ()
     delivery: Delivery | None = None
+    num_threads: int = 0
 
     def __post_init__(self) -> None:
         for name, text in (("device_kind", self.device_kind), ("source", self.source)):
@@ -59,12 +65,20 @@ class MeasuredTimes:
                 raise InvalidArgument(f"{name} is {text[:40]!r}, needs at most {MAX_TEXT_CHARACTERS} printable ones")
         if not self.device_kind:
             raise InvalidArgument("device_kind is empty; say which kind of device the times are of, as in 'h200'")
+        if not 0 <= self.num_threads <= MAX_THREADS:
+            raise InvalidArgument(f"num_threads is {self.num_threads}, needs 0 to {MAX_THREADS}")
         _check_seconds("seconds", self.seconds)
         _check_seconds("backward_seconds", self.backward_seconds)
+        _check_seconds("input_gradient_seconds", ((node, inputs) for node, inputs, _ in self.split_seconds))
+        _check_seconds("weight_gradient_seconds", ((node, weights) for node, _, weights in self.split_seconds))
         forward = {index for index, _ in self.seconds}
         alone = next((index for index, _ in self.backward_seconds if index not in forward), None)
         if alone is not None:
             raise InvalidArgument(f"node {alone} has backward_seconds and no seconds; give both")
+        backward = {index for index, _ in self.backward_seconds}
+        alone = next((index for index, _, _ in self.split_seconds if index not in backward), None)
+        if alone is not None:
+            raise InvalidArgument(f"node {alone} has its backward pass in two and no backward_seconds; give both")
 
     def is_of_kind(self, kind: str) -> bool:
         return self.device_kind.lower() == kind.lower()

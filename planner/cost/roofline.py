@@ -32,12 +32,15 @@ ANY_KIND = "*"
 class NodeCosts:
     """`seconds` is [devices, nodes]; `flops` and `bytes_moved` are [nodes]; `shapes` by value id.
 
-    `backward_ratio` [devices, nodes]: a backward pass over its forward pass, nan where it was not measured.
+    `backward_ratio` [devices, nodes]: a backward pass over its forward pass, `split_ratio`: the same run in two, and
+    `weight_share`: what weights take of that; nan where it was not measured.
     `input_seconds` and `output_seconds` [devices]: of a microbatch that a client hands in, and of what it is given.
     """
 
     seconds: Floats
     backward_ratio: Floats
+    split_ratio: Floats
+    weight_share: Floats
     input_seconds: Floats
     output_seconds: Floats
     flops: Floats
@@ -74,12 +77,19 @@ def node_costs(
             kind, (*_, count) = kinds[device.kind], speed
             rows[speed] = _divided(_seconds(graph, work, device, kind), work, kind, count)
     seconds = np.stack([rows[speed] for speed in speeds]) if devices else np.zeros((0, len(graph.nodes)))
-    ratios = [kinds[device.kind].backward_ratio for device in devices]
+    own = [kinds[device.kind] for device in devices]
     deliveries = [kinds[device.kind].delivery for device in devices]
     unknown = np.full(len(graph.nodes), np.nan)
+
+    def measured_on_each(name: str) -> Floats:
+        rows = [getattr(kind, name) for kind in own]
+        return np.array([unknown if row is None else row for row in rows]).reshape(seconds.shape)
+
     return NodeCosts(
         seconds=seconds,
-        backward_ratio=np.array([unknown if ratio is None else ratio for ratio in ratios]).reshape(seconds.shape),
+        backward_ratio=measured_on_each("backward_ratio"),
+        split_ratio=measured_on_each("split_ratio"),
+        weight_share=measured_on_each("weight_share"),
         input_seconds=np.array([delivery.input_seconds for delivery in deliveries]),
         output_seconds=np.array([delivery.output_seconds for delivery in deliveries]),
         flops=work.flops,
@@ -95,9 +105,9 @@ def _speed(device: Device, workers: int) -> tuple[str, float, float, int]:
 
 def _divided(seconds: Floats, work: Work, kind: KindCosts, workers: int) -> Floats:
     """[nodes], with a share of the cores: all takes as many times as long, but for the start of a call, which one core
-    makes.
+    makes. Unless it was measured with the threads of one worker.
     """
-    if workers == 1:
+    if workers == 1 or kind.has_own_threads:
         return seconds
     starting = np.minimum(seconds, work.calls * kind.rates.node_seconds)
     longer: Floats = starting + (seconds - starting) * workers

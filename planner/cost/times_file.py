@@ -6,8 +6,13 @@
      "source": "profiler run of 3 May",        optional: for people
      "delivery": {"input_seconds": 2.1e-4,     optional: of taking a microbatch's inputs from a client,
                   "output_seconds": 1.8e-4},   and of handing its outputs over
+     "num_threads": 1,                         optional: of an operator, where a CPU's workers have as many each
      "times": [{"node": 0, "seconds": 1.2e-5},
-               {"nodes": [4, 9, 14], "seconds": 3.1e-4}]}
+               {"nodes": [4, 9, 14], "seconds": 3.1e-4,
+                "backward_seconds": 6e-4,        optional: of the backward pass through each,
+                "input_gradient_seconds": 3e-4,  and of that in two, as schedules that split it have it:
+                "weight_gradient_seconds": 4e-4} both or neither
+              ]}
 
 `node` is an index into the graph's nodes; nodes without a time fall back to the roofline. A file holds one such object,
 or a list of them (several kinds, several dimensions).
@@ -26,8 +31,10 @@ from planner.errors import InvalidArgument
 MAX_NODE = 1 << 40
 # A field of an entry that may be left out.
 BACKWARD = "backward_seconds"
+# Both or neither, beside it: the same pass in two.
+SPLIT = ("input_gradient_seconds", "weight_gradient_seconds")
 DELIVERY_FIELDS = ("input_seconds", "output_seconds")
-FIELDS = ("graph_id", "device_kind", "symbol_values", "source", "delivery", "times")
+FIELDS = ("graph_id", "device_kind", "symbol_values", "source", "delivery", "num_threads", "times")
 
 
 def read_times(text: str | bytes) -> tuple[MeasuredTimes, ...]:
@@ -49,19 +56,21 @@ def write_times(tables: Sequence[MeasuredTimes]) -> str:
 
 def _document(times: MeasuredTimes) -> dict[str, Any]:
     backward = dict(times.backward_seconds)
-    nodes: dict[tuple[float, float | None], list[int]] = {}
+    split = {node: halves for node, *halves in times.split_seconds}
+    nodes: dict[tuple[tuple[str, float], ...], list[int]] = {}
     for node, seconds in times.seconds:
-        nodes.setdefault((seconds, backward.get(node)), []).append(node)
+        fields = [("seconds", seconds)]
+        fields += [(BACKWARD, backward[node])] if node in backward else []
+        fields += zip(SPLIT, split.get(node, ()), strict=False)
+        nodes.setdefault(tuple(fields), []).append(node)
     return {
         "graph_id": times.graph_id,
         "device_kind": times.device_kind,
         "symbol_values": dict(times.symbol_values),
         "source": times.source,
         **({} if times.delivery is None else {"delivery": asdict(times.delivery)}),
-        "times": [
-            {"nodes": together, "seconds": seconds, **({} if back is None else {"backward_seconds": back})}
-            for (seconds, back), together in nodes.items()
-        ],
+        **({"num_threads": times.num_threads} if times.num_threads else {}),
+        "times": [{"nodes": together, **dict(fields)} for fields, together in nodes.items()],
     }
 
 
@@ -72,16 +81,20 @@ def _table(where: str, content: object) -> MeasuredTimes:
         raise InvalidArgument(f"{where}{unknown[0][:80]}: no such field; there are {', '.join(FIELDS)}")
     seconds: dict[int, float] = {}
     backward: dict[int, float] = {}
-    for at, node, node_seconds, back in _times(where, table.get("times")):
+    split: dict[int, tuple[float, float]] = {}
+    for at, node, node_seconds, back, halves in _times(where, table.get("times")):
         if node in seconds:
             raise InvalidArgument(f"{at}: node {node} has a time already")
         seconds[node] = node_seconds
         if back is not None:
             backward[node] = back
+        if halves is not None:
+            split[node] = halves
     graph_id = _text(f"{where}graph_id", table.get("graph_id", ""))
     device_kind = _text(f"{where}device_kind", table.get("device_kind", ""))
     symbols = _symbols(f"{where}symbol_values", table.get("symbol_values", {}))
     source = _text(f"{where}source", table.get("source", ""))
+    num_threads = _integer(f"{where}num_threads", table.get("num_threads", 0))
     try:
         return MeasuredTimes(
             graph_id=graph_id,
@@ -90,25 +103,38 @@ def _table(where: str, content: object) -> MeasuredTimes:
             source=source,
             seconds=tuple(sorted(seconds.items())),
             backward_seconds=tuple(sorted(backward.items())),
+            split_seconds=tuple((node, *halves) for node, halves in sorted(split.items())),
             delivery=_delivery(f"{where}delivery", table["delivery"]) if "delivery" in table else None,
+            num_threads=num_threads,
         )
     except InvalidArgument as error:
         raise InvalidArgument(f"{where}{error.message}") from None
 
 
-def _times(where: str, content: object) -> Iterator[tuple[str, int, float, float | None]]:
+def _times(where: str, content: object) -> Iterator[tuple[str, int, float, float | None, tuple[float, float] | None]]:
     if not isinstance(content, list) or not content:
         raise InvalidArgument(f"{where}times: needs a list of at least one {{node, seconds}}")
     for index, entry in enumerate(content):
         at = f"{where}times[{index}]"
         fields = _object(at, entry)
         given = [name for name in ("node", "nodes") if name in fields]
-        if len(given) != 1 or fields.keys() - {BACKWARD} != {given[0], "seconds"}:
+        if len(given) != 1 or fields.keys() - {BACKWARD, *SPLIT} != {given[0], "seconds"}:
             raise InvalidArgument(f"{at}: has {sorted(fields)[:5]}, needs seconds and either node or nodes")
         seconds = _seconds(f"{at}.seconds", fields["seconds"])
         back = _seconds(f"{at}.{BACKWARD}", fields[BACKWARD]) if BACKWARD in fields else None
+        halves = _halves(at, fields)
         for node in _nodes(at, given[0], fields[given[0]]):
-            yield at, node, seconds, back
+            yield at, node, seconds, back, halves
+
+
+def _halves(at: str, fields: Mapping[str, object]) -> tuple[float, float] | None:
+    present = [name for name in SPLIT if name in fields]
+    if not present:
+        return None
+    if len(present) == 1:
+        raise InvalidArgument(f"{at}: has {present[0]} alone, needs {' and '.join(SPLIT)} or neither")
+    inputs, weights = (_seconds(f"{at}.{name}", fields[name]) for name in SPLIT)
+    return inputs, weights
 
 
 def _nodes(at: str, name: str, content: object) -> Iterable[int]:
@@ -137,10 +163,13 @@ def _seconds(where: str, content: object) -> float:
 
 def _symbols(where: str, content: object) -> Mapping[str, int]:
     symbols = _object(where, content)
-    for name, value in symbols.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidArgument(f"{where}.{name[:80]} is {str(value)[:40]}, needs an integer")
-    return symbols
+    return {name: _integer(f"{where}.{name[:80]}", value) for name, value in symbols.items()}
+
+
+def _integer(where: str, content: object) -> int:
+    if isinstance(content, bool) or not isinstance(content, int):
+        raise InvalidArgument(f"{where} is {str(content)[:40]}, needs an integer")
+    return content
 
 
 def _text(where: str, content: object) -> str:

@@ -13,6 +13,7 @@ from planner.cost.movement import bytes_moved, is_free
 from planner.cost.shapes import Shape, shapes_of
 from planner.errors import GraphError
 from planner.graph.alias import storage_roots
+from planner.graph.expression import Expression, evaluate
 from planner.graph.ir import Argument, ArgumentList, Dtype, Graph, Node, OperatorKind, SubgraphReference, values_read
 from planner.graph.operators import facts_of
 
@@ -45,7 +46,7 @@ def _work(graph: Graph, symbol_values: Mapping[int, int], depth: int) -> Work:
     shapes = shapes_of(graph, symbol_values)
     roots = storage_roots(graph)
     inner = [_totals(_work(subgraph, symbol_values, depth + 1)) for subgraph in graph.subgraphs]
-    rows = [_node_work(node, shapes, roots, inner) for node in graph.nodes]
+    rows = [_node_work(node, shapes, roots, inner, symbol_values) for node in graph.nodes]
     table = np.array(rows, dtype=np.float64).reshape(-1, 3)
     dtypes = tuple(_dtype(node, shapes) for node in graph.nodes)
     return Work(flops=table[:, 0], bytes_moved=table[:, 1], calls=table[:, 2], dtypes=dtypes, shapes=shapes)
@@ -56,7 +57,11 @@ def _totals(work: Work) -> tuple[float, float, float]:
 
 
 def _node_work(
-    node: Node, shapes: Mapping[int, Shape], roots: Mapping[int, int], inner: Sequence[tuple[float, float, float]]
+    node: Node,
+    shapes: Mapping[int, Shape],
+    roots: Mapping[int, int],
+    inner: Sequence[tuple[float, float, float]],
+    symbol_values: Mapping[int, int],
 ) -> tuple[float, float, float]:
     """(flops, bytes moved, kernels started)."""
     if is_free(node, roots):
@@ -66,7 +71,14 @@ def _node_work(
         arguments = (*node.arguments, *(argument for _, argument in node.keyword_arguments))
         branches = [inner[index] for index in _subgraphs_in(arguments)]
         return max(branches, default=(0.0, float(bytes_moved(node, shapes)), 1.0))
-    return (float(node_flops(node, shapes)), float(bytes_moved(node, shapes)), 1.0)
+    flops = node_flops(node, shapes) if node.flops is None else _count(node.flops, symbol_values)
+    moved = bytes_moved(node, shapes) if node.bytes_moved is None else _count(node.bytes_moved, symbol_values)
+    return (float(flops), float(moved), 1.0)
+
+
+def _count(expression: Expression, symbol_values: Mapping[int, int]) -> int:
+    """Checked at the hints only: at other sizes it might be below zero."""
+    return max(0, evaluate(expression, symbol_values))
 
 
 def _subgraphs_in(arguments: Sequence[Argument]) -> list[int]:

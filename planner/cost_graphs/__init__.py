@@ -1,4 +1,10 @@
-"""Published cost graphs placed within a time limit: `planner.partition.placement` in processes of its own.
+"""Cost graphs from files placed without a server: what `planner-cli solve` runs, a leaf on the engine of plans.
 
-`two_searches` starts two processes of `worker`, passes on what each sends (`messages`) and ends them in time.
+| question | file |
+|---|---|
+| which search answers which file and objective | `solve` |
+| how long a search may take | `limits` |
+| the format of Tarnawski et al. (NeurIPS 2020) | `cost_graph` |
+| the format of Piper's training profiles (NeurIPS 2021) | `training_profile` |
+| free placements: two processes side by side | `two_searches`; each is `worker`, what they tell each other `messages` |
 """

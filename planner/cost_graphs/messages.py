@@ -8,6 +8,9 @@ from enum import Enum
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Integers
 
+# The steps of a search that has ended: it has come as far as anyone waits for.
+ENDED = 1 << 62
+
 
 class Role(Enum):
     """The first anneals, then proves; the second replaces what some devices hold."""
@@ -18,17 +21,21 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """`started_seconds`, `deadline_seconds`: of time.monotonic(), which is one clock for all processes."""
+    """A search ends after about `num_steps`, or at the deadline, by time.monotonic(): one clock for all processes."""
 
     problem: PlacementProblem
-    started_seconds: float
+    num_steps: int
     deadline_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Improvement:
-    """What a process has reached: `devices` of the netlist's cells, their greatest load, and a bound that is proven."""
+class Report:
+    """What a search has after so many `steps`: `devices` of the netlist's cells and a bound that is proven.
 
-    devices: Integers
-    value_seconds: float
-    bound_seconds: float
+    None for devices: the process has gone and has no more to say.
+    """
+
+    steps: int
+    devices: Integers | None = None
+    bound_seconds: float = 0.0
+    is_proven: bool = False

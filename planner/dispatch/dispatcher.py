@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from access.files import WatchedCredentials
 from planner.cost.inventory import Device
 from planner.dispatch.admission import admit, check_compile
-from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
+from planner.dispatch.daemon_client import UNREACHABLE, CallDeadlines, DaemonClient
 from planner.dispatch.driver import ABANDONED, Driver
 from planner.dispatch.leadership import Leadership
 from planner.dispatch.lease import Leases, Standing, failure_of
@@ -139,26 +139,15 @@ class Dispatcher:
     def start(self) -> None:
         """Runs in the background until `close`."""
         self._spawn(self.run())
+        # Beside those checks: a daemon that hangs is waited for, and they must not stand still meanwhile.
+        self._spawn(self._every_period(self._end_refusing, "late daemons stand"))
         self._spawn(self._keep_planned_ahead())
         if self._database.is_shared:
             self._spawn(self._keep_leading())
 
     async def run(self) -> None:
         """Takes up what a planner before this one left, then ends deployments whose daemons' leases run out."""
-        while True:
-            try:
-                await self._resume()
-                # One that hangs for longer is given up: the next may find another connection.
-                async with asyncio.timeout(self._leases.lease_seconds):
-                    await self._write_leases()
-                await self._end_lost()
-            except NotLeading:
-                pass
-            except (PlannerError, TimeoutError) as error:
-                log.warning("leases stand still", message=str(error) or "the database does not answer")
-            except Exception:
-                log.exception("checking leases")
-            await asyncio.sleep(self._leases.period_seconds)
+        await self._every_period(self._check_leases, "leases stand still")
 
     async def deploy(
         self,
@@ -564,6 +553,58 @@ class Dispatcher:
             failure = failure_of(held, self._leases)
             if failure is not None:
                 await driver.handle(Broken(failure), generation=held.generation)
+
+    async def _every_period(self, work: Callable[[], Awaitable[None]], trouble: str) -> None:
+        """For ever: a failure is logged as `trouble`, and the next period may do better."""
+        while True:
+            try:
+                await work()
+            except NotLeading:
+                pass
+            except (PlannerError, TimeoutError) as error:
+                log.warning(trouble, message=str(error) or "the database does not answer")
+            except Exception:
+                log.exception(trouble)
+            await asyncio.sleep(self._leases.period_seconds)
+
+    async def _check_leases(self) -> None:
+        await self._resume()
+        # One that hangs for longer is given up: the next may find another connection.
+        async with asyncio.timeout(self._leases.lease_seconds):
+            await self._write_leases()
+        await self._end_lost()
+
+    async def _end_refusing(self) -> None:
+        """Breaks what runs on a daemon that has missed a heartbeat and is known to have ended: no lease has to run out.
+
+        Where it has no neighbour on an edge nobody else would notice.
+        """
+        late = [
+            (driver, driver.deployment.generation, driver.deployment.stages_on(device_id)[0])
+            for driver in self._drivers.values()
+            if driver.rollout.state is READY
+            for device_id in driver.deployment.device_ids()
+            if self._leases.is_late(device_id, _seconds())
+        ]
+        ended = await asyncio.gather(
+            *(
+                has_ended(
+                    self._client(placement.device_id, placement.daemon_address),
+                    placement.incarnation_id,
+                    self._deadlines.status_seconds,
+                )
+                for _, _, placement in late
+            )
+        )
+        for (driver, generation, placement), is_gone in zip(late, ended, strict=True):
+            if is_gone:
+                failure = Failure(
+                    reason=UNREACHABLE,
+                    message=f"the daemon of {placement.device_id} at {placement.daemon_address} has ended",
+                    stage=placement.stage,
+                    device_id=placement.device_id,
+                )
+                await driver.handle(Broken(failure), generation=generation)
 
     def _retire(self, driver: Driver) -> None:
         if not driver.is_busy:

@@ -12,6 +12,8 @@ from planner.store.deployment_records import Deployment, Failure
 
 # A daemon whose heartbeats come at a third of its lease may lose two in a row.
 CHECKS_PER_LEASE = 8
+# Heartbeats come at a third of a lease. One that is this share of it behind was missed.
+LATE_SHARE = 0.45
 # Checks further apart than this many periods are those of a process that stood still.
 PERIODS_UNTIL_STALLED = 2
 
@@ -55,6 +57,11 @@ class Leases:
     def find(self, device_id: str) -> Standing | None:
         """None where the device's daemon is gone."""
         return self._standings.get(device_id)
+
+    def is_late(self, device_id: str, now: float) -> bool:
+        """Whether its daemon has missed a heartbeat, though its lease may last."""
+        standing = self._standings.get(device_id)
+        return standing is not None and now - standing.heard_at_seconds >= LATE_SHARE * self.lease_seconds
 
     def hear(self, device_id: str, incarnation_id: str, now: float) -> None:
         self._standings[device_id] = Standing(incarnation_id=incarnation_id, heard_at_seconds=now)

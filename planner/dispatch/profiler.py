@@ -55,8 +55,10 @@ async def profile(
     client = DaemonClient(daemon.device.id, daemon.address, deadlines, credentials)
     seconds: dict[int, float] = {}
     backward: dict[int, float] = {}
+    split: dict[int, tuple[float, float]] = {}
     unmeasured: dict[int, str] = {}
     delivery: Delivery | None = None
+    num_threads = 0
     try:
         async with aclosing(client.profile(request)) as responses:
             async for response in responses:
@@ -67,6 +69,10 @@ async def profile(
                         seconds.update(dict.fromkeys(one.nodes, one.seconds))
                     if one.HasField("backward_seconds"):
                         backward.update(dict.fromkeys(one.nodes, one.backward_seconds))
+                    if one.HasField("input_gradient_seconds") and one.HasField("weight_gradient_seconds"):
+                        halves = one.input_gradient_seconds, one.weight_gradient_seconds
+                        split.update(dict.fromkeys(one.nodes, halves))
+                num_threads = response.num_threads or num_threads
                 delivery = delivery_from_proto(response)
                 if delivery is None:
                     yield Step(num_done=response.num_done, num_distinct=response.num_distinct)
@@ -78,12 +84,19 @@ async def profile(
         graph_id=graph_id,
         device_kind=daemon.device.kind.lower(),
         symbol_values=symbol_values_of(request.symbol_values),
-        source=f"profiled on {daemon.device.id}, torch {daemon.torch_version}"[:256],
+        source=_source(daemon, num_threads),
         seconds=tuple(sorted(seconds.items())),
         backward_seconds=tuple(sorted(backward.items())),
+        split_seconds=tuple((node, *halves) for node, halves in sorted(split.items())),
         delivery=delivery,
+        num_threads=request.num_threads,
     )
     yield Measured(times=times, unmeasured=tuple(sorted(unmeasured.items())))
+
+
+def _source(daemon: Daemon, num_threads: int) -> str:
+    threads = f", {num_threads} thread{'s' * (num_threads > 1)}" if num_threads else ""
+    return f"profiled on {daemon.device.id}, torch {daemon.torch_version}{threads}"[:256]
 
 
 def choose_daemons(

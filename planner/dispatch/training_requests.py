@@ -13,6 +13,7 @@ from itertools import count
 
 from planner.errors import PlanInvariantError
 from planner.graph.ir import Graph, State, Value
+from planner.graph.state_names import StateNames
 from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
 from planner.schedule.check_training import NO_DEADLOCK, check_training_schedule
@@ -190,6 +191,7 @@ class _Writer:
     def add_trained(self) -> None:
         positions: dict[object, int] = {}
         trained = {state.name: state for state in self._graph.states if state.requires_grad}
+        names = StateNames(self._graph)
         for position, (name, state) in enumerate(trained.items()):
             positions.setdefault(_storage(state), position)
             for stage in self._plan.stages:
@@ -197,7 +199,12 @@ class _Writer:
                     continue
                 for device_id in stage.device_ids:
                     told = self._training[device_id]
-                    told.trained.add(stage=stage.index, name=name, position=positions[_storage(state)])
+                    told.trained.add(
+                        stage=stage.index,
+                        name=name,
+                        position=positions[_storage(state)],
+                        module_names=names.tied(name),
+                    )
 
     def _add_reduction(
         self,

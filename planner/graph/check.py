@@ -125,6 +125,7 @@ def _check_program(graph: Graph, where: str, outer_hints: dict[int, int]) -> Non
             checked_contexts.add(node.context)
         try:
             _check_node(node, values, defined, len(graph.subgraphs), at)
+            _check_cost(node, hints, at)
         except _NotYetGiven as error:
             raise _order_error(graph.nodes, index, error.value_id, at) from None
     _check_outputs(graph.outputs, defined, where)
@@ -336,6 +337,17 @@ def _check_node(node: Node, values: dict[int, Value], defined: set[int], num_sub
     for value_id in node.outputs:
         if value_id:
             _define(value_id, values, defined, at)
+
+
+def _check_cost(node: Node, hints: dict[int, int], at: str) -> None:
+    for what, count in (("flops", node.flops), ("bytes_moved", node.bytes_moved)):
+        if count is None:
+            continue
+        if node.operator.kind is not OperatorKind.CUSTOM:
+            raise GraphError(f"{at}: {what} is given, which only a custom operator may have")
+        check_expression(f"{at}: {what}", count, hints)
+        if evaluate(count, hints) < 0:
+            raise GraphError(f"{at}: {what} is {evaluate(count, hints)}, needs 0 or more")
 
 
 def _check_argument(argument: Argument, defined: set[int], num_subgraphs: int, at: str) -> None:

@@ -226,7 +226,10 @@ Argument = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One call. `outputs` holds value ids; 0 stands for None or for a result that nobody reads."""
+    """One call. `outputs` holds value ids; 0 stands for None or for a result that nobody reads.
+
+    `flops` and `bytes_moved`: what a custom operator's cost function says of the call; None where there is none.
+    """
 
     operator: Operator
     arguments: tuple[Argument, ...]
@@ -237,6 +240,8 @@ class Node:
     context: Context = field(default_factory=Context)
     name: str = ""
     opaque_seconds: tuple[tuple[str, float], ...] = ()
+    flops: Expression | None = None
+    bytes_moved: Expression | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

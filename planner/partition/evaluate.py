@@ -28,12 +28,12 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.communication import Exchange, exchange_seconds, gradient_exchange_seconds
-from planner.partition.objective import Objective, PipelineSchedule
+from planner.partition.objective import USUAL_WEIGHT_SHARE, Objective, PipelineSchedule
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.recomputation.expansion import expanded
 from planner.partition.stage_bytes import NodesByStage, stage_bytes, state_holders
 from planner.partition.traffic import Traffic, traffic
-from planner.partition.training.memory import counted_microbatches, ring_seconds, tied_gradients
+from planner.partition.training.memory import counted_microbatches, sum_seconds, tied_gradients
 from planner.partition.training.named_orders import device_orders
 from planner.partition.training.orders.best_order import best_order, quick_order
 from planner.partition.training.orders.room import Room
@@ -57,6 +57,7 @@ class StageEvaluation:
     buffer_bytes: int
     delivery_seconds: float = 0.0
     backward_seconds: float = 0.0
+    weight_share: float = USUAL_WEIGHT_SHARE
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
     saved_bytes: int = 0
@@ -195,6 +196,8 @@ def _stages(
     recomputing = [
         problem.recomputes_activations and stage not in assignment.keeping for stage in range(assignment.num_stages)
     ]
+    given = set(flow.crossings.targets[problem.value_gradient_bytes[flow.crossings.values] > 0].tolist())
+    backward = problem.backward_seconds(recomputed=False)
     nodes_of = NodesByStage(stage_of_node, assignment.num_stages)
     held = stage_bytes(problem, nodes_of, flow, np.array(recomputing))
     stages = tuple(
@@ -207,6 +210,7 @@ def _stages(
             activation_bytes=int(held.activations[stage]),
             buffer_bytes=problem.microbatches_in_flight * int(held.moved[stage]),
             backward_seconds=_slowest(problem.backward_seconds(recomputed=recomputing[stage]), copies[stage], nodes),
+            weight_share=_weight_share(problem, backward, copies[stage], nodes, is_given=stage in given),
             gradient_bytes=int(held.gradients[stage]),
             optimizer_bytes=int(held.optimizer[stage]),
             saved_bytes=int(held.saved[stage]),
@@ -215,6 +219,17 @@ def _stages(
         for stage, nodes in enumerate(nodes_of.stages())
     )
     return stages, _stage_seconds(stages, forward, gradients)
+
+
+def _weight_share(
+    problem: PartitionProblem, backward: Floats, devices: Sequence[int], nodes: Integers, *, is_given: bool
+) -> float:
+    """Of the slowest device's backward pass, all where no gradient goes back to another stage."""
+    slowest = max(devices, key=lambda device: float(backward[device, nodes].sum()))
+    whole = float(backward[slowest, nodes].sum())
+    if not 0.0 < whole < math.inf:
+        return USUAL_WEIGHT_SHARE
+    return float(problem.weight_seconds[slowest, nodes].sum()) / whole if is_given else 1.0
 
 
 def _memory_share(problem: PartitionProblem, peaks: Sequence[int]) -> float:
@@ -250,6 +265,7 @@ def _stage_seconds(
         StageSeconds(
             forward=stage.forward_seconds,
             backward=stage.backward_seconds,
+            weight_share=stage.weight_share,
             received=float(forward.received[index]),
             sent=float(forward.sent[index]),
             gradients_received=float(gradients.received[index]),
@@ -272,28 +288,31 @@ def _edges(problem: PartitionProblem, flow: Traffic) -> tuple[list[tuple[int, in
 
 
 def _reductions(problem: PartitionProblem, assignment: Assignment, stage_of_node: Integers) -> list[Reduction]:
-    """Stages with copies sum their gradients, then stages that hold the same state."""
+    """Stages with copies sum their gradients, then stages that hold the same state that state's, over all devices."""
     copies = assignment.devices_of_stage
     states, users = state_holders(problem, stage_of_node, assignment.num_stages)
     trained = problem.state_gradient_bytes[states] > 0
     holders = set(zip(states[trained].tolist(), users[trained].tolist(), strict=True))
-    found = []
-    for stage, devices in enumerate(copies):
-        own = sum(int(problem.state_gradient_bytes[state]) for state, holder in holders if holder == stage)
-        if len(devices) > 1 and own:
-            found.append(_reduction(problem, devices, own))
-    for state, stages in tied_gradients(holders).items():
-        devices = tuple(dict.fromkeys(device for stage in stages for device in copies[stage]))
-        if len(devices) > 1:
-            found.append(_reduction(problem, devices, int(problem.state_gradient_bytes[state])))
-    return found
+    tied = {
+        state: tuple(dict.fromkeys(device for stage in stages for device in copies[stage]))
+        for state, stages in tied_gradients(holders).items()
+    }
+    over_devices = {state: devices for state, devices in tied.items() if len(devices) > 1}
+    own = [0] * len(copies)
+    for state, holder in holders:
+        own[holder] += 0 if state in over_devices else int(problem.state_gradient_bytes[state])
+    sums = [(devices, own[stage]) for stage, devices in enumerate(copies) if len(devices) > 1 and own[stage]]
+    sums += [(devices, int(problem.state_gradient_bytes[state])) for state, devices in over_devices.items()]
+    return [_reduction(problem, devices, size_bytes) for devices, size_bytes in sums]
 
 
 def _reduction(problem: PartitionProblem, devices: tuple[int, ...], size_bytes: int) -> Reduction:
-    pairs = np.ix_(devices, devices)
-    latency = float(problem.link_latency_seconds[pairs].max())
-    per_byte = float(problem.link_seconds_per_byte[pairs].max())
-    return Reduction(devices=devices, seconds=ring_seconds(size_bytes, len(devices), latency, per_byte))
+    first, others = devices[0], list(devices[1:])
+    latency, per_byte = (
+        float(max(cost[first, others].max(), cost[others, first].max()))
+        for cost in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+    )
+    return Reduction(devices=devices, seconds=sum_seconds(size_bytes, len(devices), latency, per_byte))
 
 
 def _slowest(seconds: Floats, devices: Sequence[int], nodes: Integers) -> float:

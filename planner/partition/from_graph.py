@@ -17,7 +17,7 @@ from planner.graph.ir import Graph, Node, values_in, values_read
 from planner.graph.operators import facts_of
 from planner.graph.recomputable import recomputable_nodes
 from planner.partition.constraints import fixed_devices, joined_groups
-from planner.partition.objective import Training
+from planner.partition.objective import UNSPLIT_SCHEDULES, Training
 from planner.partition.problem import NO_SOURCE, Booleans, Floats, Integers, Labels, PartitionProblem
 
 # An opaque state counts as float32.
@@ -168,8 +168,10 @@ def _training_arrays(
             shape = costs.shapes[root]
             sizes[state] = shape.size_bytes
             counts[state] = shape.size_bytes / (shape.dtype.size_bytes if shape.dtype else OPAQUE_ELEMENT_BYTES)
+    is_split = training.schedule not in UNSPLIT_SCHEDULES
     return {
-        "node_backward_ratio": costs.backward_ratio,
+        "node_backward_ratio": _known(costs.split_ratio, costs.backward_ratio) if is_split else costs.backward_ratio,
+        "node_weight_share": costs.weight_share,
         "node_has_gradient": np.array([not varying.isdisjoint(node.outputs) for node in graph.nodes], dtype=np.bool_),
         "value_gradient_bytes": np.where(
             [value in varying and made >= 0 for value, made in producers.items()], _sizes(producers, costs), 0
@@ -177,6 +179,10 @@ def _training_arrays(
         "state_gradient_bytes": sizes,
         "state_optimizer_bytes": np.ceil(counts * training.optimizer_bytes_per_parameter).astype(np.int64),
     }
+
+
+def _known(first: Floats, second: Floats) -> Floats:
+    return np.where(np.isnan(first), second, first)
 
 
 def _returned_states(

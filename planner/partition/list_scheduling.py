@@ -16,6 +16,7 @@ import numpy as np
 from planner.partition.assignment import Assignment
 from planner.partition.bounds.work import node_state_bytes
 from planner.partition.objective import Objective
+from planner.partition.placement.problem import OutOfTime
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.portfolio.score import NEGLIGIBLE, Scored, score
@@ -34,25 +35,25 @@ ROOM_SHARES = (1.0, 0.85, 0.6)
 _PATIENCE = 60
 
 
-def offer_schedules(found: Portfolio, bundles: Bundles) -> None:
+def offer_schedules(found: Portfolio) -> None:
     """Does nothing where one schedule alone would take more than all may."""
     problem, request = found.problem, found.request
-    tasks = _Tasks(problem, bundles)
+    tasks = _Tasks(problem, found.bundles)
     left = MAX_LOOKED_AT * request.effort
-    if found.is_proven or request.num_stages or tasks.size * problem.num_devices > left:
+    if request.num_stages or tasks.size * problem.num_devices > left:
         return
     for share in ROOM_SHARES:
         starts = list(_starts(found, tasks, share))
         if not starts:
             return
-        num_schedules = int(min(left / tasks.size, MAX_SCHEDULES * bundles.count * request.effort))
-        search = _Search(tasks, share, found.bound, num_schedules)
+        num_schedules = int(min(left / tasks.size, MAX_SCHEDULES * found.bundles.count * request.effort))
+        search = _Search(tasks, share, found.bound, num_schedules, request.out_of_time)
         placed = search.run(starts)
         offered = [found.offer(tasks.assignment(device)) for device in placed]
         if any(one is not None and one.fits for one in offered):
             break
     if found.best is not None and found.best.assignment.num_stages > 1 and not found.has_copies:
-        found.keep(join_stages(problem, bundles, found.best, request.objective))
+        found.keep(join_stages(problem, found.bundles, found.best, request.objective))
 
 
 def _starts(found: Portfolio, tasks: _Tasks, share: float) -> Iterator[list[int]]:
@@ -199,8 +200,8 @@ class _Tasks:
 class _Search:
     """`num_schedules` may be looked at. Ends at `target` seconds."""
 
-    def __init__(self, tasks: _Tasks, share: float, target: float, num_schedules: int) -> None:
-        self._tasks, self._target, self._left = tasks, target, num_schedules
+    def __init__(self, tasks: _Tasks, share: float, target: float, num_schedules: int, out_of_time: OutOfTime) -> None:
+        self._tasks, self._target, self._left, self._out_of_time = tasks, target, num_schedules, out_of_time
         self._room = [float(size) * share for size in tasks.problem.device_memory_bytes]
         self._random = random.Random(0)
         self._chain_of = _chains(tasks.bundles)
@@ -211,6 +212,8 @@ class _Search:
         self._best_value = self._value(self._best)
         here, value, in_vain = list(self._best), self._best_value, 0
         while self._left > 0 and self._best_value > self._target * (1 + 1e-9) and len(self._room) > 1:
+            if self._out_of_time():
+                break
             if in_vain >= _PATIENCE:
                 here = list(self._best)
                 for _ in range(self._random.randint(2, 4)):

@@ -47,6 +47,8 @@ NAMED_SCHEDULES = tuple(
 
 # Whose backward passes are for inputs and weights at once.
 UNSPLIT_SCHEDULES = (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.INTERLEAVED)
+# What weights' gradients take of a backward pass in two, where nobody has measured it.
+USUAL_WEIGHT_SHARE = 0.5
 
 
 class Activations(Enum):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from planner.errors import GraphError, InventoryError, OptionsError
 from planner.partition.check_problem import MAX_SECONDS, check_arrays, check_seconds_shape
-from planner.partition.objective import Activations, Training
+from planner.partition.objective import USUAL_WEIGHT_SHARE, Activations, Training
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -34,9 +34,16 @@ _BY_NODE = (
     "fixed_device",
     "node_has_gradient",
     "node_backward_ratio",
+    "node_weight_share",
     "node_recomputable",
 )
-_BY_DEVICE = ("compute_seconds", "device_memory_bytes", "delivery_seconds", "node_backward_ratio")
+_BY_DEVICE = (
+    "compute_seconds",
+    "device_memory_bytes",
+    "delivery_seconds",
+    "node_backward_ratio",
+    "node_weight_share",
+)
 _BY_PAIR_OF_DEVICES = ("link_latency_seconds", "link_seconds_per_byte")
 
 # Sums of bytes, times every microbatch in flight, have to stay exact in a float64.
@@ -80,7 +87,8 @@ class PartitionProblem:
 
     In training, `node_has_gradient` [n] says where a backward pass goes, `value_gradient_bytes` [v] what comes back for
     each value, `node_backward_ratio` [d, n] the time of a node's backward pass over its forward pass's (nan: that of
-    the training), `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself.
+    the training), `node_weight_share` [d, n] what weights take of it where it is in two (nan: half),
+    `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself.
     Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries cost nothing.
 
     `node_recomputable` [n]: reads no parameter and gives the same wherever it runs, so that a later stage may run it
@@ -119,6 +127,7 @@ class PartitionProblem:
     training: Training | None = None
     node_has_gradient: Booleans = field(default_factory=_no_flags)
     node_backward_ratio: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    node_weight_share: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     value_gradient_bytes: Integers = field(default_factory=_nothing)
     state_gradient_bytes: Integers = field(default_factory=_nothing)
     state_optimizer_bytes: Integers = field(default_factory=_nothing)
@@ -190,8 +199,9 @@ class PartitionProblem:
             found = getattr(self, name)
             if not found.size:
                 object.__setattr__(self, name, np.full(size, content, dtype=found.dtype))
-        if not self.node_backward_ratio.size:
-            object.__setattr__(self, "node_backward_ratio", np.full(self.compute_seconds.shape, np.nan))
+        for name in ("node_backward_ratio", "node_weight_share"):
+            if not getattr(self, name).size:
+                object.__setattr__(self, name, np.full(self.compute_seconds.shape, np.nan))
         if not self.delivery_seconds.size:
             object.__setattr__(self, "delivery_seconds", np.zeros(self.compute_seconds.shape))
         fixed = np.flatnonzero(self.fixed_device != FREE)
@@ -278,6 +288,12 @@ class PartitionProblem:
         if self.training is None:
             return np.zeros_like(self.compute_seconds)
         return self._times(np.where(self.node_has_gradient, self.backward_ratio + recomputed, 0.0))
+
+    @cached_property
+    def weight_seconds(self) -> Floats:
+        """[d, n] seconds of a backward pass that weights' gradients take, where it is split."""
+        share = np.where(np.isnan(self.node_weight_share), USUAL_WEIGHT_SHARE, self.node_weight_share)
+        return self._times(np.where(self.node_has_gradient, self.backward_ratio * share, 0.0))
 
     @cached_property
     def work_seconds(self) -> Floats:

@@ -67,6 +67,7 @@ def build_plan(
             first_module=modules[index][0],
             last_module=modules[index][1],
             backward_seconds=costs.backward_seconds,
+            weight_share=costs.weight_share,
             recomputed_ranges=ranges_of(assignment.recomputed[index]) if assignment.recomputed else (),
             recomputes_activations=costs.recomputes_activations,
             delivery_seconds=costs.delivery_seconds,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.partition.describe import describe_bytes, describe_seconds
-from planner.partition.objective import Objective
+from planner.partition.objective import UNSPLIT_SCHEDULES, Objective
 from planner.plan.options import OptimalMode
 from planner.plan.plan import Plan, Stage, StageEdge
 
@@ -102,6 +102,9 @@ def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) ->
     consumed = sum(entry.consumed for entry in stage.liveness)
     bypassing = sum(entry.bypassing and not entry.consumed for entry in stage.liveness)
     yield f"  on entry {_count(len(stage.liveness), 'value')} live: {consumed} read here, {bypassing} only passing by"
+    training = plan.options.training
+    if training and training.schedule not in UNSPLIT_SCHEDULES and stage.backward_seconds:
+        yield f"  {stage.weight_share:.0%} of its backward pass is for weights"
     if stage.recomputes_activations and stage.backward_seconds:
         yield "  computes its activations again before each backward pass, which has that forward pass in its seconds"
     if stage.recomputed_ranges:

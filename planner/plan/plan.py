@@ -11,7 +11,7 @@ from planner.cost.inventory import Inventory
 from planner.cost.sources import CostSource
 from planner.graph.expression import Expression
 from planner.graph.ir import Dtype, ValueKind
-from planner.partition.objective import Objective
+from planner.partition.objective import USUAL_WEIGHT_SHARE, Objective
 from planner.partition.training.pipeline_order import Step
 from planner.plan.options import PlanOptions
 
@@ -67,6 +67,7 @@ class Stage:
     devices, each takes its share of the microbatches: `compute_seconds` is of one microbatch on the slowest of them.
     `recomputes_activations`: each backward pass begins with one more forward pass, and `backward_seconds` has both.
     `delivery_seconds`: of taking a microbatch's inputs from a client and handing its outputs to one, where it does.
+    `weight_share`: of `backward_seconds`, what weights' gradients take where the schedule splits backward passes.
     """
 
     index: int
@@ -86,10 +87,19 @@ class Stage:
     recomputed_ranges: tuple[tuple[int, int], ...] = ()
     recomputes_activations: bool = False
     delivery_seconds: float = 0.0
+    weight_share: float = USUAL_WEIGHT_SHARE
 
     @property
     def forward_seconds(self) -> float:
         return self.compute_seconds + self.delivery_seconds
+
+    @property
+    def weight_gradient_seconds(self) -> float:
+        return self.backward_seconds * self.weight_share
+
+    @property
+    def input_gradient_seconds(self) -> float:
+        return self.backward_seconds - self.weight_gradient_seconds
 
     @property
     def load_seconds(self) -> float:

@@ -40,7 +40,7 @@ def stage_graph(graph: Graph, plan: Plan, stage_index: int) -> Graph:
     kept.update(value_id for node in nodes for value_id in node.outputs if value_id)
     values = tuple(value for value in graph.values if value.id in kept)
     subgraphs, nodes = _used_subgraphs(graph, nodes)
-    symbol_ids = set(_symbols_used(values, subgraphs))
+    symbol_ids = set(_symbols_used(values, nodes, subgraphs))
     return Graph(
         torch_version=graph.torch_version,
         name=graph.name,
@@ -65,14 +65,18 @@ def _leaves(count: int) -> TreeTuple:
     return TreeTuple((TreeLeaf(),) * count)
 
 
-def _symbols_used(values: Iterable[Value], subgraphs: Iterable[Graph]) -> Iterator[int]:
+def _symbols_used(values: Iterable[Value], nodes: Iterable[Node], subgraphs: Iterable[Graph]) -> Iterator[int]:
     for value in values:
         for expression in (*value.dims, *value.strides):
             yield from symbols_in(expression)
         if value.expression is not None:
             yield from symbols_in(value.expression)
+    for node in nodes:
+        for count in (node.flops, node.bytes_moved):
+            if count is not None:
+                yield from symbols_in(count)
     for subgraph in subgraphs:
-        yield from _symbols_used(subgraph.values, subgraph.subgraphs)
+        yield from _symbols_used(subgraph.values, subgraph.nodes, subgraph.subgraphs)
 
 
 def _used_subgraphs(graph: Graph, nodes: tuple[Node, ...]) -> tuple[tuple[Graph, ...], tuple[Node, ...]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from planner.partition.training.memory import ring_seconds
+from planner.partition.training.memory import sum_seconds
 from planner.plan.plan import Plan, StageEdge
 
 
@@ -50,11 +50,12 @@ def gradient_bytes(plan: Plan) -> tuple[int, ...]:
 
 
 def reduction_seconds(plan: Plan, device_ids: Sequence[str], size_bytes: int) -> float:
-    """A ring over the slowest link between any two of the devices."""
-    links = [plan.inventory.link(a, b) for a, b in product(device_ids, repeat=2) if a != b]
+    """Over the slowest link between the first of the devices and another, in either direction."""
+    first, *others = device_ids
+    links = [plan.inventory.link(*ends) for other in others for ends in ((first, other), (other, first))]
     latency = max(link.latency_seconds for link in links)
     slowest = min(link.bytes_per_second for link in links)
-    return ring_seconds(size_bytes, len(device_ids), latency, 1.0 / slowest)
+    return sum_seconds(size_bytes, len(device_ids), latency, 1.0 / slowest)
 
 
 def _seconds(plan: Plan, edges: Sequence[StageEdge], sizes: dict[int, int], *, back: bool) -> float:

@@ -40,6 +40,7 @@ def _training_step(plan: Plan, microbatches: int) -> TrainingStep:
             StageSeconds(
                 forward=stage.forward_seconds,
                 backward=stage.backward_seconds,
+                weight_share=stage.weight_share,
                 received=messages.received,
                 sent=messages.sent,
                 gradients_received=messages.gradients_received,
@@ -55,9 +56,7 @@ def _training_step(plan: Plan, microbatches: int) -> TrainingStep:
 
 
 def _reductions(plan: Plan, index: dict[str, int]) -> list[Reduction]:
-    sums = [
-        (plan.stages[stage].device_ids, plan.stages[stage].memory.gradient_bytes) for stage in reducing_stages(plan)
-    ]
+    sums = [(plan.stages[stage].device_ids, size_bytes) for stage, size_bytes in reducing_stages(plan).items()]
     sums += [(tie_devices(plan, tie), group.size_bytes) for tie, group in enumerate(plan.tie_groups)]
     return [
         Reduction(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from planner.errors import OptionsError
-from planner.plan.plan import Plan
+from planner.plan.plan import Plan, Stage
 from planner.schedule.blocks import NO_STAGE, Block, Queue, step_blocks, stream_blocks
 from planner.schedule.link_seconds import Messages, gradient_bytes, reduction_seconds, stage_messages
 from planner.schedule.schedule import Schedule
@@ -129,9 +129,7 @@ class _Engine:
         forward = block.activity is Activity.FORWARD
         into, out = (costs.received, costs.sent) if forward else _backward_messages(costs, block)
         into += stage.delivery_seconds if forward else 0.0
-        compute = stage.compute_seconds if forward else stage.backward_seconds
-        if block.activity in (Activity.BACKWARD_INPUT, Activity.BACKWARD_WEIGHT):
-            compute /= 2
+        compute = _compute_seconds(stage, block.activity)
         receive, send = (
             (Activity.RECEIVE, Activity.SEND) if forward else (Activity.RECEIVE_GRADIENT, Activity.SEND_GRADIENT)
         )
@@ -167,8 +165,8 @@ class _Engine:
     def reduce(self) -> None:
         """Sums of gradients at the step's end: first among copies, then among the holders of tied states."""
         plan = self._plan
-        for stage in reducing_stages(plan):
-            self._reduce(plan.stages[stage].device_ids, stage, plan.stages[stage].memory.gradient_bytes)
+        for stage, size_bytes in reducing_stages(plan).items():
+            self._reduce(plan.stages[stage].device_ids, stage, size_bytes)
         for tie, group in enumerate(plan.tie_groups):
             devices = tie_devices(plan, tie)
             if devices:
@@ -210,6 +208,14 @@ class _Engine:
                 sorted(self._transfers, key=lambda transfer: (transfer.start_seconds, transfer.edge_index))
             ),
         )
+
+
+def _compute_seconds(stage: Stage, activity: Activity) -> float:
+    if activity is Activity.FORWARD:
+        return stage.compute_seconds
+    if activity is Activity.BACKWARD_INPUT:
+        return stage.input_gradient_seconds
+    return stage.weight_gradient_seconds if activity is Activity.BACKWARD_WEIGHT else stage.backward_seconds
 
 
 def _awaited(block: Block) -> Iterator[_Signal]:

@@ -7,6 +7,7 @@ there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -63,9 +64,15 @@ def copy_of(plan: Plan, stage: int, microbatch: int) -> str:
     return device_ids[microbatch % len(device_ids)]
 
 
-def reducing_stages(plan: Plan) -> tuple[int, ...]:
-    """Stages whose copies have gradients to sum."""
-    return tuple(stage.index for stage in plan.stages if len(stage.device_ids) > 1 and stage.memory.gradient_bytes)
+def reducing_stages(plan: Plan) -> dict[int, int]:
+    """Stages whose copies have gradients to sum, and their bytes: all but those of ties, which are summed apart."""
+    tied = Counter[int]()
+    for tie, group in enumerate(plan.tie_groups):
+        if tie_devices(plan, tie):
+            tied.update(dict.fromkeys((stage for _, stage in group.members), group.size_bytes))
+    copied = [stage for stage in plan.stages if len(stage.device_ids) > 1]
+    own = {stage.index: stage.memory.gradient_bytes - tied[stage.index] for stage in copied}
+    return {stage: size_bytes for stage, size_bytes in own.items() if size_bytes > 0}
 
 
 def tie_devices(plan: Plan, tie: int) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from planner.errors import Corrupt, InvalidArgument, NotFound, ResourceExhausted, WrongOffset
+from planner.errors import FULL_DISK_RETRY_SECONDS, Corrupt, InvalidArgument, NotFound, ResourceExhausted, WrongOffset
 from planner.redaction import without_secrets
 
 CHUNK_BYTES = 1 << 20
@@ -339,4 +339,7 @@ def _space_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise ResourceExhausted("the planner's blob disk is full; free space there and go on with the upload") from None
+        raise ResourceExhausted(
+            "the planner's blob disk is full; free space there and go on with the upload",
+            retry_after_seconds=FULL_DISK_RETRY_SECONDS,
+        ) from None

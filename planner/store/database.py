@@ -19,7 +19,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
-from planner.errors import InvalidArgument, NotLeading, PlannerError, ResourceExhausted, Unavailable
+from planner.errors import (
+    FULL_DISK_RETRY_SECONDS,
+    InvalidArgument,
+    NotLeading,
+    PlannerError,
+    ResourceExhausted,
+    Unavailable,
+)
 from planner.redaction import without_secrets
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -142,7 +149,10 @@ def _outage(error: OperationalError | InterfaceError | PoolTimeout) -> PlannerEr
     cause = getattr(error, "orig", error)
     sqlite_code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
     if sqlite_code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", "") == DISK_FULL:
-        return ResourceExhausted(f"the planner's database has no room left: {cause}; free space there and ask again")
+        return ResourceExhausted(
+            f"the planner's database has no room left: {cause}; free space there and ask again",
+            retry_after_seconds=FULL_DISK_RETRY_SECONDS,
+        )
     if sqlite_code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY):
         return None
     return Unavailable(f"the planner's database does not answer: {cause}; ask again")

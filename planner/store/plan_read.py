@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -30,7 +31,8 @@ from planner.store.tables import (
     Row,
 )
 
-RowType = TypeVar("RowType", bound=Row)
+# So many are read, or written, before others have their turn on the event loop: some milliseconds.
+ROWS_AT_ONCE = 200
 Item = TypeVar("Item")
 
 
@@ -98,6 +100,7 @@ async def _stages(session: AsyncSession, plan_id: str) -> tuple[Stage, ...]:
             first_module=row.first_module,
             last_module=row.last_module,
             backward_seconds=row.backward_seconds,
+            weight_share=row.weight_share,
             recomputed_ranges=_ranges(ranges.get(row.stage, ()), recomputed=True),
             recomputes_activations=row.recomputes_activations,
             delivery_seconds=row.delivery_seconds,
@@ -155,21 +158,30 @@ async def _tie_groups(session: AsyncSession, plan_id: str) -> tuple[TieGroup, ..
     )
 
 
-async def _rows(session: AsyncSession, table: type[RowType], plan_id: str) -> Sequence[RowType]:
-    """The plan's rows in the order of their primary key, which is the plan's own."""
-    keys = table.__table__.primary_key
-    query = select(table).where(table.__table__.c.plan_id == plan_id).order_by(*keys)
-    return (await session.scalars(query)).all()
+async def _rows(session: AsyncSession, table: type[Row], plan_id: str) -> Sequence[Any]:
+    """The plan's rows in the order of their primary key, which is the plan's own.
+
+    They have the table's attributes and are not of its class: see plan_write.
+    """
+    columns = table.__table__
+    query = select(columns).where(columns.c.plan_id == plan_id).order_by(*columns.primary_key)
+    rows: list[Any] = []
+    for some in (await session.execute(query)).partitions(ROWS_AT_ONCE):
+        rows.extend(some)
+        await asyncio.sleep(0)
+    return rows
 
 
 async def _grouped(
     session: AsyncSession,
-    table: type[RowType],
+    table: type[Row],
     plan_id: str,
-    make: Callable[[RowType], Item],
+    make: Callable[[Any], Item],
     group: str = "stage",
 ) -> dict[int, list[Item]]:
     groups: dict[int, list[Item]] = {}
-    for row in await _rows(session, table, plan_id):
+    for index, row in enumerate(await _rows(session, table, plan_id), start=1):
         groups.setdefault(getattr(row, group), []).append(make(row))
+        if index % ROWS_AT_ONCE == 0:
+            await asyncio.sleep(0)
     return groups

@@ -1,4 +1,7 @@
-"""A plan as rows: the plan's own first, then one for each stage, tensor, edge and tie."""
+"""A plan as rows: the plan's own first, then one for each stage, tensor, edge and tie.
+
+They are columns by name, since there are tens of thousands: objects that a session follows take ten times as long.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,13 @@ from planner.store.tables import (
     Row,
 )
 
+# The table, and what its columns hold.
+TableRow = tuple[type[Row], dict[str, Any]]
 
-def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Iterator[Row]:
-    yield PlanRow(
+
+def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Iterator[TableRow]:
+    yield _row(
+        PlanRow,
         id=plan_id,
         graph_id=plan.graph_id,
         inventory_id=inventory_id,
@@ -71,14 +78,16 @@ def _peak_bytes(plan: Plan) -> int:
     return max(devices.values(), default=0)
 
 
-def _stage_rows(plan_id: str, stage: Stage) -> Iterator[Row]:
+def _stage_rows(plan_id: str, stage: Stage) -> Iterator[TableRow]:
     at = {"plan_id": plan_id, "stage": stage.index}
-    yield PlanStageRow(
+    yield _row(
+        PlanStageRow,
         **at,
         num_nodes=stage.num_nodes,
         compute_seconds=stage.compute_seconds,
         communication_seconds=stage.communication_seconds,
         backward_seconds=stage.backward_seconds,
+        weight_share=stage.weight_share,
         delivery_seconds=stage.delivery_seconds,
         recomputes_activations=stage.recomputes_activations,
         flops=stage.flops,
@@ -96,15 +105,18 @@ def _stage_rows(plan_id: str, stage: Stage) -> Iterator[Row]:
     ranges = [(first, end, False) for first, end in stage.node_ranges]
     ranges += [(first, end, True) for first, end in stage.recomputed_ranges]
     for position, (first, end, recomputed) in enumerate(ranges):
-        yield PlanStageNodeRangeRow(**at, position=position, first_node=first, end_node=end, recomputed=recomputed)
+        yield _row(
+            PlanStageNodeRangeRow, **at, position=position, first_node=first, end_node=end, recomputed=recomputed
+        )
     for position, device_id in enumerate(stage.device_ids):
-        yield PlanStageDeviceRow(**at, position=position, device_id=device_id)
+        yield _row(PlanStageDeviceRow, **at, position=position, device_id=device_id)
     for position, name in enumerate(stage.states):
-        yield PlanStageStateRow(**at, position=position, name=name)
+        yield _row(PlanStageStateRow, **at, position=position, name=name)
     for position, value_id in enumerate(stage.outputs):
-        yield PlanStageOutputRow(**at, position=position, value_id=value_id)
+        yield _row(PlanStageOutputRow, **at, position=position, value_id=value_id)
     for position, tensor in enumerate(stage.liveness):
-        yield PlanLivenessRow(
+        yield _row(
+            PlanLivenessRow,
             **at,
             position=position,
             value_id=tensor.value_id,
@@ -119,9 +131,10 @@ def _stage_rows(plan_id: str, stage: Stage) -> Iterator[Row]:
         )
 
 
-def _edge_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
+def _edge_rows(plan_id: str, plan: Plan) -> Iterator[TableRow]:
     for index, edge in enumerate(plan.edges):
-        yield PlanEdgeRow(
+        yield _row(
+            PlanEdgeRow,
             plan_id=plan_id,
             edge=index,
             source_stage=edge.source_stage,
@@ -129,7 +142,8 @@ def _edge_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
             size_bytes=edge.size_bytes,
         )
         for position, value_id in enumerate(edge.value_ids):
-            yield PlanEdgeValueRow(
+            yield _row(
+                PlanEdgeValueRow,
                 plan_id=plan_id,
                 edge=index,
                 position=position,
@@ -138,9 +152,10 @@ def _edge_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
             )
 
 
-def _tie_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
+def _tie_rows(plan_id: str, plan: Plan) -> Iterator[TableRow]:
     for index, group in enumerate(plan.tie_groups):
-        yield PlanTieGroupRow(
+        yield _row(
+            PlanTieGroupRow,
             plan_id=plan_id,
             position=index,
             tie_group=group.id,
@@ -148,4 +163,10 @@ def _tie_rows(plan_id: str, plan: Plan) -> Iterator[Row]:
             requires_grad=group.requires_grad,
         )
         for position, (name, stage) in enumerate(group.members):
-            yield PlanTieMemberRow(plan_id=plan_id, group_position=index, position=position, name=name, stage=stage)
+            yield _row(
+                PlanTieMemberRow, plan_id=plan_id, group_position=index, position=position, name=name, stage=stage
+            )
+
+
+def _row(table: type[Row], **columns: Any) -> TableRow:
+    return table, columns

@@ -37,6 +37,7 @@ class ProfileRecord:
     calibration: Calibration | None
     created_at: datetime
     delivery: Delivery | None = None
+    num_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +68,27 @@ async def save_profile(session: AsyncSession, profile: Profile) -> None:
             total_seconds=record.total_seconds,
             input_seconds=record.delivery.input_seconds if record.delivery else None,
             output_seconds=record.delivery.output_seconds if record.delivery else None,
+            num_threads=record.num_threads,
             created_at=record.created_at,
             **_calibration_columns(record.calibration),
         )
     )
     await session.flush()
     backward = dict(profile.times.backward_seconds)
-    measured = [(node, seconds, backward.get(node), None) for node, seconds in profile.times.seconds]
-    unmeasured = [(node, None, None, reason) for node, reason in profile.unmeasured]
-    columns = ("node", "seconds", "backward_seconds", "unmeasured_reason")
+    split = {node: (inputs, weights) for node, inputs, weights in profile.times.split_seconds}
+    measured = [
+        (node, seconds, backward.get(node), *split.get(node, (None, None)), None)
+        for node, seconds in profile.times.seconds
+    ]
+    unmeasured = [(node, None, None, None, None, reason) for node, reason in profile.unmeasured]
+    columns = (
+        "node",
+        "seconds",
+        "backward_seconds",
+        "input_gradient_seconds",
+        "weight_gradient_seconds",
+        "unmeasured_reason",
+    )
     rows = [{"profile_id": record.id, **dict(zip(columns, row, strict=True))} for row in (*measured, *unmeasured)]
     if rows:
         await session.execute(insert(ProfileNodeRow), rows)
@@ -168,8 +181,14 @@ def _times(row: ProfileRow, nodes: Sequence[ProfileNodeRow]) -> MeasuredTimes:
         symbol_values=_pairs(row.symbol_values),
         seconds=tuple((one.node, one.seconds) for one in nodes if one.seconds is not None),
         backward_seconds=tuple((one.node, one.backward_seconds) for one in nodes if one.backward_seconds is not None),
+        split_seconds=tuple(
+            (one.node, one.input_gradient_seconds, one.weight_gradient_seconds)
+            for one in nodes
+            if one.input_gradient_seconds is not None and one.weight_gradient_seconds is not None
+        ),
         delivery=_delivery(row),
         source=row.source,
+        num_threads=row.num_threads,
     )
 
 
@@ -186,6 +205,7 @@ def _record(row: ProfileRow) -> ProfileRecord:
         calibration=_calibration(row),
         created_at=row.created_at,
         delivery=_delivery(row),
+        num_threads=row.num_threads,
     )
 
 

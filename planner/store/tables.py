@@ -204,6 +204,7 @@ class PlanStageRow(Row):
     compute_seconds: Mapped[float]
     communication_seconds: Mapped[float]
     backward_seconds: Mapped[float]
+    weight_share: Mapped[float] = mapped_column(server_default="0.5")
     delivery_seconds: Mapped[float] = mapped_column(server_default="0")
     recomputes_activations: Mapped[bool]
     flops: Mapped[float]
@@ -333,6 +334,7 @@ class ProfileRow(Row):
     total_seconds: Mapped[float]
     input_seconds: Mapped[float | None]
     output_seconds: Mapped[float | None]
+    num_threads: Mapped[int] = mapped_column(server_default="0")
     num_fitted: Mapped[int]
     float64_flops_per_second: Mapped[float | None]
     float32_flops_per_second: Mapped[float | None]
@@ -352,6 +354,8 @@ class ProfileNodeRow(Row):
     node: Mapped[int] = mapped_column(primary_key=True)
     seconds: Mapped[float | None]
     backward_seconds: Mapped[float | None]
+    input_gradient_seconds: Mapped[float | None]
+    weight_gradient_seconds: Mapped[float | None]
     unmeasured_reason: Mapped[str | None]
 
 

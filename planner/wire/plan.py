@@ -9,6 +9,7 @@ from typing import TypeVar
 from planner.cost.sources import CostSource, RateSource
 from planner.errors import InvalidArgument
 from planner.graph.ir import Dtype
+from planner.partition.objective import USUAL_WEIGHT_SHARE
 from planner.partition.training.pipeline_order import Pass, Step
 from planner.plan.plan import LiveTensor, PassOrder, Plan, Stage, StageEdge, StageMemory, TieGroup
 from planner.wire.graph.enumerations import DTYPES, VALUE_KINDS
@@ -97,6 +98,7 @@ def _stage_to_proto(stage: Stage) -> plan_pb2.Stage:
         last_module=stage.last_module,
         flops=stage.flops,
         backward_seconds=stage.backward_seconds,
+        weight_share=stage.weight_share,
         recomputed_ranges=[plan_pb2.NodeRange(start=start, end=end) for start, end in stage.recomputed_ranges],
         recomputes_activations=stage.recomputes_activations,
         delivery_seconds=stage.delivery_seconds,
@@ -126,6 +128,7 @@ def _stage_from_proto(message: plan_pb2.Stage) -> Stage:
         first_module=message.first_module,
         last_module=message.last_module,
         backward_seconds=message.backward_seconds,
+        weight_share=message.weight_share if message.HasField("weight_share") else USUAL_WEIGHT_SHARE,
         recomputed_ranges=tuple((range_.start, range_.end) for range_ in message.recomputed_ranges),
         recomputes_activations=message.recomputes_activations,
         delivery_seconds=message.delivery_seconds,

@@ -46,14 +46,35 @@ def calibration_from_proto(message: planner_pb2.Calibration, device_kind: str, p
 
 def node_times_to_proto(times: MeasuredTimes) -> list[planner_pb2.NodeTime]:
     backward = dict(times.backward_seconds)
+    split = {node: halves for node, *halves in times.split_seconds}
+    unknown = (None, None)
     return [
-        planner_pb2.NodeTime(node=node, seconds=seconds, backward_seconds=backward.get(node))
+        planner_pb2.NodeTime(
+            node=node,
+            seconds=seconds,
+            backward_seconds=backward.get(node),
+            input_gradient_seconds=split.get(node, unknown)[0],
+            weight_gradient_seconds=split.get(node, unknown)[1],
+        )
         for node, seconds in times.seconds
     ]
 
 
 def _backward_seconds(times: Iterable[planner_pb2.NodeTime]) -> tuple[tuple[int, float], ...]:
     return tuple((entry.node, entry.backward_seconds) for entry in times if entry.HasField("backward_seconds"))
+
+
+def _split_seconds(times: Iterable[planner_pb2.NodeTime]) -> tuple[tuple[int, float, float], ...]:
+    halves = []
+    for entry in times:
+        has_inputs, has_weights = entry.HasField("input_gradient_seconds"), entry.HasField("weight_gradient_seconds")
+        if has_inputs is not has_weights:
+            raise InvalidArgument(
+                f"node {entry.node} has one of input_gradient_seconds and weight_gradient_seconds; give both or neither"
+            )
+        if has_inputs:
+            halves.append((entry.node, entry.input_gradient_seconds, entry.weight_gradient_seconds))
+    return tuple(halves)
 
 
 def delivery_to_proto(delivery: Delivery | None) -> planner_pb2.Delivery | None:
@@ -80,6 +101,7 @@ def import_to_proto(times: MeasuredTimes, graph_id: str) -> planner_pb2.ImportTi
         source=times.source,
         times=node_times_to_proto(times),
         delivery=delivery_to_proto(times.delivery),
+        num_threads=times.num_threads,
     )
 
 
@@ -96,7 +118,9 @@ def times_from_import(message: planner_pb2.ImportTimesRequest, graph_id: str) ->
         source=message.source,
         seconds=tuple((entry.node, entry.seconds) for entry in message.times),
         backward_seconds=_backward_seconds(message.times),
+        split_seconds=_split_seconds(message.times),
         delivery=delivery_from_proto(message),
+        num_threads=message.num_threads,
     )
 
 
@@ -110,5 +134,7 @@ def times_from_profile(message: planner_pb2.Profile) -> MeasuredTimes:
         profile_id=record.id,
         seconds=tuple((entry.node, entry.seconds) for entry in message.times),
         backward_seconds=_backward_seconds(message.times),
+        split_seconds=_split_seconds(message.times),
         delivery=delivery_from_proto(record),
+        num_threads=record.num_threads,
     )

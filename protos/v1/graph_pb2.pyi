@@ -579,6 +579,8 @@ class Node(google.protobuf.message.Message):
     CONTEXT_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
     OPAQUE_SECONDS_FIELD_NUMBER: builtins.int
+    FLOPS_FIELD_NUMBER: builtins.int
+    BYTES_MOVED_FIELD_NUMBER: builtins.int
     operator: builtins.int
     """Index into Graph.operators."""
     returns_tuple: builtins.bool
@@ -603,6 +605,14 @@ class Node(google.protobuf.message.Message):
         none cannot run the node, unless the map is empty: then it costs nothing anywhere.
         """
 
+    @property
+    def flops(self) -> Global___Expression:
+        """CUSTOM operators only: what the operator's cost function says of the call, as the client knows it. A multiply and an
+        add count as two. Without them: no FLOPs, and each tensor read once and each result written once.
+        """
+
+    @property
+    def bytes_moved(self) -> Global___Expression: ...
     def __init__(
         self,
         *,
@@ -615,8 +625,11 @@ class Node(google.protobuf.message.Message):
         context: builtins.int = ...,
         name: builtins.str = ...,
         opaque_seconds: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        flops: Global___Expression | None = ...,
+        bytes_moved: Global___Expression | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "context", b"context", "keyword_arguments", b"keyword_arguments", "module_path", b"module_path", "name", b"name", "opaque_seconds", b"opaque_seconds", "operator", b"operator", "outputs", b"outputs", "returns_tuple", b"returns_tuple"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["bytes_moved", b"bytes_moved", "flops", b"flops"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "bytes_moved", b"bytes_moved", "context", b"context", "flops", b"flops", "keyword_arguments", b"keyword_arguments", "module_path", b"module_path", "name", b"name", "opaque_seconds", b"opaque_seconds", "operator", b"operator", "outputs", b"outputs", "returns_tuple", b"returns_tuple"]) -> None: ...
 
 Global___Node: typing_extensions.TypeAlias = Node
 

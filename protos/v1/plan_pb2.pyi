@@ -794,6 +794,7 @@ class Stage(google.protobuf.message.Message):
     RECOMPUTED_RANGES_FIELD_NUMBER: builtins.int
     RECOMPUTES_ACTIVATIONS_FIELD_NUMBER: builtins.int
     DELIVERY_SECONDS_FIELD_NUMBER: builtins.int
+    WEIGHT_SHARE_FIELD_NUMBER: builtins.int
     index: builtins.int
     compute_seconds: builtins.float
     """Forward compute on its device."""
@@ -814,6 +815,8 @@ class Stage(google.protobuf.message.Message):
     """Of taking a microbatch's inputs from a client and handing its outputs to one; 0 where it does neither, or where that
     was not measured.
     """
+    weight_share: builtins.float
+    """Of `backward_seconds`, what weights' gradients take, where the schedule splits backward passes. Absent: half."""
     @property
     def node_ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeRange]:
         """Indexes into Graph.nodes, ascending, as half-open ranges."""
@@ -861,9 +864,11 @@ class Stage(google.protobuf.message.Message):
         recomputed_ranges: collections.abc.Iterable[Global___NodeRange] | None = ...,
         recomputes_activations: builtins.bool = ...,
         delivery_seconds: builtins.float = ...,
+        weight_share: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["memory", b"memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["backward_seconds", b"backward_seconds", "communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "delivery_seconds", b"delivery_seconds", "device_ids", b"device_ids", "first_module", b"first_module", "flops", b"flops", "index", b"index", "last_module", b"last_module", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "recomputed_ranges", b"recomputed_ranges", "recomputes_activations", b"recomputes_activations", "states", b"states"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_weight_share", b"_weight_share", "memory", b"memory", "weight_share", b"weight_share"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_weight_share", b"_weight_share", "backward_seconds", b"backward_seconds", "communication_seconds", b"communication_seconds", "compute_seconds", b"compute_seconds", "delivery_seconds", b"delivery_seconds", "device_ids", b"device_ids", "first_module", b"first_module", "flops", b"flops", "index", b"index", "last_module", b"last_module", "liveness", b"liveness", "memory", b"memory", "node_ranges", b"node_ranges", "num_nodes", b"num_nodes", "outputs", b"outputs", "reason", b"reason", "recomputed_ranges", b"recomputed_ranges", "recomputes_activations", b"recomputes_activations", "states", b"states", "weight_share", b"weight_share"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_weight_share", b"_weight_share"]) -> typing.Literal["weight_share"] | None: ...
 
 Global___Stage: typing_extensions.TypeAlias = Stage
 

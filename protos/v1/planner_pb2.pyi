@@ -1126,11 +1126,14 @@ class ProfileGraphRequest(google.protobuf.message.Message):
     REPETITIONS_FIELD_NUMBER: builtins.int
     WARMUP_FIELD_NUMBER: builtins.int
     BACKWARD_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
     graph_id: builtins.str
     repetitions: builtins.int
     """As in ProfileRequest."""
     warmup: builtins.int
     backward: builtins.bool
+    num_threads: builtins.int
+    """As in ProfileRequest; plans take times that were taken with a number of threads for those of each worker."""
     @property
     def device_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """One after the other on each of these devices."""
@@ -1153,8 +1156,9 @@ class ProfileGraphRequest(google.protobuf.message.Message):
         repetitions: builtins.int = ...,
         warmup: builtins.int = ...,
         backward: builtins.bool = ...,
+        num_threads: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["backward", b"backward", "device_ids", b"device_ids", "device_kinds", b"device_kinds", "graph_id", b"graph_id", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backward", b"backward", "device_ids", b"device_ids", "device_kinds", b"device_kinds", "graph_id", b"graph_id", "num_threads", b"num_threads", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
 
 Global___ProfileGraphRequest: typing_extensions.TypeAlias = ProfileGraphRequest
 
@@ -1224,6 +1228,7 @@ class ProfileRecord(google.protobuf.message.Message):
     CALIBRATION_FIELD_NUMBER: builtins.int
     CREATED_AT_FIELD_NUMBER: builtins.int
     DELIVERY_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
     id: builtins.str
     graph_id: builtins.str
     device_kind: builtins.str
@@ -1233,6 +1238,8 @@ class ProfileRecord(google.protobuf.message.Message):
     num_measured: builtins.int
     total_seconds: builtins.float
     """Of all measured nodes."""
+    num_threads: builtins.int
+    """As in ProfileGraphRequest; 0 where none was asked for."""
     @property
     def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]: ...
     @property
@@ -1259,9 +1266,10 @@ class ProfileRecord(google.protobuf.message.Message):
         calibration: Global___Calibration | None = ...,
         created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         delivery: Global___Delivery | None = ...,
+        num_threads: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "delivery", b"delivery"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "id", b"id", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "source", b"source", "symbol_values", b"symbol_values", "total_seconds", b"total_seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "id", b"id", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "num_threads", b"num_threads", "source", b"source", "symbol_values", b"symbol_values", "total_seconds", b"total_seconds"]) -> None: ...
 
 Global___ProfileRecord: typing_extensions.TypeAlias = ProfileRecord
 
@@ -1358,21 +1366,35 @@ class NodeTime(google.protobuf.message.Message):
     NODE_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
     BACKWARD_SECONDS_FIELD_NUMBER: builtins.int
+    INPUT_GRADIENT_SECONDS_FIELD_NUMBER: builtins.int
+    WEIGHT_GRADIENT_SECONDS_FIELD_NUMBER: builtins.int
     node: builtins.int
     """Index into Graph.nodes."""
     seconds: builtins.float
     backward_seconds: builtins.float
     """Of the backward pass through it; absent where that was not measured."""
+    input_gradient_seconds: builtins.float
+    """The same in two, as schedules with split backward passes have it: for what the node is given, and for weights.
+    Both or neither, and neither without `backward_seconds`.
+    """
+    weight_gradient_seconds: builtins.float
     def __init__(
         self,
         *,
         node: builtins.int = ...,
         seconds: builtins.float = ...,
         backward_seconds: builtins.float | None = ...,
+        input_gradient_seconds: builtins.float | None = ...,
+        weight_gradient_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "backward_seconds", b"backward_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "backward_seconds", b"backward_seconds", "node", b"node", "seconds", b"seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "node", b"node", "seconds", b"seconds", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_backward_seconds", b"_backward_seconds"]) -> typing.Literal["backward_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_input_gradient_seconds", b"_input_gradient_seconds"]) -> typing.Literal["input_gradient_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_weight_gradient_seconds", b"_weight_gradient_seconds"]) -> typing.Literal["weight_gradient_seconds"] | None: ...
 
 Global___NodeTime: typing_extensions.TypeAlias = NodeTime
 
@@ -1420,9 +1442,12 @@ class ImportTimesRequest(google.protobuf.message.Message):
     SOURCE_FIELD_NUMBER: builtins.int
     TIMES_FIELD_NUMBER: builtins.int
     DELIVERY_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
     graph_id: builtins.str
     device_kind: builtins.str
     source: builtins.str
+    num_threads: builtins.int
+    """Of an operator on a CPU, where each worker has as many; 0: all that the device has."""
     @property
     def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]: ...
     @property
@@ -1442,9 +1467,10 @@ class ImportTimesRequest(google.protobuf.message.Message):
         source: builtins.str = ...,
         times: collections.abc.Iterable[Global___NodeTime] | None = ...,
         delivery: Global___Delivery | None = ...,
+        num_threads: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["delivery", b"delivery"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "source", b"source", "symbol_values", b"symbol_values", "times", b"times"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "num_threads", b"num_threads", "source", b"source", "symbol_values", b"symbol_values", "times", b"times"]) -> None: ...
 
 Global___ImportTimesRequest: typing_extensions.TypeAlias = ImportTimesRequest
 

@@ -467,19 +467,25 @@ class TrainedState(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
+    MODULE_NAMES_FIELD_NUMBER: builtins.int
     stage: builtins.int
     name: builtins.str
     """State.name"""
     position: builtins.int
     """Among all trained states of the graph, in its order; tied ones have the position of the first, and count once."""
+    @property
+    def module_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """All names that the module has for it, of which the stage knows one or more; parameter groups go by them."""
+
     def __init__(
         self,
         *,
         stage: builtins.int = ...,
         name: builtins.str = ...,
         position: builtins.int = ...,
+        module_names: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "position", b"position", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["module_names", b"module_names", "name", b"name", "position", b"position", "stage", b"stage"]) -> None: ...
 
 Global___TrainedState: typing_extensions.TypeAlias = TrainedState
 
@@ -705,6 +711,7 @@ class ProfileRequest(google.protobuf.message.Message):
     REPETITIONS_FIELD_NUMBER: builtins.int
     WARMUP_FIELD_NUMBER: builtins.int
     BACKWARD_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
     graph_sha256: builtins.bytes
     """Of the blob that holds the Graph."""
     blob_address: builtins.str
@@ -715,6 +722,8 @@ class ProfileRequest(google.protobuf.message.Message):
     """Before those; 0 means 3."""
     backward: builtins.bool
     """Backward passes too, of nodes that gradients go through."""
+    num_threads: builtins.int
+    """That an operator uses on a CPU; 0: as many as torch takes there."""
     @property
     def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Values of dynamic dimensions, by symbol name. Others take their hint."""
@@ -728,8 +737,9 @@ class ProfileRequest(google.protobuf.message.Message):
         repetitions: builtins.int = ...,
         warmup: builtins.int = ...,
         backward: builtins.bool = ...,
+        num_threads: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["backward", b"backward", "blob_address", b"blob_address", "graph_sha256", b"graph_sha256", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backward", b"backward", "blob_address", b"blob_address", "graph_sha256", b"graph_sha256", "num_threads", b"num_threads", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
 
 Global___ProfileRequest: typing_extensions.TypeAlias = ProfileRequest
 
@@ -741,9 +751,12 @@ class ProfileResponse(google.protobuf.message.Message):
     NUM_DISTINCT_FIELD_NUMBER: builtins.int
     MEASURED_FIELD_NUMBER: builtins.int
     DELIVERY_FIELD_NUMBER: builtins.int
+    NUM_THREADS_FIELD_NUMBER: builtins.int
     num_done: builtins.int
     """Distinct nodes: same operator, same shapes, dtypes, strides and constants, same context."""
     num_distinct: builtins.int
+    num_threads: builtins.int
+    """That operators use."""
     @property
     def measured(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DistinctNode]:
         """Since the message before."""
@@ -759,9 +772,10 @@ class ProfileResponse(google.protobuf.message.Message):
         num_distinct: builtins.int = ...,
         measured: collections.abc.Iterable[Global___DistinctNode] | None = ...,
         delivery: protos.v1.planner_pb2.Delivery | None = ...,
+        num_threads: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["delivery", b"delivery"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "measured", b"measured", "num_distinct", b"num_distinct", "num_done", b"num_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "measured", b"measured", "num_distinct", b"num_distinct", "num_done", b"num_done", "num_threads", b"num_threads"]) -> None: ...
 
 Global___ProfileResponse: typing_extensions.TypeAlias = ProfileResponse
 
@@ -774,12 +788,19 @@ class DistinctNode(google.protobuf.message.Message):
     SECONDS_FIELD_NUMBER: builtins.int
     UNMEASURED_REASON_FIELD_NUMBER: builtins.int
     BACKWARD_SECONDS_FIELD_NUMBER: builtins.int
+    INPUT_GRADIENT_SECONDS_FIELD_NUMBER: builtins.int
+    WEIGHT_GRADIENT_SECONDS_FIELD_NUMBER: builtins.int
     operator: builtins.str
     seconds: builtins.float
     unmeasured_reason: builtins.str
     """Why it could not be run alone; empty if it was."""
     backward_seconds: builtins.float
     """Of the backward pass through it. Absent where none goes through it, or it could not be run alone."""
+    input_gradient_seconds: builtins.float
+    """The same in two, as schedules with split backward passes have it: for what the node is given, and for weights.
+    Both are there where `backward_seconds` is.
+    """
+    weight_gradient_seconds: builtins.float
     @property
     def nodes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Indexes into Graph.nodes, ascending."""
@@ -792,10 +813,17 @@ class DistinctNode(google.protobuf.message.Message):
         seconds: builtins.float = ...,
         unmeasured_reason: builtins.str = ...,
         backward_seconds: builtins.float | None = ...,
+        input_gradient_seconds: builtins.float | None = ...,
+        weight_gradient_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "backward_seconds", b"backward_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "backward_seconds", b"backward_seconds", "nodes", b"nodes", "operator", b"operator", "seconds", b"seconds", "unmeasured_reason", b"unmeasured_reason"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "nodes", b"nodes", "operator", b"operator", "seconds", b"seconds", "unmeasured_reason", b"unmeasured_reason", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_backward_seconds", b"_backward_seconds"]) -> typing.Literal["backward_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_input_gradient_seconds", b"_input_gradient_seconds"]) -> typing.Literal["input_gradient_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_weight_gradient_seconds", b"_weight_gradient_seconds"]) -> typing.Literal["weight_gradient_seconds"] | None: ...
 
 Global___DistinctNode: typing_extensions.TypeAlias = DistinctNode
 

@@ -19,13 +19,16 @@ MEBIBYTE = 1 << 20
 CONTEXT_BYTES = 1 << 30
 _PROBE = (
     "import torch, sys; p = torch.cuda.get_device_properties(int(sys.argv[1])); "
-    "print(p.name, p.total_memory // 2**20, sep=', ')"
+    "print(p.name, p.total_memory // 2**20, f'GPU-{p.uuid}', sep=', ')"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDevice:
-    """`torch_device` is "cpu" or "cuda:N". `shares_cores`: workers take their shares of the host's."""
+    """`torch_device` is "cpu" or "cuda:" and the UUID of a GPU: its number depends on who counts.
+
+    `shares_cores`: workers take their shares of the host's.
+    """
 
     id: str
     kind: str
@@ -49,13 +52,13 @@ def find_device(
             torch_device="cpu",
             shares_cores=workers_share_cores(),
         )
-    name, total_bytes = _probe_gpu(gpu_index)
+    name, total_bytes, uuid = _probe_gpu(gpu_index)
     return LocalDevice(
         id=device_id or f"{host}/gpu{gpu_index}",
         kind=kind or gpu_kind(name),
         host=host,
         memory_bytes=memory_bytes or max(MEBIBYTE, total_bytes - CONTEXT_BYTES),
-        torch_device=f"cuda:{gpu_index}",
+        torch_device=f"cuda:{uuid}",
     )
 
 
@@ -85,15 +88,16 @@ def gpu_kind(name: str) -> str:
     return words[0].split("-")[0] if words else "gpu"
 
 
-def _probe_gpu(index: int) -> tuple[str, int]:
-    query = ["--query-gpu=name,memory.total", "--format=csv,noheader,nounits", f"--id={index}"]
+def _probe_gpu(index: int) -> tuple[str, int, str]:
+    """Name, bytes and UUID."""
+    query = ["--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits", f"--id={index}"]
     answers = []
     # torch, whose import takes seconds, is asked only where nvidia-smi does not know.
     for command in (["nvidia-smi", *query], [sys.executable, "-c", _PROBE, str(index)]):
         answers.append(_run(command))
-        found = re.fullmatch(r"(.+), (\d+)", answers[-1].strip())
+        found = re.fullmatch(r"(.+), (\d+), (GPU-[0-9a-f-]+)", answers[-1].strip())
         if found is not None:
-            return found.group(1), int(found.group(2)) * MEBIBYTE
+            return found.group(1), int(found.group(2)) * MEBIBYTE, found.group(3)
     raise Unavailable(
         f"GPU {index} was not found: {'; '.join(_last_line(answer) for answer in answers)}. "
         "Give the number of a GPU that nvidia-smi lists, or --device cpu"

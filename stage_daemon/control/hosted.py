@@ -19,6 +19,7 @@ from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Cancelled, Conflict, DaemonError, Released, WorkerDied, WorkerHung
 from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.worker.failures import error_from_failure
+from stage_daemon.worker.own_device import name_in_worker
 
 # A worker that has not said by then is left out of the status.
 METRICS_SECONDS = 1.0
@@ -370,7 +371,7 @@ class HostedDeployment:
         """The same error; where it names no device it is about this one, and its first stage unless it says which."""
         known = error if isinstance(error, DaemonError) else DaemonError(f"{type(error).__name__}: {error}")
         # A worker knows its own device by torch's name.
-        if known.device_id in (None, "", self._torch_device):
+        if known.device_id in (None, "", name_in_worker(self._torch_device)):
             known.device_id = self._device_id
         if known.stage is None and known.device_id == self._device_id and self.life.stages:
             known.stage = self.life.stages[0]

@@ -6,10 +6,8 @@ Its size is, before it is parsed: a message may be as large as a service takes, 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from protos.v1 import graph_pb2, stage_daemon_pb2
@@ -23,28 +21,9 @@ _KIND_FIELDS = {
     graph_pb2.VALUE_KIND_SYM_FLOAT: "floating",
     graph_pb2.VALUE_KIND_SYM_BOOL: "boolean",
 }
-
-
 # Of a message beside the bytes of its tensors: more than its fields, and a tensor's dims, take.
 _FIELD_BYTES = 64
 _DIM_BYTES = 16
-# Of the first message, which opens a session: far more than the outputs of any model take to name.
-OPEN_BYTES = 1 << 20
-_UNPARSED = "/SendInputs"
-
-
-class UnparsedInputs(grpc.aio.ServerInterceptor):
-    """Gives the service what clients send in the bytes that came: `parse_inputs` makes messages of them."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.endswith(_UNPARSED):
-            return handler
-        return handler._replace(request_deserializer=None)
 
 
 def parse_inputs(content: bytes, most_bytes: float) -> stage_daemon_pb2.SendInputsRequest:

@@ -14,9 +14,9 @@ from access.channels import server_credentials, server_options
 from access.files import WatchedCredentials
 from access.metrics import ServiceMetrics
 from access.peers import PLANNER_ROLE
+from access.request_sizes import RequestSizesInterceptor
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
-from stage_daemon.control.callers import CallerInterceptor
-from stage_daemon.control.microbatches import UnparsedInputs
+from stage_daemon.control.callers import CallerInterceptor, most_bytes
 from stage_daemon.control.service import StageDaemonService
 from stage_daemon.control.sessions import CallersSessions
 from stage_daemon.control.status import StatusInterceptor
@@ -82,7 +82,7 @@ class DaemonServer:
         # Outermost first: what the callers' one raises, the status one answers.
         interceptors: list[grpc.aio.ServerInterceptor] = [
             StatusInterceptor(metrics or ServiceMetrics(SERVICE)),
-            UnparsedInputs(),
+            RequestSizesInterceptor(most_bytes, InvalidRequest),
         ]
         if credentials is not None:
             interceptors.append(CallerInterceptor(planner_identity, credentials))

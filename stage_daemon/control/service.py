@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from access.errors import AccessError
 from access.peers import peer_of
 from access.tickets import TICKET_KEY, check_ticket
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from stage_daemon.control.callers import WORDS_BYTES
 from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.hosted import HostedDeployment
-from stage_daemon.control.microbatches import OPEN_BYTES, check_microbatch, most_input_bytes, parse_inputs
+from stage_daemon.control.microbatches import check_microbatch, most_input_bytes, parse_inputs
 from stage_daemon.control.sessions import CallersSessions
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, Forbidden, InvalidRequest
@@ -79,8 +81,8 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
     async def SendInputs(
         self, request_iterator: AsyncIterator[Any], context: Context
     ) -> AsyncIterator[stage_daemon_pb2.SendInputsResponse]:
-        """The requests are the bytes that came: see UnparsedInputs."""
-        first = parse_inputs(await anext(request_iterator, b""), OPEN_BYTES)
+        """The requests are the bytes that came: see control.callers."""
+        first = parse_inputs(await anext(request_iterator, b""), WORDS_BYTES)
         if first.WhichOneof("content") != "open":
             raise InvalidRequest("SendInputs: the first message has to be `open`")
         hosted = self._input_end(first.open)
@@ -115,16 +117,15 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
                 hosted.sessions.close(session)
 
     async def Train(
-        self, request_iterator: AsyncIterator[stage_daemon_pb2.TrainRequest], context: Context
+        self, request_iterator: AsyncIterator[Any], context: Context
     ) -> AsyncIterator[stage_daemon_pb2.TrainResponse]:
-        request = await anext(request_iterator, None)
-        if request is None or request.WhichOneof("content") != "open":
-            raise InvalidRequest("Train: the first message has to be `open`")
-        hosted = self._supervisor.find(request.open.deployment_id)
+        """The requests are the bytes that came: all but the first are for the worker to read."""
+        request: bytes | None = await anext(request_iterator, b"")
+        hosted = self._supervisor.find(_training_opened(request or b"").deployment_id)
         _check_ticket(hosted, context)
         with hosted.training():
             while request is not None:
-                async with contextlib.aclosing(hosted.train(request.SerializeToString())) as responses:
+                async with contextlib.aclosing(hosted.train(request)) as responses:
                     async for response in responses:
                         yield stage_daemon_pb2.TrainResponse.FromString(response)
                 request = await anext(request_iterator, None)
@@ -165,6 +166,21 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
                 f"the last stage of {opened.deployment_id} is not here; read from the deployment's output_address"
             )
         return hosted
+
+
+def _training_opened(content: bytes) -> stage_daemon_pb2.OpenTraining:
+    """Raises InvalidRequest."""
+    if len(content) > WORDS_BYTES:
+        raise InvalidRequest(
+            f"Train: a first message of {len(content):,} bytes came, and at most {WORDS_BYTES:,} are taken"
+        )
+    try:
+        request = stage_daemon_pb2.TrainRequest.FromString(content)
+    except DecodeError:
+        raise InvalidRequest("Train: the first message cannot be parsed") from None
+    if request.WhichOneof("content") != "open":
+        raise InvalidRequest("Train: the first message has to be `open`")
+    return request.open
 
 
 def _check_ticket(hosted: HostedDeployment, context: Context) -> str:

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from stage_daemon.errors import Conflict, DaemonError, ResourceExhausted, ResultsNotRead
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 
+# Until a caller whose sessions are too many may ask again: others of his end meanwhile.
+RETRY_SECONDS = 5.0
+
 
 class Session:
     """Results of one client, in the order that they were delivered; then the error that ended it, if one did."""
@@ -145,6 +148,7 @@ class CallersSessions:
                 f"{caller} has {len(streams)} sessions on this daemon, and one caller may have {self._most_per_caller} "
                 "(STAGE_DAEMON_MAX_SESSIONS_PER_CALLER): close some, or send more microbatches in each",
                 most=self._most_per_caller,
+                retry_after_seconds=RETRY_SECONDS,
             )
         streams[session] += 1
         try:

@@ -6,16 +6,18 @@ Each status carries a google.rpc.ErrorInfo with the error's stable reason, the s
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any
 
 import grpc
 import structlog
-from google.protobuf import any_pb2
+from google.protobuf import duration_pb2
+from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from access.handlers import wrapped
+from access.handlers import HandlerInterceptor, wrapped
 from access.metrics import ServiceMetrics
 from stage_daemon import errors
 
@@ -24,6 +26,8 @@ DOMAIN = "partition_planner"
 MAX_METADATA_ENTRIES = 12
 MAX_METADATA_CHARACTERS = 200
 MAX_MESSAGE_CHARACTERS = 1200
+# Of an error that may pass by itself; told as a google.rpc.RetryInfo too.
+RETRY_AFTER = "retry_after_seconds"
 
 # The first class that fits counts.
 CODES: dict[type[errors.DaemonError], int] = {
@@ -51,30 +55,29 @@ log = structlog.get_logger(__name__)
 
 
 def status_of(error: errors.DaemonError) -> status_pb2.Status:
+    """What `error` says, and when to ask again where that is known."""
     code = next((code for kind, code in CODES.items() if isinstance(error, kind)), code_pb2.INTERNAL)
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
     for key, value in _facts(error).items():
         info.metadata[key] = value[:MAX_METADATA_CHARACTERS]
-    detail = any_pb2.Any()
-    detail.Pack(info)
-    return status_pb2.Status(code=code, message=error.message[:MAX_MESSAGE_CHARACTERS], details=[detail])
+    details: list[Message] = [info]
+    if RETRY_AFTER in error.metadata:
+        wait = duration_pb2.Duration()
+        wait.FromTimedelta(timedelta(seconds=float(error.metadata[RETRY_AFTER])))
+        details.append(error_details_pb2.RetryInfo(retry_delay=wait))
+    status = status_pb2.Status(code=code, message=error.message[:MAX_MESSAGE_CHARACTERS])
+    for detail in details:
+        status.details.add().Pack(detail)
+    return status
 
 
-class StatusInterceptor(grpc.aio.ServerInterceptor):
-    """Covers the daemon's own calls, and counts each; those of health and reflection answer for themselves."""
+class StatusInterceptor(HandlerInterceptor):
+    """Covers all calls, and counts each."""
 
     def __init__(self, metrics: ServiceMetrics) -> None:
         self._metrics = metrics
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or not method.startswith("/partition_planner."):
-            return handler
+    def around(self, handler: Any, method: str) -> Any:
         return wrapped(
             handler,
             lambda call: _one_answer(call, method, self._metrics),

@@ -36,11 +36,19 @@ def preload_forkserver() -> None:
     forkserver.ensure_running()
 
 
+async def forkserver_is_warm() -> None:
+    """Returns once workers are forked at once: before its first fork the server has imported torch."""
+    preload_forkserver()
+    first = _CONTEXT.Process(target=entry.nothing, daemon=True)
+    await asyncio.to_thread(first.start)
+    await asyncio.to_thread(first.join)
+
+
 class WorkerProcess:
     """One worker process. Use it from the event loop that started it.
 
-    Any call raises the failure that ended the worker once it is dead: the worker's own account where it gave one, else
-    WorkerDied. `exited` then holds the reason in words.
+    Any call raises the failure that ended the worker once it is dead: the worker's own account where it gave one,
+    Conflict where it has drained, else WorkerDied. `exited` then holds the reason in words.
     """
 
     def __init__(self, *, deployment_id: str, device: str, process: BaseProcess, connection: socket.socket) -> None:
@@ -85,7 +93,7 @@ class WorkerProcess:
         operators: tuple[CustomOperator, ...] = (),
         kept: KeptStates | None = None,
     ) -> WorkerProcess:
-        """A worker ready for `load`. `device` is "cpu" or "cuda:N"; `blob_address` is the planner's host:port.
+        """A worker ready for `load`. `device`: see LocalDevice.torch_device; `blob_address` is the planner's host:port.
 
         Weights that are `kept` it need not read, and it adds those that it does read.
         """
@@ -286,7 +294,7 @@ class WorkerProcess:
         self._writer.close()
         self._process.join()
         reason = self._exit_reason()
-        self._error = error_from_failure(self.failure) if self.failure else WorkerDied(reason)
+        self._error = self._ending_error(reason)
         self._ended.set()
         for replies in self._replies.values():
             replies.put_nowait(None)
@@ -300,11 +308,22 @@ class WorkerProcess:
         # Its pipes; those that are held in a circle would stay until garbage is collected.
         self._process.close()
 
+    def _ending_error(self, reason: str) -> DaemonError:
+        if self.failure is not None:
+            return error_from_failure(self.failure)
+        if self._is_drained():
+            # What it was sent and has not answered came after all that it let out.
+            return Conflict("the deployment has been draining and takes no more microbatches")
+        return WorkerDied(reason)
+
+    def _is_drained(self) -> bool:
+        return self._drained and self._process.exitcode == 0
+
     def _exit_reason(self) -> str:
         if self.failure is not None:
             return self.failure.message
         code = self._process.exitcode
-        if self._drained and code == 0:
+        if self._is_drained():
             return "drained"
         who = f"worker {self.process_id} of {self._deployment_id} on {self._device}"
         if code is not None and code < 0:

@@ -23,9 +23,10 @@ from stage_daemon.randomness import start_node
 
 _STATE_LETTERS = {pb.STATE_KIND_PARAMETER: "p", pb.STATE_KIND_BUFFER: "b", pb.STATE_KIND_CONSTANT: "c"}
 
-# Keys of fx.Node.meta: the id of the value that a node gives, and how a message calls the node.
+# Keys of fx.Node.meta: the id of the value that a node gives, how a message calls it, and its position in the Graph.
 VALUE_ID = "value_id"
 LABEL = "label"
+NODE_INDEX = "node_index"
 
 
 def rebuild_module(graph: pb.Graph, device: torch.device) -> StageModule:
@@ -52,6 +53,7 @@ class _Rebuild:
         self._contexts = _read_contexts(graph, device, where)
         self._context = contexts.DEFAULT
         self._switches_context = False
+        self._node_index = 0
         self._num_names = 0
 
     def run(self) -> StageModule:
@@ -59,6 +61,7 @@ class _Rebuild:
         state_names = self._add_states()
         self._reader = ArgumentReader(self._values, self._add_subgraphs(), self._device)
         for index, node in enumerate(self._graph.nodes):
+            self._node_index = index
             self._add_node(f"{self._where}node {index} ({shown(node.name)})", node)
         self._add_outputs()
         program = fx.GraphModule(self._root, self._program, "StageProgram")
@@ -144,7 +147,9 @@ class _Rebuild:
             self._define(at, value_id, result)
 
     def _call(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], name: str) -> fx.Node:
-        return self._program.create_node("call_function", function, arguments, keywords, name)
+        node = self._program.create_node("call_function", function, arguments, keywords, name)
+        node.meta[NODE_INDEX] = self._node_index
+        return node
 
     def _enter_context(self, at: str, index: int) -> None:
         if index >= len(self._contexts):

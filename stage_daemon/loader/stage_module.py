@@ -90,6 +90,10 @@ class StageModule(nn.Module):
         """The same program on the same states, compiled as it is run: for each kind of sizes that comes."""
         program = compilable_program(self.program)
         program.forward = torch.compile(program.forward, dynamic=True)
+        return self.with_program(program)
+
+    def with_program(self, program: fx.GraphModule) -> StageModule:
+        """Another form of the same program, on the same states."""
         return StageModule(
             program, self.state_names, switches_context=self._switches_context, written_names=self.written_names
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Queue
 
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
+from stage_daemon.transport.streams import Copies, moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +23,8 @@ class Result:
 class Egress:
     """Bounded: results that go by the supervisor hold the pipeline while it does not take them.
 
-    `choose` leaves of each what its session wants. `give_directly` is offered it first, and is false for those that go
-    by the supervisor.
+    `choose` leaves of each what its session wants, and `copies` brings it from the device. `give_directly` is offered
+    it first, and is false for those that go by the supervisor.
     """
 
     def __init__(
@@ -31,14 +32,18 @@ class Egress:
         max_waiting: int,
         give_directly: Callable[[Result], bool] = lambda result: False,
         choose: Callable[[Result], Result] = lambda result: result,
+        copies: Copies | None = None,
     ) -> None:
         self._waiting: Queue[Result | None] = Queue(max_waiting)
         self._give_directly = give_directly
         self._choose = choose
+        self._copies = copies
 
     def give(self, result: Result) -> None:
         """Blocks while full."""
         chosen = self._choose(result)
+        if self._copies is not None:
+            chosen = replace(chosen, items=moved(chosen.items, self._copies.to_host))
         if not self._give_directly(chosen):
             self._waiting.put(chosen)
 

@@ -17,6 +17,7 @@ from stage_daemon.errors import Conflict, InvalidMicrobatch
 from stage_daemon.transport.declared import DeclaredValue, Found, Symbol, find_mismatch
 from stage_daemon.transport.layout import MAX_ELEMENTS, can_be_counted
 from stage_daemon.transport.parcel import Item
+from stage_daemon.transport.streams import Copies, moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +35,19 @@ RawItem = RawTensor | int | float | bool | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFormat:
-    """What the deployment takes: one declared value per non-constant input, in order."""
+    """What the deployment takes: one declared value per non-constant input, in order. `copies` are of the device."""
 
     values: tuple[DeclaredValue, ...]
     symbols: Mapping[int, Symbol]
-    device: torch.device
+    copies: Copies | None = None
 
     def read(self, items: Sequence[RawItem]) -> tuple[Item, ...]:
         """The values to run on. Raises as `check`."""
         self.check(items)
-        return tuple(_tensor(item, self.device) if isinstance(item, RawTensor) else _scalar(item) for item in items)
+        return self.on_device([_tensor(item) if isinstance(item, RawTensor) else _scalar(item) for item in items])
+
+    def on_device(self, items: Sequence[Item]) -> tuple[Item, ...]:
+        return tuple(items) if self.copies is None else moved(items, self.copies.to_device)
 
     def check(self, items: Sequence[RawItem]) -> None:
         """Raises InvalidMicrobatch naming the input, what was found and what was needed."""
@@ -68,7 +72,7 @@ class InputFormat:
 def tensor_of(name: str, item: RawTensor) -> torch.Tensor:
     """On the CPU. Raises InvalidMicrobatch if it has other bytes than its dims need."""
     _check_bytes(f"state {name!r}", item)
-    return _tensor(item, torch.device("cpu"))
+    return _tensor(item)
 
 
 def _check_bytes(where: str, item: RawTensor) -> None:
@@ -82,15 +86,15 @@ def _check_bytes(where: str, item: RawTensor) -> None:
         raise InvalidMicrobatch(f"{where}: dims {list(item.dims)}, needs at most {MAX_ELEMENTS} elements")
 
 
-def _tensor(item: RawTensor, device: torch.device) -> torch.Tensor:
+def _tensor(item: RawTensor) -> torch.Tensor:
     assert item.dtype is not None
     if not len(item.data):
-        return torch.empty(item.dims, dtype=item.dtype, device=device)
+        return torch.empty(item.dims, dtype=item.dtype)
     memory = item.data if isinstance(item.data, memoryview) else bytearray(item.data)
     flat = torch.frombuffer(memory, dtype=torch.uint8)
     # A bool is a byte of 0 or 1; torch computes nonsense from any other.
     typed = flat != 0 if item.dtype is torch.bool else flat.view(item.dtype)
-    return typed.view(item.dims).to(device)
+    return typed.view(item.dims)
 
 
 def _scalar(item: RawItem) -> Item:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +26,11 @@ from stage_daemon.transport.parcel import Item, MicrobatchFailure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a worker's lanes share. `ingress` is only where the first stage is, `egress` only where the last is."""
+    """What a worker's lanes share. `ingress` is only where the first stage is, `egress` only where the last is.
+
+    `until_computed` waits for what was launched on the device. After each pass, so that what the device fails at is the
+    fault of the stage that ran, the pass's time is the device's, and nothing is announced before it is there.
+    """
 
     deployment_id: str
     stages: Mapping[int, Stage]
@@ -38,6 +42,7 @@ class Surroundings:
     output_ids: tuple[int, ...] = ()
     ingress: Ingress | None = None
     egress: Egress | None = None
+    until_computed: Callable[[], None] = lambda: None
 
 
 def stages_of(lane: Lane) -> tuple[int, ...]:
@@ -110,6 +115,7 @@ class LaneInterpreter:
         items = environment.read(stage.input_ids)
         try:
             outputs = self._run_stage(stage, items, environment.microbatch)
+            self._around.until_computed()
         except Exception as error:
             raise_if_ruinous(stage, error)
             environment.fail(stage_failure(stage, error))

@@ -23,12 +23,13 @@ from stage_daemon.transport.edge import Edge, End
 from stage_daemon.transport.header import HeaderFormat
 from stage_daemon.transport.lifeline import Lifeline
 from stage_daemon.transport.local import local_channel
-from stage_daemon.transport.nccl import NcclPipe
+from stage_daemon.transport.nccl import connect_nccl
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 from stage_daemon.transport.pulse import Pulse
 from stage_daemon.transport.sockets import Listener, Sockets, connect, host_identity, local_address_towards
 from stage_daemon.transport.store import MeetingStore
 from stage_daemon.transport.stream import Link, StreamReceiver, StreamSender
+from stage_daemon.transport.streams import copies_of
 
 _SOURCE_RANK = 0
 _TARGET_RANK = 1
@@ -77,6 +78,7 @@ def open_channels(edges: Sequence[Edge], device_id: str, meeting: Meeting) -> Ch
     receivers: dict[int, ReceiveChannel] = {}
     lifelines: list[Lifeline] = []
     limit = time.monotonic() + meeting.deadline_seconds
+    copies = copies_of(meeting.device)
     store = _meet(meeting) if any(not _is_local(edge) for edge in edges) else None
     for edge in sorted(edges, key=lambda edge: edge.id):
         if _is_local(edge):
@@ -88,9 +90,9 @@ def open_channels(edges: Sequence[Edge], device_id: str, meeting: Meeting) -> Ch
         lifelines.append(lifeline)
         format = HeaderFormat(edge=edge, max_tensor_bytes=meeting.max_tensor_bytes)
         if end.is_source:
-            senders[edge.id] = StreamSender(format, link, lifeline, _in_flight(edge, meeting))
+            senders[edge.id] = StreamSender(format, link, lifeline, _in_flight(edge, meeting), copies)
         else:
-            receivers[edge.id] = StreamReceiver(format, link, lifeline, meeting.device)
+            receivers[edge.id] = StreamReceiver(format, link, lifeline, meeting.device, copies)
     pulse = Pulse(lifelines, meeting.deadline_seconds)
     pulse.start()
     return Channels(senders=senders, receivers=receivers, pulse=pulse, store=store)
@@ -142,7 +144,14 @@ def _link(end: End, store: Store, meeting: Meeting, limit: float) -> tuple[Link,
     link = Link(
         connection=sockets.data,
         shares_memory=same_host,
-        pipe=NcclPipe(store, "payload", rank=rank, device=meeting.device, timeout_seconds=_remaining(limit))
+        pipe=connect_nccl(
+            store,
+            "payload",
+            rank=rank,
+            device=meeting.device,
+            connect_seconds=_remaining(limit),
+            deadline_seconds=meeting.deadline_seconds,
+        )
         if over_nccl
         else None,
     )

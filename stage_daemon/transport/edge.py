@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stage_daemon.errors import EdgeMismatch, EdgeTimeout, Unavailable
+from stage_daemon.errors import EdgeMismatch, EdgeTimeout, StageFailed, Unavailable
 from stage_daemon.transport.declared import DeclaredValue, Symbol
 
 
@@ -75,6 +75,19 @@ class End:
             stage=self.peer_stage,
             device_id=self.peer_device_id,
             **self._facts(action),
+        )
+
+    def device_failed(self, action: str, cause: str) -> StageFailed:
+        """This end's own device, which the peer has nothing to do with."""
+        stage, device_id = (
+            (self.edge.source_stage, self.edge.source_device_id)
+            if self.is_source
+            else (self.edge.target_stage, self.edge.target_device_id)
+        )
+        return StageFailed(
+            f"stage {stage}: the device failed while {self.edge} was {action}: {cause}; it must be set up anew",
+            stage=stage,
+            device_id=device_id,
         )
 
     def mismatch(self, action: str, message: str) -> EdgeMismatch:

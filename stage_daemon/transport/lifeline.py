@@ -10,7 +10,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from stage_daemon.errors import Cancelled, DaemonError
@@ -23,7 +23,7 @@ _READ_BYTES = 4096
 
 
 class Lifeline:
-    """`wake` ends whatever wait this end is in; it is called once, when the end has failed or was closed."""
+    """`wake` ends whatever wait this end is in; it is called when the end has failed or was closed."""
 
     def __init__(
         self,
@@ -43,14 +43,19 @@ class Lifeline:
         self.is_over = False
         self._on_failure = on_failure
         self._connection = connection
-        self._wake = wake
+        self._wakes = [wake]
         self._lock = threading.Lock()
         self._failure: DaemonError | None = None
         self._closed = False
         self._seen_at = time.monotonic()
+        self._expecting_since: float | None = None
 
     def fileno(self) -> int:
         return self._connection.fileno()
+
+    def also_wake(self, wake: Callable[[], None]) -> None:
+        """Before the pulse beats."""
+        self._wakes.append(wake)
 
     def raise_if_down(self) -> None:
         if self._failure is not None:
@@ -101,10 +106,27 @@ class Lifeline:
         self._seen_at = time.monotonic()
         return True
 
+    @contextlib.contextmanager
+    def expecting(self) -> Iterator[None]:
+        """A wait that nothing ends but what it is for: where it lasts longer than the deadline, `check` fails this end,
+        whatever signs the peer gives."""
+        self._expecting_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._expecting_since = None
+
     def check(self) -> None:
-        """Fails this end if the peer has been silent for longer than the deadline. Call `hear` before."""
-        if time.monotonic() - self._seen_at > self.deadline_seconds:
+        """Fails this end if the peer has been silent, or what it has announced has not come, for longer than the
+        deadline. Call `hear` before."""
+        since = self._expecting_since
+        oldest = self._seen_at if since is None else min(self._seen_at, since)
+        if time.monotonic() - oldest > self.deadline_seconds:
             self.fail(self.end.timed_out(self.action, self.deadline_seconds))
+
+    def _wake(self) -> None:
+        for wake in self._wakes:
+            wake()
 
     def _lost(self, cause: str) -> bool:
         if not self.is_ending:

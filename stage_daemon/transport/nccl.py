@@ -1,23 +1,30 @@
 """Pipes over NCCL, for payloads between two GPUs; headers and receipts go over the edge's stream.
 
-A header must be read on the CPU anyway, and a posted NCCL receive occupies the GPU for as long as it waits. So each
-payload's receive is posted only once its header is here, when the send is already under way. One communicator per edge
-direction: on a shared one, a receive that waits blocks the send.
+A header must be read on the CPU anyway, and a posted NCCL receive occupies the GPU for as long as it waits. So a
+payload's header leaves once the payload is computed, and its receive is posted only once the header is here: the send
+is under way by then. One communicator per edge direction: on a shared one, a receive that waits blocks the send.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store, Work
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
+from stage_daemon.transport.streams import CudaStreams, Streams
 
-_POLL_SECONDS = 5e-5
+Found = TypeVar("Found")
+
+
+class Work(Protocol):
+    def wait(self) -> Any:
+        """The current stream waits, not the caller."""
+        ...
 
 
 class Group(Protocol):
@@ -29,64 +36,95 @@ class Group(Protocol):
 
 
 class NcclPipe:
-    """Tensors are contiguous, on `device`, and written by its default stream. NCCL has no tags: order is all."""
+    """See `pipe.Pipe`. NCCL has no tags: order is all."""
 
-    def __init__(self, store: Store, name: str, *, rank: int, device: torch.device, timeout_seconds: float) -> None:
-        """Blocks until both ranks of `name` are here and a byte has crossed. Raises WaitTimedOut or PeerGone."""
+    def __init__(self, group: Group, *, rank: int, device: torch.device, streams: Streams) -> None:
+        self.device = device
+        self._group = group
+        self._peer = 1 - rank
+        self._streams = streams
+        self._stream = streams.new_stream()
+
+    def send(self, payloads: Sequence[torch.Tensor]) -> None:
+        streams = self._streams
+        # A copy that makes a payload dense may still be under way.
+        streams.wait(self._stream, streams.mark(streams.compute))
+        with _as_peer_gone(), streams.use(self._stream):
+            for payload in payloads:
+                self._group.send([payload], self._peer, 0).wait()
+        for payload in payloads:
+            streams.keep_for(payload, self._stream)
+
+    def receive(self, sizes_bytes: Sequence[int]) -> list[torch.Tensor]:
+        streams = self._streams
+        with _as_peer_gone():
+            with streams.use(self._stream):
+                # This stream's own memory, which no stage that runs uses any more: nothing waits for the stages.
+                payloads = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes_bytes]
+                for payload in payloads:
+                    self._group.recv([payload], self._peer, 0).wait()
+            streams.mark(self._stream).synchronize()
+        for payload in payloads:
+            streams.keep_for(payload, streams.compute)
+        return payloads
+
+
+class _as_peer_gone:
+    """What NCCL says becomes PeerGone. What the device itself failed at is nobody else's fault, and stays."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RuntimeError) and not isinstance(error, torch.AcceleratorError):
+            raise PeerGone(str(error)) from None
+
+
+def connect_nccl(
+    store: Store, name: str, *, rank: int, device: torch.device, connect_seconds: float, deadline_seconds: float
+) -> NcclPipe:
+    """Returns once both ranks of `name` are here and a byte has crossed. Raises WaitTimedOut or PeerGone.
+
+    `deadline_seconds` is how long an operation may take from then on.
+    """
+
+    def connect() -> NcclPipe:
         # Not part of every build of torch.
         from torch.distributed import ProcessGroupNCCL
 
-        self.device = device
-        self._peer = 1 - rank
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         options = ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=timeout_seconds)
-        try:
+        options._timeout = timedelta(seconds=deadline_seconds)
+        streams = CudaStreams(device)
+        with _as_peer_gone():
             group = ProcessGroupNCCL(PrefixStore(name, store), rank, 2, options)
             group.eager_connect_single_device(device)
-        except RuntimeError as error:
-            raise PeerGone(str(error)) from None
-        self._group = cast(Group, group)
-        self._warm(rank, timeout_seconds)
+        pipe = NcclPipe(cast(Group, group), rank=rank, device=device, streams=streams)
+        if rank == 0:
+            pipe.send([torch.zeros(1, dtype=torch.uint8, device=device)])
+        else:
+            pipe.receive([1])
+        torch.cuda.synchronize(device)
+        return pipe
 
-    def post_receive(self, tensor: torch.Tensor) -> NcclPending:
-        return self._start(self._group.recv, tensor)
+    return within(connect_seconds, connect)
 
-    def send(self, tensor: torch.Tensor) -> NcclPending:
-        return self._start(self._group.send, tensor)
 
-    def _start(self, operation: Callable[[list[torch.Tensor], int, int], Work], tensor: torch.Tensor) -> NcclPending:
-        # The stage's stream made what is sent, and may still use the memory that is received into.
-        self._stream.wait_stream(torch.cuda.default_stream(self.device))
+def within(seconds: float, work: Callable[[], Found]) -> Found:
+    """What `work` gives or raises; WaitTimedOut where it takes longer, and a thread stays that waits for it."""
+    given: list[Found] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
         try:
-            with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
-                # Makes the stream wait, not this thread.
-                operation([tensor], self._peer, 0).wait()
-                tensor.record_stream(self._stream)
-                done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                done.record(self._stream)
-        except RuntimeError as error:
-            raise PeerGone(str(error)) from None
-        return NcclPending(done, tensor)
+            given.append(work())
+        except BaseException as error:
+            raised.append(error)
 
-    def _warm(self, rank: int, timeout_seconds: float) -> None:
-        byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
-        pending = self.send(byte) if rank == 0 else self.post_receive(byte)
-        pending.wait(timeout_seconds)
-
-
-class NcclPending:
-    def __init__(self, done: torch.cuda.Event, tensor: torch.Tensor) -> None:
-        self._done = done
-        self._tensor = tensor
-
-    def wait(self, timeout_seconds: float) -> None:
-        """Polls, since a CUDA event's own wait has no deadline."""
-        limit = time.monotonic() + timeout_seconds
-        try:
-            while not self._done.query():  # type: ignore[no-untyped-call]
-                if time.monotonic() > limit:
-                    raise WaitTimedOut(f"NCCL operation of {self._tensor.nbytes} bytes")
-                time.sleep(_POLL_SECONDS)
-        except RuntimeError as error:
-            raise PeerGone(str(error)) from None
+    thread = threading.Thread(target=run, name="connect", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    if not given:
+        raise WaitTimedOut(f"not connected within {seconds:g} s")
+    return given[0]

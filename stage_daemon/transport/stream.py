@@ -15,9 +15,9 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -29,9 +29,10 @@ from stage_daemon.transport.layout import TensorLayout, memory_of, unpack
 from stage_daemon.transport.lifeline import Lifeline
 from stage_daemon.transport.packing import Outline, Packer, layouts_of
 from stage_daemon.transport.parcel import Item, Parcel, ParcelKind
-from stage_daemon.transport.pipe import PeerGone, Pending, Pipe, WaitTimedOut
+from stage_daemon.transport.pipe import PeerGone, Pipe
 from stage_daemon.transport.ring import Ring, aligned, create_ring
 from stage_daemon.transport.sockets import MAX_BUFFERS, Connection, drop_sent
+from stage_daemon.transport.streams import Copies
 
 # Beyond those under way: one that the receiver computes with, and one whose memory it still refers to.
 _SPARE_SLOTS = 2
@@ -49,9 +50,16 @@ class Link:
 
 
 class StreamSender:
-    """The source's end; see `channel.SendChannel`."""
+    """The source's end; see `channel.SendChannel`. `copies` are of the GPU that the stage runs on."""
 
-    def __init__(self, format: HeaderFormat, link: Link, lifeline: Lifeline, microbatches_in_flight: int) -> None:
+    def __init__(
+        self,
+        format: HeaderFormat,
+        link: Link,
+        lifeline: Lifeline,
+        microbatches_in_flight: int,
+        copies: Copies | None = None,
+    ) -> None:
         self._format = format
         self._packer = Packer(format)
         self._link = link
@@ -61,8 +69,7 @@ class StreamSender:
         self._num_unreceived = 0
         self._ended = False
         self._ring: Ring | None = None
-        # What the pipe has taken of each microbatch without a receipt.
-        self._pending: deque[list[Pending]] = deque()
+        self._copies = copies
 
     @property
     def edge(self) -> Edge:
@@ -82,6 +89,8 @@ class StreamSender:
             self._put(parcel, outline, payloads)
         except (OSError, PeerGone) as error:
             self._lifeline.raise_lost("sending", error)
+        except torch.AcceleratorError as error:
+            self._lifeline.raise_failed(self._lifeline.end.device_failed("sending", str(error)))
         return outline.payload_bytes if outline is not None else 0
 
     def wait(self, timeout_seconds: float | None = None) -> None:
@@ -112,14 +121,11 @@ class StreamSender:
             _flat(payload, size_bytes).to(pipe.device)
             for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True)
         ]
-        self._pending.append([pipe.send(payload) for payload in flat])
+        pipe.send(flat)
 
     def _put_memory(self, parcel: Parcel, outline: Outline, payloads: list[torch.Tensor]) -> None:
         slot = self._slot(outline.slot_bytes) if self._link.shares_memory and payloads else None
-        sized = [
-            (_on_host(payload, size_bytes), size_bytes)
-            for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True)
-        ]
+        sized = list(zip(self._on_host(payloads, outline.sizes_bytes), outline.sizes_bytes, strict=True))
         if slot is None:
             memory = [memory_of(payload, size_bytes) for payload, size_bytes in sized]
             self._write(_header(parcel, outline.payload_bytes), outline.encoded_contents, memory)
@@ -130,6 +136,11 @@ class StreamSender:
             self._ring.write(slot, offset, payload.data_ptr(), size_bytes)
             offset += aligned(size_bytes)
         self._write(_header(parcel, outline.payload_bytes, slot), outline.encoded_contents)
+
+    def _on_host(self, payloads: list[torch.Tensor], sizes_bytes: Sequence[int]) -> list[torch.Tensor]:
+        if self._copies is None:
+            return payloads
+        return self._copies.to_host([_flat(*one) for one in zip(payloads, sizes_bytes, strict=True)])
 
     def _slot(self, slot_bytes: int) -> int | None:
         """None where the receiver still uses all: the payload then follows its header, and nobody waits for memory."""
@@ -164,15 +175,21 @@ class StreamSender:
                 )
             )
         self._num_unreceived -= len(receipts)
-        for _ in range(min(len(receipts), len(self._pending))):
-            self._pending.popleft()
 
 
 class StreamReceiver:
-    """The target's end; see `channel.ReceiveChannel`. Tensors arrive on `device`."""
+    """The target's end; see `channel.ReceiveChannel`. Tensors arrive on `device`; `copies` are of that GPU."""
 
-    def __init__(self, format: HeaderFormat, link: Link, lifeline: Lifeline, device: torch.device) -> None:
+    def __init__(
+        self,
+        format: HeaderFormat,
+        link: Link,
+        lifeline: Lifeline,
+        device: torch.device,
+        copies: Copies | None = None,
+    ) -> None:
         self._format = format
+        self._copies = copies
         self._link = link
         self._connection = link.connection
         self._lifeline = lifeline
@@ -185,6 +202,8 @@ class StreamReceiver:
         self._ahead: queue.SimpleQueue[tuple[Parcel, int] | None] | None = None
         if not link.shares_memory or link.pipe is not None:
             self._ahead = queue.SimpleQueue()
+            # Nothing ends a wait for a device.
+            lifeline.also_wake(partial(self._ahead.put, None))
             threading.Thread(target=self._take_ahead, name=f"receive-{self.edge.id}", daemon=True).start()
 
     @property
@@ -229,8 +248,8 @@ class StreamReceiver:
             return self._read_parcel()
         except (OSError, PeerGone) as error:
             self._lifeline.raise_lost(action, error)
-        except WaitTimedOut:
-            self._lifeline.raise_failed(self._lifeline.end.timed_out(action, self._lifeline.deadline_seconds))
+        except torch.AcceleratorError as error:
+            self._lifeline.raise_failed(self._lifeline.end.device_failed(action, str(error)))
         except ValueError as error:
             self._lifeline.raise_failed(self._lifeline.end.mismatch("reading a header", str(error)))
 
@@ -285,10 +304,10 @@ class StreamReceiver:
         if header.place == PLACE_PIPE:
             arrived = self._read_from_pipe(layouts)
         elif header.place == PLACE_BEHIND_HEADER:
-            arrived = [self._read_tensor(layout) for layout in layouts]
+            arrived = self._on_device([self._read_payload(layout) for layout in layouts])
         else:
-            arrived = self._find_in_slot(header.place, layouts) if layouts else []
-        tensors = iter(arrived)
+            arrived = self._on_device(self._find_in_slot(header.place, layouts)) if layouts else []
+        tensors = iter([unpack(layout, payload) for layout, payload in zip(layouts, arrived, strict=True)])
         return tuple(self._item(content, tensors) for content in header.contents)
 
     def _item(self, content: Content, tensors: Iterator[torch.Tensor]) -> Item:
@@ -296,37 +315,36 @@ class StreamReceiver:
             return content
         if not content.num_core_elements:
             return torch.empty_strided(content.dims, content.strides, dtype=content.dtype, device=self._device)
-        tensor = next(tensors)
-        return tensor if self._device.type == "cpu" and tensor.is_cpu else tensor.to(self._device)
+        return next(tensors)
+
+    def _on_device(self, payloads: list[torch.Tensor]) -> list[torch.Tensor]:
+        return payloads if self._copies is None else self._copies.to_device(payloads)
 
     def _find_in_slot(self, slot: int, layouts: Sequence[TensorLayout]) -> list[torch.Tensor]:
-        """Tensors in the very memory that the sender wrote to; the slot is free again once none of them is left."""
+        """Payloads in the very memory that the sender wrote to; the slot is free again once no tensor uses it."""
         ring = self._ring
         needed = sum(aligned(layout.size_bytes) for layout in layouts)
         if ring is None or not 0 <= slot < ring.num_slots or needed > ring.slot_bytes:
             raise BadHeader(f"a payload of {needed} bytes in slot {slot}, which the shared memory does not have")
         view = ring.lend(slot)
-        tensors = []
+        payloads = []
         offset = 0
         for layout in layouts:
-            flat = torch.frombuffer(view, dtype=layout.dtype, count=layout.num_core_elements, offset=offset)
-            tensors.append(unpack(layout, flat))
+            payloads.append(torch.frombuffer(view, dtype=layout.dtype, count=layout.num_core_elements, offset=offset))
             offset += aligned(layout.size_bytes)
-        return tensors
+        return payloads
 
     def _read_from_pipe(self, layouts: Sequence[TensorLayout]) -> list[torch.Tensor]:
         pipe = self._link.pipe
         if pipe is None:
             raise BadHeader("a payload in a pipe, which this edge does not have")
-        buffers = [torch.empty(layout.size_bytes, dtype=torch.uint8, device=pipe.device) for layout in layouts]
-        for pending in [pipe.post_receive(buffer) for buffer in buffers]:
-            pending.wait(self._lifeline.deadline_seconds)
-        return [unpack(layout, buffer) for layout, buffer in zip(layouts, buffers, strict=True)]
+        with self._lifeline.expecting():
+            return pipe.receive([layout.size_bytes for layout in layouts])
 
-    def _read_tensor(self, layout: TensorLayout) -> torch.Tensor:
-        buffer = torch.empty(layout.size_bytes, dtype=torch.uint8)
-        self._read_into(memory_of(buffer, layout.size_bytes))
-        return unpack(layout, buffer)
+    def _read_payload(self, layout: TensorLayout) -> torch.Tensor:
+        payload = torch.empty(layout.size_bytes, dtype=torch.uint8)
+        self._read_into(memory_of(payload, layout.size_bytes))
+        return payload
 
     def _read(self, num_bytes: int) -> bytes:
         buffer = bytearray(num_bytes)
@@ -350,10 +368,6 @@ def _header(parcel: Parcel, payload_bytes: int, place: int = PLACE_BEHIND_HEADER
         payload_bytes=payload_bytes,
         place=place,
     )
-
-
-def _on_host(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:
-    return tensor if tensor.is_cpu else _flat(tensor, num_bytes).cpu()
 
 
 def _flat(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:

@@ -22,7 +22,7 @@ from stage_daemon.loader.rebuild import draws_random
 from stage_daemon.loader.stage_module import StageModule
 from stage_daemon.randomness import drawing
 from stage_daemon.transport.parcel import Item
-from stage_daemon.worker.profile.indices import Integers, integer_ranges
+from stage_daemon.worker.profile.indices import narrowest_ranges
 from stage_daemon.worker.profile.inputs import make_values
 from stage_daemon.worker.profile.values import ValueTable
 
@@ -97,13 +97,8 @@ def _check_compiler() -> None:
 def _made_up_inputs(program: StageProgram, device: torch.device) -> tuple[Any, ...]:
     """At the hints of the graph's symbols. None is a view: what is compiled for one asks later ones for such a base."""
     table = ValueTable(program.graph, {})
-    ranges: dict[int, Integers] = {}
-    for node in program.graph.nodes:
-        for value_id, integers in integer_ranges(program.graph.operators[node.operator].name, node, table).items():
-            if value_id not in ranges or integers.end < ranges[value_id].end:
-                ranges[value_id] = integers
     described = {value_id: table.describe(value_id) for value_id in program.input_ids}
-    values = make_values(described, ranges, device, _SEED)
+    values = make_values(described, narrowest_ranges(program.graph, table), device, _SEED)
     made = (values[value_id] for value_id in program.input_ids)
     return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in made)
 

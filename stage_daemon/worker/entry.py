@@ -10,6 +10,11 @@ from access.files import TlsFiles
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.worker.lifetime import die_with_parent
+from stage_daemon.worker.own_device import own_device
+
+
+def nothing() -> None:
+    """What a process does that is forked to see that the server forks."""
 
 
 def run(
@@ -22,7 +27,7 @@ def run(
     operators: tuple[CustomOperator, ...] = (),
     kept: KeptStates | None = None,
 ) -> None:
-    """Serves the supervisor until its end of `connection` closes. Never returns."""
+    """Serves the supervisor until its end of `connection` closes. Never returns. `device`: see `own_device`."""
     die_with_parent()
     # The supervisor decides when a worker ends; a terminal's Ctrl-C is for the supervisor.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -33,7 +38,7 @@ def run(
         connection,
         deployment_id=deployment_id,
         generation=generation,
-        device=device,
+        device=own_device(device),
         blob_address=blob_address,
         tls=tls,
         operators=operators,

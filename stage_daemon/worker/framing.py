@@ -65,11 +65,9 @@ class InputReader:
             if len(self._known) >= _MAX_SHAPES:
                 self._known.clear()
             self._known[key] = places
-        device = self._format.device
-        items = [place.tensor(payload) if isinstance(place, _Place) else place for place in places]
-        if device.type == "cpu":
-            return tuple(items)
-        return tuple(item.to(device) if isinstance(item, torch.Tensor) else item for item in items)
+        return self._format.on_device(
+            [place.tensor(payload) if isinstance(place, _Place) else place for place in places]
+        )
 
     def _checked(self, message: bytes, payload: torch.Tensor) -> tuple[_Place | Item, ...]:
         try:

@@ -30,6 +30,7 @@ from stage_daemon.transport.channel import FailureCallback
 from stage_daemon.transport.connect import Channels, Meeting, host_memory_bytes, open_channels
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item
+from stage_daemon.transport.streams import copies_of, streams_of, waiting_until_computed
 from stage_daemon.worker import training_wire, wire
 from stage_daemon.worker.choices_wire import choices_from_proto
 from stage_daemon.worker.door import Door
@@ -86,14 +87,15 @@ class Pipeline:
             if request.HasField("training")
             else None
         )
+        copies = copies_of(device)
         self._input_format = InputFormat(
-            values=wire.declared_from_proto(request.inputs), symbols=symbols, device=device
+            values=wire.declared_from_proto(request.inputs), symbols=symbols, copies=copies
         )
         self._ingress = Ingress(callbacks.on_taken)
         self.door = Door(self._ingress, self._input_format, callbacks.on_unread)
         self._choices = Choices()
         self._num_outputs = len(request.outputs)
-        self._egress = Egress(max(1, request.microbatches_in_flight), self.door.give, self._choices.apply)
+        self._egress = Egress(max(1, request.microbatches_in_flight), self.door.give, self._choices.apply, copies)
         self._lanes = tuple(map(wire.lane_from_proto, request.lanes))
         self._gives_output = any(action.kind is Kind.GIVE_OUTPUT for lane in self._lanes for action in lane)
         self._channels: Channels = open_channels(
@@ -110,6 +112,7 @@ class Pipeline:
                 tls=StreamTls(files=tls, peer_identity=request.daemon_identity or DAEMON_ROLE) if tls else None,
             ),
         )
+        self._until_computed = waiting_until_computed(streams_of(device))
         self._blobs = blobs
         self._step_timeline = step_timeline(self._lane_of_steps) if self._lane_of_steps else None
         self._training = self._make_training(request, edges) if self._lane_of_steps else None
@@ -124,6 +127,7 @@ class Pipeline:
             output_ids=tuple(value.value for value in request.outputs),
             ingress=self._ingress,
             egress=self._egress,
+            until_computed=self._until_computed,
         )
         self._interpreters = tuple(LaneInterpreter(lane, self._around) for lane in self._lanes)
         # One for each thread; that of training steps is the last.
@@ -200,6 +204,7 @@ class Pipeline:
             mail=mail,
             input_ids=tuple(value.value for value in request.inputs),
             output_ids=tuple(value.value for value in request.outputs),
+            until_computed=self._until_computed,
         )
         told = TrainingOf(
             deployment_id=request.deployment_id,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from google.protobuf.message import DecodeError
 
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Conflict, DaemonError, InvalidRequest
@@ -65,7 +66,7 @@ class Training:
     def run(self) -> None:
         """Returns after `take_no_more`, once the other daemons have been told."""
         while (body := self._waiting.get()) is not None:
-            self.do(stage_daemon_pb2.TrainRequest.FromString(body))
+            self.do(_parsed(body))
         self._told.around.mail.end()
 
     def do(self, request: stage_daemon_pb2.TrainRequest) -> None:
@@ -107,7 +108,9 @@ class Training:
             fetched, self._fetched = self._fetched, None
             self._write(fetched)
         else:
-            raise InvalidRequest("a training request of no known kind; client and daemon are of different versions")
+            raise InvalidRequest(
+                "a training request of no known kind, or that cannot be parsed: client and daemon differ in version"
+            )
         return stage_daemon_pb2.TrainResponse()
 
     def _open(self, opened: stage_daemon_pb2.OpenTraining) -> None:
@@ -156,6 +159,14 @@ class Training:
         declared = {key: training_wire.declared_from_proto(tensor) for key, tensor in saved.items()}
         here = self._states.check(declared, self.interpreter)
         self._fetched = {key: training_wire.read_saved(saved[key], self._told.blobs.read_range) for key in here}
+
+
+def _parsed(body: bytes) -> stage_daemon_pb2.TrainRequest:
+    """One of no kind where it cannot be parsed."""
+    try:
+        return stage_daemon_pb2.TrainRequest.FromString(body)
+    except DecodeError:
+        return stage_daemon_pb2.TrainRequest()
 
 
 def _refusal(error: DaemonError) -> stage_daemon_pb2.TrainResponse:

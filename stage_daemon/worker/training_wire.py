@@ -48,7 +48,13 @@ def training_from_proto(
         ties={told.index: _reduction(told, "tied gradients", edge) for told in training.ties},
         agreement=_reduction(training.agreement, "agreement on the step", edge),
         trained=tuple(
-            TrainedState(stage=state.stage, name=state.name, position=state.position) for state in training.trained
+            TrainedState(
+                stage=state.stage,
+                name=state.name,
+                position=state.position,
+                module_names=tuple(state.module_names),
+            )
+            for state in training.trained
         ),
         recomputing=frozenset(training.recomputing_stages),
     )

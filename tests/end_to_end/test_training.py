@@ -184,10 +184,12 @@ def test_the_command_trains_writes_the_weights_and_goes_on(
     assert call("checkpoint", "download", "command", str(folder))[0] == exit_codes.CONFLICT
 
 
-def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient) -> None:
+def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient, tmp_path: Path) -> None:
     """With dropout, whose units are the same wherever their stage is, and where activations are computed again."""
     torch.manual_seed(0)
     module = Normed(dropout=0.5)
+    # No stage reads it, and each state_dict has it.
+    module.pooler = nn.Linear(3, 2)
     with (
         deployed(client, copy.deepcopy(module), rows(4, 0), PipelineSchedule.ONE_F_ONE_B) as [deployment],
         client.train(deployment.id, "adamw:lr=0.01", schedule=cosine(9)) as trainer,
@@ -205,7 +207,15 @@ def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient)
             found = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
             kept = trainer.save("elsewhere", keep=1).result()
             assert list(client.list_checkpoints(run="elsewhere")) == [kept]
+            states = trainer.state_dict()
+            client.download_checkpoint(kept.id, tmp_path / "downloaded")
     assert found == wanted
+    assert torch.equal(states["pooler.weight"], module.pooler.weight)
+    module.load_state_dict(states)
+    places = json.loads((tmp_path / "downloaded" / "model.safetensors.index.json").read_text())["weight_map"]
+    read = {name: read_torch_file(tmp_path / "downloaded" / file)[name] for name, file in places.items()}
+    assert read.keys() == states.keys()
+    assert all(torch.equal(read[name], states[name]) for name in states)
 
 
 @pytest.mark.parametrize("policy", [RecoveryPolicy.RESTART, RecoveryPolicy.REPLAN])

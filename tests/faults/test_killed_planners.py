@@ -1,4 +1,4 @@
-"""Several planners on one PostgreSQL, killed in turn while plans are asked for: each is made, and once."""
+"""Several planners on one PostgreSQL, killed or restarted in turn: no request fails, each plan is made, and once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,8 +28,10 @@ from tests.faults.scale import IS_SOAK, random_moments, scaled, tell
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 NUM_PLANS = scaled(12, 200)
 NUM_PLANNERS = 3 if IS_SOAK else 2
+PAUSE_SECONDS = 0.05
 MOST_SECONDS_BETWEEN_KILLS = 2.0 if IS_SOAK else 0.3
-NUM_KILLS = scaled(1, 20)
+# Every other one is a restart in order, after SIGTERM.
+NUM_KILLS = scaled(2, 40)
 
 
 @pytest.mark.timeout(600)
@@ -39,11 +42,14 @@ def test_each_plan_that_was_asked_for_is_stored_once(tmp_path: Path) -> None:
         PlannerClient([planner.address for planner in planners], timeout_seconds=WAIT_SECONDS) as client,
     ):
         graph_id = create_graph(client)
-        operations: list[PlanOperation] = []
-        asking = threading.Thread(target=ask_for_plans, args=(client, graph_id, operations))
-        asking.start()
-        kill_in_turn(planners)
-        asking.join(WAIT_SECONDS)
+        is_over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(ask, client, graph_id, is_over)
+            try:
+                kill_in_turn(planners)
+            finally:
+                is_over.set()
+            operations = asking.result(WAIT_SECONDS)
         assert len(operations) == NUM_PLANS
         plan_ids = [operation.wait(WAIT_SECONDS).id for operation in operations]
         assert len(set(plan_ids)) == NUM_PLANS
@@ -51,7 +57,8 @@ def test_each_plan_that_was_asked_for_is_stored_once(tmp_path: Path) -> None:
         with psycopg.connect(url) as connection:
             rows = connection.execute("SELECT state, count(*) FROM plan_operations GROUP BY state").fetchall()
         assert rows == [("succeeded", NUM_PLANS)]
-    tell(f"{NUM_PLANS} plans asked for under {NUM_KILLS} kills of {NUM_PLANNERS} planners: each made and stored once")
+    what = f"{NUM_KILLS} kills and restarts of {NUM_PLANNERS} planners"
+    tell(f"{NUM_PLANS} plans asked for under {what}: no request failed, each was made and stored once")
 
 
 @contextmanager
@@ -71,10 +78,16 @@ def create_graph(client: PlannerClient) -> str:
     return sha256(content).hex()
 
 
-def ask_for_plans(client: PlannerClient, graph_id: str, operations: list[PlanOperation]) -> None:
+def ask(client: PlannerClient, graph_id: str, is_over: threading.Event) -> list[PlanOperation]:
+    """For so many plans, then for lists, until it is told to end. Whatever is refused is raised."""
     inventory = inventory_from_proto(inventory_message())
-    for _ in range(NUM_PLANS):
-        operations.append(client.start_plan(graph_id, BalancedMode(num_stages=2), inventory=inventory))
+    operations = [
+        client.start_plan(graph_id, BalancedMode(num_stages=2), inventory=inventory) for _ in range(NUM_PLANS)
+    ]
+    while not is_over.is_set():
+        assert next(iter(client.list_graphs())).id == graph_id
+        time.sleep(PAUSE_SECONDS)
+    return operations
 
 
 def kill_in_turn(planners: list[PlannerProcess]) -> None:
@@ -82,5 +95,6 @@ def kill_in_turn(planners: list[PlannerProcess]) -> None:
     for index in range(NUM_KILLS):
         time.sleep(moments.uniform(0.0, MOST_SECONDS_BETWEEN_KILLS))
         planner = planners[index % len(planners)]
-        planner.kill()
+        end = planner.stop if index % 2 else planner.kill
+        end()
         planner.start()

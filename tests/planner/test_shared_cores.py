@@ -47,6 +47,13 @@ def test_a_share_of_the_cores_makes_all_but_the_start_of_a_call_longer() -> None
     assert of_two[:2].tolist() == pytest.approx([2 * 0.5 - start, start / 2])
 
 
+def test_what_was_measured_with_the_threads_of_a_worker_is_no_longer_where_others_are() -> None:
+    measured = MeasuredTimes(graph_id="", device_kind="cpu", seconds=((0, 0.5), (1, 0.25)), num_threads=1)
+    for devices in ("a", "abc"):
+        costs = plan_costs(GRAPH, inventory(*map(cpu, devices)), PlanOptions(), [measured])
+        assert costs.seconds[0, :2].tolist() == [0.5, 0.25]
+
+
 def test_two_cpus_of_one_host_are_no_faster_than_one() -> None:
     together = make_plan(GRAPH, "id", inventory(cpu("a"), cpu("b")), PlanOptions())
     assert [stage.device_ids for stage in together.stages] == [("a",)]

@@ -25,7 +25,7 @@ from planner.client.records import Deployment
 from planner.errors import Unauthenticated, Unavailable
 from protos.v1 import access_pb2, access_pb2_grpc, stage_daemon_pb2
 from stage_daemon.__main__ import find_credentials, read_settings
-from stage_daemon.control.callers import CALLERS
+from stage_daemon.control.callers import RULES
 from stage_daemon.errors import InvalidRequest
 from stage_daemon.settings import Settings
 from tests.access.certificates import Certificates, environment
@@ -137,7 +137,7 @@ def test_a_daemon_takes_commands_from_the_planner_alone(
 
 def test_every_method_of_a_daemon_has_a_row() -> None:
     service = stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"]
-    assert set(CALLERS) == {method.name for method in service.methods}
+    assert set(RULES) == {method.name for method in service.methods}
 
 
 @pytest.fixture

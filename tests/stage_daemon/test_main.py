@@ -18,6 +18,7 @@ from google.rpc import code_pb2
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.__main__ import main, read_settings, serve
 from stage_daemon.control.device import host_name
+from stage_daemon.control.worker_process import forkserver_is_warm
 from stage_daemon.errors import Conflict, Unavailable
 from stage_daemon.settings import Settings
 from stage_daemon.worker.shared_cores import workers_share_cores
@@ -65,6 +66,23 @@ async def test_registers_and_ends_when_it_is_asked_to(
         await asyncio.wait_for(running, WAIT_SECONDS)
     announced = f"stage-daemon of node0/cpu registered, listening on {registration.address}"
     assert announced in capfd.readouterr().out
+
+
+@pytest.mark.services
+async def test_it_registers_once_a_worker_can_be_forked(signals: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered_before: list[int] = []
+    async with registry_at() as registry:
+
+        async def warm() -> None:
+            await forkserver_is_warm()
+            registered_before.append(len(registry.registrations))
+
+        monkeypatch.setattr("stage_daemon.__main__.forkserver_is_warm", warm)
+        running = asyncio.create_task(serve(settings(registry.address)))
+        await registry.until_beats(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, WAIT_SECONDS)
+    assert registered_before == [0]
 
 
 @pytest.mark.services

@@ -16,7 +16,10 @@ app = typer.Typer(no_args_is_help=True, help="What trainings have saved.")
 
 CheckpointArgument = Annotated[
     str,
-    typer.Argument(metavar="CHECKPOINT", help="Checkpoint id, a prefix of it, or a run, of which the latest is taken."),
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="Checkpoint id, its first six digits or more, or a run, of which the latest is taken.",
+    ),
 ]
 
 
@@ -61,7 +64,9 @@ def download_checkpoint(
 
 @app.command("delete")
 def delete_checkpoint(
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint id, or a prefix of it.")],
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint id, or its first six digits or more.")
+    ],
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

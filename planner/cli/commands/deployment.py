@@ -24,11 +24,13 @@ from planner.errors import DeploymentFailed, InvalidArgument
 
 app = typer.Typer(no_args_is_help=True, help="Plans that run, or ran.")
 
-DeploymentArgument = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Deployment id, or a prefix of it.")]
+DeploymentArgument = Annotated[
+    str, typer.Argument(metavar="DEPLOYMENT", help="Deployment id, or its first six digits or more.")
+]
 
 
 def deploy(
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="Plan id, or a prefix of it.")],
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="Plan id, or its first six digits or more.")],
     wait: Annotated[bool, typer.Option(help="Follow the rollout until it is ready.")] = True,
     recovery: Annotated[
         RecoveryPolicy,

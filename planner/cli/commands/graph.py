@@ -15,7 +15,9 @@ from planner.cli.tables import graphs_table
 app = typer.Typer(no_args_is_help=True, help="Graphs that the server holds.")
 app.command("attach-weights")(attach_weights)
 
-GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help="Graph id, a prefix of it, or its name.")]
+GraphArgument = Annotated[
+    str, typer.Argument(metavar="GRAPH", help="Graph id, its first six digits or more, or its name.")
+]
 
 
 @app.command("list")

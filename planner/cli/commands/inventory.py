@@ -16,7 +16,9 @@ from planner.client.records import InventoryRecord
 
 app = typer.Typer(no_args_is_help=True, help="Stored sets of devices and links to plan over.")
 
-InventoryArgument = Annotated[str, typer.Argument(metavar="INVENTORY", help="Inventory id, or a prefix of it.")]
+InventoryArgument = Annotated[
+    str, typer.Argument(metavar="INVENTORY", help="Inventory id, or its first six digits or more.")
+]
 
 
 @app.command("create")

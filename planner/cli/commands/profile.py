@@ -18,8 +18,10 @@ from planner.cost.times_file import write_times
 
 app = typer.Typer(no_args_is_help=True, help="Measured times of a graph's nodes; plans use them where there are any.")
 
-GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help="Graph id, a prefix of it, or its name.")]
-ProfileArgument = Annotated[str, typer.Argument(metavar="PROFILE", help="Profile id, or a prefix of it.")]
+GraphArgument = Annotated[
+    str, typer.Argument(metavar="GRAPH", help="Graph id, its first six digits or more, or its name.")
+]
+ProfileArgument = Annotated[str, typer.Argument(metavar="PROFILE", help="Profile id, or its first six digits or more.")]
 
 
 @app.command("run")
@@ -40,6 +42,10 @@ def run_profile(
     backward: Annotated[
         bool, typer.Option("--backward", help="The backward passes too, for plans that train.")
     ] = False,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", min=1, help="CPU threads of an operator, as `deploy` has them; else all."),
+    ] = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -54,6 +60,7 @@ def run_profile(
             repetitions=repetitions,
             warmup=warmup,
             backward=backward,
+            num_threads=threads,
             on_progress=on_progress,
         )
     emit(records, output, lambda: profiles_table(records))

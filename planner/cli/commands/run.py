@@ -25,7 +25,9 @@ from planner.graph.ir import Dtype, Graph, Value, ValueKind
 
 
 def run(
-    deployment: Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Deployment id, or a prefix of it.")],
+    deployment: Annotated[
+        str, typer.Argument(metavar="DEPLOYMENT", help="Deployment id, or its first six digits or more.")
+    ],
     inputs: Annotated[Path, typer.Argument(metavar="INPUTS", help=".npz or .safetensors with the inputs, by name.")],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Where to write the outputs: .npz or .safetensors.")

@@ -68,7 +68,7 @@ def export(
 
 
 def attach_weights(
-    graph: Annotated[str, typer.Argument(help="Graph id, a prefix of it, or its name.")],
+    graph: Annotated[str, typer.Argument(help="Graph id, its first six digits or more, or its name.")],
     files: Annotated[list[Path], typer.Argument(help="safetensors files that hold the graph's tensors.", exists=True)],
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,

@@ -44,7 +44,7 @@ def list_tokens(
 
 @app.command("revoke")
 def revoke_token(
-    token: Annotated[str, typer.Argument(help="Token id, or a prefix of it.")],
+    token: Annotated[str, typer.Argument(help="Token id, or its first six digits or more.")],
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

@@ -46,6 +46,7 @@ class AsyncPlannerClient(AsynchronousResource[PlannerClient]):
     delete_graph = awaited(PlannerClient.delete_graph)
     read_graph = awaited(PlannerClient.read_graph)
     read_blob = iterated(PlannerClient.read_blob)
+    read_weights = awaited(PlannerClient.read_weights)
     collect_blobs = awaited(PlannerClient.collect_blobs)
 
     list_devices = awaited(PlannerClient.list_devices)

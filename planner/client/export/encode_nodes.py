@@ -12,6 +12,7 @@ from torch import fx
 from planner.client.export.arguments import argument_of
 from planner.client.export.effects import argument_at, mutated_positions
 from planner.client.export.module_paths import module_path
+from planner.client.export.operator_costs import cost_of
 from planner.client.export.operators import operator_of
 from planner.client.export.regions import context_of
 from planner.client.export.states import CapturedState
@@ -19,12 +20,15 @@ from planner.client.export.storage import StorageRoots
 from planner.client.export.symbols import SymbolTable
 from planner.client.export.values import value_of
 from planner.errors import UnsupportedModule
+from planner.graph.expression import Expression
 from planner.graph.ir import (
     Argument,
     ArgumentList,
     Graph,
     Input,
     Node,
+    Operator,
+    OperatorKind,
     Output,
     SubgraphReference,
     TreeLeaf,
@@ -108,6 +112,7 @@ class NodeEncoder:
             self._needs_gradient.add(node)
         self._note_mutations(node)
         outputs, returns_tuple = self._results(node)
+        flops, bytes_moved = self._cost(node, found)
         self._nodes.append(
             Node(
                 operator=found,
@@ -118,8 +123,19 @@ class NodeEncoder:
                 module_path=path,
                 context=context,
                 name=node.name,
+                flops=flops,
+                bytes_moved=bytes_moved,
             )
         )
+
+    def _cost(self, node: fx.Node, found: Operator) -> tuple[Expression | None, Expression | None]:
+        """(FLOPs, bytes moved) of a custom operator's call; None where nothing says."""
+        cost = cost_of(node, found.name, found.overload) if found.kind is OperatorKind.CUSTOM else None
+        if cost is None:
+            return None, None
+        where = f"the cost of {found.name}"
+        bytes_moved = None if cost.bytes_moved is None else self._symbols.expression(cost.bytes_moved, where)
+        return self._symbols.expression(cost.flops, where), bytes_moved
 
     def _passes_gradient(self, node: fx.Node) -> bool:
         if isinstance(node.target, torch._ops.OpOverload) and facts_of(node.target._schema.name).detaches:
@@ -171,6 +187,11 @@ class NodeEncoder:
 
     def _subgraph(self, module: fx.GraphModule, node: fx.Node) -> Argument:
         body = getattr(module, str(node.target), None)
+        if isinstance(body, torch.Tensor):
+            raise UnsupportedModule(
+                f"{node.target}: a body of torch.cond, scan or while_loop makes a tensor of several numbers, and "
+                "bodies hold none; make it in the forward around the body, or hold it with register_buffer"
+            )
         if not isinstance(body, fx.GraphModule):
             raise UnsupportedModule(f"{node.target}: only bodies of torch.cond can stand beside the program")
         encoder = NodeEncoder(self._symbols)

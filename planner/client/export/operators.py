@@ -57,8 +57,9 @@ _REMEDIES = {
     "_add_batch_dim": "torch.vmap is carried where no input and no buffer is written; write its function for the whole "
     "batch",
     "scan": "a scan is carried over a fixed length of up to some thousand steps; fix that dimension",
-    "while_loop": "a daemon runs no loop whose end depends on data; write it as a loop in Python, of a fixed number of "
-    "steps",
+    "while_loop": "a while_loop is carried where constants alone decide its end, after up to some thousand steps: a "
+    "daemon runs no loop whose end depends on data; count its steps up to a fixed number, and keep the result with "
+    "torch.where once it is reached",
 }
 
 

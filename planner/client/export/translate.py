@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,11 +17,13 @@ from planner.client.export.encode_states import encode_states
 from planner.client.export.exported_model import ExportedModel
 from planner.client.export.passes.drop_assertions import drop_assertions
 from planner.client.export.passes.drop_dead import drop_dead
+from planner.client.export.passes.fill_constants import fill_constants
 from planner.client.export.passes.flatten_regions import flatten_regions
 from planner.client.export.passes.functionalise import functionalise
 from planner.client.export.passes.grouped_products import grouped_products
 from planner.client.export.passes.integer_histograms import integer_histograms
 from planner.client.export.passes.unroll_scans import unroll_scans
+from planner.client.export.passes.unroll_while_loops import unroll_while_loops
 from planner.client.export.passes.view_to_reshape import view_to_reshape
 from planner.client.export.states import captured_states, check_tensor
 from planner.client.export.symbol_names import symbol_names
@@ -43,7 +46,7 @@ def translate(
             check_tensor(leaf, f"input {index}")
     captured = capture(module, args, kwargs, dynamic_shapes, strict)
     program = captured.program
-    canonicalise(program.graph_module)
+    canonicalise(program.graph_module, _constants(program))
     states = captured_states(program)
     fakes = [node.meta.get("val") for node in _inputs(program)]
     symbols = _symbol_table(program, symbol_names(module, args, kwargs, dynamic_shapes, fakes))
@@ -72,11 +75,14 @@ def translate(
     return ExportedModel(graph=graph, tensors=_stored(states))
 
 
-def canonicalise(module: fx.GraphModule) -> None:
-    """Rewrites a captured program in place, keeping its numbers bitwise."""
-    for part in list(module.modules()):
+def canonicalise(module: fx.GraphModule, constants: Mapping[str, torch.Tensor]) -> None:
+    """Rewrites a captured program in place, keeping its numbers bitwise. `constants`: by the placeholder's name."""
+    # Bodies before what calls them.
+    for part in reversed(list(module.modules())):
         if isinstance(part, fx.GraphModule):
+            fill_constants(part)
             unroll_scans(part)
+            unroll_while_loops(part, constants if part is module else {})
     flatten_regions(module)
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
@@ -86,6 +92,13 @@ def canonicalise(module: fx.GraphModule) -> None:
             view_to_reshape(part.graph)
             functionalise(part.graph)
             drop_dead(part.graph)
+
+
+def _constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Tensors that the module's forward makes of numbers, by the placeholder that stands for each."""
+    names = program.graph_signature.inputs_to_lifted_tensor_constants
+    constants = {name: program.constants[target] for name, target in names.items()}
+    return {name: one.cpu() for name, one in constants.items() if type(one) is torch.Tensor and not one.is_meta}
 
 
 def _inputs(program: ExportedProgram) -> list[fx.Node]:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from planner.client.checkpoints import by_steps
+from planner.client.tensors import RawTensor
 from planner.errors import InvalidArgument, NotFound
 from planner.graph.checkpoint import Checkpoint, CheckpointRecord, TrainingProgress, checked_run
 from planner.graph.ir import Dtype, Graph
@@ -48,6 +49,7 @@ class CheckpointStore(Protocol):
     def find_checkpoint(self, name: str) -> Checkpoint: ...
     def list_checkpoints(self, *, run: str = "") -> Iterator[CheckpointRecord]: ...
     def delete_checkpoint(self, checkpoint_id: str) -> str: ...
+    def read_weights(self, graph_id: str, names: StateNames, wanted: Iterable[str]) -> dict[str, RawTensor]: ...
 
 
 def check_keep(keep: int | None) -> None:

@@ -268,13 +268,17 @@ class Trainer:
             before = after
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters and persistent buffers as they are now, under the module's own names."""
+        """Parameters and persistent buffers as they are now, under the module's own names.
+
+        What no stage reads is as it came with the graph.
+        """
         kind = TensorKind.TORCH if loaded_torch() is not None else TensorKind.NUMPY
         held: dict[str, RawTensor] = {}
         for name, raw in self._read():
             held.setdefault(self._names.first(name), raw)
         first = {name: self._names.first(name) for name in self._names.saved}
-        return {name: from_raw(held[first[name]], kind) for name in first if first[name] in held}
+        held |= self._store.read_weights(self._graph_id, self._names, set(first.values()) - held.keys())
+        return {name: from_raw(held[first[name]], kind) for name in first}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Puts these in the places of the states of those names; others stay. The optimizer's own state stays too."""

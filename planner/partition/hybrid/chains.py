@@ -14,8 +14,8 @@ import numpy as np
 
 from planner.partition.hybrid.alternatives import FITS, ROUNDING, UNDECIDED, choose
 from planner.partition.hybrid.tables import ALWAYS, PARAMETERS, PER_MICROBATCH, QUICKEST, SECONDS, Costs, Tables
+from planner.partition.lattice import Words
 from planner.partition.placement.compiled import compiled
-from planner.partition.placement.ideals.ideals import Words
 from planner.partition.problem import Integers
 
 # Shares of the limit: room for rounding in sums.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,9 +11,10 @@ from planner.errors import Infeasible
 from planner.partition.hybrid.alternatives import FITS
 from planner.partition.hybrid.chains import COPIES, DEGREE, NEVER, NEXT, SLACK, Room, chains_within, choose_in_stage
 from planner.partition.hybrid.evaluate import stage_costs
+from planner.partition.hybrid.idle_sources import idle_sources, with_idle_sources, without_nodes
 from planner.partition.hybrid.problem import HybridPlan, HybridProblem, HybridStage
 from planner.partition.hybrid.tables import Costs, costs_of, tables_of
-from planner.partition.placement.ideals.ideals import Order, enumerate_ideals, order_of, prefixes
+from planner.partition.lattice import Order, enumerate_ideals, order_of, prefixes
 from planner.partition.topological_order import topological_order
 
 MAX_IDEALS = 40_000
@@ -30,10 +32,16 @@ FIRST_LIMITS = (1.02, 1.1, 1.5, 3.0, 10.0, np.inf)
 def best_hybrid(problem: HybridProblem, out_of_time: Callable[[], bool] = lambda: False) -> HybridPlan:
     """Exact, but for knapsacks that are given up and graphs of more than MAX_IDEALS ideals, where the stages follow one
     order of the nodes; the bound says so. Raises Infeasible where no plan fits the devices' memory."""
+    idle = idle_sources(problem)
+    plan = _best_hybrid(without_nodes(problem, idle), out_of_time)
+    return replace(plan, stages=with_idle_sources(problem, idle, plan.stages))
+
+
+def _best_hybrid(problem: HybridProblem, out_of_time: Callable[[], bool]) -> HybridPlan:
     order = order_of(problem.num_nodes, problem.edge_source, problem.edge_target)
     costs = costs_of(problem)
     ideals = enumerate_ideals(order, min(MAX_IDEALS, MAX_STATES // costs.num_devices))
-    search = _Search(problem, costs, ideals if ideals is not None else _of_one_order(order))
+    search = _Search(problem, costs, list(ideals) if ideals is not None else _of_one_order(order))
     # All devices busy all the time with the least device seconds of every node.
     least = search.work_seconds / problem.num_devices
     bound, is_exact, stages = least, ideals is not None, None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.hybrid.problem import HybridProblem
-from planner.partition.placement.ideals.ideals import Words, as_words
+from planner.partition.lattice import Words, as_words
 from planner.partition.problem import Floats, Integers
 
 # Columns of Tables.sums: the least that any alternatives come to; from QUICKEST on, what the quickest ones come to.

@@ -1,28 +1,18 @@
-"""Mode "optimal": the least of the asked objective that a portfolio of searches finds, and the best bound of any.
+"""Mode "optimal": the least of the asked objective that a portfolio of searches comes to, and the best bound of any.
 
-| search | finds | proves |
-|---|---|---|
-| arithmetic | | work divided at will; what runs in turn; all states spread evenly; a pipeline that fills and drains |
-| paths, by arithmetic | | transfers that no device is spared |
-| single devices | the whole program on one | |
-| the program order | segments, exact over that order | all orders, if there is no other |
-| the program order, for latency or memory | segments that a batch passes soonest, or fill devices least | |
-| order ideals, where few | stages of any order | exact over equal links, else a bound |
-| order ideals of fewer nodes, where many | | all orders |
-| additive relaxation | stages of any order, or any device for any node | as far as it is searched |
-| other orders | segments of each | |
-| other modes, where quick | what they find | |
-| with `free`: list scheduling, for latency, instead of the additive relaxation | stages that run side by side | |
-| with `free`: all of these without it | the best with one stage on each device | |
-| copies of stages, if asked for | segments, and how many devices each gets | |
-| recomputation, if asked for | what stages run again, also with what that makes moved for nothing | |
-| local search | from the best of all, on the true objective | |
+The searches stand in two tables, in the order in which they run: CONTIGUOUS for one stage on each device, FREE for
+stages anywhere. Before them comes what arithmetic proves: work divided at will; what runs in turn; all states spread
+evenly; a pipeline that fills and drains; for latency, paths and what parting them costs. After them stages are joined
+while that costs nothing. With recomputation, all of it runs for the plain problem, then for one in which what stages
+could run again moves for nothing, and what stages run again is chosen for both.
 
-Every candidate is judged by `evaluate`. Budgets are counted in steps, so that the answer is the same on any machine.
+Every candidate is judged by `evaluate`. Budgets are counted in steps, so that the answer is the same on any machine
+unless a clock is asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -47,11 +37,12 @@ from planner.partition.portfolio.fewest_stages import fewest_stages
 from planner.partition.portfolio.other_modes import offer_other_modes, offer_single_devices
 from planner.partition.portfolio.other_orders import MAX_REORDERED_NODES, offer_other_orders
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.program_orders import Bundles, bundles_of
+from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.portfolio.relaxed_placements import offer_relaxed_placements
 from planner.partition.portfolio.replicated import least_bottleneck_with_copies, with_idle_copies
 from planner.partition.portfolio.score import Scored, score
+from planner.partition.portfolio.search import Search, run_in_turn
 from planner.partition.problem import PartitionProblem
 from planner.partition.recomputation.cones import sent_for_nothing
 from planner.partition.recomputation.search import recompute
@@ -62,58 +53,20 @@ _FEW = 16
 
 
 def optimal(problem: PartitionProblem, request: Request) -> Assignment:
-    """Raises OptionsError for stages that cannot be, Infeasible where nothing fits. Deterministic."""
+    """Raises OptionsError for stages that cannot be, Infeasible where nothing fits. Deterministic without a clock."""
     if request.recompute:
         return _with_recomputation(problem, request)
     check_num_stages(problem, request.num_stages, "optimal")
-    found = Portfolio(problem, request)
-    bundles = bundles_of(problem)
-    _arithmetic(found, bundles)
-    if request.free:
-        _any_device(found, bundles)
-    else:
-        _one_stage_each(found, bundles)
-    if found.best is None:
+    portfolio = Portfolio(problem, request)
+    _arithmetic(portfolio)
+    run_in_turn(portfolio, FREE if request.free else CONTIGUOUS)
+    if portfolio.best is None:
         raise memory_shortage(problem, "optimal", request.num_stages)
-    best = found.best
-    if not request.num_stages and not found.has_copies and (not request.free or best.assignment.num_stages <= _FEW):
-        best = fewest_stages(problem, bundles, best, request.objective)
-    bound = min(found.proven_bound, best.value)
+    best = portfolio.best
+    if not request.num_stages and not portfolio.has_copies and (not request.free or best.assignment.num_stages <= _FEW):
+        best = fewest_stages(problem, portfolio.bundles, best, request.objective)
+    bound = min(portfolio.proven_bound, best.value)
     return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
-
-
-def _one_stage_each(found: Portfolio, bundles: Bundles) -> None:
-    offer_single_devices(found)
-    _program_order(found, bundles)
-    if found.request.objective in (Objective.LATENCY, Objective.MEMORY) and not found.is_proven:
-        offer_ordered(found)
-    _transfers(found)
-    bounded = found.limit
-    _all_orders(found, bundles)
-    offer_relaxed_placements(found, bundles)
-    offer_other_orders(found, bundles)
-    offer_other_modes(found)
-    _improve(found, bundles)
-    _copies(found)
-    if found.limit < bounded:
-        _transfers(found)
-
-
-def _any_device(found: Portfolio, bundles: Bundles) -> None:
-    """From the best with one stage for each device, so that more freedom never makes it worse."""
-    with suppress(Infeasible):
-        found.keep(_without_freedom(found.problem, found.request))
-    start = found.best
-    _transfers(found)
-    # Where values go from stage to stage, no two stages run at once.
-    side_by_side = found.request.objective is Objective.LATENCY and not found.problem.relay
-    if side_by_side:
-        offer_schedules(found, bundles)
-    if not side_by_side or found.best is None:
-        offer_relaxed_placements(found, bundles)
-    if found.best is not start:
-        _improve(found, bundles)
-        _transfers(found)
 
 
 def _without_freedom(problem: PartitionProblem, request: Request) -> Scored:
@@ -123,21 +76,22 @@ def _without_freedom(problem: PartitionProblem, request: Request) -> Scored:
 def _with_recomputation(problem: PartitionProblem, request: Request) -> Assignment:
     """Bounded by arithmetic alone: what else is proven counts transfers that may be spared."""
     plain, objective = replace(request, recompute=False), request.objective
-    found = Portfolio(problem, plain)
-    found.keep(recompute(problem, score(problem, optimal(problem, plain), objective), objective))
+    portfolio = Portfolio(problem, plain)
+    portfolio.keep(recompute(problem, score(problem, optimal(problem, plain), objective), objective))
     with suppress(Infeasible):
         moved = optimal(sent_for_nothing(problem), plain)
-        found.keep(recompute(problem, score(problem, moved, objective), objective))
+        portfolio.keep(recompute(problem, score(problem, moved, objective), objective))
     if request.free:
         with suppress(Infeasible):
-            found.keep(_without_freedom(problem, request))
-    assert found.best is not None
-    _arithmetic(found, bundles_of(problem), recomputes=True)
-    return replace(found.best.assignment, reasons=reasons(problem, found.best), lower_bound_seconds=found.proven_bound)
+            portfolio.keep(_without_freedom(problem, request))
+    best = portfolio.best
+    assert best is not None
+    _arithmetic(portfolio, recomputes=True)
+    return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=portfolio.proven_bound)
 
 
-def _arithmetic(found: Portfolio, bundles: Bundles, *, recomputes: bool = False) -> None:
-    problem, objective = found.problem, found.request.objective
+def _arithmetic(found: Portfolio, *, recomputes: bool = False) -> None:
+    problem, bundles, objective = found.problem, found.bundles, found.request.objective
     if objective is Objective.MEMORY:
         found.prove(memory_bound(problem))
     elif objective is Objective.LATENCY:
@@ -158,8 +112,8 @@ def _arithmetic(found: Portfolio, bundles: Bundles, *, recomputes: bool = False)
                 found.prove(fill_bound(problem, bundles, busiest, found.request.num_stages))
 
 
-def _program_order(found: Portfolio, bundles: Bundles) -> None:
-    problem, request = found.problem, found.request
+def _program_order(found: Portfolio) -> None:
+    problem, bundles, request = found.problem, found.bundles, found.request
     only_one = _is_chain(bundles) and allowed_positions(problem).size == bundles.count + 1
     layout = least_bottleneck(problem, request.num_stages, prove=only_one)
     if layout is None:
@@ -168,10 +122,10 @@ def _program_order(found: Portfolio, bundles: Bundles) -> None:
     if only_one and request.objective is Objective.THROUGHPUT and not found.has_copies:
         found.prove(layout.lower_bound_seconds)
     if only_one and request.objective is Objective.STEP_TIME and not (found.has_copies or request.free):
-        _busiest_in_memory(found, bundles, layout)
+        _busiest_in_memory(found, layout)
 
 
-def _busiest_in_memory(found: Portfolio, bundles: Bundles, layout: OrderedPlan) -> None:
+def _busiest_in_memory(found: Portfolio, layout: OrderedPlan) -> None:
     """What memory and messages make of the busiest device, and the pipeline filled and drained around it.
 
     The best order makes do with less memory than these stages are sought for.
@@ -186,7 +140,7 @@ def _busiest_in_memory(found: Portfolio, bundles: Bundles, layout: OrderedPlan) 
         replace(problem, link_latency_seconds=nothing, link_seconds_per_byte=nothing), num_stages
     )
     if computing is not None:
-        found.prove(fill_bound(problem, bundles, computing.lower_bound_seconds, num_stages))
+        found.prove(fill_bound(problem, found.bundles, computing.lower_bound_seconds, num_stages))
 
 
 def _is_chain(bundles: Bundles) -> bool:
@@ -195,18 +149,22 @@ def _is_chain(bundles: Bundles) -> bool:
 
 
 def _transfers(found: Portfolio) -> None:
-    request = found.request
-    if found.best and not found.is_proven and request.objective is Objective.THROUGHPUT and not found.has_copies:
-        found.prove(transfer_bound(found.problem, found.best.value))
+    assert found.best is not None
+    found.limit_of_transfers = found.limit
+    found.prove(transfer_bound(found.problem, found.best.value))
 
 
-def _all_orders(found: Portfolio, bundles: Bundles) -> None:
+def _bound_by_transfers(found: Portfolio) -> bool:
+    """Where a bottleneck is; again once the value, which it leans on, is lower."""
+    is_bottleneck = found.request.objective is Objective.THROUGHPUT and not found.has_copies
+    return is_bottleneck and found.limit < found.limit_of_transfers
+
+
+def _all_orders(found: Portfolio) -> None:
     request = found.request
-    if found.is_proven or request.objective not in (Objective.THROUGHPUT, Objective.MEMORY):
-        return
     solution = least_over_ideals(
         found.problem,
-        bundles,
+        found.bundles,
         request.objective,
         num_stages=request.num_stages,
         limit=found.limit,
@@ -214,36 +172,93 @@ def _all_orders(found: Portfolio, bundles: Bundles) -> None:
     )
     if solution is None:
         if request.objective is Objective.THROUGHPUT and not found.has_copies:
-            found.prove(bound_by_fewer_nodes(found.problem, bundles, found.limit, request.effort) * (1 - 1e-9))
+            bound = bound_by_fewer_nodes(found.problem, found.bundles, found.limit, request.effort)
+            found.prove(bound * (1 - 1e-9))
         return
     found.offer(solution.assignment)
     if not found.has_copies:
         found.prove(min(solution.value, found.limit) * (1 - 1e-9))
 
 
-def _improve(found: Portfolio, bundles: Bundles) -> None:
-    request = found.request
-    if found.best is None or found.is_proven:
-        return
-    few = found.problem.num_nodes <= MAX_REORDERED_NODES
+def _local_search(found: Portfolio) -> None:
+    problem, request = found.problem, found.request
+    assert found.best is not None
+    few = problem.num_nodes <= MAX_REORDERED_NODES
     for start in [found.best, *(found.runners_up if few else ())]:
         climbed = climb(
-            found.problem,
-            bundles,
+            problem,
+            found.bundles,
             start,
             request.objective,
             num_stages=request.num_stages,
             target=found.bound,
             effort=request.effort,
             saturate=request.saturate_host,
+            out_of_time=request.out_of_time,
         )
         found.keep(climbed)
+    found.climbed = found.best
+
+
+def _has_not_climbed(found: Portfolio) -> bool:
+    return found.best is not None and found.best is not found.climbed
 
 
 def _copies(found: Portfolio) -> None:
     problem, request = found.problem, found.request
-    if not request.replicate or found.is_proven:
-        return
     found.offer(least_bottleneck_with_copies(problem, request.num_stages))
     if found.best is not None:
         found.keep(with_idle_copies(problem, found.best, request.objective))
+
+
+def _one_stage_on_each_device(found: Portfolio) -> None:
+    """So that more freedom never makes an answer worse."""
+    with suppress(Infeasible):
+        found.keep(_without_freedom(found.problem, found.request))
+    found.climbed = found.best
+
+
+def _runs_side_by_side(found: Portfolio) -> bool:
+    """Where values go from stage to stage, no two stages run at once."""
+    return found.request.objective is Objective.LATENCY and not found.problem.relay
+
+
+def _is_for(*objectives: Objective) -> Callable[[Portfolio], bool]:
+    return lambda found: found.request.objective in objectives
+
+
+TRANSFERS = Search(name="transfers that no device is spared", run=_transfers, applies=_bound_by_transfers)
+LOCAL_SEARCH = Search(name="local search on the true objective", run=_local_search, applies=_has_not_climbed)
+CONTIGUOUS = (
+    Search(name="the whole program on one device", run=offer_single_devices),
+    Search(name="segments of the program order, exact over that order", run=_program_order),
+    Search(
+        name="segments of the program order, for other objectives",
+        run=offer_ordered,
+        applies=_is_for(Objective.LATENCY, Objective.MEMORY),
+    ),
+    TRANSFERS,
+    Search(
+        name="order ideals: all orders, or all orders of fewer nodes as a bound",
+        run=_all_orders,
+        applies=_is_for(Objective.THROUGHPUT, Objective.MEMORY),
+    ),
+    Search(name="additive relaxation", run=offer_relaxed_placements),
+    Search(name="segments of other orders", run=offer_other_orders),
+    Search(name="other modes, where quick", run=offer_other_modes),
+    LOCAL_SEARCH,
+    Search(name="copies of stages", run=_copies, applies=lambda found: found.request.replicate),
+    TRANSFERS,
+)
+FREE = (
+    Search(name="one stage on each device", run=_one_stage_on_each_device),
+    TRANSFERS,
+    Search(name="list scheduling", run=offer_schedules, applies=_runs_side_by_side),
+    Search(
+        name="additive relaxation",
+        run=offer_relaxed_placements,
+        applies=lambda found: found.best is None or not _runs_side_by_side(found),
+    ),
+    LOCAL_SEARCH,
+    TRANSFERS,
+)

@@ -28,30 +28,26 @@ _ROUNDS = 6
 _MAX_TIERED_STATES = 256
 
 
-def offer_ordered(found: Portfolio) -> bool:
-    """Offers what it finds for latency or memory; whether all positions and choices of devices were searched."""
+def offer_ordered(found: Portfolio) -> None:
+    """For latency or memory."""
     problem, request = found.problem, found.request
     latency = request.objective is Objective.LATENCY
     passes = [ordered_pass(without_idle_memory(problem) if latency else problem, request.num_stages)]
     if not passes[0].complete:
         tiered = in_memory_tiers(problem, _is_small, round_up=False)
         passes += [ordered_pass(tiered, request.num_stages)] if tiered is not None else []
-    exact = False
     for shared in passes:
-        solve = shared.least_path if latency else shared.least_share
-        solution, every_position = _refined(shared, solve)
-        exact |= every_position and shared.complete
+        solution = _refined(shared, shared.least_path if latency else shared.least_share)
         if solution.boundaries:
             devices = shared.devices_of(solution.classes)
             found.offer(contiguous(problem, solution.boundaries, devices, ("",) * len(devices)))
-    return exact
 
 
 def _is_small(problem: PartitionProblem) -> bool:
     return num_counted_states(device_classes(problem)) <= _MAX_TIERED_STATES
 
 
-def _refined(shared: OrderedPass, solve: Callable[[Integers], Solution]) -> tuple[Solution, bool]:
+def _refined(shared: OrderedPass, solve: Callable[[Integers], Solution]) -> Solution:
     allowed, count = allowed_positions(shared.problem), _affordable(shared)
     positions = few_positions(shared.problem, count)
     best = solve(positions)
@@ -61,7 +57,7 @@ def _refined(shared: OrderedPass, solve: Callable[[Integers], Solution]) -> tupl
         if not found.value < best.value:
             break
         best = found
-    return best, positions.size == allowed.size
+    return best
 
 
 def _affordable(shared: OrderedPass) -> int:

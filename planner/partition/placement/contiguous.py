@@ -6,9 +6,8 @@ Exact where the order ideals are few enough (dynamic programming over pairs of i
 
 from __future__ import annotations
 
-from planner.partition.placement.ideals.absorption import MAX_ITEMS, absorb
+from planner.partition.placement.ideals.absorption import absorb
 from planner.partition.placement.ideals.device_states import least_load
-from planner.partition.placement.ideals.ideals import enumerate_ideals, order_of
 from planner.partition.placement.ideals.incumbent import Incumbent
 from planner.partition.placement.ideals.items import ItemCosts, Items, item_costs, items_of
 from planner.partition.placement.ideals.order_chains import search_orders
@@ -41,19 +40,6 @@ def best_contiguous(
         value_seconds=incumbent.value,
         lower_bound_seconds=incumbent.value if incumbent.is_proven_by(bound) else bound,
     )
-
-
-def count_ideals(problem: PlacementProblem, limit: int) -> int | None:
-    """How many ideals a search starts with; None if more than `limit`, or more than memory holds.
-
-    O(limit * width), and O(n log n) where the nodes alone are too many.
-    """
-    items = items_of(problem)
-    if items.num_ordered > MAX_ITEMS and items.num_ordered >= limit:
-        return None
-    items = absorb(items, item_costs(problem, items.item_of_node), problem.class_bytes)
-    ideals = enumerate_ideals(order_of(items.num_ordered, items.arc_source, items.arc_target), limit)
-    return None if ideals is None else len(ideals)
 
 
 def _contracted(problem: PlacementProblem) -> tuple[Items, ItemCosts]:

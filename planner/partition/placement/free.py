@@ -20,17 +20,11 @@ DEFAULT_EFFORT = 4_000_000
 _FIRST_TURN_STEPS, _MOST_DOUBLINGS = 4_000_000, 5
 
 
-def best_free(
-    problem: PlacementProblem,
-    *,
-    start: Sequence[Placement] = (),
-    effort: int = DEFAULT_EFFORT,
-    out_of_time: OutOfTime = never,
-) -> Placement:
-    """No worse than any of `start`. `effort`: steps of annealing, some millions a second. Raises Infeasible."""
+def best_free(problem: PlacementProblem, *, effort: int = DEFAULT_EFFORT, out_of_time: OutOfTime = never) -> Placement:
+    """`effort`: steps of annealing, some millions a second. Raises Infeasible."""
     check_can_exist(problem)
     netlist = netlist_of(problem)
-    found = first_incumbent(problem, netlist, start)
+    found = first_incumbent(problem, netlist)
     annealing, programmes, left = Annealing(netlist), Programmes(netlist), effort
     for turn in count():
         steps = min(_FIRST_TURN_STEPS << min(turn, _MOST_DOUBLINGS), left)

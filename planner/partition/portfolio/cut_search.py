@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from planner.partition.objective import Objective
 from planner.partition.ordered.load_floor import LoadFloor
+from planner.partition.placement.problem import OutOfTime, never
 from planner.partition.portfolio.line_layout import Line, LineLayout
 from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.portfolio.score import NEGLIGIBLE, Scored, score
@@ -37,6 +38,7 @@ def climb(
     target: float = 0.0,
     effort: float = 1.0,
     saturate: bool = False,
+    out_of_time: OutOfTime = never,
 ) -> Scored:
     """No worse than `start`, which fits; ends at `target`. Keeps devices apart where they are apart in `start`.
 
@@ -44,7 +46,7 @@ def climb(
     """
     line = Line(bundles, start.assignment)
     search = _Climb(problem, line, start, objective, num_stages, effort, saturate=saturate)
-    while search.best.value > target * (1 + 1e-12) and (search.step() or search.kick()):
+    while search.best.value > target * (1 + 1e-12) and not out_of_time() and (search.step() or search.kick()):
         pass
     return search.best
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from planner.partition.lattice import Order, enumerate_ideals, members_of
 from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Booleans
 
@@ -38,32 +39,15 @@ def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
     """None if there are more than `limit`. O(ideals x bundles)."""
     before = [sum(1 << producer for producer in producers) for producers in bundles.before]
     after = [sum(1 << reader for reader in readers) for readers in bundles.after]
-    level = {0: sum(1 << bundle for bundle, producers in enumerate(before) if not producers)}
-    # By ideal, the bundles that it could grow by.
-    following = dict(level)
-    while level and len(following) <= limit:
-        longer: dict[int, int] = {}
-        for ideal, ready in level.items():
-            for bundle in _bits(ready):
-                more = ideal | 1 << bundle
-                if more not in longer:
-                    now = sum(
-                        1 << reader for reader in bundles.after[bundle] if before[reader] & more == before[reader]
-                    )
-                    longer[more] = ready & ~(1 << bundle) | now
-            if len(following) + len(longer) > limit:
-                return None
-        level = longer
-        following |= {ideal: level[ideal] for ideal in sorted(level)}
-    members = np.zeros((len(following), bundles.count), dtype=np.bool_)
-    for row, ideal in zip(members, following, strict=True):
-        row[_bits(ideal)] = True
+    following = enumerate_ideals(Order(num_items=bundles.count, before=before, after=bundles.after), limit)
+    if following is None:
+        return None
+    ideals = sorted(following, key=lambda ideal: (ideal.bit_count(), ideal))
+    members = np.zeros((len(ideals), bundles.count), dtype=np.bool_)
+    for row, ideal in zip(members, ideals, strict=True):
+        row[members_of(ideal)] = True
     return Ideals(
         members=members,
-        last=tuple(tuple(bundle for bundle in _bits(ideal) if not after[bundle] & ideal) for ideal in following),
-        next=tuple(tuple(_bits(ready)) for ready in following.values()),
+        last=tuple(tuple(bundle for bundle in members_of(ideal) if not after[bundle] & ideal) for ideal in ideals),
+        next=tuple(tuple(members_of(following[ideal])) for ideal in ideals),
     )
-
-
-def _bits(number: int) -> list[int]:
-    return [place for place, bit in enumerate(reversed(f"{number:b}")) if bit == "1"]

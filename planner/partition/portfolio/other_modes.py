@@ -48,7 +48,7 @@ def offer_other_modes(found: Portfolio) -> None:
     asked = request.objective is Objective.LATENCY
     most = (MAX_LATENCY_MODES_NODES if asked else MAX_OTHER_OBJECTIVES_NODES) * request.effort
     for mode in (*quick, *latency):
-        if found.is_proven or (mode in latency and found.best is not None and problem.num_nodes > most):
+        if found.is_over or (mode in latency and found.best is not None and problem.num_nodes > most):
             return
         with suppress(Infeasible, OptionsError):
             found.offer(mode())

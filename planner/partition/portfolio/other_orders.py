@@ -12,7 +12,7 @@ from planner.partition.ordered.many_devices import over_many_devices
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import ordered_pass
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.program_orders import Bundles, program_orders, reordered
+from planner.partition.portfolio.program_orders import program_orders, reordered
 from planner.partition.problem import Integers, PartitionProblem
 
 # Larger programs are searched in their own order alone.
@@ -20,11 +20,13 @@ MAX_REORDERED_NODES = 800
 OTHER_ORDERS_POSITIONS = 80
 
 
-def offer_other_orders(found: Portfolio, bundles: Bundles) -> None:
-    problem, request = found.problem, found.request
-    if found.is_proven or problem.num_nodes > MAX_REORDERED_NODES * request.effort:
+def offer_other_orders(found: Portfolio) -> None:
+    problem, request, bundles = found.problem, found.request, found.bundles
+    if problem.num_nodes > MAX_REORDERED_NODES * request.effort:
         return
     for order in program_orders(problem, bundles):
+        if found.best is not None and request.out_of_time():
+            return
         moved = reordered(problem, order, bundles)
         shared = ordered_pass(moved, request.num_stages)
         if not shared.complete:

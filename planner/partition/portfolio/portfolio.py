@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from planner.partition.assignment import Assignment
+from planner.partition.portfolio.program_orders import Bundles, bundles_of
 from planner.partition.portfolio.score import Scored, score
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
@@ -14,13 +17,23 @@ MAX_RUNNERS_UP = 2
 
 
 class Portfolio:
-    """Searches offer what they find and raise the bound as far as they prove it. `runners_up`: next to the best."""
+    """Searches offer what they find and raise the bound as far as they prove it. `runners_up`: next to the best.
+
+    `climbed`: where the local search ended last, and would end again. `limit_of_transfers`: that of the last bound by
+    transfers, which a lower one may raise.
+    """
 
     def __init__(self, problem: PartitionProblem, request: Request) -> None:
         self.problem, self.request = problem, request
         self.best: Scored | None = None
         self.runners_up: list[Scored] = []
+        self.climbed: Scored | None = None
+        self.limit_of_transfers = float("inf")
         self.bound = 0.0
+
+    @cached_property
+    def bundles(self) -> Bundles:
+        return bundles_of(self.problem)
 
     def offer(self, assignment: Assignment | None) -> Scored | None:
         """Kept if it fits and is better; returned in any case. With copies on idle devices if these are asked for."""
@@ -61,3 +74,8 @@ class Portfolio:
     @property
     def is_proven(self) -> bool:
         return self.best is not None and self.best.value <= self.bound * (1 + PROVEN)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is left to find, or no time; there is always time for a first assignment."""
+        return self.best is not None and (self.is_proven or self.request.out_of_time())

@@ -23,10 +23,10 @@ MAX_FREE_STEPS, FREE_STEPS_PER_PAIR = 4_000_000, 500
 ROOM_SHARES = (1.0, 0.85, 0.6)
 
 
-def offer_relaxed_placements(found: Portfolio, bundles: Bundles) -> None:
+def offer_relaxed_placements(found: Portfolio) -> None:
     """The additive problem's placements, at last with room for what flows."""
-    problem, request = found.problem, found.request
-    if found.is_proven or request.num_stages or problem.num_nodes > MAX_RELAXED_NODES * request.effort:
+    problem, request, bundles = found.problem, found.request, found.bundles
+    if request.num_stages or problem.num_nodes > MAX_RELAXED_NODES * request.effort:
         return
     for room_share in ROOM_SHARES:
         device_of_node, bound = _placed(problem, bundles, request, room_share)
@@ -52,10 +52,10 @@ def _placed(
     try:
         if request.free:
             steps = int(min(MAX_FREE_STEPS, FREE_STEPS_PER_PAIR * problem.num_nodes**2) * request.effort)
-            placement = best_free(relaxation.placement, effort=steps)
+            placement = best_free(relaxation.placement, effort=steps, out_of_time=request.out_of_time)
         else:
             pairs = int(MAX_IDEAL_PAIRS * request.effort)
-            placement = best_contiguous(relaxation.placement, max_pairs=pairs)
+            placement = best_contiguous(relaxation.placement, max_pairs=pairs, out_of_time=request.out_of_time)
     except Infeasible:
         return None, 0.0
     bound = placement.lower_bound_seconds * (1 - 1e-9)

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.objective import USUAL_WEIGHT_SHARE
 from planner.partition.problem import Floats, Integers
 from planner.partition.training.pipeline_order import Pass, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSeconds:
-    """Of one microbatch. What is received and sent backward are gradients."""
+    """Of one microbatch. What is received and sent backward are gradients. Where backward passes are split, weights
+    take `weight_share` of `backward`."""
 
     forward: float
     backward: float
@@ -28,6 +30,15 @@ class StageSeconds:
     sent: float
     gradients_received: float
     gradients_sent: float
+    weight_share: float = USUAL_WEIGHT_SHARE
+
+    @property
+    def weight_gradients(self) -> float:
+        return self.backward * self.weight_share
+
+    @property
+    def input_gradients(self) -> float:
+        return self.backward - self.weight_gradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +171,8 @@ def step_graph(step: TrainingStep, *, split: bool, most_kept: Sequence[int] = ()
 def _durations(stage: StageSeconds, *, split: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """By kind of pass: seconds on the device, and seconds until what it makes is there."""
     forward = stage.received + stage.forward
-    backward = stage.gradients_received + stage.backward / (2 if split else 1)
-    weights = (stage.backward / 2,) if split else ()
+    backward = stage.gradients_received + (stage.input_gradients if split else stage.backward)
+    weights = (stage.weight_gradients,) if split else ()
     return (forward + stage.sent, backward + stage.gradients_sent, *weights), (forward, backward, *weights)
 
 

@@ -152,6 +152,8 @@ def _node(
         context=_entry("context", contexts, message.context),
         name=message.name,
         opaque_seconds=tuple(sorted(message.opaque_seconds.items())),
+        flops=expression_from_proto(message.flops) if message.HasField("flops") else None,
+        bytes_moved=expression_from_proto(message.bytes_moved) if message.HasField("bytes_moved") else None,
     )
 
 

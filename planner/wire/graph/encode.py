@@ -120,6 +120,8 @@ def _node(node: Node, tables: _Tables) -> graph_pb2.Node:
         context=tables.contexts.index(node.context),
         name=node.name,
         opaque_seconds=dict(node.opaque_seconds),
+        flops=None if node.flops is None else expression_to_proto(node.flops),
+        bytes_moved=None if node.bytes_moved is None else expression_to_proto(node.bytes_moved),
     )
 
 

@@ -151,7 +151,7 @@ class StageOptimizer:
 
 def _group_of(weight: Weight, groups: Sequence[ParameterGroup]) -> int:
     for index, group in enumerate(groups):
-        if any(fnmatchcase(name, group.pattern or "*") for name in weight.names):
+        if any(fnmatchcase(name, group.pattern or "*") for name in weight.module_names):
             return index
     raise InvalidRequest(f"state {weight.names[0]!r} is in no parameter group; give the last one the pattern *")
 

@@ -16,6 +16,7 @@ import torch
 
 from stage_daemon.runtime.environment import Environment
 from stage_daemon.runtime.stage import Stage
+from stage_daemon.runtime.training.split_backward import NO_WEIGHT_PASS, WeightPass, input_pass
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
 
 
@@ -53,8 +54,8 @@ class StagePass(Environment):
     root_gradients: dict[int, list[tuple[int, torch.Tensor]]] = field(default_factory=dict)
     # Of the leaves, with one dimension more: see `packed`.
     leaf_gradients: dict[int, torch.Tensor] = field(default_factory=dict)
-    # What the pass for weights goes on from.
-    begun: tuple[list[torch.Tensor], list[torch.Tensor]] = field(default_factory=lambda: ([], []))
+    # Where the backward pass is split, its second half.
+    weight_pass: WeightPass = NO_WEIGHT_PASS
     # Where the forward pass is to run again before backward does.
     beginning: Beginning | None = None
 
@@ -65,7 +66,7 @@ class StagePass(Environment):
     def forget(self) -> None:
         for held in (self.leaves, self.roots, self.root_gradients, self.leaf_gradients):
             held.clear()
-        self.begun = ([], [])
+        self.weight_pass = NO_WEIGHT_PASS
         self.beginning = None
 
     def receive(self, value_ids: Iterable[int], items: Sequence[Item], with_gradient: Collection[int]) -> None:
@@ -111,20 +112,16 @@ class StagePass(Environment):
         self._pack(leaf.grad for leaf in self.leaves.values())
         self.roots.clear()
 
-    def backward_input(self) -> None:
-        roots, gradients = self.begun = self._begin()
-        leaves = list(self.leaves.values())
-        found: Sequence[torch.Tensor | None] = [None] * len(leaves)
-        if roots and leaves:
-            found = torch.autograd.grad(roots, leaves, gradients, retain_graph=True, allow_unused=True)
+    def backward_input(self, weights: Sequence[torch.Tensor]) -> None:
+        """`weights` get their gradients from `backward_weight`."""
+        roots, gradients = self._begin()
+        found, self.weight_pass = input_pass(roots, gradients, list(self.leaves.values()), weights)
         self._pack(found)
-
-    def backward_weight(self, weights: Sequence[torch.Tensor]) -> None:
-        roots, gradients = self.begun
-        if roots and weights:
-            torch.autograd.backward(roots, gradients, inputs=list(weights))
         self.roots.clear()
-        self.begun = ([], [])
+
+    def backward_weight(self) -> None:
+        self.weight_pass.run()
+        self.weight_pass = NO_WEIGHT_PASS
 
     def _begin(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What backward starts from. A value that is passed on as it came is a leaf, and adds to itself."""

@@ -39,11 +39,12 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedState:
-    """`position` orders the trained states of all devices; tied ones share it."""
+    """`position` orders the trained states of all devices; tied ones share it, and the `module_names` of all."""
 
     stage: int
     name: str
     position: int
+    module_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,10 @@ _Combine = Callable[[Sequence[tuple[Item, ...]]], tuple[Item, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSurroundings:
-    """What a device trains with. `output_ids` are only where the last stage is, `input_ids` where the first is."""
+    """What a device trains with. `output_ids` are only where the last stage is, `input_ids` where the first is.
+
+    `until_computed`: see `interpreter.Surroundings`.
+    """
 
     lane: TrainingLane
     stages: Mapping[int, Stage]
@@ -47,6 +50,7 @@ class TrainingSurroundings:
     mail: Mail
     input_ids: tuple[int, ...] = ()
     output_ids: tuple[int, ...] = ()
+    until_computed: Callable[[], None] = lambda: None
 
 
 class StepInterpreter:
@@ -187,6 +191,7 @@ class StepInterpreter:
                 found.ran(stage.output_ids, self._run_stage(stage, items, found.microbatch), self._with_gradient[index])
                 if beginning is not None:
                     found.keep_beginning(beginning)
+            self._around.until_computed()
             self._around.metrics[index].num_microbatches += 1
         except Exception as error:
             self._fail(stage, found, error)
@@ -242,18 +247,22 @@ class StepInterpreter:
         found = _pass(environment)
         try:
             if kind is Kind.BACKWARD_WEIGHT:
-                found.backward_weight(self._weights.of_stage(index))
-                return
-            if found.beginning is not None and (found.root_gradients or index in self._loss_stages()):
-                self._run_again(self._around.stages[index], found)
-            if index in self._loss_stages():
-                found.start(self._loss_id, self._step.weights[self._place(found)] * self._step.loss_scale)
-            if kind is Kind.BACKWARD:
-                found.backward()
+                found.backward_weight()
             else:
-                found.backward_input()
+                self._differentiate_input(index, found, kind)
+            self._around.until_computed()
         except Exception as error:
             self._fail(self._around.stages[index], found, error)
+
+    def _differentiate_input(self, index: int, found: StagePass, kind: Kind) -> None:
+        if found.beginning is not None and (found.root_gradients or index in self._loss_stages()):
+            self._run_again(self._around.stages[index], found)
+        if index in self._loss_stages():
+            found.start(self._loss_id, self._step.weights[self._place(found)] * self._step.loss_scale)
+        if kind is Kind.BACKWARD:
+            found.backward()
+        else:
+            found.backward_input(self._weights.of_stage(index))
 
     def _loss_stages(self) -> tuple[int, ...]:
         """The last stage, where all outputs leave."""
@@ -316,6 +325,7 @@ class StepInterpreter:
         if self._applied:
             self._before_update()
             self._optimizers[index].step(self._step.learning_rates, self._clip)
+            self._around.until_computed()
 
     def _reduce(self, reduction: Reduction, own: tuple[Item, ...], combine: _Combine) -> tuple[Item, ...] | None:
         """What `combine` makes of all devices' items, in one order; None where one has failed: then all have."""

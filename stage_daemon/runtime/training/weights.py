@@ -14,10 +14,11 @@ from stage_daemon.runtime.training.records import Reduction, TrainedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """`stage` is the first of the device's that holds it. `names` are all that it has here."""
+    """`stage` is the first of the device's that holds it. `names` are all that it has here, `module_names` all."""
 
     stage: int
     names: tuple[str, ...]
+    module_names: tuple[str, ...]
     position: int
     parameter: torch.nn.Parameter
 
@@ -94,6 +95,7 @@ def _weights(stages: Mapping[int, Stage], trained: Sequence[TrainedState]) -> It
         yield Weight(
             stage=first.stage,
             names=tuple(dict.fromkeys(state.name for state, _ in states)),
+            module_names=first.module_names or (first.name,),
             position=min(state.position for state, _ in states),
             parameter=parameter,
         )

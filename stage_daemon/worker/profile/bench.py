@@ -1,11 +1,15 @@
-"""One graph's distinct nodes, each run alone on the device: inputs made, called, timed, let go of."""
+"""One graph's distinct nodes, each run alone on the device: inputs made, called, timed, let go of.
+
+Where the whole graph can be run there too, what each takes in such a run counts instead: see `rehearsal`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,11 +22,14 @@ from stage_daemon.loader.operators import find_operator
 from stage_daemon.worker.profile.clock import Effort, seconds_of
 from stage_daemon.worker.profile.delivery import seconds_of_inputs, seconds_of_outputs
 from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, value_ids
-from stage_daemon.worker.profile.gradients import backward_call, values_with_gradient
+from stage_daemon.worker.profile.gradients import BackwardSeconds, NodeBackward, values_with_gradient
 from stage_daemon.worker.profile.indices import integer_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
+from stage_daemon.worker.profile.rehearsal import seconds_among_others
 from stage_daemon.worker.profile.states import all_bytes, num_copies, state_values, sum_bytes
 from stage_daemon.worker.profile.values import Described, ValueTable
+
+_Measured = TypeVar("_Measured")
 
 
 class Unmeasured(Exception):
@@ -63,7 +70,7 @@ class Bench:
         self._values = ValueTable(graph, symbol_values)
         self._contexts = _contexts(graph, device)
         self._states = state_values(graph)
-        self._with_gradient = values_with_gradient(graph, self._values) if backward else frozenset[int]()
+        self._with_gradient = values_with_gradient(graph, self._values) if backward else {}
         self.distinct = distinct_nodes(graph, self._values, self._states, self._with_gradient)
         self._state_bytes = all_bytes(graph, self._values)
 
@@ -71,11 +78,18 @@ class Bench:
         """Seconds of one call. Raises Unmeasured."""
         return self._guarded(lambda: self._measure(one))
 
-    def measure_backward(self, one: DistinctNode) -> float | None:
-        """Seconds of the backward pass through one call, None where none goes through it. Raises Unmeasured."""
-        if self._with_gradient.isdisjoint(self._graph.nodes[one.first].outputs):
+    def measure_backward(self, one: DistinctNode) -> BackwardSeconds | None:
+        """Of the backward pass through one call, None where none goes through it. Raises Unmeasured."""
+        if self._with_gradient.keys().isdisjoint(self._graph.nodes[one.first].outputs):
             return None
         return self._guarded(lambda: self._measure_backward(one))
+
+    def rehearse(self, on_round: Callable[[], None]) -> list[float]:
+        """Seconds of each distinct node among the others, in a run of the whole graph. Raises Unmeasured."""
+        seconds = self._guarded(
+            lambda: seconds_among_others(self._graph, self._values, self._device, self._effort, on_round)
+        )
+        return [statistics.fmean(seconds[index] for index in one.nodes) for one in self.distinct]
 
     def measure_inputs(self) -> float:
         """Seconds that a worker takes to be handed the graph's inputs by a client. Raises Unmeasured."""
@@ -97,7 +111,7 @@ class Bench:
         values = make_values(described, {}, self._device, 0)
         return tuple(values[value_id] for value_id in value_ids)
 
-    def _guarded(self, measure: Callable[[], float]) -> float:
+    def _guarded(self, measure: Callable[[], _Measured]) -> _Measured:
         try:
             return measure()
         except DaemonError as error:
@@ -122,7 +136,7 @@ class Bench:
             contexts.enter(*self._contexts[setting.node.context])
             return seconds_of(call, self._device, self._effort)
 
-    def _measure_backward(self, one: DistinctNode) -> float:
+    def _measure_backward(self, one: DistinctNode) -> BackwardSeconds:
         # What goes in and comes out, and a gradient of each.
         setting = self._setting(one, tensors_held=2)
         wanted = [value_id for value_id in setting.values if value_id in self._with_gradient]
@@ -133,10 +147,21 @@ class Bench:
 
         with torch.enable_grad(), contexts.leave_as_found():
             contexts.enter(*self._contexts[setting.node.context])
-            calls = cycle(
-                [backward_call(forward, setting.values, wanted, setting.states) for _ in range(setting.copies)]
+            copies = cycle(
+                [NodeBackward(forward, setting.values, wanted, setting.states) for _ in range(setting.copies)]
             )
-            return seconds_of(lambda: next(calls)(), self._device, self._effort)
+
+            def seconds_for(value_ids: Collection[int]) -> float:
+                return seconds_of(lambda: next(copies).run(value_ids), self._device, self._effort)
+
+            of_weights = [value_id for value_id in wanted if self._with_gradient[value_id]]
+            of_inputs = [value_id for value_id in wanted if not self._with_gradient[value_id]]
+            whole = seconds_for(wanted)
+            if of_weights and of_inputs:
+                parts = seconds_for(of_inputs), seconds_for(of_weights)
+            else:
+                parts = (whole, 0.0) if of_inputs else (0.0, whole)
+            return BackwardSeconds(whole=whole, input_gradients=parts[0], weight_gradients=parts[1])
 
     def _setting(self, one: DistinctNode, *, tensors_held: int) -> _Setting:
         node = self._graph.nodes[one.first]

@@ -1,7 +1,8 @@
 """Seconds of one call: the median over repetitions, each of them long enough for its clock.
 
 Calls follow each other as in a run of the stage, so that on a GPU what starting a kernel costs is in the time where it
-is what takes long.
+is what takes long. Operators of one thread are timed by what that thread spends, which is what they take of a core of
+their own, whatever else the host has to do.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 Call = Callable[[], object]
+Clock = Callable[[], float]
 
 # A repetition is of as many calls as take this long together.
 REPETITION_SECONDS = 1e-4
@@ -38,7 +40,13 @@ def seconds_of(call: Call, device: torch.device, effort: Effort) -> float:
     repetitions = max(1, min(effort.repetitions, affordable))
     if device.type == "cuda":
         return _by_events(call, num_calls, repetitions, device)
-    return statistics.median(_by_clock(call, num_calls) for _ in range(repetitions))
+    clock = host_clock(device)
+    return statistics.median(_by_clock(call, num_calls, clock) for _ in range(repetitions))
+
+
+def host_clock(device: torch.device) -> Clock:
+    """For what returns when it is done."""
+    return time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
 
 def _warm_up(call: Call, device: torch.device, effort: Effort) -> float:
@@ -54,11 +62,11 @@ def _warm_up(call: Call, device: torch.device, effort: Effort) -> float:
     return one
 
 
-def _by_clock(call: Call, num_calls: int) -> float:
-    before = time.perf_counter()
+def _by_clock(call: Call, num_calls: int, clock: Clock) -> float:
+    before = clock()
     for _ in range(num_calls):
         call()
-    return (time.perf_counter() - before) / num_calls
+    return (clock() - before) / num_calls
 
 
 def _by_events(call: Call, num_calls: int, repetitions: int, device: torch.device) -> float:

@@ -12,7 +12,6 @@ import select
 import socket
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -22,10 +21,11 @@ from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import InputFormat
 from stage_daemon.transport.declared import DeclaredValue, ValueKind
 from stage_daemon.transport.parcel import Item
+from stage_daemon.transport.streams import copies_of, moved
 from stage_daemon.worker import wire
 from stage_daemon.worker.door import Inlet, Outlet
 from stage_daemon.worker.framing import InputReader, ResultWriter, framed
-from stage_daemon.worker.profile.clock import synchronize
+from stage_daemon.worker.profile.clock import host_clock, synchronize
 
 _WARMUP = 3
 _DRAINED_AT_ONCE = 1 << 20
@@ -39,20 +39,21 @@ def seconds_of_inputs(items: Sequence[Item], device: torch.device, repetitions: 
     wire.fill_all(microbatch.values, items, payloads)
     message = microbatch.SerializeToString()
     ours, theirs = socket.socketpair()
+    clock = host_clock(device)
     with ours, theirs:
-        inlet = Inlet(ours, 0, InputReader(InputFormat(values=declared, symbols={}, device=device)))
+        inlet = Inlet(ours, 0, InputReader(InputFormat(values=declared, symbols={}, copies=copies_of(device))))
 
         def take(sequence: int) -> float:
             sent = b"".join(framed(sequence, message, [payload.numpy().data for payload in payloads]))
             sender = threading.Thread(target=_send, args=(theirs, sent), daemon=True)
             sender.start()
             _readable(ours)
-            before = time.perf_counter()
+            before = clock()
             while (submission := inlet.advance()) is None:
                 _readable(ours)
             submission.read()
             synchronize(device)
-            seconds = time.perf_counter() - before
+            seconds = clock() - before
             sender.join()
             return seconds
 
@@ -62,13 +63,16 @@ def seconds_of_inputs(items: Sequence[Item], device: torch.device, repetitions: 
 def seconds_of_outputs(items: Sequence[Item], device: torch.device, repetitions: int) -> float:
     """Until the worker may go on: what the socket does not take at once is written beside it."""
     ours, theirs = socket.socketpair()
+    clock = host_clock(device)
+    copies = copies_of(device)
     with ours, _drained(theirs):
         outlet, writer = Outlet(ours), ResultWriter()
 
         def give(sequence: int) -> float:
-            before = time.perf_counter()
-            outlet.give(writer.buffers(Result(session_id=0, sequence=sequence, items=tuple(items))))
-            seconds = time.perf_counter() - before
+            before = clock()
+            given = tuple(items) if copies is None else moved(items, copies.to_host)
+            outlet.give(writer.buffers(Result(session_id=0, sequence=sequence, items=given)))
+            seconds = clock() - before
             outlet.flush()
             return seconds
 

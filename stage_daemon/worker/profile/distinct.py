@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from protos.v1 import graph_pb2 as pb
 from stage_daemon.errors import InvalidGraph
@@ -14,6 +15,7 @@ from stage_daemon.loader.bounds import MAX_ARGUMENT_DEPTH
 from stage_daemon.worker.profile.values import ValueTable
 
 Signature = tuple[object, ...]
+_NONE: Mapping[int, bool] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +31,10 @@ class DistinctNode:
 
 
 def distinct_nodes(
-    graph: pb.Graph, values: ValueTable, states: Container[int], with_gradient: Container[int] = ()
+    graph: pb.Graph, values: ValueTable, states: Container[int], with_gradient: Mapping[int, bool] = _NONE
 ) -> tuple[DistinctNode, ...]:
     """In order of first appearance. Linear in nodes and arguments. To read a state is not to read an activation, and a
-    value with a gradient to give is another than one without."""
+    value with a gradient to give is another than one without; `with_gradient` says of which kind."""
     groups: dict[Signature, list[int]] = {}
     for index, node in enumerate(graph.nodes):
         groups.setdefault(_signature(node, values, states, with_gradient), []).append(index)
@@ -61,10 +63,12 @@ def _ids(arguments: Iterable[pb.Argument], depth_left: int) -> Iterable[int]:
             yield from _ids(argument.tuple.items, depth_left - 1)
 
 
-def _signature(node: pb.Node, values: ValueTable, states: Container[int], with_gradient: Container[int]) -> Signature:
+def _signature(
+    node: pb.Node, values: ValueTable, states: Container[int], with_gradient: Mapping[int, bool]
+) -> Signature:
     read = value_ids(node)
     place = {value_id: position for position, value_id in enumerate(read)}
-    described = tuple((values.describe(one), one in states, one in with_gradient) for one in read)
+    described = tuple((values.describe(one), one in states, with_gradient.get(one)) for one in read)
     arguments = tuple(_argument(argument, place) for argument in node.arguments)
     keywords = tuple((item.name, _argument(item.argument, place)) for item in node.keyword_arguments)
     return (node.operator, node.context, described, arguments, keywords)

@@ -15,6 +15,7 @@ from access.files import TlsFiles
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
 from stage_daemon.worker.lifetime import die_with_parent
+from stage_daemon.worker.own_device import own_device
 
 
 def run(
@@ -37,7 +38,7 @@ def run(
 
     try:
         allow_operators(operators)
-        Session(connection, device, tls).run(request)
+        Session(connection, own_device(device), tls).run(request)
     except Exception as error:
         write_frame(connection, Frame(kind=FrameKind.FAILED, body=failure_from_error(error).SerializeToString()))
         os._exit(1)

@@ -1,8 +1,9 @@
-"""Which values of a graph have a gradient in training, and how long the backward pass through one node takes."""
+"""Which values of a graph have a gradient in training, and the backward pass through one node, whole and in two."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,15 +14,30 @@ from stage_daemon.worker.profile.distinct import value_ids
 from stage_daemon.worker.profile.values import ValueTable
 
 
-def values_with_gradient(graph: pb.Graph, values: ValueTable) -> frozenset[int]:
-    """Trained states, and what differentiable nodes make of values with a gradient."""
-    found = {state.value for state in graph.states if state.requires_grad}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardSeconds:
+    """Of one node: its whole backward pass, and that in two, for what the node is given and for weights."""
+
+    whole: float
+    input_gradients: float
+    weight_gradients: float
+
+
+def values_with_gradient(graph: pb.Graph, values: ValueTable) -> Mapping[int, bool]:
+    """Trained states, and what differentiable nodes make of values with a gradient: of each whether it is of weights
+    alone, whatever the graph is given."""
+    given = {entry.value for entry in graph.inputs if entry.WhichOneof("content") == "value"}
+    found = {state.value: True for state in graph.states if state.requires_grad}
     for node in graph.nodes:
+        read = value_ids(node)
+        if not given.isdisjoint(read):
+            given.update(node.outputs)
         stops = node.context < len(graph.contexts) and not graph.contexts[node.context].grad_enabled
-        if stops or found.isdisjoint(value_ids(node)) or _detaches(graph, node):
+        if stops or found.keys().isdisjoint(read) or _detaches(graph, node):
             continue
-        found.update(value_id for value_id in node.outputs if value_id and _is_differentiable(values, value_id))
-    return frozenset(found)
+        made = (value_id for value_id in node.outputs if value_id and _is_differentiable(values, value_id))
+        found.update({value_id: value_id not in given for value_id in made})
+    return found
 
 
 def _detaches(graph: pb.Graph, node: pb.Node) -> bool:
@@ -33,29 +49,32 @@ def _is_differentiable(values: ValueTable, value_id: int) -> bool:
     return tensor is not None and (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
 
 
-def backward_call(
-    function: Callable[[Mapping[int, Any]], object],
-    values: Mapping[int, Any],
-    wanted: Iterable[int],
-    states: Sequence[int],
-) -> Callable[[], None]:
-    """Runs a node forward once, on copies of the `wanted` values; what is returned runs it backward, any number of
-    times, and adds up what comes out for `states`, as each microbatch does.
+class NodeBackward:
+    """A node that was run forward once, on copies of the `wanted` values.
 
     Raises what torch raises for a node that gradients do not go through.
     """
-    leaves = {value_id: values[value_id].detach().clone().requires_grad_() for value_id in wanted}
-    made = [one for one in _tensors(function({**values, **leaves})) if one.requires_grad]
-    given = [torch.ones_like(one) for one in made]
-    totals = {value_id: torch.zeros_like(leaves[value_id]) for value_id in leaves if value_id in states}
 
-    def call() -> None:
-        gradients = torch.autograd.grad(made, list(leaves.values()), given, retain_graph=True, allow_unused=True)
-        for value_id, gradient in zip(leaves, gradients, strict=True):
-            if gradient is not None and value_id in totals:
-                totals[value_id].add_(gradient)
+    def __init__(
+        self,
+        function: Callable[[Mapping[int, Any]], object],
+        values: Mapping[int, Any],
+        wanted: Iterable[int],
+        states: Collection[int],
+    ) -> None:
+        self._leaves = {value_id: values[value_id].detach().clone().requires_grad_() for value_id in wanted}
+        self._made = [one for one in _tensors(function({**values, **self._leaves})) if one.requires_grad]
+        self._given = [torch.ones_like(one) for one in self._made]
+        self._totals = {one: torch.zeros_like(self._leaves[one]) for one in self._leaves if one in states}
 
-    return call
+    def run(self, value_ids: Collection[int]) -> None:
+        """Backward for these of the values, any number of times; adds up what comes out for states, as each microbatch
+        does."""
+        leaves = [self._leaves[value_id] for value_id in value_ids]
+        gradients = torch.autograd.grad(self._made, leaves, self._given, retain_graph=True, allow_unused=True)
+        for value_id, gradient in zip(value_ids, gradients, strict=True):
+            if gradient is not None and value_id in self._totals:
+                self._totals[value_id].add_(gradient)
 
 
 def _tensors(made: object) -> Iterable[torch.Tensor]:

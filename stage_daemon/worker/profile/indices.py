@@ -37,6 +37,16 @@ def integer_ranges(operator: str, node: pb.Node, values: ValueTable) -> Mapping[
         return {}
 
 
+def narrowest_ranges(graph: pb.Graph, values: ValueTable) -> Ranges:
+    """Of each value that some node of the graph takes for indices, what all of these nodes can work on."""
+    ranges: Ranges = {}
+    for node in graph.nodes:
+        for value_id, integers in integer_ranges(graph.operators[node.operator].name, node, values).items():
+            if value_id not in ranges or integers.end < ranges[value_id].end:
+                ranges[value_id] = integers
+    return ranges
+
+
 def _value(arguments: Sequence[pb.Argument], position: int) -> int:
     if arguments[position].WhichOneof("kind") != "value":
         raise ValueError(f"argument {position} is no value")

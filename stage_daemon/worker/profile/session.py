@@ -15,8 +15,11 @@ from stage_daemon.worker.frames import LOST_EXIT_CODE, Frame, FrameKind, write_f
 from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
 from stage_daemon.worker.profile.distinct import DistinctNode
+from stage_daemon.worker.threads import use_threads
 
 MAX_REPETITIONS = 10_000
+# Of one run of the whole graph; what takes longer is long enough for its nodes to be timed alone.
+MOST_REHEARSED_SECONDS = 10.0
 
 
 class Session:
@@ -24,10 +27,13 @@ class Session:
         self._connection = connection
         self._device = torch.device(device)
         self._tls = tls
+        # By position in the distinct nodes, those that could be run alone.
+        self._seconds_alone: dict[int, float] = {}
 
     def run(self, frame: Frame) -> None:
         """Raises what keeps the whole graph from being profiled."""
         request = stage_daemon_pb2.ProfileRequest.FromString(frame.body)
+        use_threads(self._device, request.num_threads, workers_on_host=1)
         bench = self._bench(request)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
@@ -39,6 +45,9 @@ class Session:
         )
         for index in range(frame.sequence, len(bench.distinct)):
             self._measure(bench, index)
+        # What ended the process before this one would end it too.
+        if not frame.sequence:
+            self._rehearse(bench)
         self._measure_deliveries(bench)
         self._write(FrameKind.PROFILED, stage_daemon_pb2.ProfileResponse())
 
@@ -62,17 +71,40 @@ class Session:
         except Unmeasured as error:
             one.unmeasured_reason, lost = error.reason, error.is_fatal
         else:
+            self._seconds_alone[index] = one.seconds
             lost = self._measure_backward(bench, index, one)
         response = stage_daemon_pb2.ProfileResponse(
-            num_done=index + 1, num_distinct=len(bench.distinct), measured=[one]
+            num_done=index + 1,
+            num_distinct=len(bench.distinct),
+            measured=[one],
+            num_threads=torch.get_num_threads(),
         )
         self._write(FrameKind.PROFILE_STEP, response)
         if lost:
             os._exit(LOST_EXIT_CODE)
 
+    def _rehearse(self, bench: Bench) -> None:
+        """Better times of the nodes that have one; those that were never run alone stay without."""
+        alone = sum(seconds * len(bench.distinct[at].nodes) for at, seconds in self._seconds_alone.items())
+        if alone > MOST_REHEARSED_SECONDS:
+            return
+
+        def tell_on() -> None:
+            self._write(FrameKind.PROFILE_STEP, _all_done(bench))
+
+        try:
+            seconds = bench.rehearse(tell_on)
+        except Unmeasured:
+            return
+        response = _all_done(bench)
+        for position in self._seconds_alone:
+            one = response.measured.add()
+            one.CopyFrom(_to_proto(bench.distinct[position]))
+            one.seconds = seconds[position]
+        self._write(FrameKind.PROFILE_STEP, response)
+
     def _measure_deliveries(self, bench: Bench) -> None:
-        count = len(bench.distinct)
-        response = stage_daemon_pb2.ProfileResponse(num_done=count, num_distinct=count)
+        response = _all_done(bench)
         try:
             response.delivery.input_seconds = bench.measure_inputs()
             response.delivery.output_seconds = bench.measure_outputs()
@@ -87,11 +119,18 @@ class Session:
         except Unmeasured as error:
             return error.is_fatal
         if seconds is not None:
-            one.backward_seconds = seconds
+            one.backward_seconds = seconds.whole
+            one.input_gradient_seconds = seconds.input_gradients
+            one.weight_gradient_seconds = seconds.weight_gradients
         return False
 
     def _write(self, kind: FrameKind, message: stage_daemon_pb2.ProfileResponse) -> None:
         write_frame(self._connection, Frame(kind=kind, body=message.SerializeToString()))
+
+
+def _all_done(bench: Bench) -> stage_daemon_pb2.ProfileResponse:
+    count = len(bench.distinct)
+    return stage_daemon_pb2.ProfileResponse(num_done=count, num_distinct=count)
 
 
 def _to_proto(one: DistinctNode) -> stage_daemon_pb2.DistinctNode:

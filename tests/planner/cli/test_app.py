@@ -46,6 +46,14 @@ def test_a_table_needs_no_numpy_and_no_yaml() -> None:
     assert not imported & {"numpy", "yaml", "torch", "sqlalchemy", "cryptography"}
 
 
+def test_a_value_that_no_option_takes_is_answered_with_those_that_are() -> None:
+    command = [sys.executable, "-m", "planner.cli", "plan", "create", "--graph", "any", "--mode", "best"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "'best' is not one of 'optimal'" in ended.stderr
+    assert "Value error" not in ended.stderr
+
+
 def test_a_misspelt_command_is_answered_with_those_that_are_close() -> None:
     ended = subprocess.run([sys.executable, "-m", "planner.cli", "solv"], capture_output=True, text=True, check=False)
     assert ended.returncode == 2

@@ -113,6 +113,16 @@ def test_backward_passes_are_of_nodes_with_a_forward_one() -> None:
         MeasuredTimes(graph_id="", device_kind="cpu", seconds=((0, 1.0),), backward_seconds=((1, 1.0),))
     with pytest.raises(InvalidArgument, match=r"node 0: backward_seconds is -1\.0"):
         MeasuredTimes(graph_id="", device_kind="cpu", seconds=((0, 1.0),), backward_seconds=((0, -1.0),))
+    with pytest.raises(InvalidArgument, match="node 0 has its backward pass in two and no backward_seconds"):
+        MeasuredTimes(graph_id="", device_kind="cpu", seconds=((0, 1.0),), split_seconds=((0, 1.0, 1.0),))
+    with pytest.raises(InvalidArgument, match=r"node 0: weight_gradient_seconds is -1\.0"):
+        MeasuredTimes(
+            graph_id="",
+            device_kind="cpu",
+            seconds=((0, 1.0),),
+            backward_seconds=((0, 1.0),),
+            split_seconds=((0, 1.0, -1.0),),
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Measured times as JSON: what is written reads back, and what is wrong is named."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ TABLE = MeasuredTimes(
     symbol_values=(("batch", 8), ("sequence", 128)),
     source="a run",
     seconds=((0, 1.5e-5), (3, 3.1e-4), (4, 1.5e-5)),
-    backward_seconds=((3, 4e-4),),
+    backward_seconds=((3, 4e-4), (4, 2e-5)),
+    split_seconds=((3, 1e-4, 0.0),),
     delivery=Delivery(input_seconds=2e-4, output_seconds=0.0),
+    num_threads=2,
 )
 OTHER = MeasuredTimes(graph_id="", device_kind="cpu", seconds=((1, 0.0),))
 
@@ -27,7 +30,16 @@ def test_what_is_written_reads_back(tables: tuple[MeasuredTimes, ...]) -> None:
 
 
 def test_nodes_of_one_time_stand_together() -> None:
-    assert json.loads(write_times([TABLE]))["times"][0] == {"nodes": [0, 4], "seconds": 1.5e-5}
+    same = replace(TABLE, backward_seconds=(), split_seconds=())
+    assert json.loads(write_times([same]))["times"][0] == {"nodes": [0, 4], "seconds": 1.5e-5}
+    alike = replace(TABLE, backward_seconds=((0, 1.0), (4, 1.0)), split_seconds=((0, 0.5, 0.75), (4, 0.5, 0.75)))
+    assert json.loads(write_times([alike]))["times"][0] == {
+        "nodes": [0, 4],
+        "seconds": 1.5e-5,
+        "backward_seconds": 1.0,
+        "input_gradient_seconds": 0.5,
+        "weight_gradient_seconds": 0.75,
+    }
 
 
 def test_shortest_file_is_enough() -> None:
@@ -63,6 +75,8 @@ def table(*times: Any, **more: Any) -> dict[str, Any]:
             table({"node": 1, "seconds": 1}, delivery={"input_seconds": 1, "output_seconds": -1}),
             "delivery.output_seconds is -1, needs a finite number",
         ),
+        (table({"node": 1, "seconds": 1}, num_threads=0.5), "num_threads is 0.5, needs an integer"),
+        (table({"node": 1, "seconds": 1}, num_threads=-1), "num_threads is -1, needs 0 to 4096"),
         (table({"node": 1, "seconds": 1}, symbol_values=[]), "symbol_values: is list, needs an object"),
         (table({"node": 1, "seconds": 1}, symbol_values={"batch": True}), "symbol_values.batch is True"),
         (table({"node": 2**40 + 1, "seconds": 1}), r"times\[0\].node: '1099511627777' is no index"),

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from planner.cli import exit_codes
+from planner.cost_graphs.limits import Limits
 from planner.cost_graphs.two_searches import place_by_two
 from planner.errors import Infeasible
 from planner.partition.placement.free import best_free
@@ -26,8 +26,6 @@ from tests.waiting import WAIT_SECONDS, is_gone, wait_for
 pytestmark = pytest.mark.services
 
 INSTANCE = Path(__file__).parents[3] / "benchmarks" / "instances" / "throughput" / "LayerGraphs_resnet50_inference.json"
-# More than any machine takes: what ends such a search is its proof.
-_UNLIMITED_SECONDS = 1e9
 
 
 def _children(process_id: int) -> list[int]:
@@ -61,7 +59,9 @@ def test_proves_what_one_process_proves() -> None:
     problem = random_problem(11, nodes=20, classes=(1, 2))
     alone = best_free(problem, effort=200_000)
     children = _children(os.getpid())
-    found = place_by_two(problem, started_seconds=time.monotonic(), limit_seconds=_UNLIMITED_SECONDS)
+    limits = Limits()
+    found = place_by_two(problem, limits)
+    assert not limits.has_cut
     assert found.value_seconds == pytest.approx(alone.value_seconds, rel=1e-5)
     assert found.gap <= 1e-5
     assert found.value_seconds == device_loads(problem, np.array(found.device_of_node)).max()
@@ -70,7 +70,9 @@ def test_proves_what_one_process_proves() -> None:
 
 def test_a_short_limit_still_gives_a_placement() -> None:
     problem = random_problem(12, nodes=60, classes=(1, 3))
-    found = place_by_two(problem, started_seconds=time.monotonic(), limit_seconds=0.05)
+    limits = Limits(seconds=0.05)
+    found = place_by_two(problem, limits)
+    assert limits.has_cut
     assert found.value_seconds == device_loads(problem, np.array(found.device_of_node)).max()
 
 
@@ -79,7 +81,7 @@ def test_what_cannot_be_placed_is_an_error() -> None:
     problem.node_bytes[:] = 60.0
     problem.class_bytes[:] = 100.0
     with pytest.raises(Infeasible, match="hold 180 bytes and the devices have 200 bytes"):
-        place_by_two(problem, started_seconds=time.monotonic(), limit_seconds=_UNLIMITED_SECONDS)
+        place_by_two(problem, Limits())
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -1,4 +1,4 @@
-"""One of the two searches alone: what it sends, what it takes from others, when it ends."""
+"""One of the two searches alone, and both in step: what they report, what they take over, when they end."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import numpy as np
 import pytest
 
 from planner.cost_graphs import worker as worker_module
-from planner.cost_graphs.messages import Improvement, Role, Task
+from planner.cost_graphs.messages import ENDED, Report, Role, Task
 from planner.cost_graphs.worker import Exchange, search
 from planner.partition.placement.free import best_free, first_incumbent, placement_of
 from planner.partition.placement.loads import device_loads
 from planner.partition.placement.netlists import neighbourhood_search
 from planner.partition.placement.netlists.netlist import netlist_of
-from planner.partition.placement.netlists.turns import Incumbent
+from planner.partition.placement.netlists.turns import Annealing, Incumbent, steps_of_question
 from planner.partition.placement.problem import PlacementProblem
 from tests.planner.partition.placement.small_problems import random_problem
 from tests.waiting import WAIT_SECONDS
+
+ALONE = Report(steps=ENDED)
 
 
 @pytest.fixture(scope="module")
@@ -34,26 +36,27 @@ def proven_value(problem: PlacementProblem) -> float:
     return best_free(problem, effort=200_000).value_seconds
 
 
-def task_of(problem: PlacementProblem, seconds: float) -> Task:
-    now = time.monotonic()
-    return Task(problem=problem, started_seconds=now, deadline_seconds=now + seconds)
+def task_of(problem: PlacementProblem, seconds: float = WAIT_SECONDS, num_steps: int = ENDED) -> Task:
+    return Task(problem=problem, num_steps=num_steps, deadline_seconds=time.monotonic() + seconds)
 
 
 @contextmanager
-def exchange(task: Task) -> Iterator[tuple[Exchange, Connection, threading.Event]]:
-    """The worker's end, the other end, and whether the worker has heard that the other closed."""
+def exchange(task: Task, *reports: Report) -> Iterator[tuple[Exchange, Connection]]:
+    """The worker's end and the other end, from which `reports` have come; the worker hears when the other closes."""
     ours, theirs = Pipe()
     ended = threading.Event()
     worker = Exchange(theirs, task, on_end=ended.set)
     try:
-        yield worker, ours, ended
+        for report in reports:
+            ours.send(report)
+        yield worker, ours
     finally:
         ours.close()
         assert ended.wait(WAIT_SECONDS)
         theirs.close()
 
 
-def sent(connection: Connection) -> list[Improvement]:
+def sent(connection: Connection) -> list[Report]:
     found = []
     while connection.poll():
         found.append(connection.recv())
@@ -64,22 +67,42 @@ def incumbent(problem: PlacementProblem) -> Incumbent:
     return first_incumbent(problem, netlist_of(problem))
 
 
+def report_of(steps: int, best: Incumbent) -> Report:
+    return Report(steps=steps, devices=best.devices, bound_seconds=best.bound_seconds, is_proven=best.is_proven)
+
+
+def value_of(problem: PlacementProblem, report: Report) -> float:
+    assert report.devices is not None
+    return float(device_loads(problem, report.devices[netlist_of(problem).cell_of_node]).max())
+
+
+def best_of(problem: PlacementProblem) -> Incumbent:
+    """The optimum, as the cells of the netlist."""
+    netlist, best = netlist_of(problem), best_free(problem, effort=200_000)
+    devices = np.zeros(netlist.num_cells, dtype=np.int64)
+    devices[netlist.cell_of_node] = best.device_of_node
+    return Incumbent(devices=devices, value_seconds=best.value_seconds, bound_seconds=best.lower_bound_seconds)
+
+
 def proven_by(role: Role, problem: PlacementProblem, value_seconds: float) -> None:
-    """A search of one role alone sends what one process proves."""
-    task = task_of(problem, WAIT_SECONDS)
-    with exchange(task) as (worker, ours, _):
+    """A search of one role alone proves what one process proves."""
+    task = task_of(problem)
+    with exchange(task, ALONE) as (worker, ours):
         search(role, task, worker)
         last = sent(ours)[-1]
-    assert last.value_seconds == pytest.approx(value_seconds, rel=1e-5)
-    assert last.bound_seconds >= last.value_seconds * (1 - 1e-5)
-    held = Incumbent(devices=last.devices, value_seconds=last.value_seconds, bound_seconds=last.bound_seconds)
-    placed = placement_of(problem, netlist_of(problem), held)
-    assert device_loads(problem, np.array(placed.device_of_node)).max() == pytest.approx(last.value_seconds)
+    assert last.is_proven
+    assert last.steps == ENDED
+    value = value_of(problem, last)
+    assert value == pytest.approx(value_seconds, rel=1e-5)
+    assert last.bound_seconds >= value * (1 - 1e-5)
+    assert last.devices is not None
+    held = Incumbent(devices=last.devices, value_seconds=value, bound_seconds=last.bound_seconds)
+    assert placement_of(problem, netlist_of(problem), held).gap <= 1e-5
 
 
 def test_a_small_problem_is_proven_at_once(problem: PlacementProblem, monkeypatch: pytest.MonkeyPatch) -> None:
     value_seconds = proven_value(problem)
-    monkeypatch.setattr(worker_module.Annealing, "turn", lambda *_: pytest.fail("it was annealed"))
+    monkeypatch.setattr(Annealing, "turn", lambda *_: pytest.fail("it was annealed"))
     proven_by(Role.ANNEALING, problem, value_seconds)
 
 
@@ -96,69 +119,135 @@ def test_once_no_neighbourhood_is_left_the_whole_is_asked_for_until_it_is_proven
 ) -> None:
     monkeypatch.setattr(worker_module, "_FIRST_STEPS", 1000)
     monkeypatch.setattr(neighbourhood_search, "_LAST_LEVEL", 0)
-    slices = iter([0.0, 0.0])
-    within = Exchange.within
-    monkeypatch.setattr(Exchange, "within", lambda worker, _, value: within(worker, next(slices, WAIT_SECONDS), value))
     few = random_problem(11, nodes=4, classes=(1, 2))
     proven_by(Role.NEIGHBOURHOODS, few, proven_value(few))
-    assert next(slices, None) is None
 
 
 @pytest.mark.parametrize("role", Role)
-def test_out_of_time_each_search_has_sent_what_it_began_with(problem: PlacementProblem, role: Role) -> None:
+def test_out_of_time_each_search_has_reported_what_it_began_with(problem: PlacementProblem, role: Role) -> None:
     task = task_of(problem, 0.0)
-    with exchange(task) as (worker, ours, _):
+    with exchange(task) as (worker, ours):
         search(role, task, worker)
-        [only] = sent(ours)
-    assert only.value_seconds > 0
+        first, *_, last = sent(ours)
+    assert value_of(problem, last) == value_of(problem, first) > 0
 
 
-def test_news_is_told_once(problem: PlacementProblem) -> None:
-    netlist, held = netlist_of(problem), incumbent(problem)
-    better_bound = Incumbent(
-        devices=held.devices, value_seconds=held.value_seconds, bound_seconds=held.bound_seconds + 1
-    )
-    worse = Incumbent(devices=held.devices, value_seconds=held.value_seconds + 1, bound_seconds=0.0)
-    with exchange(task_of(problem, WAIT_SECONDS)) as (worker, ours, _):
-        for offered in (held, held, worse, better_bound):
-            worker.share(netlist, offered)
-        bounds = [(found.value_seconds, found.bound_seconds) for found in sent(ours)]
-    assert bounds == [(held.value_seconds, held.bound_seconds), (held.value_seconds, better_bound.bound_seconds)]
+@pytest.mark.parametrize("role", Role)
+def test_a_search_ends_once_its_steps_are_spent(role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_FIRST_STEPS", 1000)
+    task = task_of(random_problem(12, nodes=60, classes=(1, 3)), num_steps=worker_module._CONTIGUOUS_STEPS + 50_000)
+    with exchange(task, ALONE) as (worker, ours):
+        search(role, task, worker)
+        last = sent(ours)[-1]
+    assert worker.steps >= task.num_steps
+    assert not last.is_proven
 
 
-def test_what_others_found_is_taken_if_it_is_better(problem: PlacementProblem) -> None:
-    netlist, held = netlist_of(problem), incumbent(problem)
-    best = best_free(problem, effort=200_000)
-    cells = np.zeros(netlist.num_cells, dtype=np.int64)
-    cells[netlist.cell_of_node] = best.device_of_node
-    with exchange(task_of(problem, WAIT_SECONDS)) as (worker, ours, _):
-        ours.send(Improvement(devices=cells, value_seconds=best.value_seconds, bound_seconds=best.lower_bound_seconds))
-        end = time.monotonic() + WAIT_SECONDS
-        while worker._received is None:
-            assert time.monotonic() < end
-            time.sleep(0.001)
+@pytest.mark.slow
+def test_which_search_is_quicker_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, steps in (("_FIRST_STEPS", 10_000), ("_CONTIGUOUS_STEPS", 10_000), ("_REPORT_STEPS", 20_000)):
+        monkeypatch.setattr(worker_module, name, steps)
+    monkeypatch.setattr(worker_module, "_NEIGHBOURHOOD_QUESTION_STEPS", 1000)
+    problem = random_problem(12, nodes=60, classes=(1, 3))
+    task = task_of(problem, num_steps=100_000)
+    reports = [_both(task, delays) for delays in ((0.0, 0.0), (0.02, 0.0), (0.0, 0.02))]
+    for found in reports[1:]:
+        for role in (0, 1):
+            assert [one.steps for one in found[role]] == [one.steps for one in reports[0][role]]
+            for one, other in zip(found[role], reports[0][role], strict=True):
+                assert one.bound_seconds == other.bound_seconds
+                assert one.devices is not None
+                assert other.devices is not None
+                assert np.array_equal(one.devices, other.devices)
+    assert len({value_of(problem, report) for report in reports[0][0]}) > 1
+    assert not reports[0][0][-1].is_proven
+
+
+def _both(task: Task, delays: tuple[float, float]) -> list[list[Report]]:
+    """What each of the two reports, side by side in this process; the reports of either reach the other late."""
+    reports: list[list[Report]] = [[], []]
+    with exchange(task) as (one, ends_of_one), exchange(task) as (other, ends_of_other):
+        ends = (ends_of_one, ends_of_other)
+
+        def pass_on(index: int) -> None:
+            while not reports[index] or reports[index][-1].steps < ENDED:
+                report = ends[index].recv()
+                time.sleep(delays[index])
+                reports[index].append(report)
+                ends[1 - index].send(report)
+
+        threads = [threading.Thread(target=pass_on, args=(index,)) for index in range(2)]
+        threads += [
+            threading.Thread(target=search, args=(role, task, worker))
+            for role, worker in zip(Role, (one, other), strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * WAIT_SECONDS)
+    return reports
+
+
+def test_what_the_other_had_by_as_many_steps_is_taken_if_it_is_better(problem: PlacementProblem) -> None:
+    netlist, held, best = netlist_of(problem), incumbent(problem), best_of(problem)
+    assert best.value_seconds < held.value_seconds
+    with exchange(task_of(problem), report_of(10, held), report_of(20, best), ALONE) as (worker, _):
+        worker.steps = 15
+        assert worker.share(netlist, held).value_seconds == held.value_seconds
+        worker.steps = 20
         shared = worker.share(netlist, held)
-        assert best.value_seconds < held.value_seconds
         assert shared.value_seconds == pytest.approx(best.value_seconds)
-        assert shared.bound_seconds == best.lower_bound_seconds
-        # It is taken once.
-        assert worker.share(netlist, held) == held
+        assert shared.bound_seconds == best.bound_seconds
+        # What was shared once stays in hand.
+        assert worker.share(netlist, held).value_seconds == shared.value_seconds
 
 
-def test_a_slice_ends_early_for_something_far_better(problem: PlacementProblem) -> None:
-    with exchange(task_of(problem, WAIT_SECONDS)) as (worker, _, __):
-        devices = np.zeros(1, dtype=np.int64)
-        is_over = worker.within(WAIT_SECONDS, value_seconds=100.0)
-        assert not is_over()
-        worker._received = Improvement(devices=devices, value_seconds=99.95, bound_seconds=0.0)
-        assert not is_over()
-        worker._received = Improvement(devices=devices, value_seconds=99.8, bound_seconds=0.0)
-        assert is_over()
-        assert worker.within(0.0, value_seconds=1.0)()
+def test_a_programme_of_the_whole_goes_on_until_its_steps_are_spent(
+    problem: PlacementProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on large programmes, where the square of the columns is far more than they are.
+    monkeypatch.setattr(worker_module, "_ROOT_QUESTION_SHARE", 1000.0)
+    netlist, held = netlist_of(problem), incumbent(problem)
+    with exchange(task_of(problem), ALONE) as (worker, _):
+        at_root = int(steps_of_question(netlist) * worker_module._ROOT_QUESTION_SHARE)
+        count = worker.questions_of(netlist)
+        out_of_time = worker.following(netlist, held, 5 * at_root)
+        for _ in range(4):
+            count(False)
+            assert not out_of_time()
+        # Once it branches it asks far oftener, and each question counts for less.
+        count(True)
+        assert not out_of_time()
+        assert 0 < worker.steps - 4 * at_root < at_root / 2
+        count(False)
+        assert out_of_time()
+
+
+def test_a_programme_of_the_whole_ends_for_something_far_better(
+    problem: PlacementProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_REPORT_STEPS", 1)
+    netlist, held, best = netlist_of(problem), incumbent(problem), best_of(problem)
+    for share, is_far_better in ((0.002, True), (0.0005, False)):
+        in_hand = Incumbent(devices=held.devices, value_seconds=best.value_seconds * (1 + share), bound_seconds=0.0)
+        with exchange(task_of(problem), Report(steps=0, devices=best.devices), ALONE) as (worker, _):
+            out_of_time = worker.following(netlist, in_hand)
+            worker.questions_of(netlist)(False)
+            assert out_of_time() == is_far_better
+
+
+def test_nothing_goes_on_once_the_other_had_a_proof_with_fewer_steps(problem: PlacementProblem) -> None:
+    with exchange(task_of(problem), Report(steps=7, is_proven=True), ALONE) as (worker, _):
+        worker.steps = 8
+        worker.share(netlist_of(problem), incumbent(problem))
+        assert worker.out_of_time()
+        worker.steps = 7
         assert not worker.out_of_time()
 
 
-def test_no_slice_is_longer_than_the_time_that_is_left(problem: PlacementProblem) -> None:
-    with exchange(task_of(problem, 0.0)) as (worker, _, __):
+def test_no_search_outlives_its_deadline(problem: PlacementProblem) -> None:
+    with exchange(task_of(problem, 0.0)) as (worker, _):
         assert worker.out_of_time()
-        assert worker.within(WAIT_SECONDS, value_seconds=1.0)()
+        assert worker.following(netlist_of(problem), incumbent(problem))()
+        assert worker.counting(3)()
+        assert worker.has_ended

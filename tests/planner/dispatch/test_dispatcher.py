@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from planner.dispatch import lease
 from planner.errors import (
     DeviceFull,
     DeviceGone,
@@ -137,6 +138,21 @@ async def test_a_device_whose_daemon_has_ended_is_taken_over_at_once(world: Worl
     await world.register(SECOND, incarnation="second")
     with pytest.raises(DeviceTaken):
         await world.beat(SECOND)
+
+
+async def test_what_runs_on_a_daemon_that_has_ended_breaks_before_the_lease_runs_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LATE_SHARE", 0.0)
+    deployment_id = await world.ready()
+    await world.dispatcher._end_refusing()
+    assert (await world.get(deployment_id)).state is READY
+    await world.daemons[SECOND].stop()
+    await world.dispatcher._end_refusing()
+    await world.until(deployment_id, DeploymentState.FAILED)
+    failure = (await world.get(deployment_id)).failure
+    assert failure is not None
+    assert (failure.reason, failure.stage, failure.device_id) == ("DAEMON_UNREACHABLE", 1, SECOND)
 
 
 async def test_of_two_that_would_succeed_one_does(world: World) -> None:

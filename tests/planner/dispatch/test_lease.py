@@ -37,6 +37,14 @@ def remaining(leases: Leases, now: float) -> dict[str, float]:
     return {renewal.device_id: renewal.remaining_seconds for renewal in leases.renewals(now)}
 
 
+def test_a_daemon_that_missed_a_heartbeat_is_late_while_its_lease_lasts() -> None:
+    leases = leases_of(a="first")
+    assert [leases.is_late("a", now) for now in (2.7, 3.5, 4.0, 7.9)] == [False, False, True, True]
+    leases.hear("a", "first", 4.0)
+    assert not leases.is_late("a", 7.0)
+    assert not leases.is_late("b", 100.0)
+
+
 DEPLOYMENT = Deployment(
     id="dep-1",
     plan_id="plan-1",

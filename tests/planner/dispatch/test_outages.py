@@ -118,3 +118,14 @@ async def test_an_event_whose_commit_was_not_confirmed_is_written_once(
     monkeypatch.setattr(world.database, "session", breaking)
     await world.dispatcher._ledger.append(deployment_id, event(DeploymentState.READY))
     assert (len(await world.events(deployment_id)), num_broken) == (len(before) + 1, 1)
+
+
+async def test_a_daemon_that_hangs_is_gone_once_its_lease_has_run_out(world: World) -> None:
+    """It takes connections and answers none of the questions that a late daemon is asked."""
+    deployment_id = await ready(world)
+    world.daemons[SECOND].hold = "status"
+    async with beating(world, FIRST, held(deployment_id)):
+        await world.until(deployment_id, DeploymentState.FAILED)
+    failure = (await world.get(deployment_id)).failure
+    assert failure is not None
+    assert (failure.reason, failure.stage, failure.device_id) == ("LEASE_EXPIRED", 1, SECOND)

@@ -93,6 +93,14 @@ REQUEST = stage_daemon_pb2.ProfileRequest(
 )
 
 
+@pytest.mark.services
+async def test_what_was_measured_says_with_how_many_threads(daemons: dict[str, ScriptedDaemon]) -> None:
+    for daemons["a"].num_threads, says in ((1, "torch 2.13, 1 thread"), (3, "torch 2.13, 3 threads")):
+        *_, last = [step async for step in profile(at(daemons["a"].address), "ab" * 32, REQUEST, CallDeadlines())]
+        assert isinstance(last, Measured)
+        assert last.times.source == f"profiled on a, {says}"
+
+
 def at(address: str) -> Daemon:
     return replace(daemon("a", "H200"), address=address)
 

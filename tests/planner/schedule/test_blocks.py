@@ -88,7 +88,7 @@ def test_only_trained_states_on_several_devices_are_summed() -> None:
         ties=[[0, 2], [2, 3], [1, 2]],
         frozen=[1],
     )
-    assert reducing_stages(plan) == (0,)
+    assert reducing_stages(plan) == {0: 4}
     assert tie_devices(plan, 0) == ("d0", "d1", "d4")
     assert tie_devices(plan, 1) == ()
     assert tie_devices(plan, 2) == ("d2", "d3", "d4")

@@ -105,13 +105,15 @@ def test_stages_of_one_device_have_nothing_to_send() -> None:
     assert set(stage_messages(plan)) == {Messages(received=0.0, sent=0.0, gradients_received=0.0, gradients_sent=0.0)}
 
 
-def test_a_sum_is_a_ring_over_the_slowest_link_of_either_direction() -> None:
+def test_a_sum_goes_to_the_first_device_and_back_over_the_slowest_link_of_either_direction() -> None:
     plan = training_plan(PipelineSchedule.GPIPE, devices=[[0, 1, 2]], pairs=[], microbatches=3)
     links = {(f"d{a}", f"d{b}"): FAST for a in range(3) for b in range(3) if a != b}
     plan = linked(plan, {**links, ("d2", "d0"): SLOW, ("d1", "d0"): LATE})
-    # 2 x (3 - 1) hops, each of a third of the bytes.
-    assert reduction_seconds(plan, ("d0", "d1", "d2"), 36) == pytest.approx(4 * (1.0 + 36 / 3 / 12))
-    assert reduction_seconds(plan, ("d0", "d1"), 96) == pytest.approx(2 * (1.0 + 96 / 2 / 24))
+    # 2 x (3 - 1) messages.
+    assert reduction_seconds(plan, ("d0", "d1", "d2"), 36) == pytest.approx(4 * (1.0 + 36 / 12))
+    assert reduction_seconds(plan, ("d0", "d1"), 96) == pytest.approx(2 * (1.0 + 96 / 24))
+    # The first and the third device have nothing to say to one another.
+    assert reduction_seconds(plan, ("d1", "d0", "d2"), 96) == pytest.approx(4 * (1.0 + 96 / 24))
 
 
 def test_copies_are_summed_before_ties_and_the_step_ends_after_both() -> None:
@@ -120,8 +122,8 @@ def test_copies_are_summed_before_ties_and_the_step_ends_after_both() -> None:
     plan = linked(plan, pairs)
     found = simulate(plan, training_schedule(plan), microbatches=2)
     sums = [(e.device_id, e.start_seconds, e.end_seconds) for e in found.events if e.activity is Activity.REDUCE]
-    # 8 bytes of gradients between two copies; 4 bytes of tied ones between three devices.
-    copies, tied = 2 * (0.125 + 4 / 48), 4 * (0.125 + 4 / 3 / 48)
+    # 8 bytes of gradients, of which 4 are tied: 4 between two copies, then 4 between three devices.
+    copies, tied = 2 * (0.125 + 4 / 48), 4 * (0.125 + 4 / 48)
     start = min(begin for device_id, begin, _ in sums if device_id == "d0")
     assert [device_id for device_id, _, _ in sums] == ["d0", "d0", "d1", "d1", "d2"]
     assert {event.stage for event in found.events if event.activity is Activity.REDUCE} == {0}

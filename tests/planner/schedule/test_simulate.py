@@ -104,6 +104,21 @@ def test_every_event_and_transfer_of_a_step_by_hand() -> None:
     assert found.bubble_share == 5.0 / 15.0
 
 
+def test_what_weights_take_of_a_backward_pass_is_the_plans() -> None:
+    plan = chain_plan([1.0, 2.0], ZERO_BUBBLE, microbatches=1)
+    shares = (1.0, 0.25)
+    stages = (replace(stage, weight_share=share) for stage, share in zip(plan.stages, shares, strict=True))
+    found = step(replace(plan, stages=tuple(stages)))
+    assert [(e.activity.value, e.start_seconds, e.end_seconds) for e in found.events if e.activity.is_compute] == [
+        ("forward", 0.0, 1.0),
+        ("backward for inputs", 6.0, 6.0),
+        ("backward for weights", 6.0, 8.0),
+        ("forward", 1.0, 3.0),
+        ("backward for inputs", 3.0, 6.0),
+        ("backward for weights", 6.0, 7.0),
+    ]
+
+
 def test_a_pass_waits_for_the_last_of_its_messages() -> None:
     pairs = [(0, 1), (0, 2), (1, 2)]
     plan = training_plan(GPIPE, devices=[[0], [1], [2]], pairs=pairs, microbatches=1)

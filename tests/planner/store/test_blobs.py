@@ -107,8 +107,9 @@ def test_full_disk_keeps_what_was_written(blobs: BlobStore, monkeypatch: pytest.
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(blobs_module.os, "fsync", full)
-    with pytest.raises(ResourceExhausted, match="full"):
+    with pytest.raises(ResourceExhausted, match="full") as refused:
         write(blobs, b"def", size=6, offset=3, digest=digest)
+    assert refused.value.metadata["retry_after_seconds"] == "30.0"
     monkeypatch.undo()
     assert blobs.committed_bytes(digest) == 6
     assert write(blobs, b"", size=6, offset=6, digest=digest)

@@ -198,8 +198,9 @@ async def test_a_database_that_is_full_says_so_for_the_call_at_hand(tmp_path: Pa
     async with database.session() as session:
         await session.execute(text("PRAGMA max_page_count = 1"))
     large = graph(name="x" * 1_000_000)
-    with pytest.raises(ResourceExhausted, match="no room left"):
+    with pytest.raises(ResourceExhausted, match="no room left") as refused:
         await fill(database, large)
+    assert refused.value.metadata["retry_after_seconds"] == "30.0"
     await database.close()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -14,9 +17,11 @@ from planner.graph.ir import Dtype, ValueKind
 from planner.partition.training.pipeline_order import Pass, Step
 from planner.plan.options import Mode, SizeBasedMode
 from planner.plan.plan import LiveTensor, PassOrder, Plan, Stage, StageEdge, StageMemory, TieGroup
+from planner.store import plan_read, plans
 from planner.store.database import Database
 from planner.store.graphs import add_graph
 from planner.store.inventories import InventoryRecord, add_inventory
+from planner.store.plan_write import plan_rows
 from planner.store.plans import add_plan, get_plan
 from tests.builders.options import MODES, full_options
 from tests.planner.store import records
@@ -124,3 +129,46 @@ async def test_plan_is_the_same_after_its_rows(database: Database, mode: Mode) -
         await add_plan(session, "plan-1", made, "inv-1", NOW)
     async with database.session() as session:
         assert await get_plan(session, "plan-1") == (made, NOW)
+
+
+@pytest.mark.services
+async def test_others_have_their_turn_while_a_plan_is_written_and_read(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan has tens of thousands of rows."""
+    rows_at_once, num_rows = 10, 300
+    small = plan(MODES[0])
+    tensors = tuple(live(index) for index in range(num_rows))
+    made = replace(small, stages=(replace(small.stages[0], liveness=tensors), *small.stages[1:]))
+    num_done, most_done, tensor_of = 0, 0, plan_read._live_tensor
+
+    def counted_tensor(row: Any) -> LiveTensor:
+        nonlocal num_done
+        num_done += 1
+        return tensor_of(row)
+
+    def counted_rows(*args: Any) -> Iterator[Any]:
+        nonlocal num_done
+        for row in plan_rows(*args):
+            num_done += 1
+            yield row
+
+    async def take_turns() -> None:
+        nonlocal num_done, most_done
+        while True:
+            most_done, num_done = max(most_done, num_done), 0
+            await asyncio.sleep(0)
+
+    for module in (plans, plan_read):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(plans, "plan_rows", counted_rows)
+    monkeypatch.setattr(plan_read, "_live_tensor", counted_tensor)
+    taking_turns = asyncio.create_task(take_turns())
+    async with database.session() as session:
+        await add_graph(session, records.graph(made.graph_id, name="t5"))
+        await add_inventory(session, InventoryRecord(id="inv-1", name="", inventory=INVENTORY, created_at=NOW))
+        await add_plan(session, "plan-1", made, "inv-1", NOW)
+        assert most_done == rows_at_once
+        assert await get_plan(session, "plan-1") == (made, NOW)
+    assert most_done == rows_at_once
+    taking_turns.cancel()

@@ -71,6 +71,7 @@ def profile(
         seconds=seconds,
         source=record.source,
         backward_seconds=tuple((node, 2.0 * second) for node, second in seconds[1:]),
+        split_seconds=tuple((node, second, 3.0 * second) for node, second in seconds[2:]),
         delivery=record.delivery,
     )
     return Profile(record=record, times=times, unmeasured=unmeasured)

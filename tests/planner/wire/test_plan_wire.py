@@ -91,6 +91,7 @@ def full_plan() -> Plan:
         backward_seconds=next(seconds),
         recomputed_ranges=((3, 4), (12, 14)),
         recomputes_activations=True,
+        weight_share=0.375,
     )
     return replace(
         plan,

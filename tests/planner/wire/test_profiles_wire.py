@@ -24,6 +24,7 @@ TIMES = MeasuredTimes(
     source="a stopwatch",
     seconds=((0, 0.1), (2**40 + 1, 1 / 3)),
     backward_seconds=((2**40 + 1, 2 / 3),),
+    split_seconds=((2**40 + 1, 0.0, 0.7),),
     delivery=Delivery(input_seconds=0.1, output_seconds=0.0),
 )
 

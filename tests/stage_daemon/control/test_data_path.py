@@ -12,6 +12,7 @@ import pytest_asyncio
 import torch
 
 from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.control.callers import WORDS_BYTES
 from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.sessions import Sessions
 from stage_daemon.transport.sockets import host_identity
@@ -84,7 +85,24 @@ async def test_refusals_say_what_to_do(deployment: RolledOut) -> None:
     def receive(session: stage_daemon_pb2.OpenSession) -> stage_daemon_pb2.ReceiveOutputsRequest:
         return stage_daemon_pb2.ReceiveOutputsRequest(open=session)
 
+    too_many = "x" * WORDS_BYTES
+    long_seed = stage_daemon_pb2.OpenTraining(deployment_id=deployment.id, seed=too_many)
     cases = [
+        (
+            first.GetTimeline(stage_daemon_pb2.GetTimelineRequest(deployment_id=too_many)),
+            "INVALID_ARGUMENT",
+            "GetTimeline: a message of 1,048,580 bytes came, and at most 1,048,576 are taken",
+        ),
+        (
+            first.Train(iter([stage_daemon_pb2.TrainRequest(open=long_seed)])),
+            "INVALID_ARGUMENT",
+            "at most 1,048,576 are taken",
+        ),
+        (
+            first.Train(iter([stage_daemon_pb2.TrainRequest()])),
+            "INVALID_ARGUMENT",
+            "the first message has to be `open`",
+        ),
         (first.SendInputs(iter(inputs("dep-none", 31, fits))), "NOT_FOUND", "no stage on"),
         (last.ReceiveOutputs(receive(opened("dep-none", 31))), "NOT_FOUND", "no stage on"),
         (first.SendInputs(iter(microbatches(fits))), "INVALID_ARGUMENT", "the first message has to be `open`"),

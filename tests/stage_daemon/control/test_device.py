@@ -77,10 +77,12 @@ def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
 
 @pytest.mark.services
 def test_a_gpu_is_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvidia_smi(tmp_path, monkeypatch, 'case "$*" in *--id=3) echo "NVIDIA H200, 143771";; *) exit 6;; esac')
+    nvidia_smi(
+        tmp_path, monkeypatch, 'case "$*" in *--id=3) echo "NVIDIA H200, 143771, GPU-5b6e-11";; *) exit 6;; esac'
+    )
     found = find_device(gpu_index=3)
     assert found.id == f"{found.host}/gpu3"
-    assert (found.kind, found.torch_device) == ("h200", "cuda:3")
+    assert (found.kind, found.torch_device) == ("h200", "cuda:GPU-5b6e-11")
     # A gibibyte of it is CUDA's own.
     assert found.memory_bytes == (143771 - 1024) * 2**20
     named = find_device(gpu_index=3, device_id="rack/gpu7", kind="big", memory_bytes=5)
@@ -90,9 +92,10 @@ def test_a_gpu_is_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.services
 def test_a_gpu_that_nvidia_smi_does_not_know_is_asked_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tmp_path, monkeypatch, "echo broken; exit 9")
-    monkeypatch.setattr(device, "_PROBE", "import sys; print('NVIDIA L4', 23034, sep=', ')")
+    monkeypatch.setattr(device, "_PROBE", "import sys; print('NVIDIA L4', 23034, 'GPU-0a', sep=', ')")
     found = find_device(gpu_index=0)
     assert (found.kind, found.memory_bytes) == ("l4", (23034 - 1024) * 2**20)
+    assert found.torch_device == "cuda:GPU-0a"
 
 
 @pytest.mark.services

@@ -54,8 +54,10 @@ def kill_process() -> None:
 
 
 async def everything(profiling: Profiling) -> list[stage_daemon_pb2.DistinctNode]:
+    """What was said last of each distinct node."""
     async with asyncio.timeout(WAIT_SECONDS):
-        return [one async for response in profiling.run() for one in response.measured]
+        told = [one async for response in profiling.run() for one in response.measured]
+    return list({tuple(one.nodes): one for one in told}.values())
 
 
 async def test_node_that_kills_its_process_is_left_out(blobs: Preparation) -> None:
@@ -127,9 +129,19 @@ async def test_graph_of_many_sizes_is_measured_at_the_one_asked_for(blobs: Prepa
 async def test_progress_counts_each_distinct_node_once(blobs: Preparation) -> None:
     responses = [response async for response in profiling_of(blobs, three_nodes()).run()]
     *steps, last = responses
-    assert [(response.num_done, response.num_distinct) for response in steps] == [(1, 3), (2, 3), (3, 3)]
-    assert [list(one.nodes) for response in responses for one in response.measured] == [[0], [1], [2]]
+    done = [(response.num_done, response.num_distinct) for response in steps]
+    assert list(dict.fromkeys(done)) == [(1, 3), (2, 3), (3, 3)]
+    # Each alone, then all of them among the others.
+    assert [list(one.nodes) for response in responses for one in response.measured] == 2 * [[0], [1], [2]]
+    assert sum(1 for response in responses if len(response.measured) == 3) == 1
     assert last.delivery.input_seconds > 0 < last.delivery.output_seconds
+
+
+async def test_operators_use_as_many_threads_as_were_asked_for(blobs: Preparation) -> None:
+    profiling = profiling_of(blobs, three_nodes(), num_threads=2)
+    async with asyncio.timeout(WAIT_SECONDS):
+        found = {response.num_threads async for response in profiling.run() if len(response.measured) == 1}
+    assert found == {2}
 
 
 async def test_what_is_no_graph_is_refused(blobs: Preparation) -> None:

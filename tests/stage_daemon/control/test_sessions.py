@@ -124,8 +124,9 @@ def test_a_caller_s_sessions_count_once_each_over_all_deployments() -> None:
         for caller, deployment_id, session_id in (*held, *unknown):
             streams.enter_context(callers.hold(caller, deployment_id, session_id))
         refused = pytest.raises(ResourceExhausted, match=r"alice has 2 sessions .* may have 2 .*: close some")
-        with refused, callers.hold("alice", "dep-1", 2):
+        with refused as refusal, callers.hold("alice", "dep-1", 2):
             pass
+        assert refusal.value.metadata["retry_after_seconds"] == "5.0"
     with callers.hold("alice", "dep-3", 1), callers.hold("alice", "dep-3", 2):
         pass
     assert not callers._streams

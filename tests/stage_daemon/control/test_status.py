@@ -30,6 +30,14 @@ def info_of(error: errors.DaemonError) -> error_details_pb2.ErrorInfo:
     return info
 
 
+def test_who_may_ask_again_learns_when() -> None:
+    status = status_of(errors.ResourceExhausted("full", retry_after_seconds=2.5))
+    retry = error_details_pb2.RetryInfo()
+    assert status.details[1].Unpack(retry)
+    assert retry.retry_delay.ToTimedelta().total_seconds() == 2.5
+    assert len(status_of(errors.ResourceExhausted("full")).details) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "code"),
     [

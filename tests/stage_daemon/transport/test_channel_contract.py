@@ -33,6 +33,7 @@ from tests.waiting import WAIT_SECONDS, wait_for
 
 # Longer than a deadline that is kept only because there are signs of life.
 QUIET_DEADLINES = 1.5
+BETWEEN_PROCESSES = ("memory", "tcp", "tls")
 MATRIX = tensor(1, "hidden", torch.float32, "b", "s")
 ROWS = tensor(2, "rows", torch.int64, "b")
 
@@ -252,14 +253,15 @@ def test_a_slow_receiver_is_no_dead_peer() -> None:
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("way", BETWEEN_PROCESSES)
 @pytest.mark.parametrize(
     ("script", "error_type"),
     [(scripts.send_one_then_die, Unavailable), (scripts.send_one_then_hang, EdgeTimeout)],
 )
-def test_a_receiver_learns_of_a_lost_sender(script: Script, error_type: type[DaemonError]) -> None:
+def test_a_receiver_learns_of_a_lost_sender(way: str, script: Script, error_type: type[DaemonError]) -> None:
     def scenario(deadline_seconds: float) -> None:
         failures = Failures()
-        with other_process(
+        with CONNECTIONS[way](
             edge_of(MATRIX), script, script_sends=True, deadline_seconds=deadline_seconds, failures=failures
         ) as (channel, _):
             channel.receive()
@@ -276,14 +278,15 @@ def test_a_receiver_learns_of_a_lost_sender(script: Script, error_type: type[Dae
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("way", BETWEEN_PROCESSES)
 @pytest.mark.parametrize(
     ("script", "error_type"),
     [(scripts.receive_one_then_die, Unavailable), (scripts.receive_one_then_hang, EdgeTimeout)],
 )
-def test_a_sender_learns_of_a_lost_receiver(script: Script, error_type: type[DaemonError]) -> None:
+def test_a_sender_learns_of_a_lost_receiver(way: str, script: Script, error_type: type[DaemonError]) -> None:
     def scenario(deadline_seconds: float) -> None:
         failures = Failures()
-        with other_process(
+        with CONNECTIONS[way](
             edge_of(MATRIX), script, script_sends=False, deadline_seconds=deadline_seconds, failures=failures
         ) as (channel, _):
             channel.send(scripts.data(1, torch.ones(1, 1)))

@@ -6,7 +6,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,17 +14,19 @@ from functools import partial
 import pytest
 import torch
 
-from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, Unavailable
+from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, StageFailed, Unavailable
 from stage_daemon.transport.edge import Edge, End
 from stage_daemon.transport.header import PLACE_BEHIND_HEADER, PLACE_PIPE, Header, HeaderFormat
 from stage_daemon.transport.layout import TensorLayout
 from stage_daemon.transport.lifeline import Lifeline
 from stage_daemon.transport.parcel import Parcel, ParcelKind
-from stage_daemon.transport.pipe import PeerGone, Pipe, WaitTimedOut
+from stage_daemon.transport.pipe import PeerGone, Pipe
 from stage_daemon.transport.pulse import Pulse
 from stage_daemon.transport.ring import create_ring
 from stage_daemon.transport.stream import Link, StreamReceiver, StreamSender
+from stage_daemon.transport.streams import Copies
 from tests.stage_daemon.transport.edges import IN_FLIGHT, Failures, edge_of, tensor
+from tests.stage_daemon.transport.made_up_device import MadeUpStreams
 from tests.stage_daemon.transport.scripts import data
 from tests.waiting import WAIT_SECONDS
 
@@ -42,25 +44,16 @@ class FakePipe:
         self._crossing = crossing
         self._raises = raises
 
-    def send(self, tensor: torch.Tensor) -> FakePending:
-        self._crossing.put(tensor.clone())
-        return FakePending(self._crossing, None, self._raises)
+    def send(self, payloads: Sequence[torch.Tensor]) -> None:
+        for payload in payloads:
+            self._crossing.put(payload.clone())
 
-    def post_receive(self, tensor: torch.Tensor) -> FakePending:
-        return FakePending(self._crossing, tensor, self._raises)
-
-
-class FakePending:
-    def __init__(
-        self, crossing: queue.SimpleQueue[torch.Tensor], target: torch.Tensor | None, raises: Exception | None
-    ) -> None:
-        self._crossing, self._target, self._raises = crossing, target, raises
-
-    def wait(self, timeout_seconds: float) -> None:
+    def receive(self, sizes_bytes: Sequence[int]) -> list[torch.Tensor]:
         if self._raises is not None:
             raise self._raises
-        if self._target is not None:
-            self._target.copy_(self._crossing.get(timeout=timeout_seconds))
+        payloads = [self._crossing.get(timeout=WAIT_SECONDS) for _ in sizes_bytes]
+        assert [payload.nbytes for payload in payloads] == list(sizes_bytes)
+        return payloads
 
 
 def shut_down(connection: socket.socket) -> None:
@@ -72,7 +65,12 @@ class Ends:
     """A sender and a receiver in one process, and the sockets between them."""
 
     def __init__(
-        self, edge: Edge = EDGE, *, shares_memory: bool = True, pipes: tuple[Pipe | None, Pipe | None] = (None, None)
+        self,
+        edge: Edge = EDGE,
+        *,
+        shares_memory: bool = True,
+        pipes: tuple[Pipe | None, Pipe | None] = (None, None),
+        copies: Copies | None = None,
     ) -> None:
         self.format = HeaderFormat(edge=edge, max_tensor_bytes=1 << 30)
         self.sockets = socket.socketpair()
@@ -95,8 +93,8 @@ class Ends:
             )
         ]
         self.lifelines = lifelines
-        self.sender = StreamSender(self.format, links[0], lifelines[0], IN_FLIGHT)
-        self.receiver = StreamReceiver(self.format, links[1], lifelines[1], CPU)
+        self.sender = StreamSender(self.format, links[0], lifelines[0], IN_FLIGHT, copies)
+        self.receiver = StreamReceiver(self.format, links[1], lifelines[1], CPU, copies)
 
     def close(self) -> None:
         for connection in (*self.sockets, *self.lives):
@@ -161,6 +159,28 @@ def test_a_received_tensor_may_be_written_to(ends: Ends) -> None:
     assert torch.equal(found, sent + 1)
 
 
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_payloads_of_a_device_go_through_pinned_memory_at_both_ends(shares_memory: bool) -> None:
+    streams = MadeUpStreams()
+    ends = Ends(shares_memory=shares_memory, copies=Copies(streams, CPU))
+    for microbatch, item in enumerate((torch.randn(4, 3).t(), torch.randn(3, 1).expand(3, 5), torch.ones(2, 2)), 1):
+        ends.sender.send(data(microbatch, item))
+        found = ends.receiver.receive()[0].items[0]
+        assert torch.equal(found, item)
+        assert found.stride() == item.stride()
+    assert streams.log.count(("host waits for", "stream 1")) == 3
+    assert streams.log.count(("waits for stream 1", "compute")) == 3
+    ends.close()
+
+
+def test_a_device_that_fails_while_it_sends_is_not_the_peers_fault() -> None:
+    ends = Ends(copies=Copies(MadeUpStreams(failure=torch.AcceleratorError("assertion")), CPU))
+    with pytest.raises(StageFailed, match="assertion") as failure:
+        ends.sender.send(data(1, torch.ones(1, 1)))
+    assert (failure.value.stage, failure.value.device_id) == (EDGE.source_stage, EDGE.source_device_id)
+    ends.close()
+
+
 def test_payloads_in_a_pipe() -> None:
     crossing: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
     ends = Ends(pipes=(FakePipe(crossing), FakePipe(crossing)))
@@ -175,14 +195,52 @@ def test_payloads_in_a_pipe() -> None:
     ends.close()
 
 
-@pytest.mark.parametrize(("raised", "error_type"), [(WaitTimedOut(), EdgeTimeout), (PeerGone("reset"), Unavailable)])
-def test_a_pipe_that_fails_is_the_edges_failure(raised: Exception, error_type: type[DaemonError]) -> None:
+@pytest.mark.parametrize(
+    ("raised", "error_type", "blamed"),
+    [
+        (PeerGone("reset"), Unavailable, (EDGE.source_stage, EDGE.source_device_id)),
+        # Of this end's device: an assertion of a kernel, which the peer has nothing to do with.
+        (torch.AcceleratorError("assertion"), StageFailed, (EDGE.target_stage, EDGE.target_device_id)),
+    ],
+)
+def test_a_pipe_that_fails_is_the_edges_failure(
+    raised: Exception, error_type: type[DaemonError], blamed: tuple[int, str]
+) -> None:
     crossing: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
     ends = Ends(pipes=(FakePipe(crossing), FakePipe(crossing, raised)))
     ends.sender.send(data(1, torch.ones(1, 1)))
-    with pytest.raises(error_type, match="edge 3"):
+    with pytest.raises(error_type, match="edge 3") as failure:
         ends.receiver.receive()
+    assert (failure.value.stage, failure.value.device_id) == blamed
     assert ends.failures[1].arrived.wait(WAIT_SECONDS)
+    ends.close()
+
+
+def test_a_payload_that_never_comes_through_its_pipe_is_noticed_though_the_peer_lives() -> None:
+    """Only the header has come."""
+
+    class Hung(FakePipe):
+        def receive(self, sizes_bytes: Sequence[int]) -> list[torch.Tensor]:
+            waiting.set()
+            threading.Event().wait()
+            raise AssertionError
+
+    waiting = threading.Event()
+    crossing: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+    ends = Ends(pipes=(FakePipe(crossing), Hung(crossing)))
+    lifeline = ends.lifelines[1]
+    ends.sender.send(data(1, torch.ones(1, 1)))
+    assert waiting.wait(WAIT_SECONDS)
+    lifeline.check()
+    assert ends.failures[1].found == []
+    lifeline.deadline_seconds = 0.1
+    threading.Event().wait(2 * lifeline.deadline_seconds)
+    ends.lifelines[0].tell()
+    assert lifeline.hear()
+    lifeline.check()
+    assert len(ends.failures[1].found) == 1
+    with pytest.raises(EdgeTimeout, match="edge 3"):
+        ends.receiver.receive()
     ends.close()
 
 
@@ -211,6 +269,27 @@ def test_a_closed_connection_is_noticed_by_who_is_busy_with_something_else(ends:
     with pytest.raises(Unavailable, match="edge 3"):
         ends.receiver.receive()
     pulse.stop()
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+@pytest.mark.parametrize("end", [0, 1])
+def test_a_link_that_is_cut_is_noticed_though_nothing_is_closed(end: int, shares_memory: bool) -> None:
+    """The peer lives, and its signs of life reach nobody."""
+    ends = Ends(shares_memory=shares_memory)
+    lifeline = ends.lifelines[end]
+    near, far = socket.socketpair()
+    os.dup2(near.fileno(), lifeline.fileno())
+    assert torch.equal(cross(ends, 1, torch.ones(1, 1)), torch.ones(1, 1))
+    lifeline.deadline_seconds = 0.2
+    pulse = Pulse([lifeline], lifeline.deadline_seconds)
+    pulse.start()
+    assert ends.failures[end].arrived.wait(WAIT_SECONDS)
+    pulse.stop()
+    with pytest.raises(EdgeTimeout, match=f"nothing from stage {1 - end} on device 'node{1 - end}/cpu'"):
+        ends.receiver.receive() if end else ends.sender.send(data(2, torch.ones(1, 1)))
+    ends.close()
+    near.close()
+    far.close()
 
 
 def put(ends: Ends, header: Header) -> None:

@@ -36,7 +36,7 @@ VALUES = (
     DeclaredValue(value_id=2, name="count", kind=ValueKind.INTEGER),
     DeclaredValue(value_id=3, name="x", kind=ValueKind.TENSOR, dtype=torch.float32, dims=(ROWS, 3)),
 )
-INPUT_FORMAT = InputFormat(values=VALUES, symbols={1: Symbol(id=1, name="rows", lower=0)}, device=torch.device("cpu"))
+INPUT_FORMAT = InputFormat(values=VALUES, symbols={1: Symbol(id=1, name="rows", lower=0)})
 Items = tuple[torch.Tensor, int, torch.Tensor]
 
 

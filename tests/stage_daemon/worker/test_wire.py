@@ -63,7 +63,7 @@ def test_tensors_come_back_as_they_were_sent(item: torch.Tensor) -> None:
             )
         ]
     )
-    read = InputFormat(values=declared, symbols={}, device=torch.device("cpu")).read([raw])
+    read = InputFormat(values=declared, symbols={}).read([raw])
     assert torch.equal(read[0], item.detach().resolve_conj())
 
 
@@ -79,7 +79,7 @@ def test_a_bool_is_a_byte_of_0_or_of_anything_else() -> None:
         ]
     )
     raw = RawTensor(dtype=torch.bool, dims=(3,), data=b"\x00\x01\x02")
-    [found] = InputFormat(values=declared, symbols={}, device=torch.device("cpu")).read([raw])
+    [found] = InputFormat(values=declared, symbols={}).read([raw])
     assert found.view(torch.uint8).tolist() == [0, 1, 1]
 
 
@@ -95,7 +95,7 @@ def test_dims_that_torch_cannot_count_are_refused() -> None:
     )
     raw = RawTensor(dtype=torch.bool, dims=(1 << 62, 4, 0), data=b"")
     with pytest.raises(InvalidMicrobatch, match="at most 9223372036854775807 elements"):
-        InputFormat(values=declared, symbols={}, device=torch.device("cpu")).read([raw])
+        InputFormat(values=declared, symbols={}).read([raw])
 
 
 def test_a_result_that_no_message_can_hold_is_a_failure() -> None:

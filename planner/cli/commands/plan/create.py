@@ -22,7 +22,7 @@ from planner.plan.options import Mode, Routing
 @app.command("create")
 @takes_mode
 def create_plan(
-    graph: Annotated[str, typer.Option("--graph", help="Graph id, a prefix of it, or its name.")],
+    graph: Annotated[str, typer.Option("--graph", help="Graph id, its first six digits or more, or its name.")],
     mode: Mode,
     objective: given.ObjectiveOption = Objective.THROUGHPUT,
     schedule: given.ScheduleOption = None,

@@ -14,8 +14,10 @@ from planner.cli.study_tables import diff_table
 
 @app.command("diff")
 def diff(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help="Plan id, or a prefix of it.")],
-    after: Annotated[str, typer.Argument(metavar="AFTER", help="Plan id, or a prefix of it; of the same graph.")],
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="Plan id, or its first six digits or more.")],
+    after: Annotated[
+        str, typer.Argument(metavar="AFTER", help="Plan id, or its first six digits or more; of the same graph.")
+    ],
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

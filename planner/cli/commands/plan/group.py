@@ -8,4 +8,4 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, help="How a graph is cut over devices.")
 
-PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Plan id, or a prefix of it.")]
+PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Plan id, or its first six digits or more.")]

@@ -47,7 +47,7 @@ from planner.plan.options import OptimalMode, PlanOptions, Routing
 def import_plan(
     split: Annotated[str, typer.Argument(metavar="SPLIT", help="As `plan export` writes it, or a file of it.")],
     format_: Annotated[ExportFormat, typer.Option("--format", help="Whose words the split is in.")],
-    graph: Annotated[str, typer.Option("--graph", help="Graph id, a prefix of it, or its name.")],
+    graph: Annotated[str, typer.Option("--graph", help="Graph id, its first six digits or more, or its name.")],
     device: Annotated[
         list[str] | None,
         typer.Option("--device", metavar="ID", help="Where its first rank runs, its second, …: repeat. Else in order."),

@@ -14,7 +14,7 @@ MAX_NODES = 20_000
 
 
 def unroll_scans(module: fx.GraphModule) -> None:
-    """After it no scan is left but over a length that may change, or one too long. Bodies may hold scans."""
+    """After it no scan is left but over a length that may change, or one too long. Bodies are done already."""
     for node in list(module.graph.nodes):
         if node.target is torch.ops.higher_order.scan:
             _unroll(module, node)
@@ -26,7 +26,6 @@ def _unroll(module: fx.GraphModule, call: fx.Node) -> None:
     body_node, carried, scanned, more = operands
     body = module.get_submodule(str(body_node.target))
     assert isinstance(body, fx.GraphModule)
-    unroll_scans(body)
     length = scanned[0].meta["val"].shape[0] if scanned else 0
     if not isinstance(length, int) or not 0 < length * len(body.graph.nodes) <= MAX_NODES:
         return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.partition.lattice import Words
 from planner.partition.placement.compiled import compiled
-from planner.partition.placement.ideals.ideals import Words
 from planner.partition.problem import Booleans, Floats, Integers
 
 

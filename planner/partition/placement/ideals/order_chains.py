@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from planner.partition.lattice import prefixes
 from planner.partition.placement.ideals.device_states import (
     DeviceStates,
     counted_states,
@@ -13,7 +14,6 @@ from planner.partition.placement.ideals.device_states import (
     ordered_states,
 )
 from planner.partition.placement.ideals.free_items import without_free_items
-from planner.partition.placement.ideals.ideals import prefixes
 from planner.partition.placement.ideals.incumbent import Incumbent
 from planner.partition.placement.ideals.item_orders import even_blocks, item_orders
 from planner.partition.placement.ideals.items import ItemCosts, Items, item_costs

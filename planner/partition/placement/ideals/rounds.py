@@ -11,10 +11,10 @@ from math import isqrt
 
 import numpy as np
 
+from planner.partition.lattice import enumerate_ideals, order_of
 from planner.partition.placement.ideals.absorption import absorb
 from planner.partition.placement.ideals.device_states import DeviceStates, counted_states, num_counted_states
 from planner.partition.placement.ideals.free_items import without_free_items
-from planner.partition.placement.ideals.ideals import enumerate_ideals, order_of
 from planner.partition.placement.ideals.incumbent import Incumbent
 from planner.partition.placement.ideals.items import ItemCosts, Items, item_costs
 from planner.partition.placement.ideals.search import Chain, best_chain
@@ -69,7 +69,7 @@ class _Rounds:
         self._states, self._budget = states, budget
         limit = min(MAX_IDEALS, MAX_VALUES // states.num_states)
         order = order_of(items.num_ordered, items.arc_source, items.arc_target)
-        self._ideals = enumerate_ideals(order, limit) or []
+        self._ideals = list(enumerate_ideals(order, limit) or ())
         self._allowed: Booleans | None = None
         self._searched: list[int] = []
         self.can_go_on = bool(self._ideals)

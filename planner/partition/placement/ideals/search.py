@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.lattice import Words
 from planner.partition.placement.ideals.device_states import DeviceStates, may_lead_on
-from planner.partition.placement.ideals.ideals import Words
 from planner.partition.placement.ideals.items import ItemCosts
 from planner.partition.placement.ideals.tables import IdealSets, ideal_sets, ideal_tables
 from planner.partition.placement.problem import OutOfTime, never

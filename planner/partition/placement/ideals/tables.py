@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from planner.partition.placement.ideals.ideals import Words, as_words
+from planner.partition.lattice import Words, as_words
 from planner.partition.placement.ideals.items import ItemCosts
 from planner.partition.problem import Booleans, Floats, Integers
 

@@ -6,6 +6,7 @@ all. Only solutions better than the one in hand are asked for, so that presolve 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from planner.partition.problem import Booleans, Floats, Integers
 _SMALLEST_GAIN = 1e-6
 _MAX_COLUMNS = 20_000
 FREE, ELSEWHERE = -1, -2
+# Told of each question whether the solver is branching by then, which asks far oftener than the root's relaxation.
+OnQuestion = Callable[[bool], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ def better_or_bound(
     max_nodes: int | None = None,
     fixed: Integers | None = None,
     enough: float = 1.0,
+    on_question: OnQuestion = lambda is_branching: None,
 ) -> Answer:
     """`questions`: how often the solver may ask whether to go on, 10 to 2000 times a second. Large graphs are left.
 
@@ -58,7 +62,7 @@ def better_or_bound(
     solver = _solver(netlist, value_seconds, np.full(netlist.num_cells, FREE) if fixed is None else fixed)
     if max_nodes is not None:
         solver.setOptionValue("mip_max_nodes", max_nodes)
-    _stop_after(solver, questions, enough, out_of_time)
+    _stop_after(solver, questions, enough, out_of_time, on_question)
     _run(solver)
     bound = _bound(solver) * value_seconds
     info = solver.getInfo()
@@ -97,13 +101,14 @@ def _bound(solver: Any) -> float:
     return min(max(found - _SMALLEST_GAIN, 0.0), asked) if np.isfinite(found) else 0.0
 
 
-def _stop_after(solver: Any, questions: int, enough: float, out_of_time: OutOfTime) -> None:
+def _stop_after(solver: Any, questions: int, enough: float, out_of_time: OutOfTime, on_question: OnQuestion) -> None:
     """Counted in the solver's own questions: the same on any machine, unless a clock is given."""
     asked = 0
 
     def ask(event: Any) -> None:
         nonlocal asked
         asked += 1
+        on_question(event.data_out.mip_node_count > 1)
         event.interrupt(asked > questions or out_of_time())
 
     def ask_of_value(event: Any) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.partition.placement.netlists.annealing import annealed
-from planner.partition.placement.netlists.milp import better_or_bound, num_columns
+from planner.partition.placement.netlists.milp import OnQuestion, better_or_bound, num_columns
 from planner.partition.placement.netlists.neighbourhood_search import NeighbourhoodSearch
 from planner.partition.placement.netlists.netlist import Netlist, loads_of
 from planner.partition.placement.netlists.packing import fits
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 
-# A step of the programme costs about the square of its columns.
+# A question of the programme takes about the square of its columns.
 _SQUARED_COLUMNS_PER_STEP = 16
 _LEAST_QUESTIONS = 20
 _STEPS_PER_NEIGHBOURHOOD = 1_000_000
@@ -47,6 +47,11 @@ def improved(netlist: Netlist, held: Incumbent, devices: Integers | None, bound_
         if found.value_seconds < held.value_seconds:
             return found
     return Incumbent(devices=held.devices, value_seconds=held.value_seconds, bound_seconds=bound)
+
+
+def steps_of_question(netlist: Netlist) -> int:
+    """Of annealing, which take about as long as what a programme of the whole does between two of its questions."""
+    return max(1, num_columns(netlist) ** 2 // _SQUARED_COLUMNS_PER_STEP)
 
 
 class Annealing:
@@ -88,7 +93,7 @@ class Programmes:
 
     def turn(self, held: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
         """`steps`: of annealing, which take about as long."""
-        questions = max(_LEAST_QUESTIONS, steps * _SQUARED_COLUMNS_PER_STEP // num_columns(self._netlist) ** 2)
+        questions = max(_LEAST_QUESTIONS, steps // steps_of_question(self._netlist))
         if not held.is_proven:
             held = self.neighbourhoods(held, -(-steps // _STEPS_PER_NEIGHBOURHOOD), questions, out_of_time)
         return self.whole(held, questions, out_of_time)
@@ -100,11 +105,23 @@ class Programmes:
         )
         return improved(self._netlist, held, devices)
 
-    def whole(self, held: Incumbent, questions: int, out_of_time: OutOfTime, enough: float = 1.0) -> Incumbent:
+    def whole(
+        self,
+        held: Incumbent,
+        questions: int,
+        out_of_time: OutOfTime,
+        enough: float = 1.0,
+        on_question: OnQuestion = lambda is_branching: None,
+    ) -> Incumbent:
         """Ends when it has gained `enough`, a share of the value."""
         if held.is_proven or out_of_time():
             return held
         answer = better_or_bound(
-            self._netlist, held.value_seconds, questions=questions, out_of_time=out_of_time, enough=enough
+            self._netlist,
+            held.value_seconds,
+            questions=questions,
+            out_of_time=out_of_time,
+            enough=enough,
+            on_question=on_question,
         )
         return improved(self._netlist, held, answer.devices, answer.lower_bound_seconds)

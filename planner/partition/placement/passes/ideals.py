@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planner.partition.lattice import Order, enumerate_ideals, members_of, prefixes
 from planner.partition.placement.passes.graph import PassGraph
 from planner.partition.problem import Integers
+from planner.partition.topological_order import depth_first_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,49 +32,27 @@ class PassIdeals:
 
 def pass_ideals(graph: PassGraph, max_ideals: int) -> PassIdeals | None:
     """All of them, or None if there are more than `max_ideals`. O(ideals * width)."""
-    found_before, after = _unit_arcs(graph)
-    before = [sum(1 << unit for unit in found) for found in found_before]
-    sources = sum(1 << unit for unit, found in enumerate(before) if not found)
-    number = {0: 0}
-    ready = [sources]
-    ideals = [0]
-    steps: list[list[tuple[int, int]]] = [[]]
+    before, after = _unit_arcs(graph)
+    bits_before = [sum(1 << unit for unit in units) for units in before]
+    order = Order(num_items=graph.num_units, before=bits_before, after=[sorted(units) for units in after])
+    ready = enumerate_ideals(order, max_ideals)
+    if ready is None:
+        return None
+    ideals = list(ready)
+    number = {ideal: index for index, ideal in enumerate(ideals)}
+    steps: list[list[tuple[int, int]]] = [[] for _ in ideals]
     for index, ideal in enumerate(ideals):
-        left = ready[index]
-        while left:
-            bit = left & -left
-            left ^= bit
-            larger = ideal | bit
-            target = number.get(larger)
-            unit = bit.bit_length() - 1
-            if target is None:
-                if len(ideals) >= max_ideals:
-                    return None
-                target = number[larger] = len(ideals)
-                ideals.append(larger)
-                freed = sum(1 << reader for reader in after[unit] if not before[reader] & ~larger)
-                ready.append(ready[index] & ~bit | freed)
-                steps.append([])
-            steps[target].append((index, unit))
+        for unit in members_of(ready[ideal]):
+            steps[number[ideal | 1 << unit]].append((index, unit))
     return _packed(graph.num_units, ideals, steps)
 
 
 def prefix_ideals(graph: PassGraph) -> PassIdeals:
     """Those of one depth-first order only: its prefixes. Blocks are then its intervals."""
-    before, after = _unit_arcs(graph)
-    left = [len(found) for found in before]
-    ready = [unit for unit in reversed(range(graph.num_units)) if not left[unit]]
-    steps: list[list[tuple[int, int]]] = [[]]
-    ideals = [0]
-    while ready:
-        unit = ready.pop()
-        steps.append([(len(ideals) - 1, unit)])
-        ideals.append(ideals[-1] | 1 << unit)
-        for reader in sorted(after[unit], reverse=True):
-            left[reader] -= 1
-            if not left[reader]:
-                ready.append(reader)
-    return _packed(graph.num_units, ideals, steps)
+    _, after = _unit_arcs(graph)
+    order = depth_first_order([sorted(units) for units in after])
+    steps = [[], *([(index, unit)] for index, unit in enumerate(order))]
+    return _packed(graph.num_units, prefixes([order]), steps)
 
 
 def _unit_arcs(graph: PassGraph) -> tuple[list[set[int]], list[set[int]]]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim
 
 from planner.client.export import export
@@ -221,6 +222,23 @@ def mapped(module: Program, features: torch.Tensor) -> Any:
     return torch.vmap(of_row)(features), torch.vmap(torch.vmap(of_pair, (None, 1)), (0, None))(features, features.T)
 
 
+def counted_by_a_tensor(module: Program, features: torch.Tensor) -> Any:
+    def add(step: torch.Tensor, item: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        _, twice = while_loop(lambda at, _: at < 2, lambda at, one: (at + 1, one * 2 + step), (torch.tensor(0), item))
+        total, kept = scan(lambda carried, row: (carried + row, carried * row), twice.sum(0), torch.ones(3, 4))
+        return step + 1, twice + total + kept.sum(0)
+
+    return while_loop(lambda step, _: step < 2, add, (torch.tensor(0), features))
+
+
+def counted_by_a_number(module: Program, features: torch.Tensor) -> Any:
+    return while_loop(lambda step, _: 2 * step < 5, lambda step, item: (step + 1, item * step), (0, features))
+
+
+def not_run_at_all(module: Program, features: torch.Tensor) -> Any:
+    return while_loop(lambda step, _: step < 0, lambda step, item: (step + 1, item * 2), (torch.tensor(0), features))
+
+
 PROGRAMS = (
     write_through_a_view,
     write_after_a_read,
@@ -257,6 +275,14 @@ def test_comes_back_bitwise(body: Callable[..., Any], train: bool, tmp_path: Pat
 @pytest.mark.slow
 def test_a_custom_function_comes_back_from_evaluation(tmp_path: Path) -> None:
     _assert_comes_back(custom_function, False, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "body", [counted_by_a_tensor, counted_by_a_number, not_run_at_all], ids=lambda body: body.__name__
+)
+def test_loops_whose_end_constants_decide_come_back_from_evaluation(body: Callable[..., Any], tmp_path: Path) -> None:
+    _assert_comes_back(body, False, tmp_path)
 
 
 @pytest.mark.slow

@@ -63,6 +63,16 @@ def loops_on_data(features: torch.Tensor) -> Any:
     return while_loop(lambda item: item.sum() < 100, lambda item: (item * 2,), (features,))
 
 
+def counts_from_what_is_written(features: torch.Tensor) -> Any:
+    count = torch.zeros((), dtype=torch.int64)
+    count.add_(features.long().sum())
+    return while_loop(lambda step, _: step < 4, lambda step, item: (step + 1, item * 2), (count, features))
+
+
+def counts_for_long(features: torch.Tensor) -> Any:
+    return while_loop(lambda step, _: step < 30_000, lambda step, item: (step + 1, item * 2), (0, features))
+
+
 def maps_beside_a_write(features: torch.Tensor) -> Any:
     features.add_(1)
     return torch.vmap(lambda row: row.sort().values)(features)
@@ -77,6 +87,8 @@ def maps_beside_a_write(features: torch.Tensor) -> Any:
         (writes_a_constant, "forward writes this tensor, which is no buffer; register it with register_buffer"),
         (scans_for_long, "operator scan in module 'inner'.*a scan is carried over a fixed length"),
         (loops_on_data, "operator while_loop in module 'inner'.*no loop whose end depends on data"),
+        (counts_from_what_is_written, "operator while_loop in module 'inner'.*where constants alone decide its end"),
+        (counts_for_long, "operator while_loop in module 'inner'.*up to some thousand steps"),
         (maps_beside_a_write, "operator _add_batch_dim in module 'inner'.*torch.vmap is carried where no input"),
         (lambda features: torch.linalg.svd(features)[1], r"operator aten::linalg_svd.default in module 'inner'"),
         (lambda features: features.as_strided((2,), (1,)), r"operator aten::as_strided.default in module 'inner'"),

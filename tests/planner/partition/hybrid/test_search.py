@@ -13,8 +13,10 @@ from planner.errors import Infeasible
 from planner.partition.hybrid import search
 from planner.partition.hybrid.alternatives import FITS, choose
 from planner.partition.hybrid.evaluate import stage_costs
+from planner.partition.hybrid.idle_sources import idle_sources
 from planner.partition.hybrid.problem import HybridPlan, HybridProblem
 from planner.partition.hybrid.search import best_hybrid
+from planner.partition.problem import Floats
 from tests.planner.partition.hybrid.small_problems import least_seconds, random_problem
 from tests.random_examples import random_seeds
 
@@ -45,6 +47,58 @@ def test_equals_the_best_of_all_pipelines(seed: int) -> None:
     assert plan.seconds_per_sample == pytest.approx(least, rel=1e-8)
     assert plan.lower_bound_seconds <= least * (1 + 1e-12)
     assert plan.lower_bound_seconds == pytest.approx(least, rel=1e-8)
+
+
+def _with_two_inputs(problem: HybridProblem) -> HybridProblem:
+    """The first two nodes cost nothing, and what reads them gets no bytes."""
+    from_inputs = problem.edge_source <= 1
+
+    def free(table: Floats) -> Floats:
+        return np.concatenate([np.zeros_like(table[:, :2]), table[:, 2:]], axis=1)
+
+    return replace(
+        problem,
+        seconds=free(problem.seconds),
+        parameter_bytes=free(problem.parameter_bytes),
+        held_per_microbatch=free(problem.held_per_microbatch),
+        held_always=free(problem.held_always),
+        edge_bytes=np.where(from_inputs, 0.0, problem.edge_bytes),
+        entering_bytes=np.where(from_inputs[None, :, None], 0.0, problem.entering_bytes),
+        leaving_bytes=np.where(from_inputs[None, :, None], 0.0, problem.leaving_bytes),
+        memory_bytes=1e9,
+    )
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(30))
+def test_idle_sources_change_nothing_and_stand_with_their_first_reader(seed: int) -> None:
+    problem = _with_two_inputs(random_problem(seed))
+    assert idle_sources(problem)[:2].all()
+    plan = best_hybrid(problem)
+    assert_holds(problem, plan)
+    assert plan.seconds_per_sample == pytest.approx(least_seconds(problem), rel=1e-8)
+
+
+def test_a_program_that_costs_nothing_keeps_a_node_that_nothing_reads() -> None:
+    problem = replace(
+        _with_two_inputs(random_problem(0, nodes=2)),
+        edge_source=np.array([1], dtype=np.int64),
+        edge_target=np.array([0], dtype=np.int64),
+        edge_bytes=np.zeros(1),
+        entering_bytes=np.zeros((2, 1, 2)),
+        leaving_bytes=np.zeros((2, 1, 2)),
+    )
+    assert idle_sources(problem).tolist() == [False, True]
+    plan = best_hybrid(problem)
+    assert_holds(problem, plan)
+    assert plan.seconds_per_sample == 0
+
+
+def test_an_input_with_bytes_to_send_is_no_idle_source() -> None:
+    problem = _with_two_inputs(random_problem(0))
+    sends = replace(problem, edge_bytes=np.where(problem.edge_source == 0, 1.0, 0.0))
+    assert idle_sources(problem)[0]
+    assert not idle_sources(sends)[0]
 
 
 @pytest.mark.fuzz

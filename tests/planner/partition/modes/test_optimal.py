@@ -14,12 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible, OptionsError
-from planner.partition.assignment import Assignment
+from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.latency import serial_bound
 from planner.partition.modes.balanced import balanced
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
+from planner.partition.portfolio.other_modes import offer_single_devices
+from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.portfolio.program_orders import bundles_of, program_orders, reordered
+from planner.partition.portfolio.search import Search, run_in_turn
 from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
@@ -342,3 +345,29 @@ def test_free_stages_return_to_a_device() -> None:
         optimal(problem, asked())
     found = optimal(problem, asked(free=True))
     assert found.device_of_stage == (0, 1, 0)
+
+
+def test_out_of_time_the_first_assignment_is_the_answer() -> None:
+    problem = chain([[2.0, 3.0, 1.0, 4.0, 2.0, 3.0]] * 3)
+    at_once = optimal(problem, asked(out_of_time=lambda: True))
+    in_full = optimal(problem, asked())
+    check_is_valid(problem, at_once)
+    assert at_once.num_stages == 1 < in_full.num_stages
+    assert at_once.lower_bound_seconds <= value_of(problem, in_full, Objective.THROUGHPUT)
+
+
+def test_searches_run_in_turn_where_they_apply_until_it_is_over() -> None:
+    problem = chain([[1.0, 1.0]] * 2)
+    portfolio, ran = Portfolio(problem, asked()), []
+
+    def search(name: str, *, applies: bool = True, proves: float = 0.0) -> Search:
+        def run(found: Portfolio) -> None:
+            ran.append(name)
+            offer_single_devices(found)
+            found.prove(proves)
+
+        return Search(name=name, run=run, applies=lambda _: applies)
+
+    ends = value_of(problem, contiguous(problem, (0, 2), (0,), ("",)), Objective.THROUGHPUT)
+    run_in_turn(portfolio, (search("a"), search("b", applies=False), search("c", proves=ends), search("d")))
+    assert ran == ["a", "c"]

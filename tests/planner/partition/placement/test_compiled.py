@@ -1,4 +1,4 @@
-"""Kernels are compiled also where nothing may be written."""
+"""Kernels are compiled also where nothing may be written, and do the same where there is no compiler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = """
+from planner.partition.placement.compiler import WITHOUT_COMPILER
+
+ROOT = Path(__file__).parents[4]
+NO_CACHE = """
 import numba.core.caching as caching
 caching.CacheImpl._locator_classes = []
 from planner.partition.placement.compiled import compiled
@@ -20,19 +23,57 @@ def doubled(number):
 
 assert doubled(4) == 8
 """
+WITHOUT_NUMBA = "import sys; sys.modules['numba'] = None\n"
+PLANS = """
+from planner.compile_kernels import _plans
+from planner.errors import Infeasible
+from planner.planning import make_plan
+
+for graph, inventory, options in _plans():
+    try:
+        print(make_plan(graph, "", inventory, options))
+    except Infeasible as error:
+        print(error)
+"""
+PLACEMENT = """
+from planner.cli.__main__ import main
+
+instance = "benchmarks/instances/throughput/LayerGraphs_resnet50_inference.json"
+sys.argv = ["planner-cli", "solve", instance, "--time-limit", "1"]
+main()
+"""
 
 
-@pytest.mark.services
-def test_without_a_place_for_a_cache(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    root = Path(__file__).parents[4]
+def _run(script: str) -> subprocess.CompletedProcess[str]:
     finished = subprocess.run(
-        [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": str(root)},
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
+    return finished
+
+
+@pytest.mark.services
+def test_without_a_place_for_a_cache() -> None:
+    _run(NO_CACHE)
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_without_a_compiler_plans_are_the_same_and_it_is_said_once() -> None:
+    compiled, interpreted = _run(PLANS), _run(WITHOUT_NUMBA + PLANS)
+    assert interpreted.stdout == compiled.stdout
+    assert "stages" in compiled.stdout
+    assert interpreted.stderr.count(WITHOUT_COMPILER) == 1
+    assert WITHOUT_COMPILER not in compiled.stderr
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_a_placement_by_two_processes_says_once_that_there_is_no_compiler() -> None:
+    assert _run(WITHOUT_NUMBA + PLACEMENT).stderr.count(WITHOUT_COMPILER) == 1

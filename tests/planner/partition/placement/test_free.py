@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planner.cost_graphs.cost_graph import read_cost_graph
 from planner.errors import Infeasible
-from planner.partition.placement.cost_graph import read_cost_graph
-from planner.partition.placement.free import best_free
+from planner.partition.placement.free import best_free, first_incumbent
 from planner.partition.placement.loads import device_bytes, device_loads
+from planner.partition.placement.netlists.netlist import netlist_of
 from planner.partition.placement.problem import Placement, PlacementProblem
 from tests.planner.partition.placement.small_problems import random_problem
 from tests.random_examples import random_seeds
@@ -67,17 +68,20 @@ def test_keeps_to_memory_support_and_colocation(number: int) -> None:
     assert found.lower_bound_seconds <= found.value_seconds
 
 
-def test_is_never_worse_than_a_start() -> None:
+def test_the_best_start_that_fits_is_begun_with() -> None:
     problem = random_problem(3, nodes=50, classes=(1, 3))
-    long = best_free(problem, effort=20_000)
-    short = best_free(problem, start=(long,), effort=1)
-    assert short.value_seconds <= long.value_seconds
+    long, short = (best_free(problem, effort=effort) for effort in (20_000, 1))
+    assert long.value_seconds < short.value_seconds
+    begun = first_incumbent(problem, netlist_of(problem), (short, long))
+    assert begun.value_seconds == pytest.approx(long.value_seconds)
 
 
 def test_a_start_that_does_not_fit_is_left_aside() -> None:
     problem = random_problem(5, nodes=30, classes=(1, 3), tightness=1.3)
+    netlist = netlist_of(problem)
     crowded = Placement(device_of_node=(0,) * 30, value_seconds=1.0, lower_bound_seconds=0.0)
-    assert _is_allowed(problem, np.array(best_free(problem, start=(crowded,), effort=1000).device_of_node))
+    begun = first_incumbent(problem, netlist, (crowded,))
+    assert _is_allowed(problem, begun.devices[netlist.cell_of_node])
 
 
 def test_the_same_question_has_the_same_answer() -> None:

@@ -84,6 +84,40 @@ def test_a_measured_backward_pass_counts_as_measured_and_others_by_the_ratio() -
     assert (first.backward_seconds, second.backward_seconds) == (2.0, 3.0)
 
 
+def test_a_tied_state_is_summed_once_over_all_devices_and_not_with_its_stage() -> None:
+    """States of 5 and 7 bytes, the second of both stages, the first of which has two copies; 8 bytes a second."""
+    tied = trained(states=[(5, (0,)), (7, (0, 1))])
+    alone = trained(states=[(5, (0,)), (7, (1,))])
+    seconds = {}
+    for name, found in (("tied", tied), ("alone", alone)):
+        seconds[name] = halves(found, ((2,), ())).step_seconds
+    assert seconds["tied"] is not None
+    assert seconds["alone"] is not None
+    # There and back: 5 bytes between two copies; then 7 bytes between three devices.
+    assert seconds["tied"] - seconds["alone"] == pytest.approx(2 * 2 * 7 / 8)
+
+
+def test_weights_take_of_a_backward_pass_what_was_measured_and_else_half() -> None:
+    split = replace(trained(PipelineSchedule.ZERO_BUBBLE), node_has_gradient=np.array([True, True]))
+    assert [stage.weight_share for stage in halves(split).stages] == [1.0, 0.5]
+    measured = np.array([[0.5, 0.5], [0.5, 0.125], [0.5, 0.5]])
+    first, second = halves(replace(split, node_weight_share=measured)).stages
+    # Nothing goes back from the first stage: all that it does is for its weights.
+    assert (first.weight_share, second.weight_share) == (1.0, 0.125)
+    assert second.backward_seconds == 4.0
+    both = evaluate(split, contiguous(split, (0, 2), (0,), [""]))
+    assert both.stages[0].weight_share == 1.0
+
+
+def test_a_step_fills_its_bubble_with_what_weights_take() -> None:
+    """The last stage gives its gradient back after 2 + (1 - share) x 4 seconds; the first then has 2 s of weights."""
+    split = trained(PipelineSchedule.ZERO_BUBBLE, microbatches=1, per_byte=0.0)
+    for share in (0.0, 0.25, 1.0):
+        found = halves(replace(split, node_weight_share=np.full((3, 2), share)))
+        behind = 1 + 2 + (1 - share) * 4
+        assert found.step_seconds == max(behind + 2, 1 + 2 + 4)
+
+
 def test_the_load_counts_both_ways() -> None:
     found = halves(trained())
     assert [stage.communication_seconds for stage in found.stages] == [5.0, 5.0]

@@ -216,7 +216,6 @@ def train_on_threads(
         inputs = InputFormat(
             values=wire.declared_from_proto(request.inputs),
             symbols=wire.symbols_from_proto(request.symbols),
-            device=torch.device("cpu"),
         )
         told[device_id] = TrainingOf(
             deployment_id="dep-test",

@@ -299,6 +299,22 @@ def test_a_state_that_is_missing_or_not_tied_is_refused(monkeypatch: pytest.Monk
         trainer.load("run")
 
 
+def test_what_no_stage_reads_is_read_back_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pooler whose result nobody uses: a state_dict without it would not load into the module."""
+    module, saved = Layers(), SavedHere()
+    module.pooler = nn.Linear(3, 2)
+    saved.weights = {name: one.clone() for name, one in module.state_dict().items()}
+    cluster = train_on_threads(module, rows(4, 99), stage_of_node=cut_into(2), devices=(0, 1), dynamic_shapes=SHAPES)
+    trainer, _ = trainer_on(cluster, "sgd:lr=0.1", monkeypatch, saved=saved)
+    trainer.step(*rows(8, 1))
+    found = trainer.state_dict()
+    assert torch.equal(found["pooler.weight"], saved.weights["pooler.weight"])
+    assert not torch.equal(found["layers.0.weight"], saved.weights["layers.0.weight"])
+    module.load_state_dict(found)
+    trainer.save("run").result()
+    trainer.load("run")
+
+
 def test_so_many_of_a_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     saved = SavedHere()
     trainer, _ = trainer_on(cluster_of("layers", (0,)), "sgd:lr=0.1", monkeypatch, saved=saved)

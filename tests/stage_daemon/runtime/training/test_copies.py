@@ -77,8 +77,8 @@ def test_values_read_by_copies_of_several_stages(replicas: Sequence[Sequence[int
         ((0, 1, 2), ((3,), (), ())),
         ((0, 1, 2), ((3,), (), (4, 5))),
         # The table and the head are one parameter on both devices.
-        ((0, 1, 0), ((2,), (), (2,))),
-        ((0, 1, 0), ((2,), (), ())),
+        ((0, 0, 1), ((2,), (2,), ())),
+        ((0, 0, 1), ((2,), (), ())),
     ],
 )
 def test_ties_over_copies_count_each_copy_once(devices: Sequence[int], replicas: Sequence[Sequence[int]]) -> None:

@@ -1,5 +1,13 @@
 """The classes of errors that users of pipelined training report and that no message tells of: each by its name.
 
+1 a loss's smoothing over a part of the classes; 2 a mean of means where microbatches count unequally; 3 tied
+weights whose gradients are not summed, or of which a checkpoint lacks one; 4 every stage given the first one's
+layers by a checkpoint; 5 activations computed again from another stage's; 6 clipping by each stage's own norm; 7
+frozen weights that move, or stop gradients; 8 dropout that is drawn anew when activations are, or alike for all
+steps or microbatches; 9 a run that goes on otherwise on other stages; 10 accumulation that counts rounds instead of
+rows; 11 an overflow that only its own stage heeds; 12 options of parameter groups that some stages lack; 13 an
+evaluation that moves the training.
+
 One process on the whole batch is the oracle. Three stages on three devices unless said otherwise; the language model
 has a tied table, a frozen layer in the middle, and a loss per token that is not padding, with label smoothing.
 """
@@ -212,9 +220,15 @@ def test_08_dropout_draws_the_same_when_activations_are_computed_again(monkeypat
     )
     wanted = losses(kept, (1, 1, 2))
     assert losses(again, (1, 1, 2)) == wanted
-    assert wanted[0] != wanted[1]
     found = again.state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in kept.state_dict().items())
+
+
+def test_08_each_step_and_each_microbatch_drops_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows again and again, and weights that stay: only what is dropped differs."""
+    trainer = trainer_of(monkeypatch, cluster_of(dropping, (0, 1)), "sgd:lr=0.0")
+    found = [trainer.step_microbatches([rows(4, 1)] * 4).losses for _ in range(2)]
+    assert len({loss for losses_of_step in found for loss in losses_of_step}) == 8
 
 
 def test_09_a_run_goes_on_on_another_number_of_stages(monkeypatch: pytest.MonkeyPatch) -> None:

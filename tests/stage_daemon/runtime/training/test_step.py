@@ -225,6 +225,28 @@ def test_optimizers_are_torchs_own_with_groups_by_name(name: str) -> None:
         assert torch.equal(cluster.states()[key], wanted), key
 
 
+@pytest.mark.parametrize("pattern", ["table.*", "head.*"])
+@pytest.mark.parametrize("devices", [(0, 1, 2), (0, 1, 0)])
+def test_a_tied_weight_is_in_the_group_of_any_of_its_names(pattern: str, devices: Sequence[int]) -> None:
+    """The module calls it after its table first, and the stages know it by one name alone."""
+    settings = OptimizerSettings(name="sgd", groups=(ParameterGroup(pattern=pattern), ParameterGroup(pattern="*")))
+    cluster, _ = both(Tied(), tokens, 3, devices, optimizer=settings)
+    before = {name: one.clone() for name, one in cluster.states().items()}
+    assert cluster.step([tokens(3, 1)] * 2, rates=(0.0, 0.1)).applied
+    stayed = {name for name, one in cluster.states().items() if torch.equal(one, before[name])}
+    assert stayed == before.keys() & {"table.weight", "head.weight"}
+    assert stayed
+
+
+def test_a_device_without_the_first_group_takes_the_rate_of_its_own() -> None:
+    settings = OptimizerSettings(name="sgd", groups=(ParameterGroup(pattern="layers.0.*"), ParameterGroup(pattern="*")))
+    cluster, _ = both(Layers(), rows, 3, (0, 1, 2), optimizer=settings)
+    before = {name: one.clone() for name, one in cluster.states().items()}
+    assert cluster.step([rows(3, 1)] * 2, rates=(0.0, 0.1)).applied
+    stayed = {name for name, one in cluster.states().items() if torch.equal(one, before[name])}
+    assert stayed == {"layers.0.weight", "layers.0.bias"}
+
+
 def test_master_weights_take_steps_that_bfloat16_would_lose() -> None:
     module = Layers().bfloat16()
 

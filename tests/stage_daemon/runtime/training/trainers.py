@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,9 +15,12 @@ from safetensors.torch import load
 from planner.client.messages import failure_from_proto
 from planner.client.records import Deployment, DeploymentState, StagePlacement
 from planner.client.status import error_from_failure
+from planner.client.tensors import RawTensor, to_raw
 from planner.client.training import Optimizer, Trainer, optimizer_from_text, trainer
 from planner.errors import NotFound, StepNotApplied, Unavailable
 from planner.graph.checkpoint import Checkpoint, CheckpointRecord, check_sound
+from planner.graph.ir import Dtype
+from planner.graph.state_names import StateNames
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.worker.training import Training
 from tests.stage_daemon.runtime.training.devices import SEED, Cluster, MemoryBlobs
@@ -33,6 +36,7 @@ class SavedHere:
         self.blobs: dict[bytes, bytes] = {}
         self.checkpoints: list[Checkpoint] = []
         self.num_made = 0
+        self.weights: dict[str, torch.Tensor] = {}
 
     def create_checkpoint(self, checkpoint: Checkpoint) -> CheckpointRecord:
         check_sound(checkpoint)
@@ -54,6 +58,11 @@ class SavedHere:
     def delete_checkpoint(self, checkpoint_id: str) -> str:
         self.checkpoints = [one for one in self.checkpoints if one.record.id != checkpoint_id]
         return checkpoint_id
+
+    def read_weights(self, graph_id: str, names: StateNames, wanted: Iterable[str]) -> dict[str, RawTensor]:
+        """Of what the graph came with, which is in `weights`."""
+        found = {name: self.weights[name] for name in wanted}
+        return {name: to_raw(one, Dtype(str(one.dtype).removeprefix("torch."))) for name, one in found.items()}
 
     def tensors(self, checkpoint_id: str) -> dict[str, torch.Tensor]:
         """As safetensors alone reads the files."""

@@ -81,7 +81,12 @@ def on_threads(drawn: DrawnTraining) -> Trained:
         assert outcome.applied
         losses.append([float(output[0]) for output in outcome.outputs.values()])
         norms.append(outcome.gradient_norm)
-    return Trained(losses=losses, norms=norms, states=cluster.states())
+    states = cluster.states()
+    named = dict(drawn.case().module.named_parameters(remove_duplicate=False))
+    held = {id(named[name]) for name in states}
+    # As a trainer's state_dict has it: what no stage reads is as it came.
+    unread = {name: one.detach() for name, one in named.items() if one.requires_grad and id(one) not in held}
+    return Trained(losses=losses, norms=norms, states=states | unread)
 
 
 def shares(batches: Sequence[Batch]) -> list[float]:
@@ -106,14 +111,17 @@ class _Called(torch.nn.Module):
 
 
 def difference(found: Trained, wanted: Trained) -> float:
-    """The largest, of losses and norms relative to themselves, of a weight to the largest of its tensor."""
+    """The largest: of losses and norms relative to themselves, of a weight relative to the largest of its tensor, or to
+    how far a step moves all weights where that is more: the bias of keys begins at 0, and its gradient is rounding.
+    """
     assert [len(step) for step in found.losses] == [len(step) for step in wanted.losses]
     pairs = list(zip(_flat(found), _flat(wanted), strict=True))
     scalars = [abs(one - other) / abs(other) for one, other in pairs if one != other]
     known = {name: state for name, state in wanted.states.items() if name in found.states}
     assert {state.data_ptr() for state in known.values()} == {state.data_ptr() for state in wanted.states.values()}
+    moved = RATE * max(wanted.norms)
     weights = [
-        float((found.states[name] - state).abs().max() / state.abs().max())
+        float((found.states[name] - state).abs().max()) / max(float(state.abs().max()), moved)
         for name, state in known.items()
         if not torch.equal(found.states[name], state)
     ]

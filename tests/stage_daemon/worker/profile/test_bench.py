@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from planner.client.export import export
 from planner.graph.ir import Graph
 from planner.wire.graph import graph_to_bytes
 from protos.v1 import graph_pb2
 from stage_daemon.errors import InvalidRequest
+from stage_daemon.worker.profile import bench as bench_module
 from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
 from tests.builders.exported import exported_small
@@ -183,8 +185,50 @@ def test_backward_passes_are_measured_where_gradients_go() -> None:
     assert ("relu", False) in goes
     assert ("tanh", True) in goes
     assert ("sigmoid", False) in goes
-    assert all(seconds is None or seconds > 0 for seconds in found.values())
+    assert all(seconds is None or seconds.whole > 0 for seconds in found.values())
     assert len(bench.distinct) > len(bench_of(graph).distinct)
+
+
+class Projected(nn.Module):
+    """A product of two activations, and one with a weight that is transposed and shifted first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+        self.shift = nn.Parameter(torch.zeros(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        return hidden @ hidden.t() @ hidden @ (self.second.weight.t() + self.shift)
+
+
+def test_each_half_of_a_backward_pass_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of seconds, products of matrices: of a layer's two, one is for its input and one for its weight."""
+
+    def products_of(call: Callable[[], object], device: torch.device, effort: Effort) -> float:
+        with FlopCounterMode(display=False) as counter:
+            call()
+        return float(counter.get_total_flops())
+
+    monkeypatch.setattr(bench_module, "seconds_of", products_of)
+    graph = export(Projected(), (ones(4, 8),)).graph
+    made = Bench(graph_pb2.Graph.FromString(graph_to_bytes(graph)), {}, CPU, ONCE, backward=True)
+    halves = {}
+    for one in made.distinct:
+        found = made.measure_backward(one)
+        assert found is not None
+        assert found.whole == found.input_gradients + found.weight_gradients
+        halves |= dict.fromkeys(one.nodes, (found.input_gradients, found.weight_gradients))
+    in_order = [halves[index] for index in range(len(graph.nodes))]
+    names = [node.operator.name.removeprefix("aten::") for node in graph.nodes]
+    product = 2.0 * 4 * 8 * 8
+    # Nothing that the first layer was given has a gradient; the last product is with what weights alone made.
+    assert [half for name, half in zip(names, in_order, strict=True) if name == "linear"] == [(0.0, product)]
+    assert [half for name, half in zip(names, in_order, strict=True) if name == "matmul"] == [
+        (product, 0.0),
+        (product, 0.0),
+        (product, product),
+    ]
 
 
 def test_no_backward_pass_is_measured_unless_asked_for() -> None:

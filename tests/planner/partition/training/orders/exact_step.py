@@ -92,14 +92,14 @@ class _Search:
     def _seconds(self, one: _Pass) -> float:
         kind, stage = one[0], self._step.stages[one[1]]
         if kind == WEIGHT:
-            return stage.backward / 2
+            return stage.weight_gradients
         return self._computed(one) + (stage.sent if kind == FORWARD else stage.gradients_sent)
 
     def _computed(self, one: _Pass) -> float:
         stage = self._step.stages[one[1]]
         if one[0] == FORWARD:
             return stage.received + stage.forward
-        return stage.gradients_received + stage.backward / 2
+        return stage.gradients_received + stage.input_gradients
 
     def _earliest(self, one: _Pass, begun: dict[_Pass, float]) -> float | None:
         kind, stage, k = one

@@ -59,6 +59,21 @@ def test_small_steps_are_solved_and_the_bound_is_below_every_order(seed: int) ->
 
 
 @pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(10))
+def test_small_steps_are_solved_whatever_weights_take_of_a_backward_pass(seed: int) -> None:
+    step, room = small_step(seed)
+    rng = np.random.default_rng(seed)
+    shares = [float(rng.choice([0.0, rng.random(), 1.0])) for _ in step.stages]
+    stages = (replace(stage, weight_share=share) for stage, share in zip(step.stages, shares, strict=True))
+    step = replace(step, stages=tuple(stages))
+    found = best_order(step, room)
+    check(step, room, dict(found.orders))
+    exact = exact_seconds(step, room, at_most=found.seconds * (1 + LITTLE))
+    assert found.lower_bound_seconds <= exact * (1 + LITTLE)
+    assert found.seconds <= exact * (1 + LITTLE)
+
+
+@pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(20))
 def test_the_least_of_all_orders_is_as_long_as_the_longest_path_through_one(seed: int) -> None:
     """The oracle itself, from a bound that says nothing: what is searched takes what is searched to take."""

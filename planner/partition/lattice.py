@@ -1,4 +1,7 @@
-"""The order ideals of the items: the sets that hold every predecessor of their members. Any first stages are one."""
+"""The lattice of order ideals: sets of items that hold every predecessor of their members. Any first stages are one.
+
+An ideal is a bitset, a number with the bit of each of its items.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.partition.placement.ideals.items import items_of
-from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Integers
 
 Words = npt.NDArray[np.uint64]
@@ -27,19 +28,6 @@ class Order:
     after: Sequence[Sequence[int]]
 
 
-def count_ideals(problem: PlacementProblem, limit: int) -> int | None:
-    """How many ideals the forward items have; None if more than `limit`, or more than memory holds.
-
-    O(limit * width), and linear in the nodes where that alone is more than the limit.
-    """
-    items = items_of(problem)
-    if items.num_ordered >= limit:
-        return None
-    order = order_of(items.num_ordered, items.arc_source, items.arc_target)
-    ideals = enumerate_ideals(order, limit)
-    return None if ideals is None else len(ideals)
-
-
 def order_of(num_items: int, arc_source: Integers, arc_target: Integers) -> Order:
     before = [0] * num_items
     after: list[list[int]] = [[] for _ in range(num_items)]
@@ -49,18 +37,20 @@ def order_of(num_items: int, arc_source: Integers, arc_target: Integers) -> Orde
     return Order(num_items=num_items, before=before, after=after)
 
 
-def enumerate_ideals(order: Order, limit: int) -> list[int] | None:
-    """All ideals as bitsets, smaller ones first; None if there are more than `limit`, or than MAX_WORDS hold."""
+def enumerate_ideals(order: Order, limit: int) -> dict[int, int] | None:
+    """Each ideal, smaller ones first, with the bitset of the items that it can grow by. O(ideals * width).
+
+    None if there are more than `limit`, or than MAX_WORDS hold.
+    """
     num_words = -(-order.num_items // 64)
     limit = min(limit, MAX_WORDS // max(1, num_words))
     if order.num_items >= limit:
         return None
-    ready = sum(1 << item for item, before in enumerate(order.before) if not before)
-    level = {0: ready}
-    found = [0]
+    level = {0: sum(1 << item for item, before in enumerate(order.before) if not before)}
+    found = dict(level)
     for _ in range(order.num_items):
         level = _next_level(level, order, limit - len(found))
-        found.extend(level)
+        found |= level
         if len(found) > limit:
             return None
     return found
@@ -75,6 +65,10 @@ def prefixes(orders: Iterable[Sequence[int]]) -> list[int]:
             held |= 1 << item
             found.add(held)
     return sorted(found, key=lambda held: (held.bit_count(), held))
+
+
+def members_of(ideal: int) -> list[int]:
+    return [place for place, bit in enumerate(reversed(f"{ideal:b}")) if bit == "1"]
 
 
 def as_words(ideals: Sequence[int], num_items: int) -> Words:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from planner.cost_graphs.training_profile import plan_document, read_training_profile
 from planner.errors import PlannerError
 from planner.partition.hybrid.evaluate import stage_costs
-from planner.partition.hybrid.profile import plan_document, read_training_profile
 from planner.partition.hybrid.search import best_hybrid
 from tests.planner.partition.hybrid.documents import alternative, profile
 
-PROFILES = Path(__file__).parents[4] / "benchmarks" / "instances" / "training"
+PROFILES = Path(__file__).parents[3] / "benchmarks" / "instances" / "training"
 BERT = PROFILES / "bert32a100.json"
 GIB = 1 << 30
 

@@ -1,0 +1,140 @@
+"""A backward pass in two: for what a stage was given, whose gradients others wait for, and later for its weights.
+
+The first stops wherever the graph leads to weights alone, and keeps the gradient there; the second goes on from these.
+So neither does what the other has done. A weight that is read at two places of the way back has no one place to go on
+from: for such weights the second pass walks from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import torch
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+Gradients = Sequence[torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """What backward goes on from for some weights. `edges` are distinct; one without a gradient gives none."""
+
+    edges: Sequence[GradientEdge]
+    gradients: Gradients
+    weights: Sequence[torch.Tensor]
+
+    def run(self, *, keeps_graph: bool) -> None:
+        present = [pair for pair in zip(self.edges, self.gradients, strict=True) if pair[1] is not None]
+        if present and self.weights:
+            edges, gradients = zip(*present, strict=True)
+            torch.autograd.backward(edges, gradients, retain_graph=keeps_graph, inputs=list(self.weights))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightPass:
+    """Of one microbatch through one stage; runs once. `starts`: first of them the beginning."""
+
+    starts: Sequence[_Start] = ()
+
+    def run(self) -> None:
+        """Gradients add up in `Tensor.grad`. What the first start walks, those after it begin in."""
+        for place, start in enumerate(self.starts):
+            start.run(keeps_graph=place == 0 and len(self.starts) > 1)
+
+
+NO_WEIGHT_PASS = WeightPass()
+
+
+def input_pass(
+    roots: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    leaves: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+) -> tuple[Gradients, WeightPass]:
+    """The gradients of the leaves, None for one that gets none, and the pass for weights that is still to come.
+
+    Linear in the graph's nodes.
+    """
+    beginning = [get_gradient_edge(root) for root in roots]
+    if not roots or not leaves:
+        start = _Start(edges=beginning, gradients=gradients, weights=weights)
+        return [None] * len(leaves), WeightPass(starts=[start])
+    ways = _Ways(beginning, leaves)
+    by_owner: dict[Node | None, list[torch.Tensor]] = {None: []}
+    for weight in weights:
+        node = get_gradient_edge(weight).node
+        if node in ways.owners:
+            by_owner.setdefault(ways.owners[node], []).append(weight)
+    walked = by_owner.pop(None)
+    edges = {owner: ways.edges_into(owner) for owner in by_owner if owner is not None}
+    wanted = [get_gradient_edge(leaf) for leaf in leaves]
+    wanted += chain.from_iterable(edges.values())
+    found = torch.autograd.grad(roots, wanted, gradients, retain_graph=True, allow_unused=True)
+    kept = iter(found[len(leaves) :])
+    starts = [
+        _Start(edges=own, gradients=[next(kept) for _ in own], weights=by_owner[owner]) for owner, own in edges.items()
+    ]
+    return found[: len(leaves)], WeightPass(
+        starts=[_Start(edges=beginning, gradients=gradients, weights=walked), *starts]
+    )
+
+
+@dataclass(slots=True)
+class _Ways:
+    """`owners`: of each node that leads to no leaf, the one node on the way to leaves that it is reached from, or None
+    where there are several, or a beginning is such a node itself."""
+
+    beginning: Sequence[GradientEdge]
+    leaves: Iterable[torch.Tensor]
+    owners: dict[Node, Node | None] = field(default_factory=dict)
+    _outputs: dict[Node, set[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        to_leaves = {get_gradient_edge(leaf).node for leaf in self.leaves}
+        for edge in self.beginning:
+            self._outputs.setdefault(edge.node, set()).add(edge.output_nr)
+        order = self._children_first()
+        for node in order:
+            if any(child in to_leaves for child, _ in _following(node)):
+                to_leaves.add(node)
+        for node in order:
+            if node in to_leaves:
+                self._own((child for child, _ in _following(node) if child not in to_leaves), node)
+        self._own((edge.node for edge in self.beginning if edge.node not in to_leaves), None)
+
+    def edges_into(self, node: Node) -> tuple[GradientEdge, ...]:
+        return tuple(GradientEdge(node, output) for output in sorted(self._outputs[node]))
+
+    def _children_first(self) -> list[Node]:
+        order: list[Node] = []
+        seen: set[Node] = set()
+        left = [(edge.node, False) for edge in self.beginning]
+        while left:
+            node, is_done = left.pop()
+            if is_done:
+                order.append(node)
+            elif node not in seen:
+                seen.add(node)
+                left.append((node, True))
+                for child, output in _following(node):
+                    self._outputs.setdefault(child, set()).add(output)
+                    left.append((child, False))
+        return order
+
+    def _own(self, nodes: Iterable[Node], owner: Node | None) -> None:
+        """And all behind them. What another owns has none from then on."""
+        left = [(node, owner) for node in nodes]
+        while left:
+            node, claimed = left.pop()
+            if node in self.owners:
+                if self.owners[node] in (None, claimed):
+                    continue
+                claimed = None
+            self.owners[node] = claimed
+            left += [(child, claimed) for child, _ in _following(node)]
+
+
+def _following(node: Node) -> Iterable[tuple[Node, int]]:
+    return ((child, output) for child, output in node.next_functions if child is not None)

@@ -1,0 +1,224 @@
+"""A graph run whole and in order, as a stage runs it: what each of its nodes takes among the others.
+
+Called over and over, a node finds its own code and tensors in the caches, where in a run others were before it; and
+nobody counts what lies between two calls. So nodes alone seem quicker than they are, small ones by a third to a half.
+States of one shape are few tensors in turns: as many as a cache does not hold.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from protos.v1 import graph_pb2 as pb
+from stage_daemon.loader.declared import Declared
+from stage_daemon.loader.rebuild import NODE_INDEX, draws_random, rebuild_module
+from stage_daemon.loader.stage_module import StageModule
+from stage_daemon.randomness import drawing
+from stage_daemon.worker.profile.clock import Clock, Effort, host_clock
+from stage_daemon.worker.profile.distinct import value_ids
+from stage_daemon.worker.profile.indices import narrowest_ranges
+from stage_daemon.worker.profile.inputs import check_fits, make_tensor, make_values, storage_bytes
+from stage_daemon.worker.profile.states import CACHE_BYTES, num_copies
+from stage_daemon.worker.profile.values import ValueTable
+
+# Beyond these, fewer rounds are run; at least so many, beside one to warm up.
+MOST_SECONDS = 10.0
+_LEAST_ROUNDS = 3
+_SEED = 0
+_MARKS = "marks"
+
+
+class Marks(Protocol):
+    def mark(self) -> None: ...
+
+    def seconds(self) -> list[float]:
+        """Between each mark and the one before, of all marks since the last call."""
+        ...
+
+
+class ClockMarks:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._moments: list[float] = []
+
+    def mark(self) -> None:
+        self._moments.append(self._clock())
+
+    def seconds(self) -> list[float]:
+        moments, self._moments = self._moments, []
+        return [after - before for before, after in pairwise(moments)]
+
+
+class EventMarks:
+    """By the device's own clock: what a node's kernels take, and where starting them takes longer, that."""
+
+    def __init__(self, new_event: Callable[[], torch.Event]) -> None:
+        self._new_event = new_event
+        self._events: list[torch.Event] = []
+
+    def mark(self) -> None:
+        event = self._new_event()
+        event.record()
+        self._events.append(event)
+
+    def seconds(self) -> list[float]:
+        events, self._events = self._events, []
+        events[-1].synchronize()
+        return [1e-3 * before.elapsed_time(after) for before, after in pairwise(events)]
+
+
+def marks_on(device: torch.device) -> Marks:
+    if device.type == "cuda":
+        return EventMarks(lambda: torch.Event("cuda", enable_timing=True))
+    return ClockMarks(host_clock(device))
+
+
+def seconds_among_others(
+    graph: pb.Graph,
+    values: ValueTable,
+    device: torch.device,
+    effort: Effort,
+    on_round: Callable[[], None],
+    marks: Marks | None = None,
+) -> list[float]:
+    """By node. They add up to what a run of the whole graph takes. `on_round` is called after each run with
+    and without marks.
+
+    Raises what a node raises on made-up values, and InsufficientMemory.
+    """
+    marks = marks or marks_on(device)
+    check_fits(_needed_bytes(graph, values), device)
+    module = rebuild_module(graph, device)
+    module.set_states(_states(graph, values, device))
+    inputs = _inputs(graph, values, device)
+    marked = _marked(module, marks)
+
+    def passed(run: StageModule) -> list[float]:
+        drawn = drawing("profile", 0) if draws_random(graph) else nullcontext()
+        with torch.no_grad(), drawn:
+            marks.mark()
+            run(*inputs)
+            marks.mark()
+        return marks.seconds()
+
+    wholes: list[float] = []
+    parts: list[list[float]] = []
+    until = time.monotonic() + MOST_SECONDS
+    while len(wholes) <= effort.repetitions and (len(wholes) <= _LEAST_ROUNDS or time.monotonic() < until):
+        wholes.append(sum(passed(module)))
+        parts.append(passed(marked))
+        on_round()
+    # The first to warm up.
+    return _shared_out(statistics.median(wholes[1:]), [statistics.median(one) for one in zip(*parts[1:], strict=True)])
+
+
+def _shared_out(whole: float, parts: Sequence[float]) -> list[float]:
+    """`parts` begin with what comes before the first node and end with what comes behind the last. What `whole` takes
+    beyond the nodes' own is of all of them alike, as states are fetched for each; where marks are dearer than that, the
+    nodes' own is too much by as large a share for each, so that none is left without time."""
+    own = parts[1:-1]
+    beyond = whole - sum(own)
+    if beyond < 0:
+        return [seconds * whole / sum(own) for seconds in own]
+    return [seconds + beyond / len(own) for seconds in own]
+
+
+def _marked(module: StageModule, marks: Marks) -> StageModule:
+    """The same program on the same states with a mark before the first node and behind each."""
+    copied = fx.Graph()
+    copied.output(copied.graph_copy(module.program.graph, {}))
+    last = {node.meta[NODE_INDEX]: node for node in copied.nodes if NODE_INDEX in node.meta}
+    first = next((node for node in copied.nodes if NODE_INDEX in node.meta), None)
+    if first is not None:
+        with copied.inserting_before(first):
+            handle = copied.create_node("get_attr", _MARKS)
+            copied.call_method("mark", (handle,))
+        for node in last.values():
+            with copied.inserting_after(node):
+                copied.call_method("mark", (handle,))
+    # No tensor and no module, so nothing is registered.
+    setattr(module.program, _MARKS, marks)
+    return module.with_program(fx.GraphModule(module.program, copied, "MarkedProgram"))
+
+
+def _states(graph: pb.Graph, values: ValueTable, device: torch.device) -> dict[str, torch.Tensor]:
+    """By name. Tied ones are one."""
+    random = torch.Generator(device=device).manual_seed(_SEED)
+    ranges = narrowest_ranges(graph, values)
+    made: dict[Declared, list[torch.Tensor]] = {}
+    tied: dict[int, torch.Tensor] = {}
+    states: dict[str, torch.Tensor] = {}
+    counts = _counts(graph, values)
+    used: dict[Declared, int] = dict.fromkeys(counts, 0)
+    for state in graph.states:
+        declared = _declared(state, values)
+        if state.tie_group not in tied or not state.tie_group:
+            tensors = made.setdefault(declared, [])
+            if len(tensors) < counts[declared]:
+                tensors.append(_state(make_tensor(declared, ranges.get(state.value), device, random)))
+            tied[state.tie_group] = tensors[used[declared] % len(tensors)]
+            used[declared] += 1
+        states[state.name] = tied[state.tie_group]
+    return states
+
+
+def _state(tensor: torch.Tensor) -> torch.Tensor:
+    """Matrices as large as a new layer's: products of many stay finite."""
+    if tensor.dim() < 2 or not tensor.is_floating_point() or tensor.itemsize == 1 or not tensor.is_contiguous():
+        return tensor
+    return tensor.sub_(0.5).mul_(max(1, tensor[0].numel()) ** -0.5)
+
+
+def _counts(graph: pb.Graph, values: ValueTable) -> dict[Declared, int]:
+    """How many tensors there are of each kind of state."""
+    counts: dict[Declared, int] = {}
+    for state in graph.states:
+        declared = _declared(state, values)
+        counts[declared] = counts.get(declared, 0) + 1
+    return {one: min(count, num_copies(one.size_bytes, CACHE_BYTES) + 1) for one, count in counts.items()}
+
+
+def _declared(state: pb.State, values: ValueTable) -> Declared:
+    declared = values.tensor(state.value)
+    assert declared is not None, "a graph whose states are no tensors is not parsed"
+    return declared
+
+
+def _inputs(graph: pb.Graph, values: ValueTable, device: torch.device) -> tuple[Any, ...]:
+    ids = [entry.value for entry in graph.inputs if entry.WhichOneof("content") == "value"]
+    described = {value_id: values.describe(value_id) for value_id in ids}
+    made = make_values(described, narrowest_ranges(graph, values), device, _SEED)
+    return tuple(made[value_id] for value_id in ids)
+
+
+def _needed_bytes(graph: pb.Graph, values: ValueTable) -> int:
+    """Of states, and of values at the node where most of them are kept; views count as copies."""
+    states = sum(one.size_bytes * count for one, count in _counts(graph, values).items())
+    return states + _most_kept(graph, values)
+
+
+def _most_kept(graph: pb.Graph, values: ValueTable) -> int:
+    last_reader: Mapping[int, int] = {
+        value_id: index for index, node in enumerate(graph.nodes) for value_id in (*node.outputs, *value_ids(node))
+    }
+    of_states = {state.value for state in graph.states}
+    ends: dict[int, int] = {}
+    kept = most = 0
+    for index, node in enumerate(graph.nodes):
+        for value_id in node.outputs:
+            declared = values.tensor(value_id) if value_id and value_id not in of_states else None
+            if declared is not None:
+                size_bytes = storage_bytes(declared)
+                kept += size_bytes
+                ends[last_reader[value_id]] = ends.get(last_reader[value_id], 0) + size_bytes
+        most = max(most, kept)
+        kept -= ends.pop(index, 0)
+    return most

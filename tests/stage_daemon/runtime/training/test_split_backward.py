@@ -1,0 +1,179 @@
+"""Both halves of a backward pass give what the whole one gives, to the bit, and none does the other's work."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stage_daemon.runtime.training.split_backward import input_pass
+from tests.random_examples import random_seeds
+
+WIDTH = 8
+Made = Sequence[torch.Tensor]
+Stage = Callable[[nn.ModuleList, torch.Tensor, torch.Tensor], Made]
+
+
+def chain(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    for layer in layers:
+        x = torch.tanh(layer(x))
+    return [x]
+
+
+def one_layer_twice(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    return [layers[1](torch.tanh(layers[0](torch.tanh(layers[0](x)))))]
+
+
+def a_branch_without_what_was_given(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    own = layers[2](torch.tanh(layers[1](other)))
+    return [layers[0](x) * own]
+
+
+def one_weight_on_and_off_the_way(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    return [layers[0](x) + layers[0](other), layers[1](x)]
+
+
+def a_root_of_weights_alone(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    return [layers[0](x), layers[1](other), layers[2](x)]
+
+
+def several_results_of_one_node(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    scaled = torch.cat([layers[0](x), layers[1](x)], dim=1) * torch.cat([layers[2].weight[0], layers[2].weight[1]])
+    first, second, _ = scaled.split((WIDTH, WIDTH // 2, WIDTH // 2), dim=1)
+    return [first * 2, functional.layer_norm(second, (WIDTH // 2,), layers[2].weight[2, : WIDTH // 2])]
+
+
+def a_weight_transposed_once_for_two(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    transposed = layers[0].weight.t()
+    return [torch.tanh(x @ transposed) @ transposed]
+
+
+def passed_on_as_it_came(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    return [x, layers[0](x)]
+
+
+def written_in_place(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    made = layers[0](x)
+    made[:, :2] = layers[1](x)[:, 2:4]
+    return [layers[2](made).relu_()]
+
+
+def nothing_on_the_way(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    return [layers[0](other)]
+
+
+def drawn(seed: int) -> Stage:
+    """Any layers on any sums of what is there; some never read what was given, or are read by nothing."""
+
+    def stage(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+        chosen, made = random.Random(seed), [x, other]
+        for _ in range(chosen.randint(1, 8)):
+            one, two = chosen.choices(made, k=2)
+            made.append(torch.tanh(chosen.choice(layers)(one)) + chosen.choice((0.0, two)))
+        return [made[-1], *(one for one in made[2:-1] if chosen.random() < 0.3)]
+
+    return stage
+
+
+STAGES: tuple[Stage, ...] = (
+    chain,
+    one_layer_twice,
+    a_branch_without_what_was_given,
+    one_weight_on_and_off_the_way,
+    a_root_of_weights_alone,
+    several_results_of_one_node,
+    a_weight_transposed_once_for_two,
+    passed_on_as_it_came,
+    written_in_place,
+    nothing_on_the_way,
+)
+
+
+def ran(stage: Stage, seed: int = 0) -> tuple[nn.ModuleList, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+    torch.manual_seed(seed)
+    layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+    x, other = torch.randn(5, WIDTH, requires_grad=True), torch.randn(5, WIDTH)
+    roots = [root for root in stage(layers, x, other) if root.requires_grad]
+    return layers, x, roots, [torch.randn(root.shape) for root in roots]
+
+
+def whole(stage: Stage, seed: int = 0) -> list[torch.Tensor | None]:
+    layers, x, roots, gradients = ran(stage, seed)
+    torch.autograd.backward(roots, gradients)
+    return [x.grad, *(weight.grad for weight in layers.parameters())]
+
+
+def in_two(stage: Stage, seed: int = 0) -> list[torch.Tensor | None]:
+    layers, x, roots, gradients = ran(stage, seed)
+    found, weight_pass = input_pass(roots, gradients, [x], list(layers.parameters()))
+    assert all(weight.grad is None for weight in layers.parameters())
+    weight_pass.run()
+    assert x.grad is None
+    return [*found, *(weight.grad for weight in layers.parameters())]
+
+
+def assert_same(found: Sequence[torch.Tensor | None], wanted: Sequence[torch.Tensor | None]) -> None:
+    assert [one is None for one in found] == [one is None for one in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_two_halves_are_the_whole(stage: Stage) -> None:
+    assert_same(in_two(stage), whole(stage))
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(30))
+def test_two_halves_of_any_graph_are_the_whole(seed: int) -> None:
+    assert_same(in_two(drawn(seed), seed), whole(drawn(seed), seed))
+
+
+class Counted(TorchDispatchMode):
+    """How often each operator runs, in the backward pass too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_each_half_does_half_of_the_products() -> None:
+    layers, x, roots, gradients = ran(chain)
+    with Counted() as inputs:
+        _, weight_pass = input_pass(roots, gradients, [x], list(layers.parameters()))
+    with Counted() as weights:
+        weight_pass.run()
+    assert (inputs.calls["mm"], weights.calls["mm"]) == (3, 3)
+    assert (inputs.calls["tanh_backward"], weights.calls["tanh_backward"]) == (3, 0)
+
+
+def test_a_stage_that_was_given_nothing_does_all_with_its_weights() -> None:
+    layers, x, _, _ = ran(chain)
+    [made] = chain(layers, x.detach(), x)
+    with Counted() as inputs:
+        found, weight_pass = input_pass([made], [torch.ones_like(made)], [], list(layers.parameters()))
+    with Counted() as weights:
+        weight_pass.run()
+    assert (list(found), inputs.calls["mm"], weights.calls["mm"]) == ([], 0, 5)
+
+
+def test_what_has_no_gradient_on_its_way_is_not_walked() -> None:
+    """The second result of the node is not among what backward begins with."""
+    layers, x, _, _ = ran(chain)
+    first, _ = (layers[0](x) * layers[1].weight[0]).split(WIDTH // 2, dim=1)
+    found, weight_pass = input_pass([first], [torch.ones_like(first)], [x], list(layers.parameters()))
+    weight_pass.run()
+    assert found[0] is not None
+    assert [weight.grad is None for weight in layers.parameters()] == [False, False, False, True, True, True]

@@ -1,0 +1,175 @@
+"""Whole graphs run in order: which node gets which time, on a clock and on a device that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from planner.client.export import export
+from planner.wire.graph import graph_to_bytes
+from protos.v1 import graph_pb2
+from stage_daemon.errors import InsufficientMemory
+from stage_daemon.worker.profile.bench import Bench, Unmeasured
+from stage_daemon.worker.profile.clock import Effort
+from stage_daemon.worker.profile.rehearsal import EventMarks, Marks, seconds_among_others
+from stage_daemon.worker.profile.values import ValueTable
+from tests.builders.exported import exported_small
+from tests.builders.registry import FAMILIES
+
+CPU = torch.device("cpu")
+ONCE = Effort(repetitions=1, warmup=1)
+
+
+class ScriptedMarks:
+    """Each run takes the next of these lists."""
+
+    def __init__(self, *seconds: list[float]) -> None:
+        self._seconds = list(seconds)
+        self.num_marks: list[int] = []
+        self._marked = 0
+
+    def mark(self) -> None:
+        self._marked += 1
+
+    def seconds(self) -> list[float]:
+        self.num_marks.append(self._marked)
+        self._marked = 0
+        return self._seconds[(len(self.num_marks) - 1) % len(self._seconds)]
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self._function(*args)
+
+
+def message_of(module: nn.Module, *args: Any, **more: Any) -> graph_pb2.Graph:
+    return graph_pb2.Graph.FromString(graph_to_bytes(export(module, args, **more).graph))
+
+
+def rehearsed(graph: graph_pb2.Graph, marks: Marks | None = None) -> list[float]:
+    return seconds_among_others(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None, marks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"resnet50"}))
+def test_whole_family_runs_on_made_up_values(family: str) -> None:
+    graph = graph_pb2.Graph.FromString(graph_to_bytes(exported_small(family).graph))
+    seconds = rehearsed(graph)
+    assert len(seconds) == len(graph.nodes)
+    assert sum(seconds) > 0
+
+
+def test_times_of_nodes_add_up_to_a_run_without_marks() -> None:
+    graph = message_of(Calls(lambda x: torch.tanh(torch.relu(x) @ x)), torch.ones(2, 2))
+    # Before the first node, the three nodes, behind the last.
+    marks = ScriptedMarks([9.0], [5.0, 1.0, 4.0, 1.0, 7.0])
+    assert rehearsed(graph, marks) == [2.0, 5.0, 2.0]
+    assert set(marks.num_marks[0::2]) == {2}
+    assert set(marks.num_marks[1::2]) == {6}
+
+
+def test_node_with_several_results_is_one() -> None:
+    graph = message_of(Calls(lambda x: torch.relu(x.split(1)[1])), torch.ones(2, 2))
+    marks = ScriptedMarks([3.0], [0.0, *(1.0 for _ in graph.nodes), 0.0])
+    assert len(rehearsed(graph, marks)) == len(graph.nodes)
+    assert set(marks.num_marks[1::2]) == {len(graph.nodes) + 3}
+
+
+def test_marks_dearer_than_what_lies_between_nodes_leave_none_without_time() -> None:
+    graph = message_of(Calls(lambda x: torch.tanh(torch.relu(x))), torch.ones(2, 2))
+    assert rehearsed(graph, ScriptedMarks([2.0], [0.0, 1.0, 3.0, 0.0])) == [0.5, 1.5]
+
+
+class MadeUpEvent:
+    """Of a device on which each launch takes a second of its own."""
+
+    clock = count()
+
+    def record(self) -> None:
+        self.at = next(self.clock)
+
+    def synchronize(self) -> None:
+        self.is_done = True
+
+    def elapsed_time(self, later: MadeUpEvent) -> float:
+        assert later.at > self.at
+        return 1e3 * (later.at - self.at)
+
+
+def test_device_is_waited_for_once_per_run_and_read_afterwards() -> None:
+    events: list[MadeUpEvent] = []
+
+    def new_event() -> Any:
+        events.append(MadeUpEvent())
+        return events[-1]
+
+    marks = EventMarks(new_event)
+    for _ in range(2):
+        for _ in range(3):
+            marks.mark()
+        assert marks.seconds() == [1.0, 1.0]
+    assert [hasattr(event, "is_done") for event in events] == 2 * [False, False, True]
+
+
+class DeepNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(60))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_products_of_many_layers_stay_finite() -> None:
+    """Arithmetic on what is not is quicker, or slower."""
+    graph = message_of(DeepNet(), torch.ones(2, 256))
+    with Products() as products:
+        rehearsed(graph)
+    assert products.largest
+    assert max(products.largest) < 1e3
+
+
+class Products(TorchDispatchMode):
+    """The largest element of each product of matrices; nan where one is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest: list[float] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.addmm.default:
+            self.largest.append(result.abs().max().item())
+        return result
+
+
+def test_graph_that_does_not_fit_is_refused_before_memory_is_taken() -> None:
+    rows = torch.export.Dim("rows", min=1, max=1 << 40)
+    graph = message_of(nn.ReLU(), torch.ones(2, 64), dynamic_shapes={"input": {0: rows}})
+    with pytest.raises(InsufficientMemory):
+        seconds_among_others(graph, ValueTable(graph, {"rows": 1 << 39}), CPU, ONCE, lambda: None)
+
+
+def test_run_that_made_up_values_do_not_get_through_is_told() -> None:
+    graph = message_of(
+        Calls(lambda tokens, table: functional.embedding(tokens + 4, table)),
+        torch.zeros(3, dtype=torch.int64),
+        torch.ones(5, 2),
+    )
+    bench = Bench(graph, {}, CPU, ONCE)
+    assert all(bench.measure(one) > 0 for one in bench.distinct)
+    with pytest.raises(Unmeasured):
+        bench.rehearse(lambda: None)
