@@ -9,6 +9,8 @@ from planner.plan.plan import Plan
 from planner.store.deployment_records import Daemon, StagePlacement, WorkerSettings
 
 GIBIBYTE = float(1 << 30)
+# Live devices that a message names: whatever a cluster has, the message ends with what to do.
+_SHOWN_DEVICES = 8
 
 
 def admit(plan: Plan, live: Sequence[Daemon], promised: Mapping[str, Mapping[str, int]]) -> tuple[StagePlacement, ...]:
@@ -60,7 +62,7 @@ def _needed_bytes(plan: Plan) -> dict[str, int]:
 
 def _gone(plan: Plan, device_id: str, live: Mapping[str, Daemon], *, is_drained: bool) -> DeviceGone:
     stages = [stage.index for stage in plan.stages if device_id in stage.device_ids]
-    present = ", ".join(sorted(live)) or "none"
+    present = _present(plan, live)
     why, remedy = "has no live daemon", "Start its stage-daemon again"
     if is_drained:
         why = "is drained, so that nothing new is put on it"
@@ -72,6 +74,14 @@ def _gone(plan: Plan, device_id: str, live: Mapping[str, Daemon], *, is_drained:
         stage=stages[0],
         live_device_ids=present,
     )
+
+
+def _present(plan: Plan, live: Mapping[str, Daemon]) -> str:
+    """Those that the plan has first."""
+    planned = {device_id for stage in plan.stages for device_id in stage.device_ids}
+    in_order = sorted(live, key=lambda device_id: (device_id not in planned, device_id))
+    more = len(in_order) - _SHOWN_DEVICES
+    return (", ".join(in_order[:_SHOWN_DEVICES]) or "none") + (f" and {more} more" if more > 0 else "")
 
 
 def _check_memory(daemon: Daemon, needed_bytes: int, promised: Mapping[str, int]) -> None:

@@ -79,6 +79,14 @@ def test_a_device_that_is_gone_is_named_with_those_that_live() -> None:
         admit(plan(stage(0, "z"), stage(1, "a"), stage(2, "z")), [daemon("a")], {})
 
 
+def test_of_many_live_devices_some_are_named_and_those_of_the_plan_first() -> None:
+    live = [daemon(f"device-{number:02}") for number in range(40)] + [daemon("own")]
+    with pytest.raises(
+        DeviceGone, match=r"live devices: own, device-00, (device-\d\d, ){5}device-06 and 33 more\. Start"
+    ):
+        admit(plan(stage(0, "own"), stage(1, "z")), live, {})
+
+
 def test_a_device_that_is_drained_is_said_to_be() -> None:
     drained = replace(daemon("z"), draining=True)
     with pytest.raises(DeviceGone, match=r"planned for stage 1, is drained.* live devices: a\..*z --undo") as caught:
