@@ -78,8 +78,10 @@ MUTANTS ?=
 mutants: $(VENV)/installed.stamp
 	$(BIN)/python -m tests.mutants.run --jobs $(JOBS) $(MUTANTS)
 
-# Every architecture of tests/models, one after the other: which come through, and why not; half an hour on two cores.
+# Every operator of torch's tests and every architecture of tests/models, one after the other: which come through, and
+# why not; half an hour on two cores. Both say so by their exit codes; the second runs whatever the first finds.
 survey: $(VENV)/installed.stamp
+	-$(BIN)/python -m tests.models.operators
 	$(BIN)/python -m tests.models.survey
 
 # Every figure of docs/benchmarks.md, one table after the other; half an hour on two cores.

@@ -161,10 +161,13 @@ def _add_sizes(term: str, dims: Sequence[int], sizes: dict[str, int]) -> None:
 
 
 def _recurrent(node: Node, shapes: Shapes) -> int:
-    """lstm, gru, rnn on a padded batch: every weight matrix meets every element of every step."""
+    """lstm, gru, rnn on a padded batch or a packed one: every weight matrix meets every element of every step.
+
+    The weights are the last list of tensors: the states of an lstm are one too.
+    """
     steps = math.prod(_dims(node, 0, shapes)[:-1])
-    lists = [argument for argument in node.arguments[2:] if isinstance(argument, ArgumentList)]
-    matrices = [shapes[value_id].dims for value_id in values_in(lists[0])]
+    lists = [argument for argument in node.arguments if isinstance(argument, ArgumentList)]
+    matrices = [shapes[value_id].dims for value_id in values_in(lists[-1])]
     return 2 * steps * sum(math.prod(dims) for dims in matrices if len(dims) == 2)
 
 

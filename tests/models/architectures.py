@@ -365,7 +365,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="hunyuan_v1_dense", kind=CAUSAL, sizes={"head_dim": 8}),
     Architecture(model_type="hunyuan_v1_moe", kind=CAUSAL, sizes={"head_dim": 8}),
     Architecture(model_type="ministral", kind=CAUSAL, sizes={"head_dim": 8}),
-    Architecture(model_type="nemotron", kind=CAUSAL, sizes={"head_dim": 8}),
+    Architecture(model_type="nemotron", kind=CAUSAL, sizes={"head_dim": 8, "num_key_value_heads": 2}),
     Architecture(model_type="gpt_neo", kind=CAUSAL, sizes={"attention_types": [[["global", "local"], 1]]}),
     Architecture(model_type="zaya", kind=CAUSAL, sizes={"num_experts_per_tok": 1}),
     Architecture(model_type="albert", kind=ENCODER),

@@ -56,7 +56,11 @@ class Finding:
 
 def survey(architecture: Architecture) -> Finding:
     """Every dimension may change that torch.export lets change; then the run is tried at two sizes."""
-    module, example, larger = architecture.module(), architecture.kind.batch(1), architecture.kind.batch(2)
+    example, larger = architecture.kind.batch(1), architecture.kind.batch(2)
+    try:
+        module = architecture.module()
+    except Exception as error:
+        return Finding(architecture=architecture, why_not=f"its small configuration: {_reason(error)}", is_ours=True)
     try:
         exported = export(module, (), dict(example), dynamic_shapes=_all_dynamic(example))
     except UnsupportedModule as error:

@@ -1,7 +1,8 @@
 """Replaces in-place operators by their functional twins where nothing else reads the storage afterwards.
 
 It keeps numbers bitwise: the twin must give the same dtype, shape and strides, and may draw no random numbers. Writes
-to parameters, buffers and constants stay as they are.
+to parameters, buffers and constants stay as they are. What turns a tensor's own dimensions around in place, and writes
+nothing, becomes a view that is read from there on.
 """
 
 from __future__ import annotations
@@ -17,21 +18,40 @@ from planner.client.export.storage import StorageRoots
 from planner.graph.ir import OperatorKind
 from planner.graph.operators import load_vocabulary
 
+_ATEN = torch.ops.aten
+_VIEWS = {
+    _ATEN.detach_.default: _ATEN.detach.default,
+    _ATEN.squeeze_.default: _ATEN.squeeze.default,
+    _ATEN.squeeze_.dim: _ATEN.squeeze.dim,
+    _ATEN.squeeze_.dims: _ATEN.squeeze.dims,
+    _ATEN.swapaxes_.default: _ATEN.swapaxes.default,
+    _ATEN.swapdims_.default: _ATEN.swapdims.default,
+    _ATEN.t_.default: _ATEN.t.default,
+    _ATEN.transpose_.default: _ATEN.transpose.int,
+    _ATEN.unsqueeze_.default: _ATEN.unsqueeze.default,
+}
+
 
 def functionalise(graph: fx.Graph) -> None:
     roots = StorageRoots()
     position = {node: index for index, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
-        if node.target is torch.ops.aten.detach_.default:
-            node.target = torch.ops.aten.detach.default
+        view = _VIEWS.get(node.target)
+        if view is not None:
+            _read_instead(node, view, position)
         roots.add(node)
         twin = _twin(node)
         if twin is None or not _is_free(node, roots, position) or not _gives_the_same(node, twin):
             continue
-        written = argument_at(node, 0)
-        node.target = twin
+        _read_instead(node, twin, position)
         roots.own(node)
-        written.replace_all_uses_with(node, delete_user_cb=lambda user: position[user] > position[node])  # noqa: B023
+
+
+def _read_instead(node: fx.Node, twin: torch._ops.OpOverload, position: dict[fx.Node, int]) -> None:
+    """Calls `twin`, and whoever read the written value later reads what that returns."""
+    written = argument_at(node, 0)
+    node.target = twin
+    written.replace_all_uses_with(node, delete_user_cb=lambda user: position[user] > position[node])
 
 
 def _twin(node: fx.Node) -> torch._ops.OpOverload | None:

@@ -46,6 +46,33 @@ def write_through_a_view(module: Program, features: torch.Tensor) -> Any:
     return whole, view
 
 
+def dimensions_turned_in_place(module: Program, features: torch.Tensor) -> Any:
+    turned = module.linear(features)
+    flat = turned.view(-1)
+    turned.unsqueeze_(0).transpose_(1, 2)
+    turned.add_(1)
+    return turned.squeeze_(0).contiguous(), flat
+
+
+def cells_of_recurrent_layers(module: Program, features: torch.Tensor) -> Any:
+    weights = [module.linear.weight.repeat(gates, 1) for gates in (1, 3, 4)]
+    hidden = torch.rnn_tanh_cell(features, features, weights[0], weights[0])
+    hidden = torch.gru_cell(features, hidden, weights[1], weights[1])
+    return torch.lstm_cell(features, (hidden, features), weights[2], weights[2])
+
+
+def linear_algebra(module: Program, features: torch.Tensor) -> Any:
+    matrix = features[:2].T @ features[:2] + torch.eye(4)
+    solved = torch.linalg.solve(matrix, module.linear.weight)
+    return torch.linalg.inv(matrix), torch.linalg.cholesky(matrix), torch.linalg.eigh(matrix).eigenvalues, solved
+
+
+def spectrum_and_back(module: Program, features: torch.Tensor) -> Any:
+    window = torch.hann_window(8)
+    spectrum = torch.stft(features.repeat(1, 8), 8, 2, window=window, return_complex=True)
+    return spectrum.abs(), torch.istft(spectrum, 8, 2, window=window)
+
+
 def write_after_a_read(module: Program, features: torch.Tensor) -> Any:
     whole = module.linear(features)
     before = whole.sigmoid()
@@ -241,6 +268,10 @@ def not_run_at_all(module: Program, features: torch.Tensor) -> Any:
 
 PROGRAMS = (
     write_through_a_view,
+    dimensions_turned_in_place,
+    cells_of_recurrent_layers,
+    linear_algebra,
+    spectrum_and_back,
     write_after_a_read,
     write_that_keeps_half_precision,
     one_tensor_listed_again_and_again,
