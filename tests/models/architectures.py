@@ -146,6 +146,13 @@ LARGER_VISION = Kind(title="vision", auto_class=VISION.auto_class, batch=_larger
 SPEECH = Kind(title="speech", auto_class="AutoModel", batch=_waves)
 TRANSCRIPTION = Kind(title="speech", auto_class="AutoModelForSpeechSeq2Seq", batch=_spectra)
 PAIRS = Kind(title="image and text", auto_class="AutoModel", batch=_captioned_images)
+EMBEDDER = Kind(title="embedding", auto_class="AutoModel", batch=_masked_text)
+TAGGER = Kind(title="tokens", auto_class="AutoModelForTokenClassification", batch=_masked_text)
+CLASSIFIER = Kind(title="sequences", auto_class="AutoModelForSequenceClassification", batch=_masked_text)
+ANSWERER = Kind(title="answers", auto_class="AutoModelForQuestionAnswering", batch=_masked_text)
+DETECTION = Kind(title="detection", auto_class="AutoModelForObjectDetection", batch=_larger_images)
+SEGMENTATION = Kind(title="segmentation", auto_class="AutoModelForSemanticSegmentation", batch=_larger_images)
+DEPTH = Kind(title="depth", auto_class="AutoModelForDepthEstimation", batch=_larger_images)
 DENOISER = Kind(title="diffusion", auto_class="", batch=_noise)
 PROMPTED_DENOISER = Kind(title="diffusion", auto_class="", batch=_captioned_noise)
 AUTOENCODER = Kind(title="diffusion", auto_class="", batch=_pictures)
@@ -478,6 +485,36 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="siglip", kind=PAIRS),
     Architecture(model_type="chinese_clip", kind=PAIRS),
     Architecture(model_type="altclip", kind=PAIRS),
+    Architecture(model_type="efficientnet", kind=LARGER_VISION),
+    Architecture(model_type="hgnet_v2", kind=LARGER_VISION),
+    Architecture(model_type="textnet", kind=LARGER_VISION),
+    Architecture(model_type="cvt", kind=LARGER_VISION),
+    Architecture(model_type="focalnet", kind=LARGER_VISION),
+    Architecture(model_type="luke", kind=EMBEDDER),
+    Architecture(model_type="markuplm", kind=EMBEDDER),
+    Architecture(model_type="mobilebert", kind=EMBEDDER),
+    Architecture(model_type="splinter", kind=EMBEDDER),
+    Architecture(model_type="canine", kind=EMBEDDER),
+    Architecture(model_type="mpnet", kind=EMBEDDER),
+    Architecture(model_type="dpr", kind=EMBEDDER),
+    Architecture(model_type="roc_bert", kind=EMBEDDER),
+    Architecture(model_type="visual_bert", kind=EMBEDDER),
+    Architecture(model_type="biogpt", kind=EMBEDDER),
+    Architecture(model_type="bert", kind=TAGGER),
+    Architecture(model_type="deberta-v2", kind=TAGGER),
+    Architecture(model_type="llama", kind=TAGGER),
+    Architecture(model_type="mobilebert", kind=TAGGER),
+    Architecture(model_type="mobilebert", kind=CLASSIFIER),
+    Architecture(model_type="perceiver", kind=CLASSIFIER),
+    Architecture(model_type="bert", kind=ANSWERER),
+    Architecture(model_type="luke", kind=ANSWERER),
+    Architecture(model_type="splinter", kind=ANSWERER),
+    Architecture(model_type="mobilebert", kind=ANSWERER),
+    Architecture(model_type="yolos", kind=DETECTION),
+    Architecture(model_type="segformer", kind=SEGMENTATION),
+    Architecture(model_type="mobilenet_v2", kind=SEGMENTATION),
+    Architecture(model_type="mobilevit", kind=SEGMENTATION),
+    Architecture(model_type="glpn", kind=DEPTH),
     Architecture(
         model_type="UNet2DModel",
         kind=DENOISER,
