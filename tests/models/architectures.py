@@ -75,6 +75,10 @@ def _translation(scale: int) -> Inputs:
     return _text(scale) | {"decoder_input_ids": _tokens(2 * scale, 5 * scale)}
 
 
+def _masked_translation(scale: int) -> Inputs:
+    return _translation(scale) | {"attention_mask": torch.ones(2 * scale, 7 * scale, dtype=torch.int64)}
+
+
 def _images(scale: int) -> Inputs:
     return {"pixel_values": _reals(2 * scale, 3, 32, 32)}
 
@@ -141,6 +145,7 @@ UNMASKED = Kind(title="encoder", auto_class="AutoModelForMaskedLM", batch=_text)
 # Language models that hear as well: the text alone.
 HEARING = Kind(title="speech", auto_class="AutoModelForSeq2SeqLM", batch=_text)
 SEQ2SEQ = Kind(title="seq2seq", auto_class="AutoModelForSeq2SeqLM", batch=_translation)
+MASKED_SEQ2SEQ = Kind(title="seq2seq", auto_class=SEQ2SEQ.auto_class, batch=_masked_translation)
 VISION = Kind(title="vision", auto_class="AutoModelForImageClassification", batch=_images)
 LARGER_VISION = Kind(title="vision", auto_class=VISION.auto_class, batch=_larger_images)
 SPEECH = Kind(title="speech", auto_class="AutoModel", batch=_waves)
@@ -258,7 +263,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="glm", kind=CAUSAL),
     Architecture(model_type="glm4", kind=CAUSAL),
     Architecture(model_type="glm4_moe", kind=CAUSAL),
-    Architecture(model_type="glm4_moe_lite", kind=CAUSAL),
+    Architecture(model_type="glm4_moe_lite", kind=CAUSAL, sizes=_LATENT),
     Architecture(model_type="got_ocr2", kind=CAUSAL),
     Architecture(model_type="gpt-sw3", kind=CAUSAL),
     Architecture(model_type="gpt2", kind=CAUSAL),
@@ -353,7 +358,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="xlm-roberta-xl", kind=CAUSAL),
     Architecture(model_type="xlstm", kind=CAUSAL),
     # Keys and values come out of one narrow projection: one key head for each query head, of two parts.
-    Architecture(model_type="deepseek_v2", kind=CAUSAL, sizes=_LATENT | {"topk_method": "greedy"}),
+    Architecture(
+        model_type="deepseek_v2", kind=CAUSAL, sizes=_LATENT | {"topk_method": "greedy", "num_experts_per_tok": 2}
+    ),
     Architecture(model_type="deepseek_v3", kind=CAUSAL, sizes=_LATENT | {"n_group": 2, "topk_group": 1}),
     Architecture(model_type="youtu", kind=CAUSAL, sizes=_LATENT),
     Architecture(model_type="minicpm3", kind=CAUSAL, sizes=_LATENT),
@@ -427,7 +434,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="granite_speech", kind=HEARING),
     Architecture(model_type="granite_speech_plus", kind=HEARING),
     Architecture(model_type="led", kind=SEQ2SEQ),
-    Architecture(model_type="longt5", kind=SEQ2SEQ),
+    Architecture(model_type="longt5", kind=MASKED_SEQ2SEQ),
     Architecture(model_type="m2m_100", kind=SEQ2SEQ),
     Architecture(model_type="marian", kind=SEQ2SEQ),
     Architecture(model_type="mbart", kind=SEQ2SEQ),
@@ -443,7 +450,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="qwen3_asr", kind=HEARING),
     Architecture(model_type="seamless_m4t", kind=SEQ2SEQ),
     Architecture(model_type="seamless_m4t_v2", kind=SEQ2SEQ),
-    Architecture(model_type="switch_transformers", kind=SEQ2SEQ),
+    Architecture(model_type="switch_transformers", kind=MASKED_SEQ2SEQ),
     Architecture(model_type="t5", kind=SEQ2SEQ),
     Architecture(model_type="t5gemma", kind=SEQ2SEQ),
     Architecture(model_type="t5gemma2", kind=SEQ2SEQ),
