@@ -217,8 +217,9 @@ async def test_where_nothing_fits_it_says_so_and_waits_for_a_device(
         await until_told(world, deployment_id, says)
         world.daemons[SECOND] = ScriptedDaemon(SECOND, "second")
         await world.daemons[SECOND].start()
-        await world.register(FIRST)
+        # In this order: the first alone, with its memory back, would be enough for all stages.
         await world.register(SECOND, incarnation="second")
+        await world.register(FIRST)
         after = await world.until_generation(deployment_id, 2)
         assert (after.plan_id, after.device_ids()) == ("plan-1", (FIRST, SECOND))
 
