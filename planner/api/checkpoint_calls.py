@@ -62,7 +62,7 @@ class CheckpointCalls:
             return checkpoint.record.id
 
         checkpoint_id, _made = await create_once(
-            self._database, "CreateCheckpoint", request.request_id, fingerprint(request), now, create
+            self._database, "CreateCheckpoint", request.request_id, await fingerprint(request), now, create
         )
         async with self._database.reading() as session:
             return checkpoint_record_to_proto(await get_checkpoint_record(session, checkpoint_id))

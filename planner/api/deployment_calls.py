@@ -40,7 +40,7 @@ class DeploymentCalls:
         deployment_id = await self._dispatcher.deploy(
             request.plan_id,
             request.request_id,
-            fingerprint(request),
+            await fingerprint(request),
             recovery_from_proto(request.recovery),
             WorkerSettings(num_threads=request.num_threads, compile=request.compile),
             CALLER.get(),

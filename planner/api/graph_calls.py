@@ -32,8 +32,8 @@ class GraphCalls:
 
     async def CreateGraph(self, request: planner_pb2.CreateGraphRequest, _: Any) -> planner_pb2.GraphRecord:
         name = checked_name(request.name)
-        weights = weights_from_proto(request.weights)
-        print_ = fingerprint(request)
+        weights = await in_thread(weights_from_proto, request.weights)
+        print_ = await fingerprint(request)
         async with self._database.reading() as session:
             before = await find_result(session, "CreateGraph", request.request_id, print_)
         if before is not None:
@@ -63,7 +63,7 @@ class GraphCalls:
         return await self._graph(graph_id)
 
     async def AttachWeights(self, request: planner_pb2.AttachWeightsRequest, _: Any) -> planner_pb2.GraphRecord:
-        weights = weights_from_proto(request.weights)
+        weights = await in_thread(weights_from_proto, request.weights)
         if not weights:
             raise InvalidArgument("weights.files is empty; name the files that hold the graph's tensors")
         async with self._database.reading() as session:

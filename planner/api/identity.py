@@ -7,14 +7,20 @@ import secrets
 
 from google.protobuf.message import Message
 
+from access.pieces import is_large, serialize_in_pieces
+from planner.api.threads import in_thread
+
 
 def new_id(kind: str) -> str:
     """ "plan-3f9a5c0b77d1"."""
     return f"{kind}-{secrets.token_hex(6)}"
 
 
-def fingerprint(request: Message) -> str:
-    """sha256 of the request without its request_id."""
+async def fingerprint(request: Message) -> str:
+    """sha256 of the request without its request_id; of one with many entries it takes long, and is made in a thread."""
+    if is_large(request):
+        content = await in_thread(serialize_in_pieces, request, without="request_id")
+        return await in_thread(lambda: hashlib.sha256(content).hexdigest())
     bare = type(request)()
     bare.CopyFrom(request)
     bare.ClearField("request_id")

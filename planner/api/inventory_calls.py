@@ -35,7 +35,7 @@ class InventoryCalls:
             return record.id
 
         inventory_id, _made = await create_once(
-            self._database, "CreateInventory", request.request_id, fingerprint(request), now, create
+            self._database, "CreateInventory", request.request_id, await fingerprint(request), now, create
         )
         return await self._inventory(inventory_id)
 

@@ -58,7 +58,7 @@ class PlanCalls:
             return await self._add(session, request, options, given, now)
 
         operation_id, _ = await create_once(
-            self._database, "CreatePlan", request.request_id, fingerprint(request), now, create
+            self._database, "CreatePlan", request.request_id, await fingerprint(request), now, create
         )
         self._runner.wake()
         return await self._operation(operation_id)

@@ -14,6 +14,7 @@ from planner.api.identity import new_id
 from planner.api.pages import page_of
 from planner.api.records import profile_record_to_proto, profile_to_proto
 from planner.api.tasks import examine_times
+from planner.api.threads import in_thread
 from planner.cost.measured import MAX_THREADS, MeasuredTimes
 from planner.dispatch.daemon_client import CallDeadlines
 from planner.dispatch.profiler import Measured, choose_daemons, profile
@@ -62,12 +63,13 @@ class ProfileCalls:
     async def ImportTimes(self, request: planner_pb2.ImportTimesRequest, _: Any) -> planner_pb2.ProfileRecord:
         async with self._database.reading() as session:
             graph = await get_graph(session, request.graph_id)
-        times = times_from_import(request, graph.id)
+        times = await in_thread(times_from_import, request, graph.id)
         return profile_record_to_proto(await self._store(graph, times, ()))
 
     async def GetProfile(self, request: planner_pb2.GetProfileRequest, _: Any) -> planner_pb2.Profile:
         async with self._database.reading() as session:
-            return profile_to_proto(await get_profile(session, request.profile_id))
+            profile = await get_profile(session, request.profile_id)
+        return await in_thread(profile_to_proto, profile)
 
     async def ListProfiles(self, request: planner_pb2.ListProfilesRequest, _: Any) -> planner_pb2.ListProfilesResponse:
         page = page_of(request, "profile", graph=request.graph_id, device_kind=request.device_kind)

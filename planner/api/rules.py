@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -11,6 +10,10 @@ from enum import Enum
 WORDS_BYTES = 1 << 20
 # Of one with an entry for each of an inventory's links, or for each node of the largest graph.
 LISTS_BYTES = 1 << 24
+# Of a checkpoint's list of tensors, some 200,000. Python makes and drops so many records with others waiting.
+CHECKPOINT_BYTES = 1 << 25
+# Of one of an upload's, which brings a part of a blob: clients send a mebibyte in each.
+CHUNK_BYTES = 1 << 22
 
 
 class Scope(Enum):
@@ -36,8 +39,7 @@ class Caller(Enum):
 class Rule:
     """`creates` and `owned` are kinds of objects; the request's field `subject` holds the id of what it is about.
 
-    `daemons` may call it too. A message of more than `most_bytes` is refused before it is parsed; where that is no
-    bound, the setting max_message_bytes is.
+    `daemons` may call it too. A message of more than `most_bytes` is refused before it is parsed.
     """
 
     needs: Scope | Caller
@@ -46,18 +48,18 @@ class Rule:
     subject: str = ""
     audited: bool = False
     daemons: bool = False
-    most_bytes: float = WORDS_BYTES
+    most_bytes: int = WORDS_BYTES
 
 
 def _reads() -> Rule:
     return Rule(needs=Caller.READER)
 
 
-def _creates(needs: Scope, kind: str, most_bytes: float = WORDS_BYTES) -> Rule:
+def _creates(needs: Scope, kind: str, most_bytes: int = WORDS_BYTES) -> Rule:
     return Rule(needs=needs, creates=kind, audited=True, most_bytes=most_bytes)
 
 
-def _changes(needs: Scope, kind: str, field: str, most_bytes: float = WORDS_BYTES) -> Rule:
+def _changes(needs: Scope, kind: str, field: str, most_bytes: int = WORDS_BYTES) -> Rule:
     return Rule(needs=needs, owned=kind, subject=field, audited=True, most_bytes=most_bytes)
 
 
@@ -69,11 +71,11 @@ REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 
 RULES: Mapping[str, Rule] = {
     f"/{PLANNER}/GetUpload": Rule(needs=Caller.READER, daemons=True),
-    f"/{PLANNER}/UploadBlob": Rule(needs=Scope.SUBMIT, audited=True, daemons=True, most_bytes=math.inf),
+    f"/{PLANNER}/UploadBlob": Rule(needs=Scope.SUBMIT, audited=True, daemons=True, most_bytes=CHUNK_BYTES),
     f"/{PLANNER}/ReadBlob": Rule(needs=Caller.READER, daemons=True),
     f"/{PLANNER}/CollectBlobs": Rule(needs=Scope.OPERATE, audited=True),
-    f"/{PLANNER}/CreateGraph": _creates(Scope.SUBMIT, "graph", math.inf),
-    f"/{PLANNER}/AttachWeights": _changes(Scope.SUBMIT, "graph", "graph_id", math.inf),
+    f"/{PLANNER}/CreateGraph": _creates(Scope.SUBMIT, "graph", LISTS_BYTES),
+    f"/{PLANNER}/AttachWeights": _changes(Scope.SUBMIT, "graph", "graph_id", LISTS_BYTES),
     f"/{PLANNER}/GetGraph": _reads(),
     f"/{PLANNER}/ListGraphs": _reads(),
     f"/{PLANNER}/DeleteGraph": _changes(Scope.SUBMIT, "graph", "graph_id"),
@@ -95,7 +97,7 @@ RULES: Mapping[str, Rule] = {
     f"/{PLANNER}/GetProfile": _reads(),
     f"/{PLANNER}/ListProfiles": _reads(),
     f"/{PLANNER}/DeleteProfile": _changes(Scope.SUBMIT, "profile", "profile_id"),
-    f"/{PLANNER}/CreateCheckpoint": _creates(Scope.DEPLOY, "checkpoint", math.inf),
+    f"/{PLANNER}/CreateCheckpoint": _creates(Scope.DEPLOY, "checkpoint", CHECKPOINT_BYTES),
     f"/{PLANNER}/GetCheckpoint": _reads(),
     f"/{PLANNER}/ListCheckpoints": _reads(),
     f"/{PLANNER}/DeleteCheckpoint": _changes(Scope.DEPLOY, "checkpoint", "checkpoint_id"),

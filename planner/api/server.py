@@ -19,6 +19,7 @@ from prometheus_client import Metric
 from access.channels import server_credentials, server_options
 from access.errors import AccessError, CannotListen
 from access.files import WatchedCredentials, tls_files
+from access.large_answers import LargeAnswersInterceptor
 from access.listening import check_listening
 from access.metrics import ServiceMetrics
 from access.request_sizes import RequestSizesInterceptor
@@ -71,6 +72,7 @@ class PlannerServer:
             metrics = ServiceMetrics("planner")
             database = Database(settings.database)
             interceptors: list[grpc.aio.ServerInterceptor] = [
+                LargeAnswersInterceptor(),
                 StatusInterceptor(metrics),
                 RequestSizesInterceptor(_most_bytes, InvalidArgument),
             ]
@@ -213,7 +215,7 @@ def _listen(server: grpc.aio.Server, address: str, credentials: WatchedCredentia
     return f"{host}:{port}"
 
 
-def _most_bytes(method: str) -> float:
+def _most_bytes(method: str) -> int:
     rule = RULES.get(method)
     return WORDS_BYTES if rule is None else rule.most_bytes
 

@@ -23,6 +23,7 @@ from grpc_status import rpc_status
 
 from access.handlers import HandlerInterceptor, wrapped
 from access.metrics import ServiceMetrics
+from access.request_sizes import message_of
 from planner import errors
 from planner.api.rules import RULES, Rule
 
@@ -133,7 +134,7 @@ async def _abort(
 
 def _about(rule: Rule, request: Any, result: Any) -> str:
     """The id of what was made or changed."""
-    return str(getattr(result, "id", "") or (getattr(request, rule.subject) if rule.subject else ""))
+    return str(getattr(result, "id", "") or (getattr(message_of(request), rule.subject) if rule.subject else ""))
 
 
 def _incident(error: Exception, method: str) -> errors.PlannerError:

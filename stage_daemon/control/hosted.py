@@ -12,6 +12,7 @@ import structlog
 from access.files import TlsFiles
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.control.lifecycle import Life, Phase, Trigger, advance
+from stage_daemon.control.microbatches import most_training_bytes
 from stage_daemon.control.rendezvous import Rendezvous
 from stage_daemon.control.sessions import Session, Sessions
 from stage_daemon.control.worker_process import TrainingReplies, WorkerProcess
@@ -50,6 +51,8 @@ class HostedDeployment:
         self.life = life
         self.sessions = Sessions(life.deployment_id)
         self.connection = stage_daemon_pb2.ConnectStagesRequest()
+        # Of a message that asks for training, once the stages are connected.
+        self.most_training_bytes = 0.0
         # Whoever knows it belongs to the deployment; empty where the planner gave none.
         self.secret = secret
         # The weights that its worker loads, where the next generation may need them.
@@ -58,6 +61,7 @@ class HostedDeployment:
         self._torch_device = torch_device
         self._worker_silence_seconds = worker_silence_seconds
         self._loading = loading
+        self._loaded = stage_daemon_pb2.LoadStagesRequest()
         self._on_change = on_change
         self._tls = tls
         self._operators = operators
@@ -82,6 +86,7 @@ class HostedDeployment:
         self, request: stage_daemon_pb2.LoadStagesRequest
     ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
         """A failure ends the deployment here; so does a caller that goes away, for it would never connect it."""
+        self._loaded = request
         try:
             async with self._loading:
                 worker = await self._start_worker(request)
@@ -107,6 +112,8 @@ class HostedDeployment:
         assert self._worker is not None
         self.connection = request
         try:
+            self.most_training_bytes = await asyncio.to_thread(most_training_bytes, request, self._loaded)
+            self._loaded.Clear()
             await self._worker.connect(request)
             self.life = advance(self.life, Trigger.CONNECTED)
         except asyncio.CancelledError:

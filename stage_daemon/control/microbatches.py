@@ -1,4 +1,4 @@
-"""Whether a client's microbatch fits the deployment's inputs, checked before it gets near a worker.
+"""Whether what a client streams fits the deployment, checked before it gets near a worker.
 
 Its size is, before it is parsed: a message may be as large as a service takes, and parsing takes as much again.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from google.protobuf.message import DecodeError
 
 from protos.v1 import graph_pb2, stage_daemon_pb2
+from stage_daemon.control.callers import LISTS_BYTES
 from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 from stage_daemon.transport.dtypes import DTYPES
 
@@ -24,6 +25,10 @@ _KIND_FIELDS = {
 # Of a message beside the bytes of its tensors: more than its fields, and a tensor's dims, take.
 _FIELD_BYTES = 64
 _DIM_BYTES = 16
+# Of a state beside its name and its content: a digest, dims, the names of fields.
+_STATE_BYTES = 256
+# A step may bring more microbatches than its schedule has, which then run in rounds.
+MOST_ROUNDS = 64
 
 
 def parse_inputs(content: bytes, most_bytes: float) -> stage_daemon_pb2.SendInputsRequest:
@@ -44,6 +49,26 @@ def most_input_bytes(connection: stage_daemon_pb2.ConnectStagesRequest) -> float
     """Of a message with inputs as large as their dimensions allow; infinite where one has no bound that is known."""
     symbols = {symbol.id: symbol for symbol in connection.symbols}
     return _FIELD_BYTES + sum(_most_bytes(declared, symbols) for declared in connection.inputs)
+
+
+def most_training_bytes(
+    connection: stage_daemon_pb2.ConnectStagesRequest, loaded: stage_daemon_pb2.LoadStagesRequest
+) -> float:
+    """Of a TrainRequest behind `open`, whichever it is: a step, every state that is here, or names of states."""
+    microbatch_bytes = _FIELD_BYTES + (most_input_bytes(connection) if connection.inputs else 0)
+    step_bytes = MOST_ROUNDS * max(1, connection.training.microbatches) * microbatch_bytes
+    states = (state for stage in loaded.stages for state in stage.states)
+    states_bytes = sum(_STATE_BYTES + len(state.name.encode()) + state.length_bytes for state in states)
+    return LISTS_BYTES + max(step_bytes, states_bytes)
+
+
+def check_training_bytes(content: bytes, most_bytes: float) -> None:
+    """Raises InvalidRequest."""
+    if len(content) > most_bytes:
+        raise InvalidRequest(
+            f"Train: a message of {len(content):,} bytes came, and at most {most_bytes:,.0f} are taken here; bring the "
+            "microbatches of a step in several parts (`accumulate`, then `apply`)"
+        )
 
 
 def _most_bytes(declared: stage_daemon_pb2.EdgeValue, symbols: Mapping[int, graph_pb2.Symbol]) -> float:

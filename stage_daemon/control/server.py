@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from access.channels import server_credentials, server_options
 from access.files import WatchedCredentials
+from access.large_answers import LargeAnswersInterceptor
 from access.metrics import ServiceMetrics
 from access.peers import PLANNER_ROLE
 from access.request_sizes import RequestSizesInterceptor
@@ -81,6 +82,7 @@ class DaemonServer:
         ]
         # Outermost first: what the callers' one raises, the status one answers.
         interceptors: list[grpc.aio.ServerInterceptor] = [
+            LargeAnswersInterceptor(),
             StatusInterceptor(metrics or ServiceMetrics(SERVICE)),
             RequestSizesInterceptor(most_bytes, InvalidRequest),
         ]

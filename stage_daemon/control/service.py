@@ -18,7 +18,7 @@ from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.callers import WORDS_BYTES
 from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.hosted import HostedDeployment
-from stage_daemon.control.microbatches import check_microbatch, most_input_bytes, parse_inputs
+from stage_daemon.control.microbatches import check_microbatch, check_training_bytes, most_input_bytes, parse_inputs
 from stage_daemon.control.sessions import CallersSessions
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, Forbidden, InvalidRequest
@@ -103,7 +103,8 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
 
     async def ReceiveOutputs(
         self, request: stage_daemon_pb2.ReceiveOutputsRequest, context: Context
-    ) -> AsyncIterator[stage_daemon_pb2.ReceiveOutputsResponse]:
+    ) -> AsyncIterator[Any]:
+        """Results are the bytes that the worker made, of a ReceiveOutputsResponse."""
         hosted = self._output_end(request.open)
         caller = _check_ticket(hosted, context)
         with self._callers.hold(caller, request.open.deployment_id, request.open.session_id):
@@ -112,14 +113,12 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
                 async with hosted.choosing(request.open):
                     yield stage_daemon_pb2.ReceiveOutputsResponse(door=hosted.door_for(request.open))
                     async for result in session.results():
-                        yield stage_daemon_pb2.ReceiveOutputsResponse.FromString(result)
+                        yield result
             finally:
                 hosted.sessions.close(session)
 
-    async def Train(
-        self, request_iterator: AsyncIterator[Any], context: Context
-    ) -> AsyncIterator[stage_daemon_pb2.TrainResponse]:
-        """The requests are the bytes that came: all but the first are for the worker to read."""
+    async def Train(self, request_iterator: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        """The requests are the bytes that came: all but the first are for the worker to read. It makes the answers'."""
         request: bytes | None = await anext(request_iterator, b"")
         hosted = self._supervisor.find(_training_opened(request or b"").deployment_id)
         _check_ticket(hosted, context)
@@ -127,8 +126,9 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
             while request is not None:
                 async with contextlib.aclosing(hosted.train(request)) as responses:
                     async for response in responses:
-                        yield stage_daemon_pb2.TrainResponse.FromString(response)
+                        yield response
                 request = await anext(request_iterator, None)
+                check_training_bytes(request or b"", hosted.most_training_bytes)
 
     async def SaveSnapshot(
         self, request: stage_daemon_pb2.SaveSnapshotRequest, context: Context

@@ -19,6 +19,7 @@ from grpc_status import rpc_status
 
 from access.handlers import HandlerInterceptor, wrapped
 from access.metrics import ServiceMetrics
+from access.request_sizes import message_of
 from stage_daemon import errors
 
 DOMAIN = "partition_planner"
@@ -119,6 +120,7 @@ def _log_success(method: str, request: Any, start: float) -> None:
     """Of commands about a deployment; batches, steps and questions are too many."""
     name = method.rpartition("/")[2]
     if name in LOGGED:
+        request = message_of(request)
         log.info(
             "done",
             method=name,

@@ -79,10 +79,8 @@ class Supervisor:
         self._check_may_load(request)
         await self.release(request.deployment_id, 0.0, request.generation - 1, keep_states=request.keep_states)
         hosted = self._host(request)
-        wanted = stage_daemon_pb2.LoadStagesRequest()
-        wanted.CopyFrom(request)
-        wanted.blob_address = request.blob_address or self._planner_address
-        async for response in hosted.load(wanted):
+        request.blob_address = request.blob_address or self._planner_address
+        async for response in hosted.load(request):
             yield response
 
     async def profile(

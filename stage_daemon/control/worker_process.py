@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from access.files import TlsFiles
+from access.pieces import serialize_in_pieces
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Conflict, DaemonError, WorkerDied
@@ -118,14 +119,14 @@ class WorkerProcess:
     ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
         """Progress until every stage is loaded and checked."""
         replies = self._expect(FrameKind.LOAD_PROGRESS, FrameKind.LOADED)
-        await self._write(Frame(kind=FrameKind.LOAD, body=request.SerializeToString()))
+        await self._write(Frame(kind=FrameKind.LOAD, body=await asyncio.to_thread(serialize_in_pieces, request)))
         while (frame := await self._reply(replies)).kind is FrameKind.LOAD_PROGRESS:
             yield stage_daemon_pb2.LoadStagesResponse.FromString(frame.body)
 
     async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:
         """Returns once every edge of this worker has carried a message, within the request's deadline."""
         replies = self._expect(FrameKind.CONNECTED)
-        await self._write(Frame(kind=FrameKind.CONNECT, body=request.SerializeToString()))
+        await self._write(Frame(kind=FrameKind.CONNECT, body=await asyncio.to_thread(serialize_in_pieces, request)))
         self.door = stage_daemon_pb2.WorkerDoor.FromString((await self._reply(replies)).body)
 
     async def send_input(self, session_id: int, sequence: int, microbatch: bytes) -> None:

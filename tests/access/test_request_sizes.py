@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import ListValue, Value
 from google.protobuf.wrappers_pb2 import StringValue
 
-from access.request_sizes import RequestSizesInterceptor
+from access import request_sizes
+from access.large_answers import LargeAnswersInterceptor
+from access.pieces import PIECE_BYTES
+from access.request_sizes import RequestSizesInterceptor, message_of
 
 FITS = StringValue(value="12345")
 LIMIT_BYTES = len(FITS.SerializeToString())
@@ -101,3 +108,58 @@ async def test_a_service_that_counts_itself_gets_the_bytes_and_an_unknown_method
     handler = grpc.unary_unary_rpc_method_handler(say, StringValue.FromString)
     assert (await taken_by(handler, limit_bytes=None)).request_deserializer is None
     assert await taken_by(None) is None
+
+
+LARGE = StringValue(value="1" * PIECE_BYTES)
+
+
+async def test_a_large_message_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[bool] = []
+    parse_in_pieces = request_sizes.parse_in_pieces
+
+    def parse(message: Message, content: bytes) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        parse_in_pieces(message, content)
+
+    monkeypatch.setattr(request_sizes, "parse_in_pieces", parse)
+    one = await taken_by(grpc.unary_unary_rpc_method_handler(say, StringValue.FromString), limit_bytes=math.inf)
+    each = await taken_by(grpc.stream_stream_rpc_method_handler(say_each, StringValue.FromString), limit_bytes=math.inf)
+    content = LARGE.SerializeToString()
+    request = one.request_deserializer(content)
+    assert not message_of(request).value
+    assert await one.unary_unary(request, None) == LARGE.value
+    assert message_of(request) == LARGE
+    request = one.request_deserializer(content)
+    assert [text async for text in each.stream_stream(stream(FITS, request), None)] == ["12345", LARGE.value]
+    assert threads == [False, False]
+    with pytest.raises(RefusedError, match="Say: a message cannot be parsed"):
+        await one.unary_unary(one.request_deserializer(content[:-1]), None)
+
+
+async def test_large_answers_are_serialized_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = ListValue(values=[Value(string_value=str(index)) for index in range(2000)])
+    few = ListValue(values=many.values[:10])
+
+    async def answer(request: ListValue, _: Any) -> ListValue:
+        return request
+
+    async def answers(request: ListValue, _: Any) -> AsyncIterator[ListValue | bytes]:
+        yield request
+        yield b"as it is"
+
+    async def find(handler: Any) -> Any:
+        async def found(_: Details) -> Any:
+            return handler
+
+        return await LargeAnswersInterceptor().intercept_service(found, Call())
+
+    to_bytes = ListValue.SerializeToString
+    one = await find(grpc.unary_unary_rpc_method_handler(answer, ListValue.FromString, to_bytes))
+    each = await find(grpc.unary_stream_rpc_method_handler(answers, ListValue.FromString, to_bytes))
+    assert await one.unary_unary(few, None) is few
+    found = await one.unary_unary(many, None)
+    assert isinstance(found, bytes)
+    assert ListValue.FromString(one.response_serializer(found)) == many
+    assert ListValue.FromString(one.response_serializer(few)) == few
+    assert [item async for item in each.unary_stream(few, None)] == [few, b"as it is"]
+    assert each.response_serializer(b"as it is") == b"as it is"

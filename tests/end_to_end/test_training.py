@@ -35,7 +35,7 @@ from planner.plan.options import BalancedMode, CutMode, PlanOptions
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.stage_daemon.runtime.training.eager import Eager
 from tests.stage_daemon.runtime.training.modules import BATCH, Normed, Tied, rows, tokens
-from tests.waiting import wait_for
+from tests.waiting import WAIT_SECONDS, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -400,3 +400,32 @@ def test_a_worker_that_died_between_two_steps_is_named_too(client: PlannerClient
         wait_for(lambda: client.get_deployment(deployment.id).state is DeploymentState.FAILED)
         with pytest.raises(DeploymentFailed, match=r"stage 2 on device .*SIGKILL"):
             trainer.step(*tokens(8, 1))
+
+
+def test_a_later_message_beyond_its_bound_reaches_no_worker(client: PlannerClient) -> None:
+    with deployed(client, Tied(), tokens(4, 0), PipelineSchedule.GPIPE) as [deployment]:
+        ticket = TicketHolder(client._connection, deployment.id).ticket()
+        worker = worker_of(client, deployment.id, 0)
+        peak_before_bytes = peak_bytes(worker)
+        opened = stage_daemon_pb2.OpenTraining(deployment_id=deployment.id, optimizer={"name": "sgd", "groups": [{}]})
+        begin = stage_daemon_pb2.TrainRequest(open=opened).SerializeToString()
+        # A step with a field that nobody knows: of 192 MiB, where one with all microbatches takes far less.
+        too_large = stage_daemon_pb2.TrainRequest(step={"number": 1}).SerializeToString() + bytes.fromhex("fa06")
+        too_large += bytes.fromhex("80808060") + bytes(192 << 20)
+        options = [("grpc.max_send_message_length", 1 << 30)]
+        with grpc.insecure_channel(deployment.stages[0].daemon_address, options) as channel:
+            train = channel.stream_stream("/partition_planner.v1.StageDaemonService/Train")
+            for _ in range(3):
+                answers = train(iter([begin, too_large]), metadata=((TICKET_KEY, ticket),), timeout=WAIT_SECONDS)
+                assert stage_daemon_pb2.TrainResponse.FromString(next(answers)).HasField("opened")
+                with pytest.raises(grpc.RpcError, match=r"a message of 201,32\d,\d+ bytes came, and at most"):
+                    next(answers)
+        assert peak_bytes(worker) - peak_before_bytes < 64 << 20
+        with client.train(deployment.id, "sgd:lr=0.1") as trainer:
+            trainer.step(*tokens(8, 0))
+
+
+def peak_bytes(process_id: int) -> int:
+    """Of memory that the process had at a time."""
+    facts = dict(line.split(":", 1) for line in Path(f"/proc/{process_id}/status").read_text().splitlines())
+    return int(facts["VmHWM"].split()[0]) << 10

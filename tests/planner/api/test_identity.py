@@ -20,14 +20,14 @@ def request(**changes: object) -> planner_pb2.CreatePlanRequest:
     return planner_pb2.CreatePlanRequest(**fields | changes)  # type: ignore[arg-type]
 
 
-def test_the_same_request_has_the_same_fingerprint_under_any_id() -> None:
+async def test_the_same_request_has_the_same_fingerprint_under_any_id() -> None:
     backwards = plan_pb2.PlanOptions(symbol_values={f"s{index}": index for index in reversed(range(20))})
-    prints = {fingerprint(request()), fingerprint(request(request_id="")), fingerprint(request(options=backwards))}
+    prints = {await fingerprint(one) for one in (request(), request(request_id=""), request(options=backwards))}
     assert len(prints) == 1
     assert re.fullmatch("[0-9a-f]{64}", prints.pop())
 
 
-def test_every_other_field_counts() -> None:
+async def test_every_other_field_counts() -> None:
     others = [
         request(),
         request(graph_id="ac"),
@@ -35,10 +35,20 @@ def test_every_other_field_counts() -> None:
         request(options=plan_pb2.PlanOptions()),
         request(inventory=inventory_pb2.Inventory()),
     ]
-    assert len({fingerprint(other) for other in others}) == len(others)
+    assert len({await fingerprint(other) for other in others}) == len(others)
 
 
-def test_the_request_keeps_its_id() -> None:
+async def test_the_request_keeps_its_id() -> None:
     message = request()
-    fingerprint(message)
+    await fingerprint(message)
     assert message.request_id == "one"
+
+
+async def test_of_a_request_with_many_entries_all_count_but_its_id() -> None:
+    inventory = inventory_pb2.Inventory(devices=[inventory_pb2.Device(id=f"gpu{index}") for index in range(2000)])
+    wanted = request(inventory=inventory)
+    assert await fingerprint(wanted) == await fingerprint(request(inventory=inventory, request_id=""))
+    assert wanted.request_id == "one"
+    inventory.devices[1999].id = "another"
+    assert await fingerprint(wanted) != await fingerprint(request(inventory=inventory))
+    assert await fingerprint(wanted) != await fingerprint(request(inventory=wanted.inventory, graph_id="ac"))
