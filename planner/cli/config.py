@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,20 @@ def find_tls() -> TlsFiles | None:
 def find_token_file() -> Path | None:
     """By PLANNER_TOKEN_FILE, or token_file in the config file."""
     return _file("token_file")
+
+
+def find_restart_seconds() -> float:
+    """By PLANNER_RESTART_SECONDS: for how long a planner that does not answer is asked again."""
+    from planner.client.failover import DEFAULT_RESTART_SECONDS
+
+    text = os.environ.get("PLANNER_RESTART_SECONDS", "")
+    try:
+        seconds = float(text) if text else DEFAULT_RESTART_SECONDS
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgument(f"PLANNER_RESTART_SECONDS is {text!r}, needs a number of seconds from 0")
+    return seconds
 
 
 def _file(key: str) -> Path | None:

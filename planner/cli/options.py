@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.config import find_server, find_tls, find_token_file
+from planner.cli.config import find_restart_seconds, find_server, find_tls, find_token_file
 from planner.cli.moments import parse_moment
-from planner.cli.output import OutputFormat
+from planner.cli.output import OutputFormat, say
 from planner.client import PlannerClient
 
 ServerOption = Annotated[
@@ -35,4 +35,11 @@ OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How 
 
 
 def connect(server: str | None) -> PlannerClient:
-    return PlannerClient(find_server(server), tls=find_tls(), token_file=find_token_file())
+    return PlannerClient(
+        find_server(server),
+        tls=find_tls(),
+        token_file=find_token_file(),
+        restart_seconds=find_restart_seconds(),
+        awaits_first=True,
+        on_away=say,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -10,6 +10,7 @@ from access.files import TlsFiles
 from planner.client.access import AccessCalls
 from planner.client.connection import Connection
 from planner.client.deployments import DeploymentCalls
+from planner.client.failover import DEFAULT_RESTART_SECONDS, Restarts, log
 from planner.client.inventories import InventoryCalls
 from planner.client.plans import PlanCalls
 from planner.client.profiles import ProfileCalls
@@ -22,7 +23,9 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
     first call.
 
     Where a call takes an id, the id's beginning serves, of at least six digits, as long as it fits only one object.
-    Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`.
+    Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`. A planner
+    that answered before and is away, as while it is restarted, is asked again for `restart_seconds` of these; with
+    `awaits_first` one that has never answered too. `on_away` is told once that this is so.
     Planning and rollouts are waited for without that bound. Threads may share a client. `tls` is for servers
     that ask for a certificate; its files, and the token's, may be replaced while the client lives.
     """
@@ -34,9 +37,18 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         tls: TlsFiles | None = None,
         token_file: Path | None = None,
+        restart_seconds: float = DEFAULT_RESTART_SECONDS,
+        awaits_first: bool = False,
+        on_away: Callable[[str], None] = log.warning,
     ) -> None:
         self.address = address if isinstance(address, str) else ",".join(address)
-        self._connection = Connection(self.address, timeout_seconds=timeout_seconds, tls=tls, token_file=token_file)
+        self._connection = Connection(
+            self.address,
+            timeout_seconds=timeout_seconds,
+            tls=tls,
+            token_file=token_file,
+            restarts=Restarts(self.address.split(","), restart_seconds, awaits_first=awaits_first, tell=on_away),
+        )
 
     def close(self) -> None:
         """Calls that are under way end with Cancelled, later ones raise Conflict. What it gave goes on. Idempotent."""

@@ -12,7 +12,7 @@ import grpc
 import access.channels
 from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials
-from planner.client.failover import stub_of_any
+from planner.client.failover import Restarts, stub_of_any
 from planner.client.status import error_from_rpc
 from planner.errors import Conflict, InvalidArgument
 from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
@@ -78,7 +78,13 @@ class Connection:
     """To a planner-server, or to whichever of several answers: "a:1,b:2". Threads may share it."""
 
     def __init__(
-        self, address: str, *, timeout_seconds: float, tls: TlsFiles | None = None, token_file: Path | None = None
+        self,
+        address: str,
+        *,
+        timeout_seconds: float,
+        tls: TlsFiles | None = None,
+        token_file: Path | None = None,
+        restarts: Restarts | None = None,
     ) -> None:
         if token_file is not None and tls is None:
             raise InvalidArgument(f"the token in {token_file} travels over TLS alone: give TLS files too")
@@ -95,24 +101,32 @@ class Connection:
             )
             for one in address.split(",")
         ]
+        restarts = restarts or Restarts(address.split(","))
+        self.restart_seconds = restarts.seconds
         self.access_stub: access_pb2_grpc.AccessServiceStub = stub_of_any(
             self._channels,
             access_pb2_grpc.AccessServiceStub,
             access_pb2.DESCRIPTOR.services_by_name["AccessService"],
+            restarts,
         )
         self.stub: planner_pb2_grpc.PlannerServiceStub = stub_of_any(
             self._channels,
             planner_pb2_grpc.PlannerServiceStub,
             planner_pb2.DESCRIPTOR.services_by_name["PlannerService"],
+            restarts,
         )
 
     def call(
         self, method: Callable[..., _Response], request: object, *, timeout_seconds: float | None = None
     ) -> _Response:
-        """One answer, within `timeout_seconds` (the connection's own if None). Raises Conflict once it is closed."""
+        """One answer, within `timeout_seconds`; if None, within the connection's own from each server that is asked.
+
+        Raises Conflict once it is closed.
+        """
         self._refuse_closed()
+        is_total = timeout_seconds is not None
         try:
-            return method(request, timeout=timeout_seconds or self.timeout_seconds)
+            return method(request, timeout=timeout_seconds or self.timeout_seconds, is_total=is_total)
         except grpc.RpcError as error:
             raise self._translate(error) from None
 

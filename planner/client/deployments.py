@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from planner.client.training.optimizers import LossScaling, Optimizer
     from planner.client.training.trainer import Count, Trainer
 
-# A watch that breaks this often in a row without an event is given up.
-MAX_BROKEN_WATCHES = 3
 # The server drains what is in flight before it answers.
 STOP_SECONDS = 120.0
 FAILURE_REPORT_SECONDS = 5.0
@@ -102,18 +100,19 @@ class DeploymentCalls(CheckpointCalls):
 
     def watch(self, deployment_id: str, after_sequence: int = 0) -> Iterator[DeploymentEvent]:
         """The events so far, then each new one, until the deployment has ended. A lost connection is taken up again."""
-        broken = 0
         while True:
+            num_read = 0
             request = planner_pb2.WatchDeploymentRequest(deployment_id=deployment_id, after_sequence=after_sequence)
             try:
                 for message in self._connection.stream(self._connection.stub.WatchDeployment, request):
                     event = deployment_event_from_proto(message)
-                    after_sequence, broken = event.sequence, 0
+                    after_sequence = event.sequence
+                    num_read += 1
                     yield event
                 return
             except Unavailable:
-                broken += 1
-                if broken >= MAX_BROKEN_WATCHES or after_sequence == 0:
+                # Nobody has answered for as long as a restart may take.
+                if not num_read:
                     raise
 
     def stop(self, deployment_id: str) -> Deployment:

@@ -1,41 +1,101 @@
-"""Calls to a planner-server, or to whichever of several answers.
+"""Calls to a planner-server, or to whichever of several answers, through their restarts.
 
-All of them serve one database, so a call that one did not answer can be asked of the next. What creates carries a
-request_id, and happens once.
+All of them serve one database, so a call that one did not answer can be asked of the next, or of the same one once it
+has started again. What creates carries a request_id, and happens once.
 """
 
 from __future__ import annotations
 
+import logging
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
+from grpc_status import rpc_status
 
 from planner.client.interruption import interruptible, one_answer, pause
 
 _Stub = TypeVar("_Stub")
 
-# Several servers are asked in turn so often, for one may be starting again, or about to lead once a dead one's claim
-# has ended; pauses double.
-ROUNDS = 6
+# Between two rounds through the servers; pauses double up to the most.
 FIRST_PAUSE_SECONDS = 0.25
-# Whether the first server that was asked deleted it cannot be known, and the next would say that it is not there.
-_ONCE = "Delete"
+MOST_PAUSE_SECONDS = 2.0
+# A server that starts takes a few seconds, and leads once a dead one's claim has ended.
+DEFAULT_RESTART_SECONDS = 20.0
+PROBE_SECONDS = 1.0
+# Whether the first server that was asked did it cannot be known: the next would say that it is not there any more, or
+# make another one.
+_ONCE = ("Delete", "CreateToken")
+
+log = logging.getLogger(__name__)
+
+
+class Restarts:
+    """For how long servers that do not answer are asked again, and who is told.
+
+    A server that has never answered may be the wrong one, and is given up at once, unless `awaits_first`: then one at
+    whose address nobody listens is waited for too. Of several one may answer, so that all are asked again in any case.
+    `tell` is called once for each time that nobody answers.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        seconds: float = DEFAULT_RESTART_SECONDS,
+        *,
+        awaits_first: bool = False,
+        tell: Callable[[str], None] = log.warning,
+    ) -> None:
+        self._addresses = addresses
+        self._seconds = seconds
+        self._awaits_first = awaits_first
+        self._tell = tell
+        self._has_answered = False
+        self._is_told = False
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds
+
+    def is_awaited(self, error: grpc.RpcError) -> bool:
+        """Whether to ask again after that answer of the only server, or of the last of several."""
+        if len(self._addresses) > 1:
+            return True
+        if _has_said_why(error):
+            return False
+        # Somebody who listens now may have begun to since the call.
+        return self._has_answered or self._is_told or (self._awaits_first and not _is_listening(self._addresses[0]))
+
+    def begin(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._tell(
+                f"no planner-server answers at {','.join(self._addresses)}; asking again for {self._seconds:g} s, in "
+                "case it is being restarted"
+            )
+
+    def answered(self) -> None:
+        self._has_answered, self._is_told = True, False
 
 
 def stub_of_any(
-    channels: Sequence[grpc.Channel], stub: Callable[[grpc.Channel], _Stub], service: ServiceDescriptor
+    channels: Sequence[grpc.Channel],
+    stub: Callable[[grpc.Channel], _Stub],
+    service: ServiceDescriptor,
+    restarts: Restarts,
 ) -> _Stub:
     """A stub whose calls go to the server that answered last, and from one that is UNAVAILABLE to the next."""
-    return cast(_Stub, _AnyStub([stub(channel) for channel in channels], service))
+    return cast(_Stub, _AnyStub([stub(channel) for channel in channels], service, restarts))
 
 
 class _AnyStub:
-    def __init__(self, stubs: Sequence[object], service: ServiceDescriptor) -> None:
+    def __init__(self, stubs: Sequence[object], service: ServiceDescriptor, restarts: Restarts) -> None:
         self._stubs = stubs
         self._methods = service.methods_by_name
+        self._restarts = restarts
         self._preferred = 0
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -43,46 +103,41 @@ class _AnyStub:
         if method.server_streaming:
             return lambda request, timeout=None: _Responses(self._stream(name, request, timeout))
         is_resent = not method.client_streaming and not name.startswith(_ONCE)
-        return lambda request, timeout=None: self._call(name, request, timeout, is_resent)
+        return lambda request, timeout=None, is_total=True: self._call(name, request, timeout, is_total, is_resent)
 
-    def _call(self, name: str, request: Any, timeout: float | None, is_resent: bool) -> Any:
-        ends_at = None if timeout is None else time.monotonic() + timeout
-        for index, is_last in self._turns():
-            remaining = None if ends_at is None else max(0.0, ends_at - time.monotonic())
+    def _call(self, name: str, request: Any, timeout: float | None, is_total: bool, is_resent: bool) -> Any:
+        """`timeout` is for all tries together where it `is_total`, else for each."""
+        turns = _Turns(len(self._stubs), self._restarts, timeout, is_total)
+        while True:
+            index = self._preferred
             try:
-                return one_answer(getattr(self._stubs[index], name), request, timeout=remaining)
+                answer = one_answer(getattr(self._stubs[index], name), request, timeout=turns.remaining())
             except grpc.RpcError as error:
-                if not self._passes_on(index, error) or not is_resent or is_last:
+                if not self._passes_on(index, error) or not is_resent or not turns.go_on(error):
                     raise
-        raise AssertionError("unreachable")
+            else:
+                self._restarts.answered()
+                return answer
 
     def _stream(self, name: str, request: Any, timeout: float | None) -> Iterator[Any]:
         """From another server only where nothing came yet: who reads knows how to go on from what came."""
-        for index, is_last in self._turns():
-            call = getattr(self._stubs[index], name)(request, timeout=timeout)
+        turns = _Turns(len(self._stubs), self._restarts, timeout, is_total=True)
+        while True:
+            index = self._preferred
+            call = getattr(self._stubs[index], name)(request, timeout=turns.remaining())
             num_read = 0
             try:
                 with interruptible(call.cancel):
                     for response in call:
                         num_read += 1
+                        self._restarts.answered()
                         yield response
                 return
             except grpc.RpcError as error:
-                if not self._passes_on(index, error) or num_read or is_last:
+                if not self._passes_on(index, error) or num_read or not turns.go_on(error):
                     raise
             finally:
                 call.cancel()
-
-    def _turns(self) -> Iterator[tuple[int, bool]]:
-        """Which server to ask now, and whether it is the last time."""
-        pause_seconds = FIRST_PAUSE_SECONDS
-        num_rounds = ROUNDS if len(self._stubs) > 1 else 1
-        for round_index in range(num_rounds):
-            if round_index:
-                pause(pause_seconds)
-                pause_seconds *= 2
-            for turn in range(len(self._stubs)):
-                yield self._preferred, round_index == num_rounds - 1 and turn == len(self._stubs) - 1
 
     def _passes_on(self, index: int, error: grpc.RpcError) -> bool:
         """Whether another server may answer; from now on it is asked first."""
@@ -91,7 +146,45 @@ class _AnyStub:
         code = error.code()
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) and self._preferred == index:
             self._preferred = (index + 1) % len(self._stubs)
-        return code is grpc.StatusCode.UNAVAILABLE
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return True
+        if _has_said_why(error):
+            self._restarts.answered()
+        return False
+
+
+class _Turns:
+    """Of one call: when to ask the next server, and when to give up."""
+
+    def __init__(self, num_servers: int, restarts: Restarts, timeout: float | None, is_total: bool) -> None:
+        self._num_servers = num_servers
+        self._restarts = restarts
+        self._each_seconds = None if is_total else timeout
+        self._ends_at = time.monotonic() + timeout if is_total and timeout is not None else None
+        self._num_failed = 0
+        self._gives_up_at = 0.0
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+
+    def remaining(self) -> float | None:
+        """For the next try; None sets no limit."""
+        return self._each_seconds if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+
+    def go_on(self, error: grpc.RpcError) -> bool:
+        """Whether to ask again, after a pause where all have been asked."""
+        self._num_failed += 1
+        if self._num_failed % self._num_servers:
+            return True
+        now = time.monotonic()
+        if self._num_failed == self._num_servers:
+            self._gives_up_at = now + self._restarts.seconds
+            if self._ends_at is not None:
+                self._gives_up_at = min(self._gives_up_at, self._ends_at)
+        if now + self._pause_seconds >= self._gives_up_at or not self._restarts.is_awaited(error):
+            return False
+        self._restarts.begin()
+        pause(self._pause_seconds)
+        self._pause_seconds = min(2 * self._pause_seconds, MOST_PAUSE_SECONDS)
+        return True
 
 
 class _Responses:
@@ -104,3 +197,20 @@ class _Responses:
     def cancel(self) -> None:
         """Ends the call where its reader has stopped."""
         self._responses.close()  # type: ignore[attr-defined]
+
+
+def _has_said_why(error: grpc.RpcError) -> bool:
+    """A planner gives reasons; a connection that broke, and a server that is ending, have none."""
+    try:
+        return isinstance(error, grpc.Call) and rpc_status.from_call(error) is not None
+    except ValueError:
+        return False
+
+
+def _is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True

@@ -80,7 +80,8 @@ class PlanOperation:
 
     def _wait_once(self, seconds: float) -> None:
         request = planner_pb2.WaitPlanOperationRequest(operation_id=self.id, timeout_seconds=seconds)
-        timeout_seconds = self._connection.timeout_seconds + seconds
+        # A restart in the middle leaves time to wait once more.
+        timeout_seconds = self._connection.timeout_seconds + self._connection.restart_seconds + 2 * seconds
         self._message = self._connection.call(
             self._connection.stub.WaitPlanOperation, request, timeout_seconds=timeout_seconds
         )

@@ -179,7 +179,8 @@ def document_of(folder: Path) -> Any:
     return json.JSONDecoder().raw_decode(text, text.index("{"))[0]
 
 
-def test_nothing_outlives_a_killed_up(command_line: CommandLine) -> None:
+def test_nothing_outlives_a_killed_up(command_line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNER_RESTART_SECONDS", "0")
     with command_line.up("--daemons", 1, "--data-dir", "data", started=in_background) as process:
         server = yaml.safe_load(command_line.announced.read_text())["server"]
         assert len(command_line.running()) > 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from access.files import TlsFiles
@@ -12,6 +12,7 @@ from planner.client.asynchronous.plans import AsyncPlanOperation
 from planner.client.asynchronous.threads import Threads
 from planner.client.asynchronous.trainer import AsyncTrainer
 from planner.client.client import DEFAULT_TIMEOUT_SECONDS, PlannerClient
+from planner.client.failover import DEFAULT_RESTART_SECONDS, log
 from planner.client.pipeline import Pipeline
 from planner.client.training.trainer import Trainer
 
@@ -31,8 +32,19 @@ class AsyncPlannerClient(AsynchronousResource[PlannerClient]):
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         tls: TlsFiles | None = None,
         token_file: Path | None = None,
+        restart_seconds: float = DEFAULT_RESTART_SECONDS,
+        awaits_first: bool = False,
+        on_away: Callable[[str], None] = log.warning,
     ) -> None:
-        client = PlannerClient(address, timeout_seconds=timeout_seconds, tls=tls, token_file=token_file)
+        client = PlannerClient(
+            address,
+            timeout_seconds=timeout_seconds,
+            tls=tls,
+            token_file=token_file,
+            restart_seconds=restart_seconds,
+            awaits_first=awaits_first,
+            on_away=on_away,
+        )
         super().__init__(client, Threads())
 
     @property

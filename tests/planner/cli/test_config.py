@@ -12,7 +12,14 @@ import pytest
 import yaml
 
 from planner.cli import exit_codes
-from planner.cli.config import DEFAULT_SERVER, announced, config_path, find_server, local_server_path
+from planner.cli.config import (
+    DEFAULT_SERVER,
+    announced,
+    config_path,
+    find_restart_seconds,
+    find_server,
+    local_server_path,
+)
 from planner.errors import InvalidArgument
 from planner.settings import Settings
 from tests.planner.cli.conftest import RunCli
@@ -99,6 +106,7 @@ def test_the_environment_and_the_option_name_a_server(
     cli: RunCli, tmp_path: Path, server_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.yaml").write_text("server: 127.0.0.1:1\n")
+    monkeypatch.setenv("PLANNER_RESTART_SECONDS", "0")
     refused = cli("device", "list")
     assert refused.status == exit_codes.UNAVAILABLE
     assert "127.0.0.1:1" in refused.stderr
@@ -140,3 +148,15 @@ def test_the_version_is_that_of_the_package(bare_cli: RunCli) -> None:
 
     assert finished.status == exit_codes.OK
     assert finished.stdout.split() == ["planner-cli", importlib.metadata.version("partition-planner")]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", 20.0), ("0", 0.0), ("2.5", 2.5), ("-1", None), ("soon", None), ("inf", None)]
+)
+def test_how_long_a_planner_may_be_away(text: str, seconds: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNER_RESTART_SECONDS", text)
+    if seconds is not None:
+        assert find_restart_seconds() == seconds
+        return
+    with pytest.raises(InvalidArgument, match="PLANNER_RESTART_SECONDS is"):
+        find_restart_seconds()

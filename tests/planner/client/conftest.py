@@ -30,7 +30,10 @@ def client(server_address: str) -> Iterator[PlannerClient]:
 @pytest.fixture
 def scripted() -> Iterator[tuple[ScriptedPlanner, PlannerClient]]:
     """A script, and a client of the server that keeps to it."""
-    with scripted_planner() as (script, address), PlannerClient(address, timeout_seconds=WAIT_SECONDS) as client:
+    with (
+        scripted_planner() as (script, address),
+        PlannerClient(address, timeout_seconds=WAIT_SECONDS, restart_seconds=1.0) as client,
+    ):
         yield script, client
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import pytest
 
 from planner.client import PlannerClient
+from planner.client.failover import Restarts, _Turns
 from planner.errors import NotFound, Unavailable
 from protos.v1 import planner_pb2
 from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner, scripted_planner
@@ -26,7 +29,9 @@ def two() -> Iterator[Two]:
     with (
         scripted_planner() as (first, first_address),
         scripted_planner() as (second, second_address),
-        PlannerClient([NOBODY, first_address, second_address], timeout_seconds=WAIT_SECONDS) as client,
+        PlannerClient(
+            [NOBODY, first_address, second_address], timeout_seconds=WAIT_SECONDS, restart_seconds=3.0
+        ) as client,
     ):
         yield first, second, client
 
@@ -99,3 +104,85 @@ def test_events_go_on_at_another_planner(two: Two) -> None:
     second.on("WatchDeployment", AWAY, [ready, stopped])
     assert [event.sequence for event in client.watch("dep-1")] == [1, 2, 3]
     assert [request.after_sequence for request in second.requests("WatchDeployment")] == [1, 1]
+
+
+@contextmanager
+def one(**options: Any) -> Iterator[tuple[ScriptedPlanner, PlannerClient, list[str]]]:
+    """A planner, a client that knows it alone, and what the client says."""
+    said: list[str] = []
+    with (
+        scripted_planner() as (planner, address),
+        PlannerClient(address, timeout_seconds=WAIT_SECONDS, on_away=said.append, **options) as client,
+    ):
+        yield planner, client, said
+
+
+def test_the_only_planner_is_asked_again_once_it_has_answered() -> None:
+    with one() as (planner, client, said):
+        planner.on("GetPlanOperation", OPERATION, AWAY, AWAY, OPERATION, AWAY, OPERATION)
+        for calls in (1, 4, 6):
+            assert client.get_plan_operation("plan-1").id == "plan-1"
+            assert asked(planner) == [calls]
+        assert len(said) == 2
+        assert said[0].endswith("asking again for 20 s, in case it is being restarted")
+
+
+def test_a_call_with_a_time_of_its_own_does_not_outlast_it() -> None:
+    with one() as (planner, client, _):
+        planner.on("GetPlanOperation", OPERATION, AWAY)
+        client.get_plan_operation("plan-1")
+        request = planner_pb2.GetPlanOperationRequest(operation_id="plan-1")
+        with pytest.raises(Unavailable):
+            client._connection.call(client._connection.stub.GetPlanOperation, request, timeout_seconds=0.4)
+        assert asked(planner)[0] <= 3
+
+
+def test_each_try_has_the_whole_time_of_a_call() -> None:
+    """An absence does not count as time in which a planner answers."""
+    assert _Turns(1, Restarts(["a:1"]), 5.0, is_total=False).remaining() == 5.0
+    total = _Turns(1, Restarts(["a:1"]), 5.0, is_total=True).remaining()
+    assert total is not None
+    assert total < 5.0
+
+
+def test_one_that_never_answered_is_given_up_at_once() -> None:
+    with one() as (planner, client, said):
+        planner.on("GetPlanOperation", AWAY)
+        with pytest.raises(Unavailable):
+            client.get_plan_operation("plan-1")
+        assert (asked(planner), said) == ([1], [])
+
+
+def test_it_is_given_up_in_the_end() -> None:
+    with one(restart_seconds=1.0) as (planner, client, said):
+        planner.on("GetPlanOperation", OPERATION, AWAY)
+        client.get_plan_operation("plan-1")
+        with pytest.raises(Unavailable):
+            client.get_plan_operation("plan-1")
+        assert asked(planner) == [4]
+        assert len(said) == 1
+
+
+def test_neither_a_refusal_with_a_reason_nor_a_deletion_is_asked_again() -> None:
+    with one() as (planner, client, said):
+        planner.on("GetPlanOperation", OPERATION, Unavailable("the planner's database does not answer"))
+        client.get_plan_operation("plan-1")
+        with pytest.raises(Unavailable, match="database does not answer"):
+            client.get_plan_operation("plan-1")
+        planner.on("DeletePlan", AWAY)
+        with pytest.raises(Unavailable):
+            client.delete_plan("plan-1")
+        assert (asked(planner), said) == ([3], [])
+
+
+def test_a_planner_that_nobody_has_heard_of_yet_is_waited_for_where_asked_to() -> None:
+    """Where somebody listens at its address and says nothing of use, it is no planner that starts."""
+    with one(awaits_first=True) as (planner, client, said):
+        planner.on("GetPlanOperation", AWAY)
+        with pytest.raises(Unavailable):
+            client.get_plan_operation("plan-1")
+        assert (asked(planner), said) == ([1], [])
+    with PlannerClient(NOBODY, awaits_first=True, restart_seconds=1.0, on_away=said.append) as client:
+        with pytest.raises(Unavailable):
+            client.get_plan_operation("plan-1")
+        assert len(said) == 1
