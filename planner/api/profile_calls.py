@@ -46,7 +46,7 @@ class ProfileCalls:
     _credentials: WatchedCredentials | None
 
     async def ProfileGraph(
-        self, request: planner_pb2.ProfileGraphRequest, _: Any
+        self, request: planner_pb2.ProfileGraphRequest, context: Any
     ) -> AsyncIterator[planner_pb2.ProfileGraphResponse]:
         for name, most in MOST.items():
             if getattr(request, name) > most:
@@ -56,7 +56,8 @@ class ProfileCalls:
             live = await list_usable_daemons(session, datetime.now(UTC))
             active = await list_active_deployments(session)
         for daemon in choose_daemons(live, active, request.device_ids, request.device_kinds):
-            async with aclosing(self._profile(graph, daemon, request)) as responses:
+            remaining_seconds = context.time_remaining()
+            async with aclosing(self._profile(graph, daemon, request, remaining_seconds)) as responses:
                 async for response in responses:
                     yield response
 
@@ -89,7 +90,11 @@ class ProfileCalls:
         return planner_pb2.DeleteProfileResponse(id=request.profile_id)
 
     async def _profile(
-        self, graph: GraphRecord, daemon: Daemon, request: planner_pb2.ProfileGraphRequest
+        self,
+        graph: GraphRecord,
+        daemon: Daemon,
+        request: planner_pb2.ProfileGraphRequest,
+        remaining_seconds: float | None,
     ) -> AsyncGenerator[planner_pb2.ProfileGraphResponse, None]:
         """Progress, then what is stored."""
         answer = planner_pb2.ProfileGraphResponse(device_id=daemon.device.id, device_kind=daemon.device.kind)
@@ -101,7 +106,8 @@ class ProfileCalls:
             backward=request.backward,
             num_threads=request.num_threads,
         )
-        async with aclosing(profile(daemon, graph.id, asked, CallDeadlines(), self._credentials)) as steps:
+        asking = profile(daemon, graph.id, asked, CallDeadlines(), self._credentials, remaining_seconds)
+        async with aclosing(asking) as steps:
             async for step in steps:
                 if isinstance(step, Measured):
                     record = await self._store(graph, step.times, step.unmeasured)

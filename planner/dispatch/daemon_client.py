@@ -87,10 +87,10 @@ class DaemonClient:
             call.cancel()
 
     async def profile(
-        self, request: stage_daemon_pb2.ProfileRequest
+        self, request: stage_daemon_pb2.ProfileRequest, timeout_seconds: float | None = None
     ) -> AsyncGenerator[stage_daemon_pb2.ProfileResponse, None]:
-        """Times as they come; leaving the iterator ends the profile."""
-        call = self._stub.Profile(request)
+        """Times as they come; leaving the iterator ends the profile, and so does the timeout, on the daemon itself."""
+        call = self._stub.Profile(request, timeout=timeout_seconds)
         responses = aiter(call)
         try:
             while True:

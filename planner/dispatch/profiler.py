@@ -50,8 +50,11 @@ async def profile(
     request: stage_daemon_pb2.ProfileRequest,
     deadlines: CallDeadlines,
     credentials: WatchedCredentials | None = None,
+    timeout_seconds: float | None = None,
 ) -> AsyncGenerator[Step | Measured, None]:
-    """Steps, then what was measured. Leaving early ends it on the daemon too. Raises what kept it from being done."""
+    """Steps, then what was measured. Leaving early ends it on the daemon too, which also ends it by itself once the
+    time of whoever asked is over. Raises what kept it from being done.
+    """
     client = DaemonClient(daemon.device.id, daemon.address, deadlines, credentials)
     seconds: dict[int, float] = {}
     backward: dict[int, float] = {}
@@ -60,7 +63,7 @@ async def profile(
     delivery: Delivery | None = None
     num_threads = 0
     try:
-        async with aclosing(client.profile(request)) as responses:
+        async with aclosing(client.profile(request, timeout_seconds)) as responses:
             async for response in responses:
                 for one in response.measured:
                     if one.unmeasured_reason:

@@ -33,6 +33,8 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self.num_steps = 2
         self.num_threads = 0
         self.compiled_difference: float | None = None
+        # Of the last profile; None where the caller set no deadline.
+        self.remaining_seconds: float | None = None
         self.resume = asyncio.Event()
         self.asked: list[str] = []
         self.cancelled: list[str] = []
@@ -108,6 +110,7 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
     ) -> AsyncIterator[stage_daemon_pb2.ProfileResponse]:
         """Nodes 0 and 2 are alike and take half a second, node 3 a quarter; node 1 cannot be timed."""
         self.profiles.append(request)
+        self.remaining_seconds = context.time_remaining()
         node = stage_daemon_pb2.DistinctNode
         alike = node(nodes=[0, 2], seconds=0.5)
         yield stage_daemon_pb2.ProfileResponse(

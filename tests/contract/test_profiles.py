@@ -18,6 +18,7 @@ from tests.contract.calls import WAIT_SECONDS, balanced, create_graph, inventory
 from tests.contract.conftest import StartServer, open_channel
 from tests.contract.graphs import chain_bytes
 from tests.contract.scripted_daemon import ScriptedDaemon
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 
@@ -175,6 +176,26 @@ async def test_a_profile_that_its_daemon_refuses_is_not_stored(
         async for _ in planner.ProfileGraph(profile_request(graph.id, daemon), timeout=WAIT_SECONDS):
             pass
     assert refusal.message == f"{daemon.device_id}: profile went wrong"
+    listed = await planner.ListProfiles(planner_pb2.ListProfilesRequest(graph_id=graph.id))
+    assert not listed.profiles
+
+
+async def test_a_callers_deadline_is_the_daemons_too_and_what_it_does_ends_with_the_call(
+    planner: PlannerServiceStub, daemon: ScriptedDaemon, name: str
+) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
+    daemon.hold = "profile"
+    call = planner.ProfileGraph(profile_request(graph.id, daemon), timeout=WAIT_SECONDS)
+    await call.read()
+    assert daemon.remaining_seconds is not None
+    # What travels with a call is rounded up.
+    assert daemon.remaining_seconds < 2 * WAIT_SECONDS
+    call.cancel()
+
+    async def has_ended() -> bool:
+        return "profile" in daemon.cancelled
+
+    await eventually(has_ended, "the daemon's profile to end with its caller's time")
     listed = await planner.ListProfiles(planner_pb2.ListProfilesRequest(graph_id=graph.id))
     assert not listed.profiles
 
