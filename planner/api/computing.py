@@ -27,6 +27,8 @@ Result = TypeVar("Result")
 
 PRELOADED = ["planner.api.computing", "planner.api.tasks", "planner.planning"]
 JOIN_SECONDS = 10.0
+# A third of a core's time beside a process that is as busy: whoever asks the server meanwhile is answered first.
+NICENESS = 5
 
 
 class WorkerDied(PlannerError):
@@ -136,6 +138,7 @@ def _work(connection: Connection, memory_bytes: int | None, call: Callable[..., 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.nice(NICENESS)
     # Where memory runs out, the computation goes and not the server.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
+from planner.api.computing import NICENESS, ComputationFailed, Computing, TimedOut, WorkerDied
 from planner.errors import Infeasible, ResourceExhausted
 
 pytestmark = pytest.mark.services
@@ -60,10 +60,10 @@ def what_cannot_be_pickled() -> object:
     return lambda: None
 
 
-def surroundings() -> tuple[object, object, str]:
-    """How this process takes the interrupt and the request to end, and how gladly the kernel ends it."""
+def surroundings() -> tuple[object, object, str, int]:
+    """How this process takes the interrupt and the request to end, how gladly the kernel ends it, and its niceness."""
     likely = Path("/proc/self/oom_score_adj").read_text().strip()
-    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), likely
+    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), likely, os.nice(0)
 
 
 def wait_for(path: Path) -> str:
@@ -112,9 +112,10 @@ async def test_a_result_that_cannot_be_sent_ends_the_process_only() -> None:
     assert await computing.run(DEADLINE_SECONDS, add, 1, 1) == 2
 
 
-async def test_a_process_leaves_interrupts_to_the_server_and_is_the_first_to_go_where_memory_ends() -> None:
+async def test_a_process_leaves_interrupts_and_the_processor_to_the_server_and_is_the_first_to_go() -> None:
+    """The first where memory ends."""
     surrounding = await Computing(1).run(DEADLINE_SECONDS, surroundings)
-    assert surrounding == (signal.SIG_IGN, signal.SIG_DFL, "1000")
+    assert surrounding == (signal.SIG_IGN, signal.SIG_DFL, "1000", min(19, os.nice(0) + NICENESS))
 
 
 async def test_turns_are_given_to_as_many_as_there_are_workers(tmp_path: Path) -> None:
