@@ -8,6 +8,7 @@ devices of a kind or hosts of a group, are counted beside the walk: a search sta
 | `by_kind` | devices of a kind and its best links | one, between stages | exact over equal links, else a bound |
 | `by_device` | devices of a kind on a host | unit, link into it | exact; for few devices that are not alike |
 | `by_runs` | devices of a kind | kind, how many in a row | a bound: no more in a row than a host has |
+| `by_visits` | devices of a kind in a group | used of a host, kind, link into it | a bound: the host is unknown |
 | `host_by_host` | parts of hosts of a group | used of a host, kind, link into it | plans that take each part at once |
 """
 
@@ -196,11 +197,74 @@ def by_runs(hosts: Hosts) -> DeviceWalks | None:
 def host_by_host(hosts: Hosts, parts: int = 1) -> DeviceWalks | None:
     """Units are so many equal parts of hosts: a run takes as many as it has need of, and leaves its host for good once
     all are taken. None where a host does not have so many equal parts."""
+    visits = _visits(hosts)
+    if any(count % parts for whole in visits.composition for count in whole):
+        return None
+    part = [tuple(count // parts for count in whole) for whole in visits.composition]
+
+    def taken(group: int, used: Composition) -> int:
+        return max(-(-count // own) for count, own in zip(used, part[group], strict=True) if own)
+
+    def edges() -> Iterator[Edge]:
+        for at, after, label in visits.steps:
+            group, used, _, _ = visits.nodes[at]
+            unit = NOTHING
+            if after != NOTHING:
+                other, more, _, _ = visits.nodes[after]
+                unit = other if sum(more) == 1 or taken(group, more) > taken(group, used) else NOTHING
+            yield Edge(at, unit, after, label)
+
+    def rest(group: int, used: Composition) -> Composition:
+        return tuple(taken(group, used) * own - count for own, count in zip(part[group], used, strict=True))
+
+    return DeviceWalks(
+        behind=tuple(Behind(kind, rest(group, used)) for group, used, kind, _ in visits.nodes),
+        capacity=tuple(len(group) * parts for group in visits.groups),
+        unit_devices=tuple(part),
+        starts=tuple((group, at) for (group, _), at in visits.starts.items()),
+        edges=tuple(edges()),
+        counts_devices=False,
+        devices_of=visits.devices_of,
+    )
+
+
+def by_visits(hosts: Hosts) -> DeviceWalks:
+    """Units are devices of a kind in a group. A bound: a host may be visited again, and which of a group is unknown."""
+    visits = _visits(hosts)
+    units = [(group, kind) for group, whole in enumerate(visits.composition) for kind, own in enumerate(whole) if own]
+    unit_of_node = [units.index((group, kind)) for group, _, kind, _ in visits.nodes]
+    none = (0,) * hosts.num_kinds
+    return DeviceWalks(
+        behind=tuple(Behind(kind, none) for _, _, kind, _ in visits.nodes),
+        capacity=tuple(len(visits.groups[group]) * visits.composition[group][kind] for group, kind in units),
+        unit_devices=tuple(_one(hosts, kind) for _, kind in units),
+        starts=tuple((units.index(start), at) for start, at in visits.starts.items()),
+        edges=tuple(
+            Edge(at, NOTHING if after == NOTHING else unit_of_node[after], after, label)
+            for at, after, label in visits.steps
+        ),
+        counts_devices=True,
+        devices_of=visits.devices_of,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Visits:
+    """Hosts visited one after the other. A node is (group of the host, devices used in this visit, kind of the last of
+    them, link into it); `starts` are nodes by (group, kind); `steps`, ascending, are (node, next node or NOTHING, label
+    of the stage at the node)."""
+
+    groups: tuple[tuple[int, ...], ...]
+    composition: tuple[Composition, ...]
+    nodes: tuple[tuple[int, Composition, int, int], ...]
+    starts: dict[tuple[int, int], int]
+    steps: tuple[tuple[int, int, StageLinks], ...]
+    devices_of: Callable[[Sequence[tuple[int, int]]], tuple[int, ...] | None]
+
+
+def _visits(hosts: Hosts) -> _Visits:
     groups = hosts.groups()
     composition = [hosts.composition(group[0]) for group in groups]
-    if any(count % parts for whole in composition for count in whole):
-        return None
-    part = [tuple(count // parts for count in whole) for whole in composition]
     link = [[int(hosts.link[one[0], other[-1]]) for other in groups] for one in groups]
     within = [int(hosts.link[group[0], group[0]]) for group in groups]
     nodes = sorted(
@@ -216,19 +280,14 @@ def host_by_host(hosts: Hosts, parts: int = 1) -> DeviceWalks | None:
     )
     index = {node: at for at, node in enumerate(nodes)}
 
-    def taken(group: int, used: Composition) -> int:
-        return max(-(-count // own) for count, own in zip(used, part[group], strict=True) if own)
-
-    def edges() -> Iterator[Edge]:
+    def steps() -> Iterator[tuple[int, int, StageLinks]]:
         for at, (group, used, kind, into) in enumerate(nodes):
             own = hosts.members[groups[group][0]][kind][0]
-            yield Edge(at, NOTHING, NOTHING, StageLinks(own, hosts.ends(into), None, 0))
+            yield at, NOTHING, StageLinks(own, hosts.ends(into), None, 0)
             label = StageLinks(own, hosts.ends(into), hosts.ends(within[group]), 0)
             for after, count in enumerate(composition[group]):
                 if used[after] < count:
-                    more = _with(used, after)
-                    unit = group if taken(group, more) > taken(group, used) else NOTHING
-                    yield Edge(at, unit, index[group, more, after, within[group]], label)
+                    yield at, index[group, _with(used, after), after, within[group]], label
             for other, whole in enumerate(composition):
                 if other == group and len(groups[group]) == 1:
                     continue
@@ -236,7 +295,7 @@ def host_by_host(hosts: Hosts, parts: int = 1) -> DeviceWalks | None:
                 label = StageLinks(own, hosts.ends(into), hosts.ends(out), 0)
                 for after, count in enumerate(whole):
                     if count:
-                        yield Edge(at, other, index[other, _one(hosts, after), after, out], label)
+                        yield at, index[other, _one(hosts, after), after, out], label
 
     def devices_of(walk: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
         passed = [nodes[node] for _, node in walk]
@@ -245,17 +304,12 @@ def host_by_host(hosts: Hosts, parts: int = 1) -> DeviceWalks | None:
         kinds = [[kind for _, _, kind, _ in run] for run in runs]
         return _packed(hosts, kinds, [groups[run[0][0]] for run in runs])
 
-    def rest(group: int, used: Composition) -> Composition:
-        return tuple(taken(group, used) * own - count for own, count in zip(part[group], used, strict=True))
-
-    starts = {(group, kind): at for at, (group, used, kind, _) in reversed(list(enumerate(nodes))) if sum(used) == 1}
-    return DeviceWalks(
-        behind=tuple(Behind(kind, rest(group, used)) for group, used, kind, _ in nodes),
-        capacity=tuple(len(group) * parts for group in groups),
-        unit_devices=tuple(part),
-        starts=tuple((group, at) for (group, _), at in starts.items()),
-        edges=tuple(edges()),
-        counts_devices=False,
+    return _Visits(
+        groups=groups,
+        composition=tuple(composition),
+        nodes=tuple(nodes),
+        starts={(group, kind): at for at, (group, used, kind, _) in reversed(list(enumerate(nodes))) if sum(used) == 1},
+        steps=tuple(steps()),
         devices_of=devices_of,
     )
 

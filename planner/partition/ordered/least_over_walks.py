@@ -82,11 +82,13 @@ def least_over_walks(
     num_stages: int = 0,
     max_steps: int = UNBOUNDED,
 ) -> Walk:
-    """Of values below `limit`; from `least` on, below which nothing is possible. O(trials x words x edges of a node):
-    `max_steps` counts words."""
+    """Of values below `limit`; `least`: nothing below it is possible, for another reason, and less is not looked for.
+    O(trials x words x edges of a node): `max_steps` counts words."""
     trials = _Trials(walks, table, num_stages, max_steps)
     candidates = np.unique(table.loads[trials.labels])
-    candidates = candidates[(candidates >= least) & (candidates < limit) & np.isfinite(candidates)]
+    candidates = candidates[(candidates < limit) & np.isfinite(candidates)]
+    # With the last one up to `least`: a walk within that says nothing about what is between it and the next.
+    candidates = candidates[max(0, int(np.searchsorted(candidates, least, side="right")) - 1) :]
     low, high = _first_possible(trials, candidates), int(candidates.size)
     best: list[_Stage] = []
     # From below, in growing steps: a trial far above the least value has many more states than one beside it.

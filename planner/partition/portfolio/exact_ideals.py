@@ -15,10 +15,11 @@ from planner.partition.assignment import Assignment
 from planner.partition.bounds.fewer_nodes import least_work_beside_most, without_nodes
 from planner.partition.objective import Objective
 from planner.partition.ordered.binding_memory import everything_bytes
-from planner.partition.ordered.device_walks import by_kind
+from planner.partition.ordered.device_walks import DeviceWalks, by_kind, by_runs, by_visits
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.least_over_walks import MAX_WORDS, Walk, WalkLoads, least_over_walks, num_words
 from planner.partition.ordered.many_devices import walks_within
+from planner.partition.ordered.priced_walks import priced_bound
 from planner.partition.ordered.segment_loads import StageLinks, Transfers
 from planner.partition.portfolio.ideal_stages import IdealStages
 from planner.partition.portfolio.ideals import Ideals, all_ideals
@@ -32,6 +33,8 @@ MAX_IDEALS = 1500
 MAX_STAGE_LOADS = 3_000_000
 # Words of ideals that are looked at: about two seconds.
 MAX_STEPS = 300_000_000
+# Segments that walks with prices look at: two seconds. Nodes of such walks: listing more takes a second.
+MAX_PRICED_STEPS, MAX_PRICED_NODES = 400_000_000, 400
 # Of the work, what may be left out where ideals are too many, in turn: each is a gap that stays.
 _SHARES = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.04)
 
@@ -68,9 +71,15 @@ def least_over_ideals(
         return None
     stages = IdealStages(problem, bundles, ideals)
     starts, ends = stages.within(limit if objective is Objective.THROUGHPUT else np.inf)
-    labels = list(dict.fromkeys(edge.label for one in walks for edge in one.edges))
-    if len(labels) * starts.size > MAX_STAGE_LOADS * effort:
+    affordable = MAX_STAGE_LOADS * effort / max(1, starts.size)
+    if len(_labels(walks)) > affordable:
         return None
+    visits = None
+    if objective is Objective.THROUGHPUT and hosts.count > 1 and np.isfinite(limit):
+        able = [by_visits(hosts)] if hosts.num_states_by_host <= MAX_PRICED_NODES else []
+        able += [runs] if (runs := by_runs(hosts)) else []
+        visits = next((one for one in able if len(_labels([*walks, one])) <= affordable), None)
+    labels = _labels([*walks, visits] if visits else walks)
     table = WalkLoads(
         index_of_label={label: at for at, label in enumerate(labels)},
         num_positions=ideals.count,
@@ -82,10 +91,18 @@ def least_over_ideals(
     )
     least, steps = 0.0, int(MAX_STEPS * effort)
     for one in walks:
-        found = least_over_walks(one, table, least=least, limit=limit, num_stages=num_stages, max_steps=steps)
-        least = found.value
-    exact = found.is_least and (hosts.count == 1 or objective is Objective.MEMORY) and problem.training is None
-    return IdealSolution(assignment=_assignment(bundles, ideals, found), value=least, exact=exact)
+        if visits and one.behind:
+            least = priced_bound(visits, table, least=least, limit=limit, max_steps=MAX_PRICED_STEPS * effort)
+        solution = least_over_walks(one, table, least=least, limit=limit, num_stages=num_stages, max_steps=steps)
+        least = max(least, solution.value)
+    if visits and not walks[-1].behind:
+        least = priced_bound(visits, table, least=least, limit=limit, max_steps=MAX_PRICED_STEPS * effort)
+    exact = solution.is_least and (hosts.count == 1 or objective is Objective.MEMORY) and problem.training is None
+    return IdealSolution(assignment=_assignment(bundles, ideals, solution), value=least, exact=exact)
+
+
+def _labels(walks: list[DeviceWalks]) -> list[StageLinks]:
+    return list(dict.fromkeys(edge.label for one in walks for edge in one.edges))
 
 
 def bound_by_fewer_nodes(

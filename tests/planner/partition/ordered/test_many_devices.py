@@ -12,6 +12,7 @@ from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.partition.ordered import many_devices, program_pass
 from planner.partition.ordered.device_walks import by_device, by_kind, by_runs, host_by_host
 from planner.partition.ordered.hosts import hosts_of
+from planner.partition.ordered.least_over_walks import WalkLoads, least_over_walks
 from planner.partition.ordered.many_devices import over_many_devices
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import evaluate_layout
@@ -171,6 +172,23 @@ def test_halves_of_a_host_are_taken_in_two_visits() -> None:
     after = {edge.node: edge.next_node for edge in halves.edges if edge.unit == -1 and edge.next_node != -1}
     walk = [(0, slow), (-1, after[slow]), (1, fast), (0, slow), (-1, after[slow])]
     assert halves.devices_of(walk) == (0, 1, 4, 2, 3)
+
+
+def test_a_walk_within_what_is_known_says_nothing_of_more() -> None:
+    """On one device both nodes take 1 s; from elsewhere it is known that nothing is below 2 s; each alone would take
+    3 s."""
+    problem = chain([[1.0, 1.0]])
+    walks = by_kind(problem, hosts_of(problem))
+    table = WalkLoads(
+        index_of_label={walks.edges[0].label: 0},
+        num_positions=3,
+        starts=np.array([0, 0, 1]),
+        ends=np.array([1, 2, 2]),
+        loads=np.array([[3.0, 1.0, 3.0]]),
+        kind_of_label=np.zeros(1, dtype=np.int64),
+        offset=np.zeros(1, dtype=np.int64),
+    )
+    assert least_over_walks(walks, table, least=2.0).value <= 2.0
 
 
 def test_three_hosts_of_equal_devices_are_filled_one_after_the_other() -> None:
