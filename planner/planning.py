@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from planner.cost.buckets import mean_costs
 from planner.cost.calibration import Calibration
 from planner.cost.inventory import Inventory
@@ -26,17 +24,18 @@ from planner.partition.from_graph import problem_from_graph
 from planner.partition.next_best import NextBestCut, next_best_cuts
 from planner.partition.one_device import fastest_alone
 from planner.partition.placement.problem import OutOfTime, never
-from planner.partition.problem import FREE, PartitionProblem
+from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.replacement import Replacement, moved_bytes, replacement
 from planner.partition.request import request_for
-from planner.plan.assignment import assignment_of
+from planner.plan.assignment import assignment_of, before_on
 from planner.plan.build import build_plan
 from planner.plan.dimensions import chosen_symbol_values, settings_of
 from planner.plan.explain import Alone, CutAlternative, explain
 from planner.plan.options import OptimalMode, PlanOptions, Routing, SingleMode
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
+from planner.plan.written_states import why_not_copied
 
 DEFAULT_MICROBATCHES_IN_FLIGHT = 2
 MAX_MICROBATCHES_IN_FLIGHT = 1 << 16
@@ -92,29 +91,27 @@ def make_replacement(
     """A plan in the place of `replaced` on other devices, `planner.partition.replacement` says which. Raises as above.
 
     `options` are what was asked for: the objective stays, and of `fixed` what names devices that are there. The mode is
-    optimal, with as many stages as help, since others may want devices or a number of stages that is not there.
+    optimal, with as many stages as help, since others may want devices or a number of stages that is not there. Where
+    stages might have copies, they may again.
     """
     _check(graph, inventory)
-    options = _on_other_devices(options, inventory)
+    options, mode = _on_other_devices(options, inventory)
     question = _Question(
         graph=graph, inventory=inventory, options=options, measured=measured, calibrations=calibrations
     )
     numbers = question.numbers()
     problem = numbers.problem
-    index = {device.id: position for position, device in enumerate(inventory.devices)}
-    device_before = np.full(problem.num_nodes, FREE, dtype=np.int64)
-    for stage in replaced.stages:
-        for start, end in stage.node_ranges:
-            device_before[start:end] = index.get(stage.device_ids[0], FREE)
-    request = request_for(options.mode, options.objective, options.saturate_host)
+    writes = any(state.mutated for state in graph.states) and options.training is None
+    before = replace(before_on(inventory, replaced), may_copy=(mode.replicate or options.saturate_host) and not writes)
+    request = request_for(replace(mode, replicate=False), options.objective)
     outcomes: list[Replacement] = []
 
     def place(problem: PartitionProblem) -> Assignment:
-        outcomes.append(replacement(problem, request, device_before))
+        outcomes.append(replacement(problem, request, before))
         return outcomes[-1].assignment
 
     assignment = partition_with_activations(problem, options.objective, place)
-    outcome = replace(outcomes[-1], assignment=assignment, moved_bytes=moved_bytes(problem, device_before, assignment))
+    outcome = replace(outcomes[-1], assignment=assignment, moved_bytes=moved_bytes(problem, before, assignment))
     if divide_cores(inventory.devices):
         numbers, assignment = question.numbers(_used(assignment)), replace(assignment, lower_bound_seconds=None)
     return _verified(question, graph_id, numbers, assignment), outcome
@@ -162,6 +159,8 @@ def _verified(question: _Question, graph_id: str, numbers: _Numbers, assignment:
     assignment = with_best_order(numbers.problem, assignment)
     evaluation = evaluate(numbers.problem, assignment)
     plan = build_plan(graph, graph_id, inventory, options, assignment, evaluation, numbers.costs.sources)
+    if why := why_not_copied(plan, graph):
+        raise OptionsError(why)
     verify_plan(plan, graph)
     return plan
 
@@ -202,15 +201,11 @@ def _best_share_of_cores(question: _Question, place: Callable[[PartitionProblem]
     return replace(best, lower_bound_seconds=min(known) if proven else None)
 
 
-def _on_other_devices(options: PlanOptions, inventory: Inventory) -> PlanOptions:
+def _on_other_devices(options: PlanOptions, inventory: Inventory) -> tuple[PlanOptions, OptimalMode]:
     device_ids = {device.id for device in inventory.devices}
-    mode = options.mode if isinstance(options.mode, OptimalMode) else OptimalMode()
-    return replace(
-        options,
-        mode=replace(mode, num_stages=0, replicate=False),
-        fixed=tuple((path, device_id) for path, device_id in options.fixed if device_id in device_ids),
-        saturate_host=False,
-    )
+    mode = replace(options.mode if isinstance(options.mode, OptimalMode) else OptimalMode(), num_stages=0)
+    fixed = tuple((path, device_id) for path, device_id in options.fixed if device_id in device_ids)
+    return replace(options, mode=mode, fixed=fixed), mode
 
 
 def plan_costs(

@@ -170,11 +170,15 @@ def deployment_table(deployment: Deployment) -> RenderableType:
         notes.append(Text(f"asked for with {deployment.asked_plan_id}"))
     failure = [Text(deployment.failure.message, style="red")] if deployment.failure else []
     compiled = ("compiled, differs by",) if deployment.compile else ()
-    table = plain_table("stage", "device", "threads", *compiled, "daemon")
+    has_copies = len(deployment.stages) > deployment.num_stages
+    table = plain_table("stage", *(("copy",) if has_copies else ()), "device", "threads", *compiled, "daemon")
     for placement in deployment.stages:
+        copies = deployment.copies_of(placement.stage)
+        copy = str(copies.index(placement.device_id)) if len(copies) > 1 else "-"
         difference = "-" if placement.compiled_difference is None else f"{placement.compiled_difference:.1e}"
         table.add_row(
             str(placement.stage),
+            *([copy] if has_copies else []),
             placement.device_id,
             str(placement.num_threads or "-"),
             *([difference] if deployment.compile else []),

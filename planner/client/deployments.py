@@ -147,7 +147,7 @@ class DeploymentCalls(CheckpointCalls):
             graph=graph,
             chosen=choose_outputs(graph, outputs),
             deployment_id=deployment.id,
-            num_stages=deployment.num_stages,
+            num_copies=len(deployment.stages),
             input_address=deployment.input_address,
             output_address=deployment.output_address,
             generation=deployment.generation,

@@ -120,7 +120,7 @@ class LocalCluster:
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self._stop_seconds = stop_seconds
-        self._data_dir = data_dir
+        self.data_dir = data_dir
         self._memory_bytes = tuple(memory_bytes)
         self._device = device
         self._planner_listen = planner_listen
@@ -155,7 +155,7 @@ class LocalCluster:
     def start_planner(self) -> ServiceProcess:
         """Starts the planner, or starts it again on the address it had."""
         listen = self.planner.address if self.planner else self._planner_listen
-        command = [sys.executable, "-m", "planner", "--listen", listen, "--data-dir", str(self._data_dir)]
+        command = [sys.executable, "-m", "planner", "--listen", listen, "--data-dir", str(self.data_dir)]
         self.planner = self._launch([*command, *self._planner_arguments], "planner-server")
         self.planner.wait_until_ready()
         return self.planner
@@ -192,5 +192,5 @@ class LocalCluster:
         return daemon
 
     def _launch(self, command: Sequence[str], name: str) -> ServiceProcess:
-        self._data_dir.mkdir(parents=True, exist_ok=True)
-        return ServiceProcess(command, self._data_dir / f"{name}.log", self._environment)
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        return ServiceProcess(command, self.data_dir / f"{name}.log", self._environment)

@@ -26,8 +26,8 @@ from planner.graph.ir import Graph
 from protos.v1 import planner_pb2
 
 DATA_MESSAGE_BYTES = 1 << 30
-# One that a stage computes with and one on the way to it; two more are with the client.
-_MICROBATCHES_PER_STAGE = 2
+# One that a copy of a stage computes with and one on the way to it; two more are with the client.
+_MICROBATCHES_PER_COPY = 2
 _MICROBATCHES_OF_CLIENT = 2
 # Generations in a row that answered nothing: most likely the oldest microbatch is what breaks them.
 MOST_FRUITLESS = 3
@@ -96,7 +96,7 @@ class Pipeline:
         *,
         graph: Graph,
         deployment_id: str,
-        num_stages: int,
+        num_copies: int,
         input_address: str,
         output_address: str,
         deadline_seconds: float,
@@ -110,8 +110,8 @@ class Pipeline:
         self.graph = graph
         self.deployment_id = deployment_id
         self.chosen = tuple(chosen)
-        # As many as keep all stages busy.
-        self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_STAGE * num_stages + _MICROBATCHES_OF_CLIENT)
+        # As many as keep all copies of all stages busy.
+        self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_COPY * num_copies + _MICROBATCHES_OF_CLIENT)
         self._encoder = InputEncoder(graph)
         self._lock = threading.Lock()
         self._credentials = credentials

@@ -37,9 +37,10 @@ def error_from_failure(failure: Failure, *, otherwise: type[errors.PlannerError]
 
 
 def place_of(failure: Failure) -> str:
-    """ " in stage 1 on device a", as far as it is known and the message does not say so itself."""
-    said = failure.message
-    stage = "" if failure.stage is None or f"stage {failure.stage}" in said else f" in stage {failure.stage}"
+    """ " in copy 0 of stage 1 on device a", as far as it is known and the message does not say so itself."""
+    said, copy = failure.message, failure.metadata.get("copy", "")
+    name = f"copy {copy} of stage {failure.stage}" if copy else f"stage {failure.stage}"
+    stage = "" if failure.stage is None or name in said else f" in {name}"
     device = "" if not failure.device_id or failure.device_id in said else f" on device {failure.device_id}"
     return stage + device
 

@@ -195,6 +195,7 @@ def thread_from_proto(
             for times in message.times
         ),
         under_way=under_way,
+        hands_on=not any(_ACTIVITIES[timed.action.kind].is_compute for timed in message.actions),
     )
 
 

@@ -49,12 +49,8 @@ def _needed_bytes(plan: Plan) -> dict[str, int]:
     """Bytes by device id, in order of each device's first stage."""
     needed: dict[str, int] = {}
     for stage in plan.stages:
-        if len(stage.device_ids) != 1 and plan.options.training is None:
-            found = ", ".join(stage.device_ids) or "none"
-            raise Conflict(
-                f"stage {stage.index} is planned for the devices {found}; in inference a stage runs on exactly one",
-                stage=stage.index,
-            )
+        if not stage.device_ids:
+            raise Conflict(f"stage {stage.index} is planned for no device; plan again", stage=stage.index)
         for device_id in stage.device_ids:
             needed[device_id] = needed.get(device_id, 0) + stage.memory.peak_bytes
     return needed

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from planner.dispatch.stream_requests import add_stream
 from planner.dispatch.training_requests import add_training
+from planner.errors import NotDeployable
 from planner.graph.ir import Graph, Input, Output, Value, ValueReference, WeightFile
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
+from planner.plan.written_states import why_not_copied
 from planner.schedule.actions import NO_MICROBATCH, Action
-from planner.schedule.check import check_schedule
-from planner.schedule.inference import inference_schedule
-from planner.schedule.schedule import Lane
 from planner.store.blobs import BlobStore
 from planner.store.deployment_records import Deployment, RecoveryPolicy
 from planner.store.weights import TensorLocation, locate_states
@@ -42,8 +42,13 @@ def prepare_requests(
     edge_seconds: float,
     daemon_identity: str = "",
 ) -> StageRequests:
-    """Reads the graph and writes each stage's into the blob store. Blocks: call it in a thread."""
+    """Reads the graph and writes each stage's into the blob store. Blocks: call it in a thread.
+
+    Raises NotDeployable for copies of a stage that cannot answer as one.
+    """
     graph = graph_from_bytes(blobs.read(graph_sha256))
+    if why := why_not_copied(plan, graph):
+        raise NotDeployable(why)
     locations = locate_states(graph, weights, blobs.read_range) if graph.states else {}
     return StageRequests(
         load=_load_requests(deployment, plan, graph, locations, blobs),
@@ -70,69 +75,59 @@ def _load_requests(
     }
     for stage in plan.stages:
         part = stage_graph(graph, plan, stage.index)
-        told = stage_daemon_pb2.StageModule(
-            stage=stage.index,
-            graph_sha256=blobs.put(graph_to_bytes(part)),
-            states=[_location_to_proto(state.name, locations[state.name]) for state in part.states],
-        )
-        for device_id in stage.device_ids:
-            requests[device_id].stages.append(told)
+        graph_sha256 = blobs.put(graph_to_bytes(part))
+        states = [_location_to_proto(state.name, locations[state.name]) for state in part.states]
+        for copy, device_id in enumerate(stage.device_ids):
+            requests[device_id].stages.add(
+                stage=stage.index,
+                graph_sha256=graph_sha256,
+                states=states,
+                copy=copy if len(stage.device_ids) > 1 else None,
+            )
     return requests
 
 
 def connect_requests(
     deployment: Deployment, plan: Plan, graph: Graph, edge_seconds: float, daemon_identity: str = ""
 ) -> dict[str, stage_daemon_pb2.ConnectStagesRequest]:
-    """Each device hears of its own lanes, of the edges that touch it, and of inputs and outputs where they are its.
-
-    Copies of a stage beside the first have no lane: they share in training steps alone.
-    """
+    """Each device hears of its own lanes, of the edges that touch it, and of inputs and outputs where they are its."""
     values = graph.values_by_id()
-    edges = [_edge_to_proto(plan, index, values) for index in range(len(plan.edges))]
     symbols = graph_to_proto(Graph(torch_version="", name="", symbols=graph.symbols)).symbols
-    requests = {}
-    schedule = inference_schedule(plan)
-    check_schedule(schedule, plan)
-    lanes = {device.device_id: device.lanes for device in schedule.devices}
-    for device_id in deployment.device_ids():
-        request = stage_daemon_pb2.ConnectStagesRequest(
+    in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
+    requests = {
+        device_id: stage_daemon_pb2.ConnectStagesRequest(
             deployment_id=deployment.id,
             generation=deployment.generation,
             device_id=device_id,
-            edges=[edge for edge in edges if device_id in (edge.source_device_id, edge.target_device_id)],
-            lanes=[_lane_to_proto(lane) for lane in lanes.get(device_id, ())],
             symbols=symbols,
             deadline_seconds=edge_seconds,
             daemon_identity=daemon_identity,
-            microbatches_in_flight=plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT,
+            microbatches_in_flight=in_flight,
         )
-        if device_id in plan.stages[0].device_ids:
-            request.inputs.extend(_contents_to_proto(graph.inputs, values))
-        if device_id in plan.stages[-1].device_ids:
-            request.outputs.extend(_contents_to_proto(graph.outputs, values))
-        requests[device_id] = request
+        for device_id in deployment.device_ids()
+    }
+    add_stream(
+        requests,
+        plan,
+        graph,
+        microbatches_in_flight=in_flight,
+        action_to_proto=_action_to_proto,
+        value_to_proto=_value_to_proto,
+    )
+    for device_id in plan.stages[0].device_ids:
+        requests[device_id].inputs.extend(_contents_to_proto(graph.inputs, values))
+    for device_id in plan.stages[-1].device_ids:
+        requests[device_id].outputs.extend(_contents_to_proto(graph.outputs, values))
     if plan.options.training is not None:
         add_training(
             requests,
             plan,
             graph,
-            capacity=plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT,
+            capacity=in_flight,
             action_to_proto=_action_to_proto,
             value_to_proto=_value_to_proto,
         )
     return requests
-
-
-def _edge_to_proto(plan: Plan, index: int, values: Mapping[int, Value]) -> stage_daemon_pb2.Edge:
-    edge = plan.edges[index]
-    return stage_daemon_pb2.Edge(
-        id=index,
-        source_stage=edge.source_stage,
-        target_stage=edge.target_stage,
-        source_device_id=plan.stages[edge.source_stage].device_ids[0],
-        target_device_id=plan.stages[edge.target_stage].device_ids[0],
-        values=[_value_to_proto(values[value_id], values[value_id].name) for value_id in edge.value_ids],
-    )
 
 
 def _contents_to_proto(
@@ -163,10 +158,6 @@ def _location_to_proto(name: str, location: TensorLocation) -> stage_daemon_pb2.
         offset_bytes=location.offset_bytes,
         length_bytes=location.length_bytes,
     )
-
-
-def _lane_to_proto(lane: Lane) -> stage_daemon_pb2.Lane:
-    return stage_daemon_pb2.Lane(actions=[_action_to_proto(action) for action in lane.actions])
 
 
 def _action_to_proto(action: Action) -> stage_daemon_pb2.Action:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
+from planner.dispatch.stream_requests import add_copies_at_ends
 from planner.errors import PlanInvariantError
 from planner.graph.ir import Graph, State, Value
 from planner.graph.state_names import StateNames
 from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
 from planner.schedule.check_training import NO_DEADLOCK, check_training_schedule
-from planner.schedule.training import TrainingSchedule, copy_of, reducing_stages, tie_devices, training_schedule
+from planner.schedule.copies import copy_of
+from planner.schedule.training import TrainingSchedule, reducing_stages, tie_devices, training_schedule
 from planner.wire.graph.expressions import expression_to_proto
 from protos.v1 import graph_pb2, stage_daemon_pb2
 
@@ -224,7 +226,7 @@ class _Writer:
     def _edge(
         self, source: _Copy, target: _Copy, values: Sequence[stage_daemon_pb2.EdgeValue]
     ) -> stage_daemon_pb2.Edge:
-        return stage_daemon_pb2.Edge(
+        told = stage_daemon_pb2.Edge(
             id=next(self._ids),
             source_stage=source[0],
             target_stage=target[0],
@@ -232,6 +234,8 @@ class _Writer:
             target_device_id=target[1],
             values=values,
         )
+        add_copies_at_ends(told, self._plan)
+        return told
 
     def _gradient_of_value(self, value_id: int) -> stage_daemon_pb2.EdgeValue:
         """With a first dimension of 0 where there is none."""

@@ -40,6 +40,7 @@ from planner.partition.training.orders.room import Room
 from planner.partition.training.pipeline_order import Step
 from planner.partition.training.step_graph import Reduction, StageSeconds, TrainingStep
 from planner.partition.training.step_time import step_seconds
+from planner.partition.windows import windows_at_clients, windows_of_copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +201,7 @@ def _stages(
     backward = problem.backward_seconds(recomputed=False)
     nodes_of = NodesByStage(stage_of_node, assignment.num_stages)
     held = stage_bytes(problem, nodes_of, flow, np.array(recomputing))
+    buffers = _buffer_bytes(problem, assignment, flow, held.moved)
     stages = tuple(
         StageEvaluation(
             compute_seconds=_slowest(problem.pass_seconds, copies[stage], nodes),
@@ -208,7 +210,7 @@ def _stages(
             flops=float(problem.flops[nodes].sum()),
             state_bytes=int(held.states[stage]),
             activation_bytes=int(held.activations[stage]),
-            buffer_bytes=problem.microbatches_in_flight * int(held.moved[stage]),
+            buffer_bytes=buffers[stage],
             backward_seconds=_slowest(problem.backward_seconds(recomputed=recomputing[stage]), copies[stage], nodes),
             weight_share=_weight_share(problem, backward, copies[stage], nodes, is_given=stage in given),
             gradient_bytes=int(held.gradients[stage]),
@@ -219,6 +221,20 @@ def _stages(
         for stage, nodes in enumerate(nodes_of.stages())
     )
     return stages, _stage_seconds(stages, forward, gradients)
+
+
+def _buffer_bytes(problem: PartitionProblem, assignment: Assignment, flow: Traffic, moved: Integers) -> tuple[int, ...]:
+    """Of all microbatches in flight. Steps fit theirs to their order, whatever copies there are."""
+    in_flight = problem.microbatches_in_flight
+    if problem.training is not None or not assignment.replicas:
+        return tuple((in_flight * moved).tolist())
+    copies = [len(devices) for devices in assignment.devices_of_stage]
+    edges, _ = _edges(problem, flow)
+    held = np.array(windows_of_copies(in_flight, copies, edges)) * moved
+    inputs = (flow.made_in < 0) & (flow.last_needed_in >= 0)
+    held[0] += windows_at_clients(in_flight, copies[0]) * problem.value_bytes[inputs].sum()
+    held[-1] += windows_at_clients(in_flight, copies[-1]) * problem.value_bytes[problem.value_returned].sum()
+    return tuple(held.tolist())
 
 
 def _weight_share(

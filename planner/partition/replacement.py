@@ -2,10 +2,13 @@
 
 Three are compared: the best that is found; the same with its devices exchanged, so that they keep what they can; and
 the best that leaves all nodes of the devices left where they are, and shares out those of the devices that are gone.
+Where stages may have copies, idle devices join each of them as copies, and one more is compared: what there was without
+the copies that are gone, if each stage has one left.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,6 +17,7 @@ import rustworkx
 
 from planner.errors import Infeasible
 from planner.partition.assignment import Assignment
+from planner.partition.portfolio.replicated import with_idle_copies
 from planner.partition.portfolio.score import Scored, score
 from planner.partition.problem import FREE, Booleans, Integers, PartitionProblem
 from planner.partition.registry import partition
@@ -36,38 +40,59 @@ class Replacement:
     excess: float
 
 
-def replacement(problem: PartitionProblem, request: Request, device_before: Integers) -> Replacement:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Before:
+    """`device_of_node` [n] is where each node ran, FREE if that device is gone; `other_copies` where other copies did.
+
+    `remainder` is what there was without the devices that are gone, if each stage has one left. With `may_copy`, idle
+    devices may run copies of stages.
+    """
+
+    device_of_node: Integers
+    other_copies: Sequence[Integers] = ()
+    remainder: Assignment | None = None
+    may_copy: bool = False
+
+
+def replacement(problem: PartitionProblem, request: Request, before: Before) -> Replacement:
     """Of the assignments within NEARLY of the best, the one whose states move least.
 
-    `device_before` [n] is where each node ran, FREE if that device is gone. Where no stages of one device each fit, a
-    device may hold several. Raises Infeasible where nothing fits then either.
+    Where no stages of one device each fit, a device may hold several. Raises Infeasible where nothing fits then either.
     """
     try:
-        return _replacement(problem, request, device_before)
+        return _replacement(problem, request, before)
     except Infeasible as error:
         if request.free:
             raise
         with suppress(Infeasible):
-            return _replacement(problem, replace(request, free=True), device_before)
+            return _replacement(problem, replace(request, free=True), before)
         raise error from None
 
 
-def moved_bytes(problem: PartitionProblem, device_before: Integers, assignment: Assignment) -> int:
+def moved_bytes(problem: PartitionProblem, before: Before, assignment: Assignment) -> int:
     """Each state once for each device that has to load it."""
-    needed = _held(problem, _device_of_node(assignment))
-    return int(((needed & ~_held(problem, device_before)) * problem.state_bytes).sum())
+    needed = _held(problem, *_devices_of_node(assignment))
+    held = _held(problem, before.device_of_node, *before.other_copies)
+    return int(((needed & ~held) * problem.state_bytes).sum())
 
 
-def _replacement(problem: PartitionProblem, request: Request, device_before: Integers) -> Replacement:
+def _replacement(problem: PartitionProblem, request: Request, before: Before) -> Replacement:
     best = score(problem, partition(problem, request), request.objective)
+    device_before = before.device_of_node
     found = [best, *_exchanged(problem, request, best, device_before), *_kept(problem, request, device_before)]
+    if before.remainder is not None:
+        remainder = score(problem, before.remainder, request.objective)
+        found += [remainder] if remainder.fits else []
+    # A copy would run what is kept on a device elsewhere.
+    if before.may_copy and not (problem.fixed_device != FREE).any():
+        found = [with_idle_copies(problem, one, request.objective) for one in found]
     least = min(one.value for one in found)
-    moved = [moved_bytes(problem, device_before, one.assignment) for one in found]
+    moved = [moved_bytes(problem, before, one.assignment) for one in found]
     near = [index for index, one in enumerate(found) if one.value <= least * (1 + NEARLY)]
     chosen = min(near, key=lambda index: (moved[index], found[index].value))
-    bound = best.assignment.lower_bound_seconds
+    # What was proven of any assignment to these devices without copies holds of one without.
+    bound = None if found[chosen].assignment.replicas else best.assignment.lower_bound_seconds
     return Replacement(
-        # What was proven of any assignment to these devices holds of this one.
         assignment=replace(found[chosen].assignment, lower_bound_seconds=bound),
         moved_bytes=moved[chosen],
         excess=found[chosen].value / least - 1 if least else 0.0,
@@ -86,7 +111,7 @@ def _kept(problem: PartitionProblem, request: Request, device_before: Integers) 
 def _exchanged(problem: PartitionProblem, request: Request, best: Scored, device_before: Integers) -> list[Scored]:
     """Devices change places so that the most bytes stay: a matching of greatest weight."""
     held = _held(problem, device_before)
-    needed = _held(problem, _device_of_node(best.assignment))
+    needed = _held(problem, *_devices_of_node(best.assignment))
     graph: rustworkx.PyGraph[None, int] = rustworkx.PyGraph()
     count = problem.num_devices
     graph.add_nodes_from([None] * (2 * count))
@@ -102,15 +127,21 @@ def _exchanged(problem: PartitionProblem, request: Request, best: Scored, device
     return [one for one in (score(problem, moved, request.objective),) if one.fits]
 
 
-def _held(problem: PartitionProblem, device_of_node: Integers) -> Booleans:
-    """[devices, states] whether a node that runs there uses the state."""
+def _held(problem: PartitionProblem, *device_of_node: Integers) -> Booleans:
+    """[devices, states] whether a node that runs there, or a copy of it, uses the state."""
     held = np.zeros((problem.num_devices, problem.state_bytes.size), dtype=np.bool_)
-    devices = device_of_node[problem.use_node]
-    there = devices != FREE
-    held[devices[there], problem.use_state[there]] = True
+    for copy in device_of_node:
+        devices = copy[problem.use_node]
+        there = devices != FREE
+        held[devices[there], problem.use_state[there]] = True
     return held
 
 
-def _device_of_node(assignment: Assignment) -> Integers:
-    devices = np.asarray(assignment.device_of_stage, dtype=np.int64)
-    return devices[np.asarray(assignment.stage_of_node, dtype=np.int64)]
+def _devices_of_node(assignment: Assignment) -> list[Integers]:
+    """Of each copy, FREE where a node's stage has fewer."""
+    copies = assignment.devices_of_stage
+    stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
+    return [
+        np.array([own[at] if at < len(own) else FREE for own in copies], dtype=np.int64)[stage_of_node]
+        for at in range(max(map(len, copies)))
+    ]

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
+from planner.cost.inventory import Inventory
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Activations
+from planner.partition.problem import FREE
+from planner.partition.replacement import Before
 from planner.plan.node_ranges import nodes_in
 from planner.plan.plan import Plan
 
@@ -29,3 +36,26 @@ def assignment_of(plan: Plan) -> Assignment:
         keeping=keeping if training and training.activations is not Activations.KEPT else (),
         orders=tuple((index[order.device_id], order.steps) for order in plan.pass_orders),
     )
+
+
+def before_on(inventory: Inventory, plan: Plan) -> Before:
+    """What the plan has on those of its devices that the inventory still has."""
+    index = {device.id: position for position, device in enumerate(inventory.devices)}
+    left = [[index[device_id] for device_id in stage.device_ids if device_id in index] for stage in plan.stages]
+    most = max(map(len, left))
+    copies = [np.full(plan.num_nodes, FREE, dtype=np.int64) for _ in range(max(1, most))]
+    for stage, devices in zip(plan.stages, left, strict=True):
+        for start, end in stage.node_ranges:
+            for copy, device in zip(copies, devices, strict=False):
+                copy[start:end] = device
+    remainder = None
+    if all(left) and not any(stage.recomputed_ranges for stage in plan.stages):
+        remainder = replace(
+            assignment_of(plan),
+            device_of_stage=tuple(first for first, *_ in left),
+            replicas=tuple(tuple(others) for _, *others in left) if most > 1 else (),
+            lower_bound_seconds=None,
+            keeping=(),
+            orders=(),
+        )
+    return Before(device_of_node=copies[0], other_copies=tuple(copies[1:]), remainder=remainder)

@@ -85,7 +85,8 @@ def _pipelining(plan: Plan, alone: Alone | None) -> Iterator[str]:
 
 
 def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) -> Iterator[str]:
-    yield f"stage {stage.index} on {', '.join(stage.device_ids)}: {_count(stage.num_nodes, 'node')}"
+    in_turn = ", in turn" if len(stage.device_ids) > 1 else ""
+    yield f"stage {stage.index} on {', '.join(stage.device_ids)}{in_turn}: {_count(stage.num_nodes, 'node')}"
     yield f"  ends because: {stage.reason}"
     if stage.index in next_best:
         yield f"  {_next_best(plan, next_best[stage.index])}"

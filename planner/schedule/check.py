@@ -4,6 +4,9 @@ Lanes are deterministic and talk over edges with one sender and one receiver eac
 does not depend on timing: one simulated microbatch that ends with every lane done proves all of them, since each edge
 has one send and one receive and so is empty again, and a deadlock found is one that will happen. More buffers never
 hurt: proven without any, proven with all.
+
+Copies change nothing of that. Each takes its microbatches in ascending order, so whoever runs the least microbatch that
+is not done waits for nobody but its other stages, whose copies for it are the lanes that were simulated.
 """
 
 from __future__ import annotations

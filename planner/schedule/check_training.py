@@ -24,7 +24,8 @@ from planner.errors import PlanInvariantError
 from planner.plan.invariants.memory import kept_microbatches
 from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
-from planner.schedule.training import TrainingSchedule, copy_of, reducing_stages, tie_devices
+from planner.schedule.copies import copy_of
+from planner.schedule.training import TrainingSchedule, reducing_stages, tie_devices
 
 # What PlanInvariantError's metadata call a step that more buffers might help.
 NO_DEADLOCK = "no_deadlock"

@@ -10,7 +10,7 @@ from planner.schedule.schedule import DeviceLanes, Lane, Schedule
 
 
 def inference_schedule(plan: Plan) -> Schedule:
-    """One lane per stage, on the first of its devices.
+    """One lane per stage, on the first of its devices; each copy runs the same for the microbatches whose turn it has.
 
     Receives go by source stage and sends by target stage, both ascending: with any other pair of orders two edges may
     wait for each other.

@@ -42,7 +42,8 @@ class ActivityTimes:
 class MeasuredThread:
     """Of a lane, or of training steps: the latest spans that the daemon keeps, in order and without gaps within a run.
 
-    `under_way` ends when the daemon was asked.
+    `under_way` ends when the daemon was asked. What `hands_on` runs no stage: it passes microbatches between clients
+    and the copies of one, beside the first copy's own thread.
     """
 
     device_id: str
@@ -50,6 +51,7 @@ class MeasuredThread:
     spans: tuple[Span, ...]
     times: tuple[ActivityTimes, ...]
     under_way: Span | None = None
+    hands_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,8 @@ def summarize(measured: Measured, since_seconds: float | None = None) -> Summary
     if since_seconds is not None and until is not None:
         start, end = since_seconds, until
     window = _Window(start, end, counted)
-    keys = sorted({(span.stage, thread.device_id) for thread in counted for span in _spans(thread)})
+    running = (thread for thread in counted if not thread.hands_on)
+    keys = sorted({(span.stage, thread.device_id) for thread in running for span in _spans(thread)})
     return Summary(
         start_seconds=start,
         end_seconds=end,
@@ -126,7 +129,7 @@ class _Window:
         spans = [
             span
             for thread in self.threads
-            if thread.device_id == device_id
+            if thread.device_id == device_id and not thread.hands_on
             for span in _spans(thread)
             if span.stage == stage and self._seconds(span) > 0
         ]

@@ -53,6 +53,8 @@ def _beside(entry: dict[str, Any], first_process: int) -> dict[str, Any]:
 def _track_name(thread: MeasuredThread) -> str:
     stages = sorted({span.stage for span in thread.spans})
     of = "" if not stages else f" of stage {', '.join(map(str, stages))}"
+    if thread.hands_on:
+        return f"between clients and copies{of}"
     return f"{'training steps' if thread.is_training else 'microbatches'}{of}"
 
 

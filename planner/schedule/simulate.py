@@ -17,6 +17,7 @@ from enum import Enum
 from planner.errors import OptionsError
 from planner.plan.plan import Plan, Stage
 from planner.schedule.blocks import NO_STAGE, Block, Queue, step_blocks, stream_blocks
+from planner.schedule.copies import copy_of
 from planner.schedule.link_seconds import Messages, gradient_bytes, reduction_seconds, stage_messages
 from planner.schedule.schedule import Schedule
 from planner.schedule.timeline import Activity, DeviceTime, Event, LinkTime, Simulation, Transfer
@@ -152,8 +153,9 @@ class _Engine:
 
     def _put_on_link(self, edge_index: int, block: Block, at: float) -> None:
         edge, forward = self._plan.edges[edge_index], block.activity is Activity.FORWARD
-        copies = (self._plan.stages[stage].device_ids for stage in (edge.source_stage, edge.target_stage))
-        source, target = (devices[block.microbatch % len(devices)] for devices in copies)
+        source, target = (
+            copy_of(self._plan, stage, block.microbatch) for stage in (edge.source_stage, edge.target_stage)
+        )
         if not forward:
             source, target = target, source
         size = edge.size_bytes if forward else self._gradient_bytes[edge_index]

@@ -58,12 +58,6 @@ def training_schedule(plan: Plan) -> TrainingSchedule:
     )
 
 
-def copy_of(plan: Plan, stage: int, microbatch: int) -> str:
-    """The device that does the passes of a microbatch, which the copies of a stage take in turn."""
-    device_ids = plan.stages[stage].device_ids
-    return device_ids[microbatch % len(device_ids)]
-
-
 def reducing_stages(plan: Plan) -> dict[int, int]:
     """Stages whose copies have gradients to sum, and their bytes: all but those of ties, which are summed apart."""
     tied = Counter[int]()

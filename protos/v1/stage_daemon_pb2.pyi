@@ -144,9 +144,12 @@ class StageModule(google.protobuf.message.Message):
     STAGE_FIELD_NUMBER: builtins.int
     GRAPH_SHA256_FIELD_NUMBER: builtins.int
     STATES_FIELD_NUMBER: builtins.int
+    COPY_FIELD_NUMBER: builtins.int
     stage: builtins.int
     graph_sha256: builtins.bytes
     """Of the blob that holds the stage's Graph."""
+    copy: builtins.int
+    """Which of the stage's copies is here, from 0; absent where it has none."""
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StateLocation]: ...
     def __init__(
@@ -155,8 +158,11 @@ class StageModule(google.protobuf.message.Message):
         stage: builtins.int = ...,
         graph_sha256: builtins.bytes = ...,
         states: collections.abc.Iterable[Global___StateLocation] | None = ...,
+        copy: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["graph_sha256", b"graph_sha256", "stage", b"stage", "states", b"states"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_copy", b"_copy", "copy", b"copy"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_copy", b"_copy", "copy", b"copy", "graph_sha256", b"graph_sha256", "stage", b"stage", "states", b"states"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_copy", b"_copy"]) -> typing.Literal["copy"] | None: ...
 
 Global___StageModule: typing_extensions.TypeAlias = StageModule
 
@@ -288,7 +294,9 @@ class ConnectStagesRequest(google.protobuf.message.Message):
 
     @property
     def lanes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Lane]:
-        """One ordered list of actions per thread of execution."""
+        """One ordered list of actions per thread of execution. Where the first stage has copies, the first of them has one more,
+        which takes inputs and sends each to the copy whose turn it is; where the last stage has, one that gives its outputs.
+        """
 
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EdgeValue]:
@@ -501,15 +509,28 @@ class Edge(google.protobuf.message.Message):
     SOURCE_DEVICE_ID_FIELD_NUMBER: builtins.int
     TARGET_DEVICE_ID_FIELD_NUMBER: builtins.int
     VALUES_FIELD_NUMBER: builtins.int
+    TURN_FIELD_NUMBER: builtins.int
+    SOURCE_COPY_FIELD_NUMBER: builtins.int
+    TARGET_COPY_FIELD_NUMBER: builtins.int
+    MICROBATCHES_IN_FLIGHT_FIELD_NUMBER: builtins.int
     id: builtins.int
     """Unique in the deployment."""
     source_stage: builtins.int
     target_stage: builtins.int
     source_device_id: builtins.str
     target_device_id: builtins.str
+    source_copy: builtins.int
+    """Which copies of the stages are at its ends, from 0; absent where they have none."""
+    target_copy: builtins.int
+    microbatches_in_flight: builtins.int
+    """Receive buffers, where they are not ConnectStagesRequest.microbatches_in_flight."""
     @property
     def values(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EdgeValue]:
         """In the order that they are sent."""
+
+    @property
+    def turn(self) -> Global___Turn:
+        """The microbatches that go over it; absent: all."""
 
     def __init__(
         self,
@@ -520,10 +541,39 @@ class Edge(google.protobuf.message.Message):
         source_device_id: builtins.str = ...,
         target_device_id: builtins.str = ...,
         values: collections.abc.Iterable[Global___EdgeValue] | None = ...,
+        turn: Global___Turn | None = ...,
+        source_copy: builtins.int | None = ...,
+        target_copy: builtins.int | None = ...,
+        microbatches_in_flight: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "source_device_id", b"source_device_id", "source_stage", b"source_stage", "target_device_id", b"target_device_id", "target_stage", b"target_stage", "values", b"values"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_source_copy", b"_source_copy", "_target_copy", b"_target_copy", "source_copy", b"source_copy", "target_copy", b"target_copy", "turn", b"turn"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_source_copy", b"_source_copy", "_target_copy", b"_target_copy", "id", b"id", "microbatches_in_flight", b"microbatches_in_flight", "source_copy", b"source_copy", "source_device_id", b"source_device_id", "source_stage", b"source_stage", "target_copy", b"target_copy", "target_device_id", b"target_device_id", "target_stage", b"target_stage", "turn", b"turn", "values", b"values"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_source_copy", b"_source_copy"]) -> typing.Literal["source_copy"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_target_copy", b"_target_copy"]) -> typing.Literal["target_copy"] | None: ...
 
 Global___Edge: typing_extensions.TypeAlias = Edge
+
+@typing.final
+class Turn(google.protobuf.message.Message):
+    """Every so many of a stream's microbatches, from `first` on, counted from 0. `every` is at least 1."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: builtins.int
+    EVERY_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    every: builtins.int
+    def __init__(
+        self,
+        *,
+        first: builtins.int = ...,
+        every: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["every", b"every", "first", b"first"]) -> None: ...
+
+Global___Turn: typing_extensions.TypeAlias = Turn
 
 @typing.final
 class EdgeValue(google.protobuf.message.Message):
@@ -558,16 +608,23 @@ class Lane(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACTIONS_FIELD_NUMBER: builtins.int
+    TURN_FIELD_NUMBER: builtins.int
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Action]:
         """Repeated for each microbatch."""
+
+    @property
+    def turn(self) -> Global___Turn:
+        """Its microbatches, where it is of one copy of several; absent: all."""
 
     def __init__(
         self,
         *,
         actions: collections.abc.Iterable[Global___Action] | None = ...,
+        turn: Global___Turn | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["turn", b"turn"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "turn", b"turn"]) -> None: ...
 
 Global___Lane: typing_extensions.TypeAlias = Lane
 
@@ -578,20 +635,28 @@ class Action(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     INDEX_FIELD_NUMBER: builtins.int
     MICROBATCH_FIELD_NUMBER: builtins.int
+    EDGES_IN_TURN_FIELD_NUMBER: builtins.int
     kind: Global___ActionKind.ValueType
     index: builtins.int
     """Of an edge, a stage or a tie group, as the kind says."""
     microbatch: builtins.int
     """Of the step's microbatches, from 0. Absent in inference, and for what is done once per step."""
+    @property
+    def edges_in_turn(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Of RECEIVE and SEND in inference: Edge.ids that the lane's microbatches go over in turn, the first of them `index`. None:
+        all go over `index`.
+        """
+
     def __init__(
         self,
         *,
         kind: Global___ActionKind.ValueType = ...,
         index: builtins.int = ...,
         microbatch: builtins.int | None = ...,
+        edges_in_turn: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_microbatch", b"_microbatch", "microbatch", b"microbatch"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_microbatch", b"_microbatch", "index", b"index", "kind", b"kind", "microbatch", b"microbatch"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_microbatch", b"_microbatch", "edges_in_turn", b"edges_in_turn", "index", b"index", "kind", b"kind", "microbatch", b"microbatch"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_microbatch", b"_microbatch"]) -> typing.Literal["microbatch"] | None: ...
 
 Global___Action: typing_extensions.TypeAlias = Action

@@ -69,6 +69,8 @@ class HostedDeployment:
         self._worker: WorkerProcess | None = None
         self._draining: asyncio.Task[None] | None = None
         self._senders: set[int] = set()
+        # By stage, which of its copies is here; none of a stage without copies.
+        self._copies: dict[int, int] = {}
         self._is_training = False
         self._is_saving = False
         self._unfinished: asyncio.Task[None] | None = None
@@ -87,6 +89,7 @@ class HostedDeployment:
     ) -> AsyncIterator[stage_daemon_pb2.LoadStagesResponse]:
         """A failure ends the deployment here; so does a caller that goes away, for it would never connect it."""
         self._loaded = request
+        self._copies = {module.stage: module.copy for module in request.stages if module.HasField("copy")}
         try:
             async with self._loading:
                 worker = await self._start_worker(request)
@@ -382,6 +385,8 @@ class HostedDeployment:
             known.device_id = self._device_id
         if known.stage is None and known.device_id == self._device_id and self.life.stages:
             known.stage = self.life.stages[0]
+        if known.device_id == self._device_id and known.stage in self._copies:
+            known.metadata.setdefault("copy", str(self._copies[known.stage]))
         return known
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

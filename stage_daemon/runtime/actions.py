@@ -27,11 +27,16 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`microbatch` is of a training step's; None in inference, and for what is done once per step."""
+    """`microbatch` is of a training step's; None in inference, and for what is done once per step.
+
+    `edges_in_turn`: where they are several, those that the message of each next microbatch goes over; see `Action` in
+    stage_daemon.proto.
+    """
 
     kind: Kind
     index: int
     microbatch: int | None = None
+    edges_in_turn: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         of = "" if self.microbatch is None else f" of microbatch {self.microbatch}"

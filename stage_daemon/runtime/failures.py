@@ -12,7 +12,7 @@ from stage_daemon.transport.parcel import MicrobatchFailure
 def raise_if_ruinous(stage: Stage, error: Exception) -> None:
     if ruins_device(error):
         raise StageFailed(
-            f"stage {stage.index}: {_words(error)}; the device must be set up anew",
+            f"{stage.name}: {_words(error)}; the device must be set up anew",
             stage=stage.index,
             device_id=stage.device_id,
         ) from error
@@ -26,7 +26,7 @@ def stage_failure(stage: Stage, error: Exception) -> MicrobatchFailure:
         reason = InsufficientMemory.reason if _is_out_of_memory(error) else StageFailed.reason
     return MicrobatchFailure(
         reason=reason,
-        message=f"stage {stage.index} on device {stage.device_id!r}: {_words(error)}",
+        message=f"{stage.name} on device {stage.device_id!r}: {_words(error)}",
         stage=stage.index,
         device_id=stage.device_id,
     )

@@ -10,7 +10,7 @@ import torch
 from stage_daemon.errors import InvalidMicrobatch, StageFailed
 from stage_daemon.randomness import drawing
 from stage_daemon.runtime.action_loop import ActionLoop
-from stage_daemon.runtime.actions import Kind, Lane
+from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.egress import Egress, Result
 from stage_daemon.runtime.environment import Environment, reading
 from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
@@ -21,7 +21,8 @@ from stage_daemon.runtime.timeline import Timeline, timed
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.header import BadHeader
-from stage_daemon.transport.parcel import Item, MicrobatchFailure
+from stage_daemon.transport.parcel import Item, MicrobatchFailure, ParcelKind
+from stage_daemon.transport.turn import EVERY, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +46,19 @@ class Surroundings:
     until_computed: Callable[[], None] = lambda: None
 
 
-def stages_of(lane: Lane) -> tuple[int, ...]:
-    return tuple(action.index for action in lane if action.kind is Kind.FORWARD)
+def stage_of(lane: Lane) -> int:
+    """The one that it runs; else the one for whose copies it takes inputs or gives outputs."""
+    own = (Kind.FORWARD, Kind.TAKE_INPUT, Kind.GIVE_OUTPUT)
+    return next(action.index for kind in own for action in lane if action.kind is kind)
+
+
+def runs_a_stage(lane: Lane) -> bool:
+    return any(action.kind is Kind.FORWARD for action in lane)
+
+
+def channels_in_turn(action: Action) -> tuple[int, ...]:
+    """The edges that the message of each next microbatch goes over, again and again."""
+    return action.edges_in_turn or (action.index,)
 
 
 def is_fed(lane: Lane) -> bool:
@@ -55,11 +67,19 @@ def is_fed(lane: Lane) -> bool:
 
 
 class LaneInterpreter:
-    """One lane on one thread. A microbatch that a stage cannot run fails alone; any other error ends the worker."""
+    """One lane on one thread. A microbatch that a stage cannot run fails alone; any other error ends the worker.
 
-    def __init__(self, lane: Lane, surroundings: Surroundings) -> None:
+    `turn` says which microbatches are the lane's.
+    """
+
+    def __init__(self, lane: Lane, surroundings: Surroundings, turn: Turn = EVERY) -> None:
         self._lane = lane
         self._around = surroundings
+        self._turn = turn
+        # By the index of the action.
+        self._channels = {
+            action.index: channels_in_turn(action) for action in lane if action.kind in (Kind.RECEIVE, Kind.SEND)
+        }
         doers = {
             Kind.TAKE_INPUT: self._take_input,
             Kind.RECEIVE: self._receive,
@@ -68,12 +88,13 @@ class LaneInterpreter:
             Kind.GIVE_OUTPUT: self._give_output,
         }
         reads = reading(surroundings.stages, surroundings.edges, surroundings.output_ids)
-        first = stages_of(lane)[0]
+        first = stage_of(lane)
         stages = [action.index if action.kind is Kind.FORWARD else first for action in lane]
         self.timeline = Timeline(timed(lane, stages))
         self._loop = ActionLoop(lane, doers, [0] * len(lane), reads, self.timeline, range(len(lane)))
-        self._metrics = surroundings.metrics[first]
-        self._num_begun = 0
+        # What only hands on for copies of a stage has not run it.
+        self._metrics = surroundings.metrics[first] if runs_a_stage(lane) else StageMetrics()
+        self._position = -1
 
     def run(self) -> None:
         """Returns once the end has come and gone on. Raises what took an edge down, or this lane."""
@@ -82,12 +103,13 @@ class LaneInterpreter:
                 pass
         for action in self._lane:
             if action.kind is Kind.SEND:
-                self._around.senders[action.index].wait()
+                for edge_id in self._channels[action.index]:
+                    self._around.senders[edge_id].wait()
 
     def _run_microbatch(self) -> Environment:
-        self._num_begun += 1
-        environment = Environment(microbatch=self._num_begun)
-        self._loop.run(self._num_begun, (environment,))
+        self._position += 1
+        environment = Environment(microbatch=self._turn.microbatch(self._position))
+        self._loop.run(environment.microbatch, (environment,))
         self._metrics.num_microbatches += not environment.ended
         return environment
 
@@ -103,10 +125,17 @@ class LaneInterpreter:
         except InvalidMicrobatch as error:
             environment.fail(MicrobatchFailure(reason=error.reason, message=error.message))
 
-    def _receive(self, edge_id: int, environment: Environment) -> None:
+    def _receive(self, index: int, environment: Environment) -> None:
+        channels = self._channels[index]
+        edge_id = channels[self._position % len(channels)]
         parcel, num_bytes = self._around.receivers[edge_id].receive()
         self._metrics.received_bytes += num_bytes
         environment.admit(parcel, self._around.edges[edge_id])
+        if parcel.kind is ParcelKind.END:
+            # All that the other copies sent here came before it, so theirs is next.
+            for other in channels:
+                if other != edge_id:
+                    self._around.receivers[other].receive()
 
     def _forward(self, index: int, environment: Environment) -> None:
         if environment.is_void:
@@ -128,7 +157,13 @@ class LaneInterpreter:
         with drawing(self._around.deployment_id, microbatch):
             return stage.run(*items)
 
-    def _send(self, edge_id: int, environment: Environment) -> None:
+    def _send(self, index: int, environment: Environment) -> None:
+        channels = self._channels[index]
+        if environment.ended:
+            for edge_id in channels:
+                self._around.senders[edge_id].send(environment.parcel(self._around.edges[edge_id]))
+            return
+        edge_id = channels[self._position % len(channels)]
         edge, sender = self._around.edges[edge_id], self._around.senders[edge_id]
         try:
             self._metrics.sent_bytes += sender.send(environment.parcel(edge))
@@ -136,7 +171,7 @@ class LaneInterpreter:
             environment.fail(
                 MicrobatchFailure(
                     reason=StageFailed.reason,
-                    message=f"stage {edge.source_stage} gave what {edge} does not declare: {error}",
+                    message=f"{edge.source_name} gave what {edge} does not declare: {error}",
                     stage=edge.source_stage,
                     device_id=edge.source_device_id,
                 )

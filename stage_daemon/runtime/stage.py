@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from stage_daemon.transport.edge import stage_name
 from stage_daemon.transport.parcel import Item
 
 
@@ -40,7 +41,10 @@ class Program(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """`run` takes the values of `input_ids` and gives those of `output_ids`, both in order."""
+    """`run` takes the values of `input_ids` and gives those of `output_ids`, both in order.
+
+    `copy` says which of the stage's copies it is; None where it has none.
+    """
 
     index: int
     device_id: str
@@ -50,3 +54,8 @@ class Stage:
     # Some operator draws random numbers.
     draws_random: bool = False
     module: Program | None = None
+    copy: int | None = None
+
+    @property
+    def name(self) -> str:
+        return stage_name(self.index, self.copy)

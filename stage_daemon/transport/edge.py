@@ -8,13 +8,20 @@ from dataclasses import dataclass, field
 
 from stage_daemon.errors import EdgeMismatch, EdgeTimeout, StageFailed, Unavailable
 from stage_daemon.transport.declared import DeclaredValue, Symbol
+from stage_daemon.transport.turn import EVERY, Turn
+
+
+def stage_name(stage: int, copy: int | None) -> str:
+    """What messages call a stage, or one of its copies."""
+    return f"stage {stage}" if copy is None else f"copy {copy} of stage {stage}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
     """Values from one stage to another. `values` in the order that they are sent; `label` is what errors call it.
 
-    `in_flight` parcels may be sent and not received yet; 0 leaves that to all edges' setting.
+    `in_flight` parcels may be sent and not received yet; 0 leaves that to all edges' setting. `turn` says which
+    microbatches of a stream go over it, `source_copy` and `target_copy` which copies its ends are, None without copies.
     """
 
     id: int
@@ -28,9 +35,20 @@ class Edge:
     symbols: Mapping[int, Symbol] = field(default_factory=dict)
     label: str = ""
     in_flight: int = 0
+    turn: Turn = EVERY
+    source_copy: int | None = None
+    target_copy: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.label or f'edge {self.id}'} (stage {self.source_stage} to stage {self.target_stage})"
+        return f"{self.label or f'edge {self.id}'} ({self.source_name} to {self.target_name})"
+
+    @property
+    def source_name(self) -> str:
+        return stage_name(self.source_stage, self.source_copy)
+
+    @property
+    def target_name(self) -> str:
+        return stage_name(self.target_stage, self.target_copy)
 
     @property
     def deployment_hash(self) -> int:
@@ -39,7 +57,8 @@ class Edge:
 
     def signature(self) -> str:
         """Equal at both ends if they were told the same; what the fixed size of every header rests on."""
-        told = (self.id, self.deployment_id, self.generation, self.source_stage, self.target_stage, self.values)
+        stages = self.source_stage, self.target_stage
+        told = (self.id, self.deployment_id, self.generation, *stages, self.values, self.turn)
         return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
@@ -55,12 +74,20 @@ class End:
         return self.edge.target_stage if self.is_source else self.edge.source_stage
 
     @property
+    def peer_name(self) -> str:
+        return self.edge.target_name if self.is_source else self.edge.source_name
+
+    @property
+    def peer_copy(self) -> int | None:
+        return self.edge.target_copy if self.is_source else self.edge.source_copy
+
+    @property
     def peer_device_id(self) -> str:
         return self.edge.target_device_id if self.is_source else self.edge.source_device_id
 
     def timed_out(self, action: str, deadline_seconds: float) -> EdgeTimeout:
         return EdgeTimeout(
-            f"{self.edge}: {action}: nothing from stage {self.peer_stage} on device {self.peer_device_id!r} within"
+            f"{self.edge}: {action}: nothing from {self.peer_name} on device {self.peer_device_id!r} within"
             f" {deadline_seconds:g} s; its worker or the network hangs",
             stage=self.peer_stage,
             device_id=self.peer_device_id,
@@ -70,8 +97,7 @@ class End:
 
     def lost(self, action: str, cause: str) -> Unavailable:
         return Unavailable(
-            f"{self.edge}: {action}: the worker of stage {self.peer_stage} on device {self.peer_device_id!r} is gone:"
-            f" {cause}",
+            f"{self.edge}: {action}: the worker of {self.peer_name} on device {self.peer_device_id!r} is gone: {cause}",
             stage=self.peer_stage,
             device_id=self.peer_device_id,
             **self._facts(action),
@@ -79,13 +105,14 @@ class End:
 
     def device_failed(self, action: str, cause: str) -> StageFailed:
         """This end's own device, which the peer has nothing to do with."""
-        stage, device_id = (
-            (self.edge.source_stage, self.edge.source_device_id)
+        edge = self.edge
+        stage, name, device_id = (
+            (edge.source_stage, edge.source_name, edge.source_device_id)
             if self.is_source
-            else (self.edge.target_stage, self.edge.target_device_id)
+            else (edge.target_stage, edge.target_name, edge.target_device_id)
         )
         return StageFailed(
-            f"stage {stage}: the device failed while {self.edge} was {action}: {cause}; it must be set up anew",
+            f"{name}: the device failed while {self.edge} was {action}: {cause}; it must be set up anew",
             stage=stage,
             device_id=device_id,
         )
@@ -99,7 +126,8 @@ class End:
         )
 
     def _facts(self, action: str) -> dict[str, object]:
-        return {
+        copy = {} if self.peer_copy is None else {"copy": self.peer_copy}
+        return copy | {
             "edge": self.edge.id,
             "action": action,
             "peer_stage": self.peer_stage,

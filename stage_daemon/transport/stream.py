@@ -261,9 +261,10 @@ class StreamReceiver:
             self._ring = Ring(self._descriptors.pop(), header.place, header.payload_bytes)
             header = self._read_header()
         if header.kind is not ParcelKind.END:
+            needed = self.edge.turn.microbatch(self._num_taken)
             self._num_taken += 1
-            if header.microbatch != self._num_taken:
-                raise BadHeader(f"microbatch {header.microbatch}, needs {self._num_taken}: one was lost or repeated")
+            if header.microbatch != needed:
+                raise BadHeader(f"microbatch {header.microbatch}, needs {needed}: one was lost or repeated")
         failure = None
         if header.kind is ParcelKind.ERROR:
             if not 0 <= header.payload_bytes <= failure_text.MAX_BYTES:

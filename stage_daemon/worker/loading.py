@@ -86,7 +86,7 @@ def _load(
         error.stage = module.stage
         raise
     progress.tell()
-    return stage
+    return replace(stage, copy=module.copy if module.HasField("copy") else None)
 
 
 def stage_from_program(index: int, program: StageProgram, device_id: str) -> Stage:

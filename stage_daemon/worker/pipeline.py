@@ -19,7 +19,14 @@ from stage_daemon.runtime.actions import Kind
 from stage_daemon.runtime.choices import Choices
 from stage_daemon.runtime.egress import Egress, Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
-from stage_daemon.runtime.interpreter import LaneInterpreter, Surroundings, is_fed, stages_of
+from stage_daemon.runtime.interpreter import (
+    LaneInterpreter,
+    Surroundings,
+    channels_in_turn,
+    is_fed,
+    runs_a_stage,
+    stage_of,
+)
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.timeline import COMPUTE, Timeline
@@ -31,6 +38,7 @@ from stage_daemon.transport.connect import Channels, Meeting, host_memory_bytes,
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item
 from stage_daemon.transport.streams import copies_of, streams_of, waiting_until_computed
+from stage_daemon.transport.turn import EVERY
 from stage_daemon.worker import training_wire, wire
 from stage_daemon.worker.choices_wire import choices_from_proto
 from stage_daemon.worker.door import Door
@@ -39,6 +47,7 @@ from stage_daemon.worker.training import Blobs, Reply, Training, TrainingOf
 
 # A pass is not a wait, and may well take longer than one; beyond this many deadlines it is taken to hang.
 PASS_DEADLINES = 10
+_OF_CLIENTS = (Kind.TAKE_INPUT, Kind.GIVE_OUTPUT)
 _FOR_INFERENCE = "the plan is for inference; deploy one with a training schedule"
 
 
@@ -129,7 +138,10 @@ class Pipeline:
             egress=self._egress,
             until_computed=self._until_computed,
         )
-        self._interpreters = tuple(LaneInterpreter(lane, self._around) for lane in self._lanes)
+        turns = [wire.turn_from_proto(lane.turn) if lane.HasField("turn") else EVERY for lane in request.lanes]
+        self._interpreters = tuple(
+            LaneInterpreter(lane, self._around, turn) for lane, turn in zip(self._lanes, turns, strict=True)
+        )
         # One for each thread; that of training steps is the last.
         self.timelines: tuple[Timeline, ...] = (
             *(interpreter.timeline for interpreter in self._interpreters),
@@ -138,7 +150,7 @@ class Pipeline:
 
     def start(self) -> None:
         self._threads = [
-            self._spawn(f"lane-{stages_of(lane)[0]}", interpreter.run, stages_of(lane)[0])
+            self._spawn(f"lane-{stage_of(lane)}", interpreter.run, stage_of(lane))
             for lane, interpreter in zip(self._lanes, self._interpreters, strict=True)
         ]
         self._fed_threads = [thread for thread, lane in zip(self._threads, self._lanes, strict=True) if is_fed(lane)]
@@ -246,8 +258,8 @@ class Pipeline:
                     and time.monotonic() - found.since_seconds > limit_seconds
                 ):
                     raise StageFailed(
-                        f"stage {found.timed.stage} has been running one microbatch for over {limit_seconds:g} s: it"
-                        " hangs, or the deployment needs a longer deadline",
+                        f"{self._stages[found.timed.stage].name} has been running one microbatch for over"
+                        f" {limit_seconds:g} s: it hangs, or the deployment needs a longer deadline",
                         stage=found.timed.stage,
                         device_id=self._stages[found.timed.stage].device_id,
                         action=found.timed.action.kind.name.lower(),
@@ -267,11 +279,14 @@ def _check_request(request: stage_daemon_pb2.ConnectStagesRequest, stages: Mappi
         raise InvalidRequest(f"a deadline of {request.deadline_seconds} s, needs more than 0")
     edge_ids = {edge.id for edge in request.edges}
     for lane in map(wire.lane_from_proto, request.lanes):
-        if not stages_of(lane):
-            raise InvalidRequest("a lane that runs no stage")
-        missing = [stage for stage in stages_of(lane) if stage not in stages]
+        if not (runs_a_stage(lane) or any(action.kind in _OF_CLIENTS for action in lane)):
+            raise InvalidRequest("a lane that runs no stage, takes no input and gives no output")
+        stage = stage_of(lane)
+        needed = (stage, *(action.index for action in lane if action.kind is Kind.FORWARD))
+        missing = [index for index in needed if index not in stages]
         if missing:
             raise Conflict(f"lane of stage {missing[0]}: this worker has loaded {sorted(stages)}")
-        unknown = {action.index for action in lane if action.kind in (Kind.RECEIVE, Kind.SEND)} - edge_ids
+        messages = [action for action in lane if action.kind in (Kind.RECEIVE, Kind.SEND)]
+        unknown = {edge_id for action in messages for edge_id in channels_in_turn(action)} - edge_ids
         if unknown:
-            raise InvalidRequest(f"lane of stage {stages_of(lane)[0]}: edges {sorted(unknown)} are not in the request")
+            raise InvalidRequest(f"lane of stage {stage}: edges {sorted(unknown)} are not in the request")

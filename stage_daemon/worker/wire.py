@@ -26,6 +26,7 @@ from stage_daemon.transport.declared import (
 )
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
+from stage_daemon.transport.turn import EVERY, Turn
 
 MAX_DEPTH = 64
 
@@ -78,7 +79,18 @@ def edge_from_proto(
         target_device_id=edge.target_device_id,
         values=declared_from_proto(edge.values),
         symbols=symbols,
+        in_flight=edge.microbatches_in_flight,
+        turn=turn_from_proto(edge.turn) if edge.HasField("turn") else EVERY,
+        source_copy=edge.source_copy if edge.HasField("source_copy") else None,
+        target_copy=edge.target_copy if edge.HasField("target_copy") else None,
     )
+
+
+def turn_from_proto(turn: stage_daemon_pb2.Turn) -> Turn:
+    try:
+        return Turn(turn.first + 1, turn.every)
+    except ValueError as error:
+        raise InvalidRequest(f"a turn of {turn.every} microbatches: {error}") from None
 
 
 def declared_from_proto(values: Sequence[stage_daemon_pb2.EdgeValue]) -> tuple[DeclaredValue, ...]:
@@ -126,7 +138,8 @@ def lane_from_proto(lane: stage_daemon_pb2.Lane) -> Lane:
 def action_from_proto(action: stage_daemon_pb2.Action) -> Action:
     if action.kind not in _ACTIONS:
         raise InvalidRequest("an action of no known kind; planner and daemons are of different versions")
-    return Action(_ACTIONS[action.kind], action.index, action.microbatch if action.HasField("microbatch") else None)
+    microbatch = action.microbatch if action.HasField("microbatch") else None
+    return Action(_ACTIONS[action.kind], action.index, microbatch, tuple(action.edges_in_turn))
 
 
 def raw_items(microbatch: stage_daemon_pb2.Microbatch) -> list[RawItem]:

@@ -15,7 +15,8 @@ from planner.partition.problem import FREE, PartitionProblem
 def saturate_host(problem: PartitionProblem, assignment: Assignment) -> Assignment:
     """Each used device in list order gets the smallest idle one that holds its stages; all of them, or none, per round.
 
-    Nothing changes where nodes are fixed to devices: a copy would run them elsewhere.
+    Nothing changes where nodes are fixed to devices: a copy would run them elsewhere. A round in which copies, which
+    hold messages from more neighbours, do not fit their devices gives nothing either.
     """
     if (problem.fixed_device != FREE).any():
         return assignment
@@ -24,13 +25,22 @@ def saturate_host(problem: PartitionProblem, assignment: Assignment) -> Assignme
     needed = [peak if device in used else -1 for device, peak in enumerate(peaks)]
     able = _able(problem, assignment) if problem.some_are_barred else None
     copies = replicas_of_devices(problem.device_memory_bytes.tolist(), needed, able)
-    if not any(copies):
-        return assignment
-    replicas = tuple(
-        (*devices[1:], *(copy for device in devices for copy in copies[device]))
-        for devices in assignment.devices_of_stage
-    )
-    return replace(assignment, replicas=replicas)
+    for num_rounds in range(max(map(len, copies)), 0, -1):
+        replicas = tuple(
+            (*devices[1:], *(copy for device in devices for copy in copies[device][:num_rounds]))
+            for devices in assignment.devices_of_stage
+        )
+        saturated = replace(assignment, replicas=replicas)
+        if _fits(problem, saturated):
+            return saturated
+    return assignment
+
+
+def _fits(problem: PartitionProblem, assignment: Assignment) -> bool:
+    if problem.training is not None:
+        return True
+    peaks = np.array(evaluate(problem, assignment).device_peak_bytes)
+    return bool((peaks <= problem.device_memory_bytes).all())
 
 
 def _able(problem: PartitionProblem, assignment: Assignment) -> list[list[bool]]:

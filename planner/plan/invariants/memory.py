@@ -3,9 +3,10 @@
 States once per storage; in training their gradients and what the optimizer keeps. Activations of one microbatch over
 program order: what enters lives from the start, what is made lives from its node, both to the last access of their
 storage, or to the end if needed behind. Views are free. Buffers: what enters and what leaves, once per microbatch in
-flight. Saved, for each microbatch that the stage has run forward and not yet backward: what it made and what it was
-given, as far as a backward pass goes through it; where activations are computed again, what it was given and reads, and
-what it makes once.
+flight, and in inference at least once per copy of a neighbour that a copy meets; where a copy is the first or the last
+stage's, once more for those that pass between it and the others. Saved, for each microbatch that the stage has run
+forward and not yet backward: what it made and what it was given, as far as a backward pass goes through it; where
+activations are computed again, what it was given and reads, and what it makes once.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class _Recount:
         self._roots = storage_roots(graph)
         self._states = {state.name: state.value_id for state in graph.states}
         self._returned = {value_id for output in graph.outputs for value_id in values_in(output.content)}
+        self._windows = _windows(plan)
+        self._num_stages = len(plan.stages)
         self._in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
         effects = [history.effects[node] for node in gradients.nodes]
         self._saved_roots = {self._roots[value] for effect in effects for value in (*effect.reads, *effect.outputs)}
@@ -81,11 +84,21 @@ class _Recount:
         return StageMemory(
             state_bytes=sum(self._sizes[token] for token in tokens),
             activation_bytes=self._activation_bytes(stage, need, entering) + again,
-            buffer_bytes=self._in_flight * sum(self._sizes[value] for value in (*entering, *leaving)),
+            buffer_bytes=self._windows[stage.index] * sum(self._sizes[value] for value in (*entering, *leaving))
+            + self._between_copies(stage, entering),
             gradient_bytes=sum(self._sizes[token] for token in tokens & self._gradients.trained_tokens),
             optimizer_bytes=sum(self._optimizer_bytes(token) for token in tokens & self._gradients.trained_tokens),
             saved_bytes=self._kept[stage.index] * (made + given - again),
         )
+
+    def _between_copies(self, stage: Stage, entering: Sequence[int]) -> int:
+        """Inputs, and outputs, on their way between the copy that clients reach and the others."""
+        if self._training is not None or len(stage.device_ids) == 1:
+            return 0
+        inputs = entering if stage.index == 0 else ()
+        outputs = self._returned - self._history.given_tokens.keys() if stage.index == self._num_stages - 1 else ()
+        size_bytes = sum(self._sizes[value] for value in (*inputs, *outputs))
+        return max(self._in_flight, len(stage.device_ids)) * size_bytes
 
     def _optimizer_bytes(self, token: int) -> int:
         assert self._training is not None
@@ -133,6 +146,20 @@ class _Recount:
         """What has to be there when the stage ends."""
         passing = [value for value, (_, _, bypassing) in need.entry.items() if bypassing]
         return [*need.outputs, *passing]
+
+
+def _windows(plan: Plan) -> list[int]:
+    """By stage. In training the number is that of the options; a step's edges hold what its order needs."""
+    in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
+    counts = [len(stage.device_ids) for stage in plan.stages]
+    windows = [in_flight for _ in counts]
+    if plan.options.training is not None:
+        return windows
+    for edge in plan.edges:
+        for own, other in ((edge.source_stage, edge.target_stage), (edge.target_stage, edge.source_stage)):
+            of_first_copy = range(0, math.lcm(counts[own], counts[other]), counts[own])
+            windows[own] = max(windows[own], len({k % counts[other] for k in of_first_copy}))
+    return windows
 
 
 def kept_microbatches(plan: Plan) -> list[int]:

@@ -116,7 +116,7 @@ def serving(daemon: LoopbackDaemon) -> Iterator[str]:
 def loopback_pipeline(
     daemon: LoopbackDaemon,
     *,
-    num_stages: int = 1,
+    num_copies: int = 1,
     deadline_seconds: float = 120.0,
     why_failed: Callable[[], DeploymentFailed | None] = lambda: None,
     find_next: FindNext | None = None,
@@ -126,7 +126,7 @@ def loopback_pipeline(
         Pipeline(
             graph=identity_graph(),
             deployment_id="dep-1",
-            num_stages=num_stages,
+            num_copies=num_copies,
             input_address=address,
             output_address=address,
             deadline_seconds=deadline_seconds,

@@ -63,11 +63,11 @@ def test_no_more_than_the_window_is_in_flight() -> None:
     assert len(results) == 10
 
 
-@pytest.mark.parametrize(("num_stages", "window"), [(1, 8), (3, 8), (20, 42)])
-def test_a_window_of_its_own_keeps_all_stages_busy(num_stages: int, window: int) -> None:
+@pytest.mark.parametrize(("num_copies", "window"), [(1, 8), (3, 8), (20, 42)])
+def test_a_window_of_its_own_keeps_all_copies_busy(num_copies: int, window: int) -> None:
     daemon = LoopbackDaemon()
     daemon.gate.clear()
-    with loopback_pipeline(daemon, num_stages=num_stages) as pipeline:
+    with loopback_pipeline(daemon, num_copies=num_copies) as pipeline:
         assert pipeline.default_window == window
         reader = threading.Thread(target=lambda: list(pipeline.run(batch(number) for number in range(60))))
         reader.start()

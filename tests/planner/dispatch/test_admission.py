@@ -136,10 +136,13 @@ def test_copies_train_each_where_it_is_planned() -> None:
         admit(two, [daemon("a", 119), daemon("b")], {})
 
 
-def test_copies_are_refused_in_inference() -> None:
-    with pytest.raises(Conflict, match="stage 0 is planned for the devices a, b"):
-        admit(plan(stage(0, "a", "b")), [daemon("a"), daemon("b")], {})
-    with pytest.raises(Conflict, match="stage 1 is planned for the devices none") as caught:
+def test_copies_serve_each_where_it_is_planned() -> None:
+    placements = admit(plan(stage(0, "a", "b")), [daemon("a"), daemon("b")], {})
+    assert [(one.stage, one.device_id) for one in placements] == [(0, "a"), (0, "b")]
+
+
+def test_a_stage_on_no_device_is_refused() -> None:
+    with pytest.raises(Conflict, match="stage 1 is planned for no device") as caught:
         admit(plan(stage(0, "a"), stage(1)), [daemon("a")], {})
     assert caught.value.metadata == {"stage": "1"}
 

@@ -13,9 +13,9 @@ from planner.partition.assignment import Assignment
 from planner.partition.portfolio.score import score
 from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.registry import partition
-from planner.partition.replacement import NEARLY, moved_bytes, replacement
+from planner.partition.replacement import NEARLY, Before, moved_bytes, replacement
 from planner.partition.request import Request
-from planner.plan.options import PlanOptions
+from planner.plan.options import OptimalMode, PlanOptions
 from planner.planning import make_plan, make_replacement, partition_problem
 from tests.builders.plans import inventory_of, plan_of
 from tests.builders.random_graphs import random_graph
@@ -30,8 +30,8 @@ def chain(num_devices: int, memory_bytes: int = 2**40, num_layers: int = 6) -> P
     return partition_problem(linear_chain(num_layers, 1024), inventory_of(num_devices, memory_bytes), PlanOptions())
 
 
-def before(*devices: int) -> np.ndarray:
-    return np.array(devices, dtype=np.int64)
+def before(*devices: int) -> Before:
+    return Before(device_of_node=np.array(devices, dtype=np.int64))
 
 
 def test_survivors_keep_what_they_hold_where_that_costs_nothing() -> None:
@@ -71,7 +71,7 @@ def test_devices_hold_several_stages_where_nothing_else_fits() -> None:
     """The first and the last layer share one storage, and the only large device is the second."""
     problem = chain(2)
     tight = replace(problem, device_memory_bytes=np.array([5 * LAYER_BYTES // 2, 9 * LAYER_BYTES // 2]))
-    fixed = replace(tight, fixed_device=before(1, FREE, FREE, FREE, FREE, 1))
+    fixed = replace(tight, fixed_device=before(1, FREE, FREE, FREE, FREE, 1).device_of_node)
     with pytest.raises(Infeasible):
         partition(fixed, REQUEST)
     found = replacement(fixed, REQUEST, before(1, FREE, FREE, FREE, FREE, 1))
@@ -100,7 +100,7 @@ def test_random_programs_stay_nearly_best_and_move_no_more_than_the_best(lost: i
         assert found.moved_bytes >= fewest_moved_bytes(problem, device_before)
 
 
-def fewest_moved_bytes(problem: PartitionProblem, device_before: np.ndarray) -> int:
+def fewest_moved_bytes(problem: PartitionProblem, device_before: Before) -> int:
     """Of all ways to put each node on a device, good or bad."""
     return min(
         moved_bytes(
@@ -123,3 +123,31 @@ def test_a_plan_in_the_place_of_another_is_for_the_devices_left() -> None:
     assert found.moved_bytes == 2 * LAYER_BYTES
     asked = make_plan(graph, "id", whole.without(["node1/cpu"]), PlanOptions())
     assert plan.objective_value <= asked.objective_value * (1 + NEARLY)
+
+
+def with_copies(num_devices: int, lost: str, may_copy: bool) -> tuple[list[tuple[str, ...]], int]:
+    """The middle third of a program on two devices of four, and one of the devices gone."""
+    graph, whole = linear_chain(6, 1024), inventory_of(num_devices)
+    replaced = plan_of(graph, [0, 0, 1, 1, 2, 2], replicas=[(), (3,), ()], inventory=whole)
+    mode = OptimalMode(replicate=may_copy)
+    plan, found = make_replacement(graph, "id", whole.without([lost]), PlanOptions(mode=mode), replaced)
+    return [stage.device_ids for stage in plan.stages], found.moved_bytes
+
+
+@pytest.mark.parametrize("lost", ["node1/cpu", "node3/cpu"])
+def test_without_one_of_its_copies_a_stage_stays_on_the_other(lost: str) -> None:
+    [other] = {"node1/cpu", "node3/cpu"} - {lost}
+    assert with_copies(4, lost, may_copy=False) == ([("node0/cpu",), (other,), ("node2/cpu",)], 0)
+
+
+def test_idle_devices_become_copies_where_the_plan_asked_for_might_have_some() -> None:
+    """All layers have to share a stage, of which one copy is gone, and a device is there that had none."""
+    graph, whole = linear_chain(6, 1024), inventory_of(4)
+    replaced = plan_of(graph, [0, 0, 0, 0, 0, 0], replicas=[(1, 2)], inventory=whole)
+    options = PlanOptions(mode=OptimalMode(replicate=True), together=(tuple(f"layers.{at}" for at in range(6)),))
+    plan, found = make_replacement(graph, "id", whole.without(["node0/cpu"]), options, replaced)
+    assert [stage.device_ids for stage in plan.stages] == [("node1/cpu", "node2/cpu", "node3/cpu")]
+    assert found.moved_bytes == 6 * LAYER_BYTES
+    plain = replace(options, mode=OptimalMode())
+    alone, _ = make_replacement(graph, "id", whole.without(["node0/cpu"]), plain, replaced)
+    assert [stage.device_ids for stage in alone.stages] == [("node1/cpu", "node2/cpu")]

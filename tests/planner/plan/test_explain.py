@@ -128,7 +128,7 @@ def test_what_training_keeps_is_listed_and_stages_of_a_device_fill_it_together()
     found = replace(found, stages=(*found.stages[:2], replace(found.stages[2], device_ids=("node0/cpu", "node2/cpu"))))
     assert "; node0/cpu is filled to 50%\n" in lines(found)
     assert "; node0/cpu is filled to 50%, node2/cpu is filled to 25%" in lines(found)
-    assert "stage 2 on node0/cpu, node2/cpu: 1 node" in lines(found)
+    assert "stage 2 on node0/cpu, node2/cpu, in turn: 1 node" in lines(found)
 
 
 def test_at_most_four_values_of_an_edge_are_named() -> None:

@@ -127,12 +127,13 @@ class Preparation:
         starts: Sequence[str],
         devices: Sequence[int],
         *,
+        replicas: Sequence[Sequence[int]] = (),
         routing: Routing = Routing.DIRECT,
         edge_seconds: float = WAIT_SECONDS,
         deployment_id: str = "dep-test",
     ) -> Prepared:
         exported = export(module, args, dynamic_shapes=dynamic_shapes)
-        plan = plan_of(exported.graph, stages_from(exported.graph, starts), routing, devices)
+        plan = plan_of(exported.graph, stages_from(exported.graph, starts), routing, devices, replicas=replicas)
         files = []
         for path in exported.save_weights(self._folder / "weights"):
             content = path.read_bytes()
@@ -144,8 +145,9 @@ class Preparation:
             state=DeploymentState.LOADING,
             generation=1,
             stages=tuple(
-                StagePlacement(stage=stage.index, device_id=stage.device_ids[0], daemon_address="", incarnation_id="")
+                StagePlacement(stage=stage.index, device_id=device_id, daemon_address="", incarnation_id="")
                 for stage in plan.stages
+                for device_id in stage.device_ids
             ),
             created_at=datetime.now(UTC),
         )

@@ -25,7 +25,7 @@ def recommender(table_bytes: list[int], memory_bytes: list[int], rest_bytes: int
     )
 
 
-@pytest.mark.parametrize("memory_bytes", [[160, 160, 160], [220, 120, 160], [90, 240, 120]])
+@pytest.mark.parametrize("memory_bytes", [[180, 180, 180], [220, 120, 160], [90, 240, 120]])
 def test_tables_fill_the_devices_and_the_rest_is_on_each(memory_bytes: list[int]) -> None:
     given = recommender([70, 60, 50, 60], memory_bytes)
     found = sparse_nn(given)
