@@ -92,6 +92,7 @@ bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.plan_growth
 	$(BIN)/python -m benchmarks.answer_while_planning
 	$(BIN)/python -m benchmarks.calls_over_tls
+	$(BIN)/python -m benchmarks.copied_stages
 	$(BIN)/python -m benchmarks.first_answer_after_loss
 	$(BIN)/python -m benchmarks.predicted_stage_times
 	$(BIN)/python -m benchmarks.export_llama_70b
