@@ -181,7 +181,10 @@ class DeploymentCalls(CheckpointCalls):
 
         With `checkpoints` it writes them by itself, and outlives the loss of a worker or a daemon where the deployment
         recovers: it goes on from the last checkpoint, and does the steps since then again.
+
+        Raises InvalidArgument for a parameter group of the optimizer that no trained parameter fits.
         """
+        from planner.client.training.groups import check_groups
         from planner.client.training.optimizers import optimizer_from_text
         from planner.client.training.trainer import Trainer
 
@@ -196,11 +199,14 @@ class DeploymentCalls(CheckpointCalls):
                 f"deployment {deployment.id} is of a plan for inference; plan with training, and deploy that",
                 deployment_id=deployment.id,
             )
+        graph = self.read_graph(deployment.graph_id)
+        wanted = optimizer_from_text(optimizer) if isinstance(optimizer, str) else optimizer
+        check_groups(wanted.groups, graph)
         trainer = Trainer(
-            graph=self.read_graph(deployment.graph_id),
+            graph=graph,
             deployment=deployment,
             microbatches=training.microbatches,
-            optimizer=optimizer_from_text(optimizer) if isinstance(optimizer, str) else optimizer,
+            optimizer=wanted,
             loss=loss,
             reduction=reduction,
             clip_norm=clip_norm,

@@ -27,7 +27,7 @@ from planner.client import PlannerClient, export
 from planner.client.access import TicketHolder
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState, RecoveryPolicy
-from planner.client.training import Checkpointing, Trainer, cosine
+from planner.client.training import Checkpointing, Optimizer, ParameterGroup, Trainer, cosine
 from planner.errors import Conflict, DeploymentFailed, InvalidArgument, StepNotApplied
 from planner.fx_compat import StagedModule, analyze_pipeline_module, split_module
 from planner.partition.objective import Activations, PipelineSchedule, Training
@@ -356,6 +356,9 @@ def test_what_cannot_be_a_step_is_refused_and_changes_nothing(client: PlannerCli
             assert all(torch.equal(found[name], one) for name, one in parameters.items())
         with pytest.raises(InvalidArgument, match="momentous"):
             client.train(deployment.id, "sgd:lr=0.1,momentous=0.9")
+        misspelt = Optimizer(name="sgd", learning_rate=0.1, groups=(ParameterGroup(pattern="*.biass"),))
+        with pytest.raises(InvalidArgument, match="fits none of the"):
+            client.train(deployment.id, misspelt)
         # Who left lets the next one train.
         with client.train(deployment.id, "sgd:lr=0.1") as trainer:
             assert trainer.step(x, y).number == 1
