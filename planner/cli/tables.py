@@ -168,7 +168,8 @@ def deployment_table(deployment: Deployment) -> RenderableType:
     notes = [Text(f"by {deployment.plan_id}, {deployment.plan_reason}")] if deployment.plan_reason else []
     if deployment.asked_plan_id not in ("", deployment.plan_id):
         notes.append(Text(f"asked for with {deployment.asked_plan_id}"))
-    failure = [Text(deployment.failure.message, style="red")] if deployment.failure else []
+    broken = deployment.failure
+    failure = [Text(f"{broken.message}{broken.place}", style="red")] if broken else []
     compiled = ("compiled, differs by",) if deployment.compile else ()
     has_copies = len(deployment.stages) > deployment.num_stages
     table = plain_table("stage", *(("copy",) if has_copies else ()), "device", "threads", *compiled, "daemon")

@@ -22,7 +22,7 @@ from planner.client.messages import (
 )
 from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
 from planner.client.request_ids import new_request_id
-from planner.client.status import error_from_failure, place_of
+from planner.client.status import error_from_failure
 from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
 from protos.v1 import planner_pb2
 
@@ -353,6 +353,6 @@ def _not_ready(deployment: Deployment) -> PlannerError:
 def _failed(deployment: Deployment) -> DeploymentFailed:
     failure = deployment.failure or Failure(reason="UNKNOWN", message=f"deployment {deployment.id} failed")
     error = error_from_failure(failure, otherwise=DeploymentFailed)
-    failed = DeploymentFailed(f"deployment {deployment.id} failed{place_of(failure)}: {error.message}")
+    failed = DeploymentFailed(f"deployment {deployment.id} failed{failure.place}: {error.message}")
     failed.metadata = {**error.metadata, "deployment_id": deployment.id}
     return failed

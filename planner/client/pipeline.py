@@ -19,7 +19,6 @@ from planner.client.outputs import ChosenOutput
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
 from planner.client.session import Arrival, Session
-from planner.client.status import place_of
 from planner.client.tensors import RawTensor, TensorKind
 from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, PlannerError, ResourceExhausted
 from planner.graph.ir import Graph
@@ -258,7 +257,7 @@ def _result(arrival: Arrival, kind: TensorKind, number: int) -> list[object] | M
 
 def _failed(number: int, message: planner_pb2.Failure) -> MicrobatchFailed:
     failure = failure_from_proto(message)
-    error = MicrobatchFailed(f"microbatch {number} failed{place_of(failure)}: {failure.message}")
+    error = MicrobatchFailed(f"microbatch {number} failed{failure.place}: {failure.message}")
     stage = {} if failure.stage is None else {"stage": str(failure.stage)}
     error.metadata = {
         **failure.metadata,

@@ -115,6 +115,15 @@ class Failure:
     device_id: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def place(self) -> str:
+        """ " in copy 0 of stage 1 on device a", as far as it is known and the message does not say so itself."""
+        copy = self.metadata.get("copy", "")
+        name = f"copy {copy} of stage {self.stage}" if copy else f"stage {self.stage}"
+        stage = "" if self.stage is None or name in self.message else f" in {name}"
+        device = "" if not self.device_id or self.device_id in self.message else f" on device {self.device_id}"
+        return stage + device
+
 
 class OperationState(StrEnum):
     PENDING = "pending"

@@ -36,15 +36,6 @@ def error_from_failure(failure: Failure, *, otherwise: type[errors.PlannerError]
     return _build(_BY_REASON.get(failure.reason, otherwise), failure.message or failure.reason, metadata)
 
 
-def place_of(failure: Failure) -> str:
-    """ " in copy 0 of stage 1 on device a", as far as it is known and the message does not say so itself."""
-    said, copy = failure.message, failure.metadata.get("copy", "")
-    name = f"copy {copy} of stage {failure.stage}" if copy else f"stage {failure.stage}"
-    stage = "" if failure.stage is None or name in said else f" in {name}"
-    device = "" if not failure.device_id or failure.device_id in said else f" on device {failure.device_id}"
-    return stage + device
-
-
 def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:
     if not isinstance(error, grpc.Call):
         return None

@@ -87,6 +87,8 @@ class Driver:
         async with self._lock:
             if generation is not None and generation != self.deployment.generation:
                 return
+            if isinstance(event, Broken):
+                event = replace(event, failure=self.deployment.with_copy(event.failure))
             step = advance(self.rollout, event)
             if step.message:
                 begun = placement.deployment if placement else None
@@ -256,7 +258,8 @@ class Driver:
         device_id = failure.device_id or (reported_by if reported_by in holders else holders[0])
         stages = self.deployment.stages_on(device_id)
         stage = stages[0].stage if failure.stage is None and stages else failure.stage
-        return Broken(replace(failure, device_id=device_id, stage=stage), reported_by)
+        placed = replace(failure, device_id=device_id, stage=stage)
+        return Broken(self.deployment.with_copy(placed), reported_by)
 
 
 def _progress(device_id: str, response: stage_daemon_pb2.LoadStagesResponse) -> DeploymentEvent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
@@ -115,6 +115,13 @@ class Deployment:
     def output_address(self) -> str:
         last = self.stages[-1].stage
         return next(placement.daemon_address for placement in self.stages if placement.stage == last)
+
+    def with_copy(self, failure: Failure) -> Failure:
+        """The failure with the copy that it is about in its metadata, where its stage has copies."""
+        copies = [placement.device_id for placement in self.stages if placement.stage == failure.stage]
+        if len(copies) < 2 or failure.device_id not in copies:
+            return failure
+        return replace(failure, metadata={"copy": str(copies.index(failure.device_id)), **failure.metadata})
 
     def stages_on(self, device_id: str) -> tuple[StagePlacement, ...]:
         return tuple(placement for placement in self.stages if placement.device_id == device_id)

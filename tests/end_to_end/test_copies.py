@@ -176,7 +176,7 @@ def test_a_stage_that_writes_what_it_reads_is_not_copied(client: PlannerClient) 
         client.create_plan(graph.id, options)
 
 
-def test_a_lost_copy_is_named(client: PlannerClient) -> None:
+def test_a_lost_copy_is_named(client: PlannerClient, wide: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     _, plan = four_layers(client, 1, 2, 1)
     deployment = client.deploy(plan.id)
     kill_worker(deployment, plan.stages[1].device_ids[1])
@@ -185,6 +185,9 @@ def test_a_lost_copy_is_named(client: PlannerClient) -> None:
     assert failure is not None
     assert (failure.stage, failure.device_id) == (1, plan.stages[1].device_ids[1])
     assert failure.metadata["copy"] == "1"
+    assert f"(SIGKILL) in copy 1 of stage 1 on device {failure.device_id}" in " ".join(
+        command(wide, capsys, "deployment", "get", deployment.id).split()
+    )
     with pytest.raises(DeploymentFailed, match=r"in copy 1 of stage 1 on device local/cpu\d"):
         client.pipeline(deployment.id)
 

@@ -7,7 +7,7 @@ import pytest
 
 from planner import errors
 from planner.client.records import Failure
-from planner.client.status import error_from_failure, error_from_rpc, place_of
+from planner.client.status import error_from_failure, error_from_rpc
 
 REASONS = [
     errors.GraphError,
@@ -55,7 +55,7 @@ def test_facts_of_the_failure_win_over_its_fields() -> None:
     ],
 )
 def test_a_place_is_named_unless_the_message_does(stage: int | None, device_id: str, message: str, place: str) -> None:
-    assert place_of(Failure(reason="R", message=message, stage=stage, device_id=device_id)) == place
+    assert Failure(reason="R", message=message, stage=stage, device_id=device_id).place == place
 
 
 class Bare(grpc.RpcError):
@@ -72,3 +72,12 @@ def test_an_error_that_is_no_call_is_told_by_its_code() -> None:
     error = error_from_rpc(Bare(), unreachable="nobody answers at x:1")
     assert type(error) is errors.Unavailable
     assert error.message == "nobody answers at x:1 ()"
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [("it died", " in copy 1 of stage 2 on device a"), ("copy 1 of stage 2 on device 'a' is gone", "")],
+)
+def test_a_copy_is_named_where_its_stage_has_several(message: str, place: str) -> None:
+    failure = Failure(reason="R", message=message, stage=2, device_id="a", metadata={"copy": "1"})
+    assert failure.place == place

@@ -224,3 +224,13 @@ async def test_a_failure_is_where_it_says_and_else_where_it_was_reported(
     """Device "a" reports it and runs the stages 0 and 2."""
     stage, device_id = place
     assert world.driver.broken(given, "a") == Broken(replace(given, stage=stage, device_id=device_id), "a")
+
+
+async def test_the_copy_of_a_stage_is_told_whoever_reports(world: World) -> None:
+    world.driver.deployment = replace(world.driver.deployment, stages=(placement(0, "a"), placement(0, "b")))
+    silent = Failure(reason="LEASE_EXPIRED", message="silent", stage=0, device_id="b", metadata={"seconds": "10"})
+    assert world.driver.broken(replace(silent, stage=None), "b").failure.metadata == {"seconds": "10", "copy": "1"}
+    await world.driver.handle(Broken(silent))
+    failure = (await world.until(FAILED))[-1].failure
+    assert failure is not None
+    assert failure.metadata == {"seconds": "10", "copy": "1"}
