@@ -69,6 +69,8 @@ class InputEncoder:
         return raw
 
     def _check_dims(self, value: Value, dims: tuple[int, ...], sizes: dict[int, int]) -> None:
+        if dims == value.dims:
+            return
         if len(dims) != len(value.dims):
             raise InvalidArgument(f"dims {list(dims)} found, {len(value.dims)} dimensions needed")
         for index, (found, declared) in enumerate(zip(dims, value.dims, strict=True)):
@@ -90,7 +92,7 @@ class InputEncoder:
 
 def kind_of_batch(leaves: Sequence[object]) -> TensorKind:
     """How results are given back: as the batch's tensors are held; torch if it has none and torch is loaded."""
-    kinds = {kind_of(leaf) for leaf in leaves}
+    kinds = set(map(kind_of, leaves))
     for kind in (TensorKind.TORCH, TensorKind.NUMPY, TensorKind.RAW):
         if kind in kinds:
             return kind

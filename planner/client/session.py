@@ -150,7 +150,7 @@ class Session:
         """take() would not wait."""
         if not self._arrivals.empty():
             return True
-        return self._output is not None and bool(self._readable((self._output.fileno(),), 0))
+        return self._output is not None and self._output.is_ready()
 
     def take(self) -> Arrival:
         """The next result, in the order of sending. Raises what ended the session, or Unavailable at the deadline."""
@@ -172,10 +172,7 @@ class Session:
             is_told = not self._arrivals.empty()
             if is_told:
                 remaining = min(remaining, _LAST_RESULTS_SECONDS)
-            ready = self._readable(
-                (output.fileno(),) if is_told else (output.fileno(), self._arrived.fileno()), remaining
-            )
-            if output.fileno() in ready:
+            if output.is_ready():
                 with contextlib.suppress(OSError):
                     taken = output.take(remaining)
                     if taken is not None:
@@ -184,6 +181,11 @@ class Session:
                         return sequence, Arrival(response=read.response, places=read.places, payload=payload)
                 self._output = None
                 return self._from_daemon()
+            ready = self._readable(
+                (output.fileno(),) if is_told else (output.fileno(), self._arrived.fileno()), remaining
+            )
+            if output.fileno() in ready:
+                continue
             if is_told:
                 return self._from_daemon()
             if ready:

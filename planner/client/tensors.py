@@ -45,6 +45,7 @@ class RawTensor:
 _NUMPY_DTYPES = {dtype: np.dtype(dtype.facts.numpy) for dtype in Dtype if dtype.facts.numpy}
 # By torch's own, as they come.
 _OF_TORCH: dict[Any, Dtype] = {}
+_TO_TORCH: dict[Dtype, Any] = {}
 _FROM_NUMPY = {numpy_dtype: dtype for dtype, numpy_dtype in _NUMPY_DTYPES.items()}
 
 
@@ -150,10 +151,12 @@ def _memory_of(tensor: Any) -> memoryview:
 
 def _to_torch(raw: RawTensor) -> Any:
     torch = loaded_torch()
-    dtype = getattr(torch, raw.dtype.value)
+    dtype = _TO_TORCH.get(raw.dtype)
+    if dtype is None:
+        dtype = _TO_TORCH[raw.dtype] = getattr(torch, raw.dtype.value)
     if not len(raw.data):
         return torch.empty(raw.dims, dtype=dtype)
-    return torch.frombuffer(_writable(raw.data), dtype=dtype).reshape(raw.dims)
+    return torch.frombuffer(_writable(raw.data), dtype=dtype).view(raw.dims)
 
 
 def _writable(data: bytes | memoryview) -> bytearray | memoryview:

@@ -44,7 +44,8 @@ class ActionLoop:
         for do, index, place, dead in self._bound:
             environment = environments[place]
             do(index, environment)
-            environment.drop(dead)
+            if dead:
+                environment.drop(dead)
             ends[position] = clock()
             position += 1
             timeline.position = position

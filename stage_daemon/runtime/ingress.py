@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -102,8 +102,7 @@ def _scalar(item: RawItem) -> Item:
     return item
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(NamedTuple):
     """One microbatch of a client. `read` decodes and checks it, raising InvalidMicrobatch."""
 
     session_id: int
@@ -118,15 +117,15 @@ class Source(Protocol):
 
     def fileno(self) -> int: ...
 
-    def advance(self) -> Submission | None:
-        """Reads what is there; None while a microbatch is incomplete. Raises OSError once nothing more comes."""
+    def advance(self) -> Sequence[Submission]:
+        """Reads what is there, within bounds, and gives what is complete then. Raises OSError once nothing comes."""
         ...
 
     def close(self) -> None: ...
 
 
 class Ingress:
-    """What is submitted first is taken first; sources are read in turn, each only as far as it is taken.
+    """What is submitted first is taken first; sources are read in turn, and only when nothing else waits.
 
     How much may be submitted is up to whoever submits: `on_taken` tells when one has left.
     """
@@ -197,9 +196,6 @@ class Ingress:
 
     def _read(self, source: Source) -> None:
         try:
-            submission = source.advance()
+            self._waiting.extend(source.advance())
         except OSError:
             self._drop(source)
-            return
-        if submission is not None:
-            self._waiting.append(submission)

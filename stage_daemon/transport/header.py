@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
@@ -18,6 +19,7 @@ from stage_daemon.transport.dtypes import DTYPES
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.layout import MAX_EXTENT_FACTOR, TensorLayout
 from stage_daemon.transport.parcel import ParcelKind
+from stage_daemon.transport.ring import aligned
 
 MAGIC = 0x5041525449544E31
 # magic, deployment hash, generation, edge
@@ -45,15 +47,39 @@ class BadHeader(ValueError):
     """`args[0]` says what was found and what was needed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Contents(tuple[Content, ...]):
+    """What a header says of its values. All headers of one shape share it, and what follows from it."""
+
+    @cached_property
+    def layouts(self) -> tuple[TensorLayout, ...]:
+        """Of the tensors whose payloads follow: those that are not empty."""
+        return tuple(content for content in self if isinstance(content, TensorLayout) and content.num_core_elements)
+
+    @cached_property
+    def payload_bytes(self) -> int:
+        return sum(layout.size_bytes for layout in self.layouts)
+
+    @cached_property
+    def slot_bytes(self) -> int:
+        return sum(aligned(layout.size_bytes) for layout in self.layouts)
+
+    @cached_property
+    def are_all_payloads(self) -> bool:
+        """Neither scalars nor empty tensors are among them."""
+        return len(self.layouts) == len(self)
+
+
+_NO_CONTENTS = Contents()
+
+
+class Header(NamedTuple):
     """`contents` only with DATA: one per value that the edge declares. RING: `place` slots of `payload_bytes` each."""
 
     kind: ParcelKind
     microbatch: int = 0
     session_id: int = 0
     sequence: int = 0
-    contents: tuple[Content, ...] = ()
+    contents: Contents = _NO_CONTENTS
     payload_bytes: int = 0
     place: int = PLACE_BEHIND_HEADER
 
@@ -72,7 +98,15 @@ class HeaderFormat:
     def encode(self, header: Header) -> bytes:
         """Raises BadHeader if the contents are not what the edge declares."""
         is_data = header.kind is ParcelKind.DATA
-        return self.encode_around(self.encode_contents(header.contents) if is_data else self.no_contents, header)
+        return self.encode_around(
+            self.encode_contents(header.contents) if is_data else self.no_contents,
+            header.kind,
+            header.microbatch,
+            header.session_id,
+            header.sequence,
+            header.payload_bytes,
+            header.place,
+        )
 
     @cached_property
     def no_contents(self) -> bytes:
@@ -85,20 +119,19 @@ class HeaderFormat:
         words = [word for content in contents for word in _content_words(content)]
         return struct.pack(f"<{len(words)}q", *words)
 
-    def encode_around(self, encoded_contents: bytes, header: Header) -> bytes:
-        """The header; its own contents are not looked at."""
-        return (
-            self._origin
-            + _COURSE.pack(
-                header.kind,
-                header.microbatch,
-                header.session_id,
-                header.sequence,
-                header.payload_bytes,
-                header.place,
-            )
-            + encoded_contents
-        )
+    def encode_around(
+        self,
+        encoded_contents: bytes,
+        kind: ParcelKind,
+        microbatch: int,
+        session_id: int,
+        sequence: int,
+        payload_bytes: int,
+        place: int,
+    ) -> bytes:
+        """The header of these fields."""
+        course = _COURSE.pack(kind, microbatch, session_id, sequence, payload_bytes, place)
+        return self._origin + course + encoded_contents
 
     def decode(self, buffer: bytes | bytearray) -> Header:
         """Raises BadHeader with what was found and what was needed."""
@@ -108,25 +141,18 @@ class HeaderFormat:
         kind = _KINDS.get(number)
         if kind is None:
             raise BadHeader(f"header of kind {number}, needs one of {list(_KINDS)}")
-        return Header(
-            kind=kind,
-            microbatch=microbatch,
-            session_id=session_id,
-            sequence=sequence,
-            contents=self._contents(bytes(buffer[_FIXED_BYTES:])) if kind is ParcelKind.DATA else (),
-            payload_bytes=payload_bytes,
-            place=place,
-        )
+        contents = self._contents(bytes(buffer[_FIXED_BYTES:])) if kind is ParcelKind.DATA else _NO_CONTENTS
+        return Header(kind, microbatch, session_id, sequence, contents, payload_bytes, place)
 
     @cached_property
     def _origin(self) -> bytes:
         return _ORIGIN.pack(MAGIC, self.edge.deployment_hash, self.edge.generation, self.edge.id)
 
     @cached_property
-    def _read(self) -> dict[bytes, tuple[Content, ...]]:
+    def _read(self) -> dict[bytes, Contents]:
         return {}
 
-    def _contents(self, encoded: bytes) -> tuple[Content, ...]:
+    def _contents(self, encoded: bytes) -> Contents:
         known = self._read.get(encoded)
         if known is not None:
             return known
@@ -147,14 +173,14 @@ class HeaderFormat:
         )
         return BadHeader(f"header with {name} {wrong}, needs {value}: it is not from this deployment's peer")
 
-    def _read_contents(self, words: list[int]) -> tuple[Content, ...]:
+    def _read_contents(self, words: list[int]) -> Contents:
         contents: list[Content] = []
         position = 0
         for value in self.edge.values:
             width = _num_words(value)
             contents.append(_read_content(value, words[position : position + width]))
             position += width
-        return tuple(contents)
+        return Contents(contents)
 
     def _check_contents(self, contents: tuple[Content, ...]) -> None:
         found: list[Found] = [

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from stage_daemon.transport.header import Content, HeaderFormat
-from stage_daemon.transport.layout import TensorLayout, pack
+from stage_daemon.transport.header import Content, Contents, HeaderFormat
+from stage_daemon.transport.layout import pack
 from stage_daemon.transport.parcel import Item
-from stage_daemon.transport.ring import aligned
 
 # Shapes that are remembered at the same time.
 _MAX_OUTLINES = 256
@@ -28,6 +27,8 @@ class Outline:
     slot_bytes: int
     # Each tensor's own memory is its payload.
     is_dense: bool
+    # No tensor is empty.
+    is_full: bool
 
 
 class Packer:
@@ -37,12 +38,12 @@ class Packer:
 
     def pack(self, items: Sequence[Item]) -> tuple[Outline, list[torch.Tensor]]:
         """The payloads' bytes begin at each one's data_ptr. Raises BadHeader for what the edge does not declare."""
-        items = [_resolved(item) for item in items]
         key = _key(items)
         outline = self._outlines.get(key) if key is not None else None
         if outline is not None and outline.is_dense:
-            return outline, [item for item in items if isinstance(item, torch.Tensor) and item.numel()]
-        outline, payloads = self._outline(items)
+            tensors: list[torch.Tensor] = list(items)  # type: ignore[arg-type]  # only these have a key
+            return outline, tensors if outline.is_full else [tensor for tensor in tensors if tensor.numel()]
+        outline, payloads = self._outline([_resolved(item) for item in items])
         if key is not None:
             if len(self._outlines) >= _MAX_OUTLINES:
                 self._outlines.clear()
@@ -62,13 +63,14 @@ class Packer:
             if payload.numel():
                 payloads.append(payload)
                 is_dense = is_dense and layout.is_dense and payload.data_ptr() == item.data_ptr()
-        sizes = tuple(payload.numel() for payload in payloads)
+        described = Contents(contents)
         outline = Outline(
-            encoded_contents=self._format.encode_contents(tuple(contents)),
-            sizes_bytes=sizes,
-            payload_bytes=sum(sizes),
-            slot_bytes=sum(map(aligned, sizes)),
+            encoded_contents=self._format.encode_contents(described),
+            sizes_bytes=tuple(layout.size_bytes for layout in described.layouts),
+            payload_bytes=described.payload_bytes,
+            slot_bytes=described.slot_bytes,
             is_dense=is_dense,
+            is_full=len(payloads) == len(items),
         )
         return outline, payloads
 
@@ -78,11 +80,11 @@ def _resolved(item: Item) -> Item:
 
 
 def _key(items: Sequence[Item]) -> _Key | None:
-    """None where a scalar is among them, which the header's contents hold."""
-    key = tuple((item.dtype, item.shape, item.stride()) for item in items if isinstance(item, torch.Tensor))
-    return key if len(key) == len(items) else None
-
-
-def layouts_of(contents: Sequence[Content]) -> list[TensorLayout]:
-    """Of the tensors whose payloads follow: those that are not empty."""
-    return [content for content in contents if isinstance(content, TensorLayout) and content.num_core_elements]
+    """None where more than shapes decides what is sent: a scalar is among them, which the header's contents hold, or a
+    tensor whose memory holds other values than its own."""
+    key = []
+    for item in items:
+        if not isinstance(item, torch.Tensor) or item.is_neg() or item.is_conj():
+            return None
+        key.append((item.dtype, item.shape, item.stride()))
+    return tuple(key)

@@ -24,10 +24,18 @@ import torch
 from stage_daemon.errors import Conflict, DaemonError
 from stage_daemon.transport import failure_text
 from stage_daemon.transport.edge import Edge
-from stage_daemon.transport.header import PLACE_BEHIND_HEADER, PLACE_PIPE, BadHeader, Content, Header, HeaderFormat
+from stage_daemon.transport.header import (
+    PLACE_BEHIND_HEADER,
+    PLACE_PIPE,
+    BadHeader,
+    Content,
+    Contents,
+    Header,
+    HeaderFormat,
+)
 from stage_daemon.transport.layout import TensorLayout, memory_of, unpack
 from stage_daemon.transport.lifeline import Lifeline
-from stage_daemon.transport.packing import Outline, Packer, layouts_of
+from stage_daemon.transport.packing import Outline, Packer
 from stage_daemon.transport.parcel import Item, Parcel, ParcelKind
 from stage_daemon.transport.pipe import PeerGone, Pipe
 from stage_daemon.transport.ring import Ring, aligned, create_ring
@@ -36,8 +44,14 @@ from stage_daemon.transport.streams import Copies
 
 # Beyond those under way: one that the receiver computes with, and one whose memory it still refers to.
 _SPARE_SLOTS = 2
+# What plans count lets so many microbatches under way. Small ones may be more, as many as this memory holds: whoever
+# wakes then finds several. Near-empty stages take a third less CPU with eight under way than with two; the client's
+# window bounds them, too.
+SMALL_BYTES = 1 << 16
+_MOST_SMALL = 16
 _RECEIPT = b"r"
 _DESCRIPTOR = struct.Struct("i")
+_DESCRIPTOR_SPACE = socket.CMSG_SPACE(_DESCRIPTOR.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +94,8 @@ class StreamSender:
         if self._ended:
             raise Conflict(f"{self.edge}: nothing can be sent after the end")
         outline, payloads = self._packer.pack(parcel.items) if parcel.kind is ParcelKind.DATA else (None, [])
-        while self._num_unreceived >= self._in_flight:
+        limit = self._in_flight if outline is None else self._most_under_way(outline.slot_bytes)
+        while self._num_unreceived >= limit:
             self._read_receipts()
         self._num_unreceived += 1
         if parcel.kind is ParcelKind.END:
@@ -106,17 +121,22 @@ class StreamSender:
     def close(self) -> None:
         self._lifeline.close()
 
+    def _most_under_way(self, slot_bytes: int) -> int:
+        if self._link.pipe is not None:
+            return self._in_flight
+        return max(self._in_flight, min(_MOST_SMALL, SMALL_BYTES // max(1, slot_bytes)))
+
     def _put(self, parcel: Parcel, outline: Outline | None, payloads: list[torch.Tensor]) -> None:
         if outline is None:
             text = failure_text.encode(parcel.failure) if parcel.failure is not None else b""
-            self._write(_header(parcel, len(text)), self._format.no_contents, [text])
+            self._write(self._head(parcel, self._format.no_contents, len(text)), [text])
         elif self._link.pipe is not None:
             self._put_in_pipe(self._link.pipe, parcel, outline, payloads)
         else:
             self._put_memory(parcel, outline, payloads)
 
     def _put_in_pipe(self, pipe: Pipe, parcel: Parcel, outline: Outline, payloads: list[torch.Tensor]) -> None:
-        self._write(_header(parcel, outline.payload_bytes, PLACE_PIPE), outline.encoded_contents)
+        self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes, PLACE_PIPE))
         flat = [
             _flat(payload, size_bytes).to(pipe.device)
             for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True)
@@ -125,28 +145,24 @@ class StreamSender:
 
     def _put_memory(self, parcel: Parcel, outline: Outline, payloads: list[torch.Tensor]) -> None:
         slot = self._slot(outline.slot_bytes) if self._link.shares_memory and payloads else None
-        sized = list(zip(self._on_host(payloads, outline.sizes_bytes), outline.sizes_bytes, strict=True))
+        if self._copies is not None:
+            payloads = self._copies.to_host([_flat(*one) for one in zip(payloads, outline.sizes_bytes, strict=True)])
         if slot is None:
-            memory = [memory_of(payload, size_bytes) for payload, size_bytes in sized]
-            self._write(_header(parcel, outline.payload_bytes), outline.encoded_contents, memory)
+            memory = [memory_of(*one) for one in zip(payloads, outline.sizes_bytes, strict=True)]
+            self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes), memory)
             return
         assert self._ring is not None
         offset = 0
-        for payload, size_bytes in sized:
+        for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True):
             self._ring.write(slot, offset, payload.data_ptr(), size_bytes)
             offset += aligned(size_bytes)
-        self._write(_header(parcel, outline.payload_bytes, slot), outline.encoded_contents)
-
-    def _on_host(self, payloads: list[torch.Tensor], sizes_bytes: Sequence[int]) -> list[torch.Tensor]:
-        if self._copies is None:
-            return payloads
-        return self._copies.to_host([_flat(*one) for one in zip(payloads, sizes_bytes, strict=True)])
+        self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes, slot))
 
     def _slot(self, slot_bytes: int) -> int | None:
         """None where the receiver still uses all: the payload then follows its header, and nobody waits for memory."""
         if self._ring is None or slot_bytes > self._ring.slot_bytes:
             assert isinstance(self._connection, socket.socket), "memory is shared in one host alone"
-            self._ring, descriptor = create_ring(self._in_flight + _SPARE_SLOTS, slot_bytes)
+            self._ring, descriptor = create_ring(self._most_under_way(slot_bytes) + _SPARE_SLOTS, slot_bytes)
             try:
                 header = Header(kind=ParcelKind.RING, payload_bytes=self._ring.slot_bytes, place=self._ring.num_slots)
                 socket.send_fds(self._connection, [self._format.encode(header)], [descriptor])
@@ -154,15 +170,33 @@ class StreamSender:
                 os.close(descriptor)
         return self._ring.take()
 
-    def _write(self, header: Header, encoded_contents: bytes, payloads: Sequence[bytes | memoryview] = ()) -> None:
-        buffers = [memoryview(self._format.encode_around(encoded_contents, header))]
-        buffers += [memoryview(payload) for payload in payloads]
+    def _head(
+        self, parcel: Parcel, encoded_contents: bytes, payload_bytes: int, place: int = PLACE_BEHIND_HEADER
+    ) -> bytes:
+        return self._format.encode_around(
+            encoded_contents,
+            parcel.kind,
+            parcel.microbatch,
+            parcel.session_id,
+            parcel.sequence,
+            payload_bytes,
+            place,
+        )
+
+    def _write(self, head: bytes, payloads: Sequence[bytes | memoryview] = ()) -> None:
+        if not payloads:
+            # The usual case, where it goes in one piece.
+            num_sent = self._connection.send(head)
+            if num_sent == len(head):
+                return
+            head = head[num_sent:]
+        buffers = [memoryview(head), *[memoryview(payload) for payload in payloads]]
         while buffers:
             drop_sent(buffers, self._connection.sendmsg(buffers[:MAX_BUFFERS]))
 
     def _read_receipts(self) -> None:
         try:
-            receipts = self._connection.recv(self._in_flight)
+            receipts = self._connection.recv(self._num_unreceived + 1)
         except OSError as error:
             self._lifeline.raise_lost("waiting for a receipt", error)
         if not receipts:
@@ -194,7 +228,11 @@ class StreamReceiver:
         self._connection = link.connection
         self._lifeline = lifeline
         self._device = device
+        # Where descriptors come on the connection.
+        connection = link.connection
+        self._unix_socket = connection if link.shares_memory and isinstance(connection, socket.socket) else None
         self._head = bytearray(format.num_bytes)
+        self._head_view = memoryview(self._head)
         self._descriptors: list[int] = []
         self._ring: Ring | None = None
         self._num_taken = 0
@@ -281,13 +319,14 @@ class StreamReceiver:
         return parcel, header.payload_bytes if header.kind is ParcelKind.DATA else 0
 
     def _read_header(self) -> Header:
-        view = memoryview(self._head)
+        view = self._head_view
         while view:
-            if self._link.shares_memory and isinstance(self._connection, socket.socket):
-                num_read, ancillary, _, _ = self._connection.recvmsg_into(
-                    [view], socket.CMSG_SPACE(_DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC
+            if self._unix_socket is not None:
+                num_read, ancillary, _, _ = self._unix_socket.recvmsg_into(
+                    [view], _DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC
                 )
-                self._descriptors.extend(_DESCRIPTOR.unpack(content)[0] for _, _, content in ancillary)
+                if ancillary:
+                    self._descriptors.extend(_DESCRIPTOR.unpack(content)[0] for _, _, content in ancillary)
             else:
                 num_read = self._connection.recv_into(view)
             if num_read == 0:
@@ -298,18 +337,21 @@ class StreamReceiver:
     def _read_items(self, header: Header) -> tuple[Item, ...]:
         if header.kind is not ParcelKind.DATA:
             return ()
-        layouts = layouts_of(header.contents)
-        needed = sum(layout.size_bytes for layout in layouts)
-        if header.payload_bytes != needed:
-            raise BadHeader(f"a payload of {header.payload_bytes} bytes, needs {needed}")
+        contents = header.contents
+        if header.payload_bytes != contents.payload_bytes:
+            raise BadHeader(f"a payload of {header.payload_bytes} bytes, needs {contents.payload_bytes}")
+        layouts = contents.layouts
         if header.place == PLACE_PIPE:
             arrived = self._read_from_pipe(layouts)
         elif header.place == PLACE_BEHIND_HEADER:
             arrived = self._on_device([self._read_payload(layout) for layout in layouts])
         else:
-            arrived = self._on_device(self._find_in_slot(header.place, layouts)) if layouts else []
-        tensors = iter([unpack(layout, payload) for layout, payload in zip(layouts, arrived, strict=True)])
-        return tuple(self._item(content, tensors) for content in header.contents)
+            arrived = self._on_device(self._find_in_slot(header.place, contents)) if layouts else []
+        tensors = tuple(map(unpack, layouts, arrived))
+        if contents.are_all_payloads:
+            return tensors
+        rest = iter(tensors)
+        return tuple([self._item(content, rest) for content in contents])
 
     def _item(self, content: Content, tensors: Iterator[torch.Tensor]) -> Item:
         if not isinstance(content, TensorLayout):
@@ -321,16 +363,16 @@ class StreamReceiver:
     def _on_device(self, payloads: list[torch.Tensor]) -> list[torch.Tensor]:
         return payloads if self._copies is None else self._copies.to_device(payloads)
 
-    def _find_in_slot(self, slot: int, layouts: Sequence[TensorLayout]) -> list[torch.Tensor]:
+    def _find_in_slot(self, slot: int, contents: Contents) -> list[torch.Tensor]:
         """Payloads in the very memory that the sender wrote to; the slot is free again once no tensor uses it."""
         ring = self._ring
-        needed = sum(aligned(layout.size_bytes) for layout in layouts)
+        needed = contents.slot_bytes
         if ring is None or not 0 <= slot < ring.num_slots or needed > ring.slot_bytes:
             raise BadHeader(f"a payload of {needed} bytes in slot {slot}, which the shared memory does not have")
         view = ring.lend(slot)
         payloads = []
         offset = 0
-        for layout in layouts:
+        for layout in contents.layouts:
             payloads.append(torch.frombuffer(view, dtype=layout.dtype, count=layout.num_core_elements, offset=offset))
             offset += aligned(layout.size_bytes)
         return payloads
@@ -358,17 +400,6 @@ class StreamReceiver:
             if num_read == 0:
                 raise ConnectionError("it closed the connection")
             view = view[num_read:]
-
-
-def _header(parcel: Parcel, payload_bytes: int, place: int = PLACE_BEHIND_HEADER) -> Header:
-    return Header(
-        kind=parcel.kind,
-        microbatch=parcel.microbatch,
-        session_id=parcel.session_id,
-        sequence=parcel.sequence,
-        payload_bytes=payload_bytes,
-        place=place,
-    )
 
 
 def _flat(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:

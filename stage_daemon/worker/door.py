@@ -7,6 +7,7 @@ the door lets clients in and notices that they leave, and none of that happens p
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import secrets
 import select
 import socket
@@ -22,6 +23,7 @@ from protos.v1 import stage_daemon_pb2
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
 from stage_daemon.transport.layout import memory_of
+from stage_daemon.transport.parcel import Item
 from stage_daemon.transport.sockets import MAX_BUFFERS, drop_sent, host_identity
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 from stage_daemon.worker.framing import HEAD, InputReader, ResultWriter
@@ -35,6 +37,10 @@ _MAX_NEWCOMERS = 64
 # A message says what the tensors are, and no more.
 _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_PAYLOAD_BYTES = 1 << 40
+# Of either end's socket. The kernel gives at most net.core.wmem_max; its default takes a fifth of 1 MiB.
+SEND_BUFFER_BYTES = 1 << 22
+# What is read of a client at once.
+_READ_BYTES = 1 << 16
 
 
 class Door:
@@ -123,15 +129,24 @@ class Door:
 
 
 class Inlet:
-    """One client's microbatches; see `ingress.Source`. Reads what is there and never waits for the rest."""
+    """One client's microbatches; see `ingress.Source`. Never waits for what has not come yet.
+
+    Small ones are read several at a time, and copied from there; what a large one holds is read into its own memory.
+    """
 
     def __init__(self, connection: socket.socket, session_id: int, reader: InputReader) -> None:
         self._connection = connection
         self._session_id = session_id
         self._reader = reader
-        self._num_begun = 0
-        self._unread = memoryview(b"")
-        self._begin()
+        self._num_taken = 0
+        self._memory = bytearray(_READ_BYTES)
+        self._view = memoryview(self._memory)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        # So many of those bytes are read, and of no microbatch that is complete.
+        self._num_read = 0
+        self._large: tuple[bytearray, torch.Tensor] | None = None
+        # Of a large one: what is still to be read.
+        self._unread: list[memoryview] = []
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -139,47 +154,86 @@ class Inlet:
     def close(self) -> None:
         self._connection.close()
 
-    def advance(self) -> Submission | None:
-        while True:
-            while self._unread:
-                try:
-                    num_read = self._connection.recv_into(self._unread, 0, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    return None
-                if num_read == 0:
-                    raise ConnectionError("the client has left")
-                self._unread = self._unread[num_read:]
-            if self._payload is not None:
-                return self._finish(self._payload)
-            self._go_on()
+    def advance(self) -> list[Submission]:
+        """Raises ConnectionError for what no client sends."""
+        if self._large is None:
+            self._num_read += self._receive(self._view[self._num_read :])
+            complete = self._small_ones()
+            if complete or self._large is None:
+                return complete
+        while self._unread:
+            num_read = self._receive(self._unread[0])
+            if not num_read:
+                return []
+            drop_sent(self._unread, num_read)
+        message, payload = self._large
+        self._large = None
+        return [self._submission(partial(self._reader.read, bytes(message), payload))]
 
-    def _begin(self) -> None:
-        self._head = bytearray(HEAD.size)
-        self._message: bytearray | None = None
-        self._payload: torch.Tensor | None = None
-        self._unread = memoryview(self._head)
-
-    def _go_on(self) -> None:
-        """From the head to the message, and on to the tensors. Raises ConnectionError for what no client sends."""
-        sequence, message_bytes, payload_bytes = HEAD.unpack(self._head)
-        if self._message is None:
-            self._num_begun += 1
-            if sequence != self._num_begun or message_bytes > _MAX_MESSAGE_BYTES or payload_bytes > _MAX_PAYLOAD_BYTES:
-                raise ConnectionError(f"microbatch {sequence} of {message_bytes} and {payload_bytes} bytes")
-            self._message = bytearray(message_bytes)
-            self._unread = memoryview(self._message)
-            return
+    def _receive(self, view: memoryview) -> int:
+        """0 where nothing is there."""
         try:
-            self._payload = torch.empty(payload_bytes, dtype=torch.uint8)
-        except RuntimeError as error:
-            raise ConnectionError(str(error)) from None
-        self._unread = memory_of(self._payload, payload_bytes)
+            num_read = self._connection.recv_into(view, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        if num_read == 0:
+            raise ConnectionError("the client has left")
+        return num_read
 
-    def _finish(self, payload: torch.Tensor) -> Submission:
-        read = partial(self._reader.read, bytes(self._message or b""), payload)
-        submission = Submission(session_id=self._session_id, sequence=self._num_begun, read=read, acknowledged=False)
-        self._begin()
-        return submission
+    def _small_ones(self) -> list[Submission]:
+        """All that is complete; what comes after it moves to the front, or to memory of its own."""
+        complete: list[Submission] = []
+        begin, end = 0, self._num_read
+        while end - begin >= HEAD.size:
+            sequence, message_bytes, payload_bytes = HEAD.unpack_from(self._memory, begin)
+            if (
+                sequence != self._num_taken + 1
+                or message_bytes > _MAX_MESSAGE_BYTES
+                or payload_bytes > _MAX_PAYLOAD_BYTES
+            ):
+                raise ConnectionError(f"microbatch {sequence} of {message_bytes} and {payload_bytes} bytes")
+            payload_begin = begin + HEAD.size + message_bytes
+            if payload_begin + payload_bytes > end:
+                if payload_begin + payload_bytes - begin > _READ_BYTES:
+                    self._begin_large(message_bytes, payload_bytes, self._view[begin + HEAD.size : end])
+                    begin = end
+                break
+            message = self._view[begin + HEAD.size : payload_begin].tobytes()
+            complete.append(self._small_one(message, payload_begin, payload_bytes))
+            begin = payload_begin + payload_bytes
+        self._num_read = end - begin
+        if begin and self._num_read:
+            self._memory[: self._num_read] = self._memory[begin:end]
+        return complete
+
+    def _small_one(self, message: bytes, begin: int, num_bytes: int) -> Submission:
+        items = self._reader.copy(message, self._address + begin, num_bytes)
+        if items is not None:
+            return self._submission(partial(self._reader.on_device, items))
+        payload = _memory_for(num_bytes)
+        ctypes.memmove(payload.data_ptr(), self._address + begin, num_bytes)
+        return self._submission(partial(self._reader.read, message, payload))
+
+    def _begin_large(self, message_bytes: int, payload_bytes: int, begun: memoryview) -> None:
+        message, payload = bytearray(message_bytes), _memory_for(payload_bytes)
+        self._large = message, payload
+        self._unread = [part for part in (memoryview(message), memory_of(payload, payload_bytes)) if len(part)]
+        while begun:
+            part = self._unread[0][: len(begun)]
+            part[:] = begun[: len(part)]
+            begun = begun[len(part) :]
+            drop_sent(self._unread, len(part))
+
+    def _submission(self, read: Callable[[], tuple[Item, ...]]) -> Submission:
+        self._num_taken += 1
+        return Submission(session_id=self._session_id, sequence=self._num_taken, read=read, acknowledged=False)
+
+
+def _memory_for(num_bytes: int) -> torch.Tensor:
+    try:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+    except RuntimeError as error:
+        raise ConnectionError(str(error)) from None
 
 
 class Outlet:
@@ -187,6 +241,7 @@ class Outlet:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -202,7 +257,7 @@ class Outlet:
                 len(self._waiting) >= MAX_WAITING_RESULTS or self._waiting_bytes + num_bytes > MAX_WAITING_BYTES
             ):
                 return False
-            rest = b"".join(buffers) if self._waiting else self._write(buffers)
+            rest = b"".join(buffers) if self._waiting else self._write(buffers, num_bytes)
             if rest:
                 if not self._waiting:
                     threading.Thread(target=self._write_waiting, name="unread-results", daemon=True).start()
@@ -228,19 +283,23 @@ class Outlet:
         self.end()
         self._connection.close()
 
-    def _write(self, buffers: Sequence[bytes | memoryview]) -> bytes:
+    def _write(self, buffers: Sequence[bytes | memoryview], num_bytes: int) -> bytes:
         """What the connection does not take at once."""
-        views = [memoryview(buffer) for buffer in buffers if len(buffer)]
-        while views:
-            try:
-                sent = self._connection.sendmsg(views[:MAX_BUFFERS], (), socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                break
-            except OSError:
-                # It has left; the door's thread will find out.
+        views: list[memoryview] = []
+        try:
+            sent = self._connection.sendmsg(buffers[:MAX_BUFFERS], (), socket.MSG_DONTWAIT)
+            if sent == num_bytes:
                 return b""
+            views = [memoryview(buffer) for buffer in buffers]
             drop_sent(views, sent)
-        return b"".join(views)
+            while views:
+                drop_sent(views, self._connection.sendmsg(views[:MAX_BUFFERS], (), socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return b"".join(views or buffers)
+        except OSError:
+            # It has left; the door's thread will find out.
+            pass
+        return b""
 
     def _write_waiting(self) -> None:
         while True:

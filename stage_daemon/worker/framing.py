@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 from collections.abc import Sequence
@@ -48,6 +49,13 @@ class _Place:
         flat = payload[self.begin : self.end]
         return (flat != 0 if self.dtype is torch.bool else flat.view(self.dtype)).view(self.dims)
 
+    def copied(self, address: int) -> torch.Tensor:
+        """In memory of its own, where the bytes begin at that address."""
+        is_flags = self.dtype is torch.bool
+        tensor = torch.empty(self.dims, dtype=torch.uint8 if is_flags else self.dtype)
+        ctypes.memmove(tensor.data_ptr(), address + self.begin, self.end - self.begin)
+        return tensor != 0 if is_flags else tensor
+
 
 class InputReader:
     """What clients send, as the deployment's inputs."""
@@ -68,6 +76,16 @@ class InputReader:
         return self._format.on_device(
             [place.tensor(payload) if isinstance(place, _Place) else place for place in places]
         )
+
+    def copy(self, message: bytes, address: int, payload_bytes: int) -> tuple[Item, ...] | None:
+        """As read, with the tensors copied from that address, on the CPU; None where the message is not known yet."""
+        places = self._known.get((message, payload_bytes))
+        if places is None:
+            return None
+        return tuple([place.copied(address) if isinstance(place, _Place) else place for place in places])
+
+    def on_device(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
+        return self._format.on_device(items)
 
     def _checked(self, message: bytes, payload: torch.Tensor) -> tuple[_Place | Item, ...]:
         try:
@@ -128,12 +146,12 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def framed(sequence: int, message: bytes, payloads: Sequence[memoryview]) -> list[bytes | memoryview]:
     """What goes over the connection, in either direction."""
-    buffers: list[bytes | memoryview] = [b"", message]
+    buffers: list[bytes | memoryview] = [b""]
     num_bytes = 0
     for payload in payloads:
         if padding := aligned(num_bytes) - num_bytes:
             buffers.append(bytes(padding))
         buffers.append(payload)
         num_bytes += padding + len(payload)
-    buffers[0] = HEAD.pack(sequence, len(message), num_bytes)
+    buffers[0] = HEAD.pack(sequence, len(message), num_bytes) + message
     return buffers

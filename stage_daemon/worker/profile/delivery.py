@@ -23,7 +23,7 @@ from stage_daemon.transport.declared import DeclaredValue, ValueKind
 from stage_daemon.transport.parcel import Item
 from stage_daemon.transport.streams import copies_of, moved
 from stage_daemon.worker import wire
-from stage_daemon.worker.door import Inlet, Outlet
+from stage_daemon.worker.door import SEND_BUFFER_BYTES, Inlet, Outlet
 from stage_daemon.worker.framing import InputReader, ResultWriter, framed
 from stage_daemon.worker.profile.clock import host_clock, synchronize
 
@@ -41,6 +41,7 @@ def seconds_of_inputs(items: Sequence[Item], device: torch.device, repetitions: 
     ours, theirs = socket.socketpair()
     clock = host_clock(device)
     with ours, theirs:
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         inlet = Inlet(ours, 0, InputReader(InputFormat(values=declared, symbols={}, copies=copies_of(device))))
 
         def take(sequence: int) -> float:
@@ -49,9 +50,9 @@ def seconds_of_inputs(items: Sequence[Item], device: torch.device, repetitions: 
             sender.start()
             _readable(ours)
             before = clock()
-            while (submission := inlet.advance()) is None:
+            while not (submissions := inlet.advance()):
                 _readable(ours)
-            submission.read()
+            submissions[0].read()
             synchronize(device)
             seconds = clock() - before
             sender.join()

@@ -140,7 +140,8 @@ def test_sending_waits_for_a_slow_receiver(sender: Send) -> None:
     def send_many() -> None:
         with suppress(Cancelled):
             for microbatch in range(1, 20):
-                channel.send(scripts.data(microbatch, torch.ones(1, 1)))
+                # Not small.
+                channel.send(scripts.data(microbatch, torch.ones(200, 200)))
                 sent.append(microbatch)
 
     thread = threading.Thread(target=send_many, daemon=True)

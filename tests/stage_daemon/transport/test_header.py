@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stage_daemon.transport.declared import DeclaredValue, ValueKind
-from stage_daemon.transport.header import BadHeader, Header, HeaderFormat
+from stage_daemon.transport.header import BadHeader, Contents, Header, HeaderFormat
 from stage_daemon.transport.layout import TensorLayout
 from stage_daemon.transport.parcel import ParcelKind
 from tests.stage_daemon.transport.edges import edge_of, tensor
@@ -29,7 +29,9 @@ def with_word(position: int, word: int) -> bytes:
 
 def header(rows: int = 3, count: int = 7) -> Header:
     layout = TensorLayout(dtype=torch.float32, dims=(rows, 4), strides=(4, 1))
-    return Header(kind=ParcelKind.DATA, microbatch=5, session_id=2**64 - 1, sequence=2**63, contents=(layout, count))
+    return Header(
+        kind=ParcelKind.DATA, microbatch=5, session_id=2**64 - 1, sequence=2**63, contents=Contents((layout, count))
+    )
 
 
 def test_what_is_encoded_is_decoded() -> None:

@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,19 +15,19 @@ import torch
 
 from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, StageFailed, Unavailable
 from stage_daemon.transport.edge import Edge, End
-from stage_daemon.transport.header import PLACE_BEHIND_HEADER, PLACE_PIPE, Header, HeaderFormat
+from stage_daemon.transport.header import PLACE_BEHIND_HEADER, PLACE_PIPE, Contents, Header, HeaderFormat
 from stage_daemon.transport.layout import TensorLayout
 from stage_daemon.transport.lifeline import Lifeline
 from stage_daemon.transport.parcel import Parcel, ParcelKind
 from stage_daemon.transport.pipe import PeerGone, Pipe
 from stage_daemon.transport.pulse import Pulse
 from stage_daemon.transport.ring import create_ring
-from stage_daemon.transport.stream import Link, StreamReceiver, StreamSender
+from stage_daemon.transport.stream import SMALL_BYTES, Link, StreamReceiver, StreamSender
 from stage_daemon.transport.streams import Copies
 from tests.stage_daemon.transport.edges import IN_FLIGHT, Failures, edge_of, tensor
 from tests.stage_daemon.transport.made_up_device import MadeUpStreams
 from tests.stage_daemon.transport.scripts import data
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, wait_for
 
 CPU = torch.device("cpu")
 EDGE = edge_of(tensor(1, "hidden", torch.float32, "b", "s"))
@@ -120,6 +119,42 @@ def test_a_payload_waits_in_memory_and_not_on_the_connection(ends: Ends) -> None
         ends.sender.send(data(microbatch, big * microbatch))
     for microbatch in range(1, IN_FLIGHT + 1):
         assert torch.equal(ends.receiver.receive()[0].items[0], big * microbatch)
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_small_payloads_may_be_more_under_way_but_no_more_bytes(shares_memory: bool) -> None:
+    ends = Ends(shares_memory=shares_memory)
+    small, large = torch.randn(32, 32), torch.randn(200, 200)
+    num_sent = 0
+
+    def send(item: torch.Tensor) -> None:
+        nonlocal num_sent
+        ends.sender.send(data(num_sent + 1, item))
+        num_sent += 1
+
+    def send_on() -> None:
+        with suppress(DaemonError):
+            while True:
+                send(small)
+
+    for _ in range(IN_FLIGHT + 1):
+        send(small)
+    # A large one waits until as few are under way as plans count.
+    thread = threading.Thread(target=send, args=(large,), daemon=True)
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    for expected in [small] * (IN_FLIGHT + 1) + [large]:
+        assert torch.equal(ends.receiver.receive()[0].items[0], expected)
+    thread.join(WAIT_SECONDS)
+    most = num_sent + SMALL_BYTES // small.nbytes
+    thread = threading.Thread(target=send_on, daemon=True)
+    thread.start()
+    wait_for(lambda: num_sent >= most, "everything to be sent that may be")
+    thread.join(0.3)
+    assert num_sent == most
+    ends.close()
+    thread.join(WAIT_SECONDS)
 
 
 def test_tensors_that_are_kept_hold_nobody_up_and_keep_their_values(ends: Ends) -> None:
@@ -299,7 +334,13 @@ def put(ends: Ends, header: Header) -> None:
 def header_in_slot(place: int) -> Header:
     """Of two by two elements."""
     layout = TensorLayout(dtype=torch.float32, dims=(2, 2), strides=(2, 1))
-    return Header(kind=ParcelKind.DATA, microbatch=1, contents=(layout,), payload_bytes=layout.size_bytes, place=place)
+    return Header(
+        kind=ParcelKind.DATA,
+        microbatch=1,
+        contents=Contents((layout,)),
+        payload_bytes=layout.size_bytes,
+        place=place,
+    )
 
 
 @pytest.mark.parametrize("place", [0, 7, PLACE_PIPE, -9])
@@ -320,7 +361,7 @@ def test_slots_beyond_the_memory_are_refused(ends: Ends) -> None:
 
 
 def test_a_payload_of_another_size_than_its_shapes_is_refused(ends: Ends) -> None:
-    put(ends, replace(header_in_slot(PLACE_BEHIND_HEADER), payload_bytes=17))
+    put(ends, header_in_slot(PLACE_BEHIND_HEADER)._replace(payload_bytes=17))
     with pytest.raises(EdgeMismatch, match="17 bytes, needs 16"):
         ends.receiver.receive()
 

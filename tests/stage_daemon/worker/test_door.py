@@ -25,8 +25,8 @@ from stage_daemon.transport import sockets
 from stage_daemon.transport.declared import DeclaredValue, Symbol, SymbolReference, ValueKind
 from stage_daemon.transport.parcel import MicrobatchFailure
 from stage_daemon.worker import door as door_module
-from stage_daemon.worker.door import Door
-from stage_daemon.worker.framing import HEAD
+from stage_daemon.worker.door import Door, Inlet
+from stage_daemon.worker.framing import HEAD, InputReader, framed
 from tests.planner.client.loopback_daemon import LoopbackDaemon, serving
 from tests.waiting import WAIT_SECONDS, wait_for
 
@@ -65,15 +65,19 @@ def items(rows: int) -> Items:
     return torch.arange(rows) % 2 == 0, rows, torch.randn(rows, 3)
 
 
-def send(passage: Passage, sequence: int, sent: Items) -> None:
-    message = stage_daemon_pb2.Microbatch(sequence=sequence)
+def message_of(sent: Items) -> tuple[bytes, list[memoryview]]:
+    message = stage_daemon_pb2.Microbatch()
     payloads: list[memoryview] = []
     fill(
         message.values,
         [to_raw(sent[0], Dtype.BOOL), sent[1], to_raw(sent[2], Dtype.FLOAT32)],
         payloads,
     )
-    passage.send(sequence, message.SerializeToString(), payloads, WAIT_SECONDS)
+    return message.SerializeToString(), payloads
+
+
+def send(passage: Passage, sequence: int, sent: Items) -> None:
+    passage.send(sequence, *message_of(sent), WAIT_SECONDS)
 
 
 def result(passage: Passage) -> tuple[int, list[object]]:
@@ -105,6 +109,42 @@ def test_microbatches_come_in_with_their_values(worker: Worker) -> None:
         assert found[2].data_ptr() % 64 == 0
     # Nobody acknowledges what comes this way.
     assert worker.taken == []
+
+
+# Small ones that are read together, and large ones, whose ends lie on either side of what is read at once.
+ROWS_OF_MANY = (5, 1, 0, 300, 2, 5030, 5040, 1, 5041, 5060, 3, 20_000, 7, 0, 4000, 4000, 1)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 10, 1 << 16, 1 << 22])
+def test_microbatches_come_in_whatever_pieces(piece_bytes: int) -> None:
+    ours, theirs = socket.socketpair()
+    rows_of_all = ROWS_OF_MANY[:5] if piece_bytes < 10 else ROWS_OF_MANY
+    inlet, everything = Inlet(ours, 7, InputReader(INPUT_FORMAT)), [items(rows) for rows in rows_of_all]
+    sent = b"".join(b"".join(framed(sequence, *message_of(each))) for sequence, each in enumerate(everything, start=1))
+    found: list[Submission] = []
+    with ours, theirs:
+        for begin in range(0, len(sent), piece_bytes):
+            rest = memoryview(sent)[begin : begin + piece_bytes]
+            while rest:
+                rest = rest[theirs.send(rest[: 1 << 16]) :]
+                found += inlet.advance()
+        while len(found) < len(everything):
+            found += inlet.advance()
+    assert [submission.sequence for submission in found] == list(range(1, len(everything) + 1))
+    for submission, each in zip(found, everything, strict=True):
+        assert_same(submission.read(), each)
+
+
+def test_results_of_any_sizes_come_out(worker: Worker) -> None:
+    passage = worker.passage(OUTPUTS)
+    given = [items(rows) for rows in ROWS_OF_MANY * 2]
+    for sequence, each in enumerate(given, start=1):
+        assert worker.door.give(Result(session_id=7, sequence=sequence, items=each))
+    for sequence, each in enumerate(given, start=1):
+        number, found = result(passage)
+        assert number == sequence
+        assert_same(found, each)
+    assert not passage.is_ready()
 
 
 def test_results_go_to_the_session_that_they_are_of(worker: Worker) -> None:
@@ -274,7 +314,8 @@ def test_a_slow_reader_loses_nothing_and_holds_nobody_up(worker: Worker) -> None
 def test_a_client_that_never_reads_loses_its_session(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "MAX_WAITING_RESULTS", 3)
     passage = worker.passage(OUTPUTS)
-    big = (torch.arange(300_000.0),)
+    # More than any connection holds.
+    big = (torch.arange(4_000_000.0),)
     for sequence in range(1, 10):
         worker.door.give(Result(session_id=7, sequence=sequence, items=big))
     assert worker.unread == [7]
