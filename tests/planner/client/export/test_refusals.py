@@ -90,7 +90,7 @@ def maps_beside_a_write(features: torch.Tensor) -> Any:
         (counts_from_what_is_written, "operator while_loop in module 'inner'.*where constants alone decide its end"),
         (counts_for_long, "operator while_loop in module 'inner'.*up to some thousand steps"),
         (maps_beside_a_write, "operator _add_batch_dim in module 'inner'.*torch.vmap is carried where no input"),
-        (lambda features: torch.linalg.svd(features)[1], r"operator aten::linalg_svd.default in module 'inner'"),
+        (lambda features: features.as_strided((2, 2), (1, 1)), r"operator aten::as_strided.default in module 'inner'"),
         (lambda features: features.as_strided((2,), (1,)), r"operator aten::as_strided.default in module 'inner'"),
         (lambda features: features.to_sparse(), r"aten::to_sparse"),
         (lambda features: {1: features}, "only string keys"),
