@@ -166,7 +166,7 @@ def _recurrent(node: Node, shapes: Shapes) -> int:
     The weights are the last list of tensors: the states of an lstm are one too.
     """
     steps = math.prod(_dims(node, 0, shapes)[:-1])
-    lists = [argument for argument in node.arguments if isinstance(argument, ArgumentList)]
+    lists = [argument for argument in node.arguments[2:] if isinstance(argument, ArgumentList)]
     matrices = [shapes[value_id].dims for value_id in values_in(lists[-1])]
     return 2 * steps * sum(math.prod(dims) for dims in matrices if len(dims) == 2)
 

@@ -154,6 +154,8 @@ def test_bytes_are_what_is_read_and_what_is_written(node: Node, expected: int) -
         (aten("conv2d", value(7), value(7), outputs=(0,)), 0),
         (aten("conv2d", value(7), value(7), outputs=(0, 7)), 2 * 2 * 3 * 3 * 72),
         (aten("lstm", value(3), values(1), values(1, 2, 8), True), 2 * 3 * (12 + 20)),
+        # Packed: the sizes of its batches stand between it and the states.
+        (aten("lstm", value(3), value(1), values(1), values(1, 2, 8), True), 2 * 3 * (12 + 20)),
         (aten("lstm", value(3), values(1)), 0),
         (aten("einsum", "ij,jk->ik", values(1, 2)), 2 * 3 * 4 * 5),
         (aten("einsum", "ij,jk->ik", values(1)), 0),
