@@ -36,6 +36,11 @@ def find_server(named: str | None) -> str:
     return named or _configured() or _started_here() or DEFAULT_SERVER
 
 
+def is_server_named(named: str | None) -> bool:
+    """Whether somebody runs one where it is looked for, as far as the user says: it may be away for a moment."""
+    return bool(named or _configured())
+
+
 def find_tls() -> TlsFiles | None:
     """By PLANNER_TLS_CERTIFICATE, PLANNER_TLS_KEY and PLANNER_TLS_CA, or the keys of the config file called so."""
     try:

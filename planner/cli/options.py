@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.config import find_restart_seconds, find_server, find_tls, find_token_file
+from planner.cli.config import find_restart_seconds, find_server, find_tls, find_token_file, is_server_named
 from planner.cli.moments import parse_moment
 from planner.cli.output import OutputFormat, say
 from planner.client import PlannerClient
@@ -40,6 +40,6 @@ def connect(server: str | None) -> PlannerClient:
         tls=find_tls(),
         token_file=find_token_file(),
         restart_seconds=find_restart_seconds(),
-        awaits_first=True,
+        awaits_first=is_server_named(server),
         on_away=say,
     )

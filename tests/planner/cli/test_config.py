@@ -18,6 +18,7 @@ from planner.cli.config import (
     config_path,
     find_restart_seconds,
     find_server,
+    is_server_named,
     local_server_path,
 )
 from planner.errors import InvalidArgument
@@ -41,6 +42,14 @@ def test_the_first_of_option_config_and_local_server_counts(config: Path) -> Non
         assert find_server(None) == "planner:50051"
         assert find_server("named:1") == "named:1"
     assert not local_server_path().exists()
+
+
+def test_a_planner_that_somebody_named_may_be_away_for_a_moment(config: Path) -> None:
+    with announced("127.0.0.1:7"):
+        assert not is_server_named(None)
+        assert is_server_named("named:1")
+        config.write_text("server: planner:50051\n")
+        assert is_server_named(None)
 
 
 def test_the_config_file_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
