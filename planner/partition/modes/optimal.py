@@ -33,6 +33,7 @@ from planner.partition.ordered.objectives import offer_ordered
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.portfolio.cut_search import climb
 from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
+from planner.partition.portfolio.exact_latency import is_small, least_latency
 from planner.partition.portfolio.fewest_stages import fewest_stages
 from planner.partition.portfolio.other_modes import offer_other_modes, offer_single_devices
 from planner.partition.portfolio.other_orders import MAX_REORDERED_NODES, offer_other_orders
@@ -254,6 +255,7 @@ FREE = (
     Search(name="one stage on each device", run=_one_stage_on_each_device),
     TRANSFERS,
     Search(name="list scheduling", run=offer_schedules, applies=_runs_side_by_side),
+    Search(name="all stages and devices of a small program, for latency", run=least_latency, applies=is_small),
     Search(
         name="additive relaxation",
         run=offer_relaxed_placements,

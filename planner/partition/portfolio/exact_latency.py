@@ -1,0 +1,332 @@
+"""The least latency of a lone batch over every choice of stages and devices, by branch and bound.
+
+Stages are appended in the order in which they run. What is known of a prefix of stages only grows with those behind it:
+they add to what its stages send, never take away. So its times, and the least that the bundles left over add to them,
+bound every assignment that begins so. List scheduling fixes the order of the bundles, and with it which of them run in
+the last stage, where all that the program returns is received; here the order is part of the choice.
+
+Exponential in the bundles: for small programs, and counted in steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.partition.assignment import Assignment
+from planner.partition.evaluate import evaluate
+from planner.partition.objective import Objective
+from planner.partition.ordered.binding_memory import everything_bytes
+from planner.partition.ordered.device_classes import device_classes
+from planner.partition.portfolio.portfolio import PROVEN, Portfolio
+from planner.partition.topological_order import topological_order
+
+# More bundles have more sets that may be the next stage than are worth listing.
+MAX_BUNDLES = 10
+# Prefixes that may be looked at: about three seconds, which all of 109 random programs of up to eight nodes but one
+# stay within.
+MAX_PREFIXES = 150_000
+# Of the best value: what is less than this below it is not searched for, and counts as proven.
+_WITHIN = PROVEN / 2
+
+
+def least_latency(found: Portfolio) -> None:
+    """Offers each better assignment that it comes to; the best one is proven if the prefixes suffice."""
+    search = _Search(found)
+    if search.run() and found.best is not None:
+        found.prove(search.limit)
+
+
+def is_small(found: Portfolio) -> bool:
+    request = found.request
+    plain = not (request.num_stages or found.has_copies) and found.problem.training is None
+    return plain and request.objective is Objective.LATENCY and found.bundles.count <= MAX_BUNDLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prefix:
+    """Stages that run first, and their times where no other stage followed. `done` [stages] when each has run.
+
+    `sends` [stages]: the largest latency that it pays, and the seconds of each value. `heard`: see evaluate._latency.
+    """
+
+    taken: int
+    bundles: tuple[int, ...]
+    devices: tuple[int, ...]
+    received: tuple[float, ...]
+    sources: tuple[tuple[int, ...], ...]
+    sends: tuple[tuple[float, dict[int, float]], ...]
+    held: tuple[int, ...]
+    done: tuple[float, ...] = ()
+    free: tuple[float, ...] = ()
+
+
+class _Search:
+    """Sets of bundles are bits of a number. `limit`: what an assignment has to be below."""
+
+    def __init__(self, found: Portfolio) -> None:
+        self._found, self._problem, bundles = found, found.problem, found.bundles
+        problem, owner, count = found.problem, found.bundles.bundle_of_node, found.bundles.count
+        self._left = int(MAX_PREFIXES * found.request.effort)
+        self._all = (1 << count) - 1
+        self._before = [sum(1 << other for other in bundles.before[bundle]) for bundle in range(count)]
+        self._seconds = [np.bincount(owner, row, count).tolist() for row in problem.compute_seconds]
+        self._least = np.array(self._seconds).min(axis=0).tolist()
+        self._order = topological_order(bundles.before, bundles.after)
+        self._maker = [int(owner[node]) if node >= 0 else -1 for node in problem.value_producer]
+        self._readers = [0] * problem.num_values
+        self._reads: list[list[int]] = [[] for _ in range(count)]
+        for value, node in zip(problem.read_value.tolist(), problem.read_node.tolist(), strict=True):
+            bundle = int(owner[node])
+            if not self._readers[value] >> bundle & 1:
+                self._readers[value] |= 1 << bundle
+                self._reads[bundle].append(value)
+        self._sizes = problem.value_bytes.tolist()
+        self._returned = np.flatnonzero(problem.value_returned).tolist()
+        self._latency, self._per_byte = problem.link_latency_seconds.tolist(), problem.link_seconds_per_byte.tolist()
+        self._rooms = problem.device_memory_bytes.tolist()
+        self._class_of = {device: members for members in device_classes(problem).members for device in members}
+        self._is_tight = min(self._rooms) < everything_bytes(problem)
+        self._stage_bytes: dict[tuple[int, int], int] = {}
+        all_hear = all(any(self._maker[value] != bundle for value in reads) for bundle, reads in enumerate(self._reads))
+        # Each stage but the first then waits for another by what it is given, so that stages next to each other which
+        # share no device and no value may change places. Memory tells them apart: it counts what passes a stage by.
+        self._some_commute = all_hear and not problem.relay and not self._is_tight
+        self._some_join = all_hear and not self._is_tight
+        # A relay in which some value always goes on: each stage waits for the one before it.
+        returning = {self._maker[value] for value in self._returned}
+        self._is_chain = problem.relay and all(
+            bundle in returning for bundle in range(count) if not bundles.after[bundle]
+        )
+        self._set_limit()
+
+    def _set_limit(self) -> None:
+        self.limit = self._found.best.value * (1 - _WITHIN) if self._found.best else math.inf
+
+    def run(self) -> bool:
+        """Whether nothing was left out."""
+        nothing = (0,) * len(self._rooms)
+        empty = _Prefix(taken=0, bundles=(), devices=(), received=(), sources=(), sends=(), held=nothing)
+        stack = [iter([(0.0, empty)])]
+        while stack:
+            bound, prefix = next(stack[-1], (math.inf, None))
+            if prefix is None:
+                stack.pop()
+            elif bound < self.limit:
+                if prefix.taken == self._all:
+                    self._offer(prefix)
+                else:
+                    stack.append(self._longer(prefix))
+            if self._left < 0 or self._found.is_over:
+                return self._found.is_proven
+        return True
+
+    def _offer(self, prefix: _Prefix) -> None:
+        stage_of_bundle = [
+            next(stage for stage, chosen in enumerate(prefix.bundles) if chosen >> bundle & 1)
+            for bundle in range(len(self._before))
+        ]
+        stages = np.array(stage_of_bundle, dtype=np.int64)[self._found.bundles.bundle_of_node]
+        self._found.offer(
+            Assignment(
+                stage_of_node=tuple(stages.tolist()),
+                device_of_stage=prefix.devices,
+                reasons=("",) * len(prefix.devices),
+            )
+        )
+        self._set_limit()
+
+    def _longer(self, prefix: _Prefix) -> Iterator[tuple[float, _Prefix]]:
+        """By one stage, those of least bound first."""
+        used = set(prefix.devices)
+        devices = [
+            device
+            for device, alike in self._class_of.items()
+            if device in used or device == next(other for other in alike if other not in used)
+        ]
+        longer = []
+        for chosen in self._ready_sets(prefix.taken):
+            for device in devices:
+                self._left -= 1
+                if self._left < 0:
+                    return iter(())
+                one = self._appended(prefix, chosen, device)
+                bound = math.inf if one is None else self._bound(one)
+                if one is not None and bound < self.limit:
+                    longer.append((bound, one))
+        longer.sort(key=lambda pair: (pair[0], -pair[1].taken.bit_count()))
+        return iter(longer)
+
+    def _ready_sets(self, taken: int) -> list[int]:
+        """Whatever may be the next stage: each bundle with all that it waits for, there or before."""
+        found = []
+        left = self._all & ~taken
+        chosen = left
+        while chosen:
+            there = taken | chosen
+            if all(not chosen >> bundle & 1 or not before & ~there for bundle, before in enumerate(self._before)):
+                found.append(chosen)
+            chosen = (chosen - 1) & left
+        return found
+
+    def _appended(self, prefix: _Prefix, chosen: int, device: int) -> _Prefix | None:
+        """None where it does not fit, or another order of the same stages stands for it."""
+        stage, taken = len(prefix.devices), prefix.taken | chosen
+        entering = self._entering(prefix, chosen, taken) if stage else []
+        sources = tuple(sorted({source for _, source in entering}))
+        if self._some_commute and stage > 1 and taken != self._all and prefix.devices[-1] != device:
+            before = prefix.bundles[-1]
+            if stage - 1 not in sources and chosen & -chosen < before & -before:
+                return None
+        if stage and self._some_join and prefix.devices[-1] == device and self._join(prefix, sources, taken):
+            return None
+        held = prefix.held
+        if self._is_tight:
+            filled = held[device] + self._bytes(prefix.taken, chosen)
+            if filled > self._rooms[device]:
+                return None
+            held = (*held[:device], filled, *held[device + 1 :])
+        sends, latency, spent = list(prefix.sends), 0.0, 0.0
+        for value, source in entering:
+            at = prefix.devices[source]
+            if at == device:
+                continue
+            one, seconds = self._latency[at][device], self._sizes[value] * self._per_byte[at][device]
+            latency, spent = max(latency, one), spent + seconds
+            largest, values = sends[source]
+            sends[source] = max(largest, one), values | {value: max(values.get(value, 0.0), seconds)}
+        return self._timed(
+            _Prefix(
+                taken=taken,
+                bundles=(*prefix.bundles, chosen),
+                devices=(*prefix.devices, device),
+                received=(*prefix.received, latency + spent),
+                sources=(*prefix.sources, sources),
+                sends=(*sends, (0.0, {})),
+                held=held,
+            )
+        )
+
+    def _join(self, prefix: _Prefix, sources: tuple[int, ...], taken: int) -> bool:
+        """Whether the last stage and one after it on its device would as soon have run as one stage.
+
+        They wait for the same, and nobody but the second reads what the first has.
+        """
+        if self._problem.relay:
+            return True
+        last = len(prefix.devices) - 1
+        if not set(sources) <= {*prefix.sources[-1], last}:
+            return False
+        left = self._all & ~taken
+        return not any(
+            (self._readers[value] & left or (left and value in self._returned))
+            and (prefix.bundles[-1] >> maker & 1 if maker >= 0 else last == 0)
+            for value, maker in enumerate(self._maker)
+        )
+
+    def _entering(self, prefix: _Prefix, chosen: int, taken: int) -> list[tuple[int, int]]:
+        """(value, the stage that sends it) of all that the next stage is given; see traffic."""
+        stage, last = len(prefix.devices), taken == self._all
+        if self._problem.relay:
+            needed = self._all & ~prefix.taken
+            returned = set(self._returned)
+            return [
+                (value, stage - 1)
+                for value, maker in enumerate(self._maker)
+                if (maker < 0 or prefix.taken >> maker & 1) and (self._readers[value] & needed or value in returned)
+            ]
+        values = [value for value in range(len(self._maker)) if self._readers[value] & chosen]
+        if last:
+            values = sorted({*values, *self._returned})
+        return [
+            (value, self._stage_of(prefix, self._maker[value]))
+            for value in values
+            if self._maker[value] < 0 or not chosen >> self._maker[value] & 1
+        ]
+
+    def _stage_of(self, prefix: _Prefix, bundle: int) -> int:
+        """What the program takes is handed on by the first."""
+        return 0 if bundle < 0 else next(at for at, chosen in enumerate(prefix.bundles) if chosen >> bundle & 1)
+
+    def _timed(self, prefix: _Prefix) -> _Prefix:
+        """As evaluate._latency."""
+        free, done, heard = [0.0] * len(self._rooms), list[float](), 0.0
+        for stage, device in enumerate(prefix.devices):
+            sources, chosen = prefix.sources[stage], prefix.bundles[stage]
+            heard = done[sources[0]] if sources else heard
+            start = max([free[device], heard, *(done[source] for source in sources)])
+            work = sum(seconds for bundle, seconds in enumerate(self._seconds[device]) if chosen >> bundle & 1)
+            done.append(start + prefix.received[stage] + work)
+            largest, values = prefix.sends[stage]
+            free[device] = done[stage] + largest + sum(values.values())
+        return replace(prefix, done=tuple(done), free=tuple(free))
+
+    def _bound(self, prefix: _Prefix) -> float:
+        """What no assignment that begins so undercuts; of a whole one its value."""
+        bound = max(prefix.done)
+        left = self._all & ~prefix.taken
+        if not left or bound >= self.limit:
+            return bound
+        work = sum(seconds for bundle, seconds in enumerate(self._least) if left >> bundle & 1)
+        bound = max(bound, prefix.done[-1] + work if self._is_chain else _shared(prefix.free, work))
+        ends = [0.0] * len(self._before)
+        for bundle in self._order:
+            if left >> bundle & 1 and bound < self.limit:
+                # A stage with both receives for both at once, so only the first of a path is charged for it.
+                behind = max((ends[other] for other in self._found.bundles.before[bundle]), default=0.0)
+                alone = self._earliest(prefix, self._reads[bundle], bundle)
+                ends[bundle] = max(alone, behind + self._least[bundle])
+                bound = max(bound, ends[bundle])
+        if not self._problem.relay:
+            bound = max(bound, self._earliest(prefix, self._returned, -1))
+        return bound
+
+    def _earliest(self, prefix: _Prefix, values: list[int], bundle: int) -> float:
+        """When the bundle (-1: any) has run where it ends first and is alone, receiving what of the values is there."""
+        placed = [
+            (value, self._stage_of(prefix, maker))
+            for value in values
+            if (maker := self._maker[value]) < 0 or prefix.taken >> maker & 1
+        ]
+        start = max((prefix.done[source] for _, source in placed), default=0.0)
+        best = math.inf
+        for device, free in enumerate(prefix.free):
+            latency = spent = 0.0
+            if not self._problem.relay:
+                for value, source in placed:
+                    at = prefix.devices[source]
+                    if at != device:
+                        latency = max(latency, self._latency[at][device])
+                        spent += self._sizes[value] * self._per_byte[at][device]
+            seconds = self._seconds[device][bundle] if bundle >= 0 else 0.0
+            best = min(best, max(start, free) + latency + spent + seconds)
+        return best
+
+    def _bytes(self, taken: int, chosen: int) -> int:
+        """Of the stage between what has run and what is left, by the one meaning."""
+        if (taken, chosen) not in self._stage_bytes:
+            parts = [part for part in (taken, chosen, self._all & ~(taken | chosen)) if part]
+            stage_of_bundle = [
+                next(at for at, part in enumerate(parts) if part >> bundle & 1) for bundle in range(len(self._before))
+            ]
+            stages = np.array(stage_of_bundle, dtype=np.int64)[self._found.bundles.bundle_of_node]
+            alone = Assignment(
+                stage_of_node=tuple(stages.tolist()), device_of_stage=(0,) * len(parts), reasons=("",) * len(parts)
+            )
+            self._stage_bytes[taken, chosen] = evaluate(self._problem, alone).stages[parts.index(chosen)].peak_bytes
+        return self._stage_bytes[taken, chosen]
+
+
+def _shared(free: tuple[float, ...], seconds: float) -> float:
+    """When all devices have done the work if it were divided at will, each once it is free."""
+    ends = math.inf
+    total = seconds
+    for count, start in enumerate(sorted(free), start=1):
+        if start >= ends:
+            break
+        total += start
+        ends = total / count
+    return ends

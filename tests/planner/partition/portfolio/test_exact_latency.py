@@ -1,0 +1,59 @@
+"""Stages anywhere for a lone batch: small programs are as good as trying every assignment, and proven."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from planner.errors import Infeasible
+from planner.partition.modes.optimal import optimal
+from planner.partition.objective import Objective
+from planner.partition.portfolio import exact_latency
+from planner.partition.problem import PartitionProblem
+from planner.partition.request import Request
+from tests.planner.partition.exact import every_assignment, fits, least, value_of
+from tests.planner.partition.portfolio.small_programs import small_program
+from tests.planner.partition.problems import problems
+from tests.random_examples import random_examples, random_seeds
+
+ANYWHERE = Request(mode="optimal", objective=Objective.LATENCY, free=True)
+
+
+def check_is_least(problem: PartitionProblem) -> None:
+    best = least(problem, Objective.LATENCY, every_assignment(problem, free=True))
+    if np.isinf(best):
+        with pytest.raises(Infeasible):
+            optimal(problem, ANYWHERE)
+        return
+    found = optimal(problem, ANYWHERE)
+    assert fits(problem, found)
+    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(best, rel=1e-8, abs=1e-12)
+    assert found.lower_bound_seconds == pytest.approx(best, rel=1e-8, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", [5, 18, 31, 41, 62, 75, 104, 113, 160, 169, 171, 194])
+def test_plans_that_list_scheduling_alone_left_above_the_optimum(seed: int) -> None:
+    check_is_least(small_program(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.fuzz
+def test_small_programs_are_least_and_proven() -> None:
+    for seed in random_seeds(40):
+        check_is_least(small_program(seed))
+
+
+@pytest.mark.slow
+@random_examples(40)
+@given(problem=problems(max_nodes=4, max_devices=3, barred=True))
+def test_groups_views_and_nodes_that_read_nothing(problem: PartitionProblem) -> None:
+    check_is_least(problem)
+
+
+def test_nothing_is_proven_where_prefixes_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = small_program(104)
+    best = least(problem, Objective.LATENCY, every_assignment(problem, free=True))
+    monkeypatch.setattr(exact_latency, "MAX_PREFIXES", 2)
+    found = optimal(problem, ANYWHERE)
+    assert found.lower_bound_seconds <= best < value_of(problem, found, Objective.LATENCY)
