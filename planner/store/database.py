@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -14,10 +15,11 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DataError, InterfaceError, OperationalError
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, DataError, InterfaceError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
 
 from planner.errors import (
     FULL_DISK_RETRY_SECONDS,
@@ -36,8 +38,11 @@ CLOSE_SECONDS = 10.0
 POLL_SECONDS = 0.01
 FIRST_PAUSE_SECONDS = 0.1
 MOST_PAUSE_SECONDS = 2.0
-# Of transactions that only read; PostgreSQL refuses writes in them by itself.
-READ_ONLY: Mapping[str, bool] = {"postgresql_readonly": True}
+# Of SQLite's transactions that only read.
+READ_ONLY: Mapping[str, bool] = {"only_reads": True}
+# Connections to PostgreSQL for transactions that read, and as many for those that write. They stay open: a new one, and
+# preparing its statements anew, takes longer than a read.
+POOL_SIZE = 10
 # Any number that nothing else in the database locks by.
 MIGRATION_LOCK = 0x706C616E
 # PostgreSQL's SQLSTATE.
@@ -58,15 +63,16 @@ log = structlog.get_logger(__name__)
 class Database:
     """`async with database.session()` is one transaction: committed where the block ends, rolled back if it raises.
 
-    `reading()` is one that only reads: it neither waits for those that write nor holds them up.
+    `reading()` only reads: it neither waits for those that write nor holds them up. On PostgreSQL each statement in it
+    is a transaction of its own, which saves BEGIN and COMMIT; in READ COMMITTED a common one would see the same.
     """
 
     def __init__(self, url: str) -> None:
         self.url = parse_url(url)
         self._engine = _engine(self.url)
+        self._reader = _reader(self.url, self._engine)
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
-        reader = self._engine.execution_options(**READ_ONLY)
-        self._readers = async_sessionmaker(reader, expire_on_commit=False)
+        self._readers = async_sessionmaker(self._reader, expire_on_commit=False)
         self._closing = False
 
     @property
@@ -137,11 +143,15 @@ class Database:
             async with asyncio.timeout(CLOSE_SECONDS):
                 while self._num_in_use():  # noqa: ASYNC110  a pool tells nobody of what comes back
                     await asyncio.sleep(POLL_SECONDS)
-        await asyncio.shield(self._engine.dispose())
+        await asyncio.shield(self._dispose())
+
+    async def _dispose(self) -> None:
+        for engine in (self._engine, self._reader):
+            await engine.dispose()
 
     def _num_in_use(self) -> int:
-        pool = self._engine.pool
-        return pool.checkedout() if isinstance(pool, QueuePool) else 0
+        pools = {self._engine.pool, self._reader.pool}
+        return sum(pool.checkedout() for pool in pools if isinstance(pool, QueuePool))
 
 
 def _outage(error: OperationalError | InterfaceError | PoolTimeout) -> PlannerError | None:
@@ -187,9 +197,7 @@ def parse_url(text: str) -> URL:
 
 def _engine(url: URL) -> AsyncEngine:
     if url.get_backend_name() != "sqlite":
-        # What the URL says itself counts.
-        arguments = {name: limit for name, limit in POSTGRESQL_ARGUMENTS.items() if name not in url.query}
-        return create_async_engine(url, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
+        return _postgresql_engine(url)
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     # What requests hold is nobody's business who reads the log.
@@ -198,6 +206,51 @@ def _engine(url: URL) -> AsyncEngine:
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin)
     return engine
+
+
+def _reader(url: URL, writer: AsyncEngine) -> AsyncEngine:
+    """On SQLite with the same connections."""
+    if url.get_backend_name() == "sqlite":
+        return writer.execution_options(**READ_ONLY)
+    engine = _postgresql_engine(url, isolation_level="AUTOCOMMIT")
+    event.listen(engine.sync_engine, "connect", _refuse_writes)
+    return engine
+
+
+def _postgresql_engine(url: URL, **options: str) -> AsyncEngine:
+    # What the URL says itself counts.
+    arguments = {name: limit for name, limit in POSTGRESQL_ARGUMENTS.items() if name not in url.query}
+    engine = create_async_engine(
+        url,
+        hide_parameters=True,
+        connect_args=arguments,
+        pool_size=POOL_SIZE,
+        max_overflow=0,
+        # The one that was used last has its statements prepared.
+        pool_use_lifo=True,
+        **options,
+    )
+    event.listen(engine.sync_engine, "checkout", _refuse_ended)
+    return engine
+
+
+def _refuse_writes(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    cursor.execute("SET default_transaction_read_only = on")
+    cursor.close()
+
+
+def _refuse_ended(connection: object, _entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
+    """Has the pool make new connections where the server ended this one, without a question to the server.
+
+    Nothing is there to be read from a connection at rest but its end.
+    """
+    driver = connection.driver_connection  # type: ignore[attr-defined]
+    ready = select.poll()
+    if not driver.closed:
+        ready.register(driver.fileno(), select.POLLIN)
+    if driver.closed or ready.poll(0):
+        raise InvalidatePoolError("the server ended the connection")
 
 
 def _prepare_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
@@ -151,13 +151,25 @@ async def _devices(session: AsyncSession, ids: list[str]) -> dict[str, list[Devi
 
 async def _links(session: AsyncSession, ids: list[str]) -> dict[str, dict[tuple[str, str], LinkSpeed]]:
     row = InventoryLinkRow
-    query = select(
-        row.inventory_id, row.source_device_id, row.target_device_id, row.bytes_per_second, row.latency_seconds
-    ).where(row.inventory_id.in_(ids))
+    key = tuple_(row.inventory_id, row.position)
+    query = (
+        select(
+            *(row.inventory_id, row.position, row.source_device_id, row.target_device_id),
+            *(row.bytes_per_second, row.latency_seconds),
+        )
+        .where(row.inventory_id.in_(ids))
+        .order_by(row.inventory_id, row.position)
+        .limit(LINKS_AT_ONCE)
+    )
     by_inventory: dict[str, dict[tuple[str, str], LinkSpeed]] = {}
-    stream = await session.stream(query.order_by(row.position), execution_options={"yield_per": LINKS_AT_ONCE})
-    async for links in stream.partitions():
-        for inventory_id, source, target, rate, latency in links:
+    # Pages rather than a cursor on the server, which takes several statements where there is one link or none.
+    page = (await session.execute(query)).all()
+    while page:
+        for inventory_id, _, source, target, rate, latency in page:
             speed = LinkSpeed(bytes_per_second=rate, latency_seconds=latency)
             by_inventory.setdefault(inventory_id, {})[source, target] = speed
+        if len(page) < LINKS_AT_ONCE:
+            break
+        last = tuple_(*(literal(part) for part in page[-1][:2]))
+        page = (await session.execute(query.where(key > last))).all()
     return by_inventory

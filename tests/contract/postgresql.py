@@ -77,6 +77,11 @@ class PostgreSql:
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(statement)
 
+    def num_connections(self, database: str) -> int:
+        with psycopg.connect(self.url()) as connection:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
+            return connection.execute(query, [database]).fetchall()[0][0]
+
     @contextmanager
     def refusing(self, database: str) -> Iterator[None]:
         """As a server that is being started again: connections to the database end, and no new one comes about."""

@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import InvalidArgument, ResourceExhausted, Unavailable
 from planner.store import migrations
-from planner.store.database import Database, parse_url
+from planner.store.database import POOL_SIZE, Database, parse_url
 from planner.store.graphs import add_graph, get_graph
 from planner.store.tables import GraphRow, Row
+from tests.contract.databases import empty_database
+from tests.contract.postgresql import postgresql
 from tests.planner.store.records import GRAPH_ID, fill, fill_plan, graph, plan
+from tests.waiting import eventually
+
+Begin = Callable[[Database], AbstractAsyncContextManager[AsyncSession]]
+
+
+@pytest_asyncio.fixture
+async def on_postgresql(tmp_path: Path) -> AsyncIterator[Database]:
+    with empty_database("postgresql", tmp_path) as url:
+        database = Database(url)
+        yield database
+        await database.close()
+
+
+async def backend(session: AsyncSession) -> int:
+    """The process of the server that answers the session."""
+    pid: int = (await session.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+    return pid
 
 
 def schema_differences(connection: Connection) -> list[object]:
@@ -130,6 +153,47 @@ async def test_who_only_reads_cannot_write(database: Database) -> None:
         with pytest.raises(DBAPIError, match=r"read-?only"):
             await write()
     await fill(database, graph())
+
+
+@pytest.mark.services
+async def test_a_reader_leaves_no_transaction_open_between_its_statements(on_postgresql: Database) -> None:
+    states = text("SELECT state FROM pg_stat_activity WHERE pid = :pid")
+    async with on_postgresql.reading() as reading, on_postgresql.session() as session:
+        pid = await backend(reading)
+        assert (await session.execute(states, {"pid": pid})).scalar_one() == "idle"
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("begin", [Database.reading, Database.session])
+async def test_connections_to_postgresql_stay_open(on_postgresql: Database, begin: Begin) -> None:
+    all_in = asyncio.Barrier(POOL_SIZE)
+
+    async def ask() -> int:
+        async with begin(on_postgresql) as session:
+            pid = await backend(session)
+            await all_in.wait()
+            return pid
+
+    first, second = [set(await asyncio.gather(*(ask() for _ in range(2 * POOL_SIZE)))) for _ in range(2)]
+    assert len(first) == POOL_SIZE
+    assert second == first
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("begin", [Database.reading, Database.session])
+async def test_connections_that_the_server_ended_are_made_anew(on_postgresql: Database, begin: Begin) -> None:
+    async def ask(together: asyncio.Barrier) -> None:
+        async with begin(on_postgresql) as session:
+            await backend(session)
+            await together.wait()
+
+    name = str(on_postgresql.url.database)
+    all_in = asyncio.Barrier(3)
+    await asyncio.gather(*(ask(all_in) for _ in range(3)))
+    with postgresql().refusing(name):
+        await eventually(lambda: postgresql().num_connections(name) == 0, "connections to end")
+    for _ in range(3):
+        await ask(asyncio.Barrier(1))
 
 
 @pytest.mark.services

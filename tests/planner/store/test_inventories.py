@@ -6,6 +6,7 @@ import pytest
 
 from planner.cost.inventory import Inventory, LinkSpeed
 from planner.errors import NotFound
+from planner.store import inventories
 from planner.store.database import Database
 from planner.store.inventories import get_inventory, list_inventories
 from planner.store.paging import parse_page
@@ -30,6 +31,26 @@ async def test_devices_links_and_numbers_are_kept_in_order_and_exactly(database:
         found = await get_inventory(session, "inv-1")
     assert found == inventory(inventory=content)
     assert list(found.inventory.links) == list(content.links)
+
+
+def speed(index: int) -> LinkSpeed:
+    return LinkSpeed(bytes_per_second=index + 1, latency_seconds=0)
+
+
+async def test_links_are_read_in_pages(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventories, "LINKS_AT_ONCE", 4)
+    devices = tuple(device(name) for name in "zam")
+    pairs = [(source.id, target.id) for source in devices for target in devices if source != target]
+    contents = [
+        Inventory(devices=devices, links={pair: speed(index) for index, pair in enumerate(some)})
+        for some in (pairs, pairs[:2], pairs[::-1])
+    ]
+    records = [inventory(f"inv-{index}", inventory=content) for index, content in enumerate(contents)]
+    await fill(database, *records)
+    async with database.reading() as session:
+        kept, _ = await list_inventories(session, parse_page("inventories", 9, ""))
+    by_id = {record.id: list(record.inventory.links.items()) for record in kept}
+    assert by_id == {record.id: list(record.inventory.links.items()) for record in records}
 
 
 async def test_one_without_devices_is_kept_too(database: Database) -> None:
