@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -87,44 +88,46 @@ async def test_refusals_say_what_to_do(deployment: RolledOut) -> None:
 
     too_many = "x" * WORDS_BYTES
     long_seed = stage_daemon_pb2.OpenTraining(deployment_id=deployment.id, seed=too_many)
-    cases = [
-        (
+
+    def cases() -> Iterator[tuple[Any, str, str]]:
+        # One after the other: a call begins as soon as it is made, and these are all of one session.
+        yield (
             first.GetTimeline(stage_daemon_pb2.GetTimelineRequest(deployment_id=too_many)),
             "INVALID_ARGUMENT",
             "GetTimeline: a message of 1,048,580 bytes came, and at most 1,048,576 are taken",
-        ),
-        (
+        )
+        yield (
             first.Train(iter([stage_daemon_pb2.TrainRequest(open=long_seed)])),
             "INVALID_ARGUMENT",
             "at most 1,048,576 are taken",
-        ),
-        (
+        )
+        yield (
             first.Train(iter([stage_daemon_pb2.TrainRequest()])),
             "INVALID_ARGUMENT",
             "the first message has to be `open`",
-        ),
-        (first.SendInputs(iter(inputs("dep-none", 31, fits))), "NOT_FOUND", "no stage on"),
-        (last.ReceiveOutputs(receive(opened("dep-none", 31))), "NOT_FOUND", "no stage on"),
-        (first.SendInputs(iter(microbatches(fits))), "INVALID_ARGUMENT", "the first message has to be `open`"),
-        (first.SendInputs(iter(())), "INVALID_ARGUMENT", "the first message has to be `open`"),
-        (first.SendInputs(iter((begin, begin))), "INVALID_ARGUMENT", "has to be a `microbatch`"),
-        (first.SendInputs(iter((begin, empty))), "INVALID_MICROBATCH", "0 values, the deployment takes 1: x"),
-        (first.SendInputs(iter((begin, gap))), "INVALID_MICROBATCH", "microbatch 2 came where 1 was due"),
-        (first.SendInputs(iter((begin, malformed()))), "INVALID_MICROBATCH", "4 bytes came, dims [2, 8] need 64"),
-        (
+        )
+        yield first.SendInputs(iter(inputs("dep-none", 31, fits))), "NOT_FOUND", "no stage on"
+        yield last.ReceiveOutputs(receive(opened("dep-none", 31))), "NOT_FOUND", "no stage on"
+        yield first.SendInputs(iter(microbatches(fits))), "INVALID_ARGUMENT", "the first message has to be `open`"
+        yield first.SendInputs(iter(())), "INVALID_ARGUMENT", "the first message has to be `open`"
+        yield first.SendInputs(iter((begin, begin))), "INVALID_ARGUMENT", "has to be a `microbatch`"
+        yield first.SendInputs(iter((begin, empty))), "INVALID_MICROBATCH", "0 values, the deployment takes 1: x"
+        yield first.SendInputs(iter((begin, gap))), "INVALID_MICROBATCH", "microbatch 2 came where 1 was due"
+        yield first.SendInputs(iter((begin, malformed()))), "INVALID_MICROBATCH", "4 bytes came, dims [2, 8] need 64"
+        yield (
             first.SendInputs(iter(inputs(deployment.id, 31, [torch.randn(1000, 8)]))),
             "INVALID_MICROBATCH",
             "bytes came, and at most",
-        ),
-        (
+        )
+        yield (
             first.SendInputs(iter(inputs(deployment.id, 31, narrow))),
             "INVALID_MICROBATCH",
             "input 'x': dims [2, 7], needs",
-        ),
-        (last.SendInputs(iter(inputs(deployment.id, 31, fits))), "CONFLICT", "input_address"),
-        (first.ReceiveOutputs(receive(opened(deployment.id, 31))), "CONFLICT", "output_address"),
-    ]
-    for call, reason, message in cases:
+        )
+        yield last.SendInputs(iter(inputs(deployment.id, 31, fits))), "CONFLICT", "input_address"
+        yield first.ReceiveOutputs(receive(opened(deployment.id, 31))), "CONFLICT", "output_address"
+
+    for call, reason, message in cases():
         found = await refusal(call)
         assert found[0] == reason
         assert message in found[1]
