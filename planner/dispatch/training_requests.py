@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from planner.dispatch.stream_requests import add_copies_at_ends
+from planner.dispatch.stream_requests import ToProto, ValueToProto, add_copies_at_ends
 from planner.errors import PlanInvariantError
-from planner.graph.ir import Graph, State, Value
+from planner.graph.ir import Graph, State
 from planner.graph.state_names import StateNames
 from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
@@ -28,8 +28,6 @@ _Channel = tuple[int, str, str]
 # A stage, on one of its devices.
 _Copy = tuple[int, str]
 _MESSAGES = (Kind.SEND, Kind.RECEIVE, Kind.SEND_GRADIENT, Kind.RECEIVE_GRADIENT)
-ToProto = Callable[[Action], stage_daemon_pb2.Action]
-ValueToProto = Callable[[Value, str], stage_daemon_pb2.EdgeValue]
 
 
 def add_training(

@@ -257,21 +257,40 @@ def _memory_share(problem: PartitionProblem, peaks: Sequence[int]) -> float:
 
 
 def _latency(assignment: Assignment, costs: Sequence[StageSeconds], edges: Iterable[tuple[int, int]]) -> float:
-    """A lone batch's seconds until all stages have run, as planner/schedule/simulate.py has them run.
-
-    A stage that no edge leads to begins once the one before it has heard of the batch: from its own first edge.
-    """
     sources: list[list[int]] = [[] for _ in costs]
     for source, target in sorted(edges):
         sources[target].append(source)
+    done, _ = times_of_lone_batch(
+        assignment.device_of_stage,
+        sources,
+        received=[stage.received for stage in costs],
+        forward=[stage.forward for stage in costs],
+        sent=[stage.sent for stage in costs],
+    )
+    return max(done)
+
+
+def times_of_lone_batch(
+    device_of_stage: Sequence[int],
+    sources: Sequence[Sequence[int]],
+    *,
+    received: Sequence[float],
+    forward: Sequence[float],
+    sent: Sequence[float],
+) -> tuple[list[float], dict[int, float]]:
+    """When each stage has run, and each of their devices is free, as planner/schedule/simulate.py has stages run.
+
+    `sources` [stages], ascending: the stages with an edge to it. A stage that no edge leads to begins once the one
+    before it has heard of the batch: from its own first edge.
+    """
     free: dict[int, float] = {}
-    done, heard = [0.0] * len(costs), 0.0
-    for index, (device, stage) in enumerate(zip(assignment.device_of_stage, costs, strict=True)):
+    done, heard = [0.0] * len(device_of_stage), 0.0
+    for index, device in enumerate(device_of_stage):
         heard = done[sources[index][0]] if sources[index] else heard
         start = max([free.get(device, 0.0), heard, *(done[source] for source in sources[index])])
-        done[index] = start + stage.received + stage.forward
-        free[device] = done[index] + stage.sent
-    return max(done)
+        done[index] = start + received[index] + forward[index]
+        free[device] = done[index] + sent[index]
+    return done, free
 
 
 def _stage_seconds(

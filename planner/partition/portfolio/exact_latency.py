@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.evaluate import evaluate
+from planner.partition.evaluate import evaluate, times_of_lone_batch
 from planner.partition.objective import Objective
 from planner.partition.ordered.binding_memory import everything_bytes
 from planner.partition.ordered.device_classes import device_classes
@@ -50,7 +50,7 @@ def is_small(found: Portfolio) -> bool:
 class _Prefix:
     """Stages that run first, and their times where no other stage followed. `done` [stages] when each has run.
 
-    `sends` [stages]: the largest latency that it pays, and the seconds of each value. `heard`: see evaluate._latency.
+    `sends` [stages]: the largest latency that it pays, and the seconds of each value.
     """
 
     taken: int
@@ -252,17 +252,20 @@ class _Search:
         return 0 if bundle < 0 else next(at for at, chosen in enumerate(prefix.bundles) if chosen >> bundle & 1)
 
     def _timed(self, prefix: _Prefix) -> _Prefix:
-        """As evaluate._latency."""
-        free, done, heard = [0.0] * len(self._rooms), list[float](), 0.0
-        for stage, device in enumerate(prefix.devices):
-            sources, chosen = prefix.sources[stage], prefix.bundles[stage]
-            heard = done[sources[0]] if sources else heard
-            start = max([free[device], heard, *(done[source] for source in sources)])
-            work = sum(seconds for bundle, seconds in enumerate(self._seconds[device]) if chosen >> bundle & 1)
-            done.append(start + prefix.received[stage] + work)
-            largest, values = prefix.sends[stage]
-            free[device] = done[stage] + largest + sum(values.values())
-        return replace(prefix, done=tuple(done), free=tuple(free))
+        seconds = [
+            sum(self._seconds[device][bundle] for bundle in range(len(self._before)) if chosen >> bundle & 1)
+            for device, chosen in zip(prefix.devices, prefix.bundles, strict=True)
+        ]
+        done, free = times_of_lone_batch(
+            prefix.devices,
+            prefix.sources,
+            received=prefix.received,
+            forward=seconds,
+            sent=[largest + sum(values.values()) for largest, values in prefix.sends],
+        )
+        return replace(
+            prefix, done=tuple(done), free=tuple(free.get(device, 0.0) for device in range(len(self._rooms)))
+        )
 
     def _bound(self, prefix: _Prefix) -> float:
         """What no assignment that begins so undercuts; of a whole one its value."""
