@@ -33,7 +33,14 @@ message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
+
+
+def few_of(names: Sequence[str], most: int) -> str:
+    """The first `most` of them and how many more there are, so that a message does not end before its remedy."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 class PlannerError(Exception):

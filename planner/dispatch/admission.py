@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.errors import Conflict, DeviceFull, DeviceGone, NotDeployable
+from planner.errors import Conflict, DeviceFull, DeviceGone, NotDeployable, few_of
 from planner.plan.plan import Plan
 from planner.store.deployment_records import Daemon, StagePlacement, WorkerSettings
 
@@ -76,8 +76,7 @@ def _present(plan: Plan, live: Mapping[str, Daemon]) -> str:
     """Those that the plan has first."""
     planned = {device_id for stage in plan.stages for device_id in stage.device_ids}
     in_order = sorted(live, key=lambda device_id: (device_id not in planned, device_id))
-    more = len(in_order) - _SHOWN_DEVICES
-    return (", ".join(in_order[:_SHOWN_DEVICES]) or "none") + (f" and {more} more" if more > 0 else "")
+    return few_of(in_order, _SHOWN_DEVICES) or "none"
 
 
 def _check_memory(daemon: Daemon, needed_bytes: int, promised: Mapping[str, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.errors import few_of
 from planner.graph.ir import Graph
 from planner.plan.plan import Plan
 
@@ -13,11 +14,10 @@ def why_not_copied(plan: Plan, graph: Graph) -> str:
     """
     written = {state.name for state in graph.states if state.mutated}
     for stage in plan.stages:
-        names = [name for name in stage.states if name in written]
+        names = [repr(name) for name in stage.states if name in written]
         if plan.options.training is None and len(stage.device_ids) > 1 and names:
-            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
             return (
-                f"stage {stage.index} has copies on {', '.join(stage.device_ids)} and writes {names[0]!r}{others} when "
+                f"stage {stage.index} has copies on {', '.join(stage.device_ids)} and writes {few_of(names, 1)} when "
                 "it runs: each copy would know only the microbatches that it ran. Plan without replicate and "
                 "saturate_host, or let the module take what it writes as an input and return it"
             )

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner.errors import Conflict
+from planner.errors import Conflict, few_of
 
 MOST_NAMED = 5
 
@@ -24,8 +24,7 @@ async def refuse_while_needed(
     for kind, query in needed_by.items():
         ids = (await session.scalars(query)).all()
         if ids:
-            more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
-            referring[kind] = ", ".join(sorted(ids)[:MOST_NAMED]) + more
+            referring[kind] = few_of(sorted(ids), MOST_NAMED)
     if referring:
         named = "; ".join(f"{kind} {ids}" for kind, ids in referring.items())
         raise Conflict(f"{subject} is needed by {named}; {remedy}", **referring)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.errors import Infeasible, OptionsError
+from planner.errors import Infeasible, OptionsError, few_of
 from planner.partition.assignment import Assignment
 from planner.partition.describe import describe_bytes, describe_node
 from planner.partition.evaluate import evaluate
@@ -72,8 +72,7 @@ def _check_cover(problem: PartitionProblem, partition_of_node: Sequence[int], co
 
 
 def _named(problem: PartitionProblem, nodes: Sequence[int]) -> str:
-    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return ", ".join(describe_node(problem, node) for node in nodes[:_SHOWN]) + more
+    return few_of([describe_node(problem, node) for node in nodes], _SHOWN)
 
 
 def _check_groups(problem: PartitionProblem, part: Integers) -> None:

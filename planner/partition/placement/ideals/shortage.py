@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.errors import Infeasible
+from planner.errors import Infeasible, few_of
 from planner.partition.describe import describe_bytes
 from planner.partition.placement.ideals.items import ItemCosts, Items
 from planner.partition.placement.problem import PlacementProblem
@@ -69,6 +69,5 @@ def _unsupported(problem: PlacementProblem, items: Items, item: int) -> Infeasib
 
 def _members(problem: PlacementProblem, items: Items, item: int) -> str:
     nodes = np.flatnonzero(items.item_of_node == item)
-    names = ", ".join(repr(problem.node_names[node]) for node in nodes[:4].tolist())
-    more = f" and {nodes.size - 4} more" if nodes.size > 4 else ""
-    return f"{'node' if nodes.size == 1 else 'inseparable nodes'} {names}{more}"
+    names = few_of([repr(problem.node_names[node]) for node in nodes.tolist()], 4)
+    return f"{'node' if nodes.size == 1 else 'inseparable nodes'} {names}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.errors import Infeasible
+from planner.errors import Infeasible, few_of
 from planner.partition.describe import describe_bytes
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Booleans, Floats, Integers
@@ -95,8 +95,7 @@ def _classes(problem: PlacementProblem) -> str:
 
 def _group(problem: PlacementProblem, group: int) -> str:
     nodes = np.flatnonzero(problem.colocation == group)
-    names = ", ".join(repr(problem.node_names[node]) for node in nodes[:4].tolist())
-    return f"colocated nodes {names}{f' and {nodes.size - 4} more' if nodes.size > 4 else ''}"
+    return f"colocated nodes {few_of([repr(problem.node_names[node]) for node in nodes.tolist()], 4)}"
 
 
 def _bytes(size: float) -> str:
