@@ -16,6 +16,7 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_status import rpc_status
 
+from access.unanswered import is_unanswered
 from planner.client.interruption import interruptible, one_answer, pause
 
 _Stub = TypeVar("_Stub")
@@ -143,10 +144,10 @@ class _AnyStub:
         """Whether another server may answer; from now on it is asked first."""
         if not isinstance(error, grpc.Call):
             return False
-        code = error.code()
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) and self._preferred == index:
+        passes_on = is_unanswered(error)
+        if (passes_on or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED) and self._preferred == index:
             self._preferred = (index + 1) % len(self._stubs)
-        if code is grpc.StatusCode.UNAVAILABLE:
+        if passes_on:
             return True
         if _has_said_why(error):
             self._restarts.answered()

@@ -8,6 +8,7 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from access.unanswered import is_unanswered
 from planner import errors
 from planner.client.records import Failure
 
@@ -18,7 +19,7 @@ def error_from_rpc(error: grpc.RpcError, *, unreachable: str) -> errors.PlannerE
     info = _error_info(error)
     if info is not None:
         return _build(_type_of(info.reason, code), details, dict(info.metadata))
-    if code is grpc.StatusCode.UNAVAILABLE:
+    if is_unanswered(error):
         return errors.Unavailable(f"{unreachable} ({details})")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.Unavailable(f"no answer in time: {unreachable}")

@@ -15,6 +15,7 @@ from access.channels import open_aio_channel
 from access.diagnosis import why_refused
 from access.files import WatchedCredentials
 from access.tickets import deployment_secret
+from access.unanswered import is_unanswered
 from planner.store.deployment_records import Failure
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 
@@ -166,7 +167,7 @@ class DaemonClient:
                 metadata=metadata,
             )
         code = error.code()
-        if code is grpc.StatusCode.UNAVAILABLE:
+        if is_unanswered(error):
             why = await self._why_unreachable() or error.details()
             reason, what = UNREACHABLE, f"the daemon at {self.address} cannot be reached ({why})"
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -19,6 +19,7 @@ from grpc_status import rpc_status
 from access.channels import open_aio_channel
 from access.diagnosis import why_refused
 from access.files import WatchedCredentials
+from access.unanswered import is_unanswered
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict
@@ -28,8 +29,6 @@ FIRST_BACK_OFF_SECONDS = 0.1
 MOST_BACK_OFF_SECONDS = 3.0
 CALL_SECONDS = 10.0
 LEAST_CALL_SECONDS = 1.0
-# Another planner may answer at once.
-SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 # Asking again cannot help: the planner refuses what this daemon says of itself.
 FATAL_REASONS = frozenset({"INVALID_ARGUMENT", "INVALID_INVENTORY"})
 # Another daemon holds the lease of this one's device.
@@ -89,7 +88,9 @@ class Registration:
                     if failures == 0:
                         message = await self._why_refused() or error.details()
                         log.warning("planner is not answering", code=error.code().name, message=message)
-                    if error.code() in SILENT and self._try_next():
+                    # Another planner may answer at once.
+                    is_silent = is_unanswered(error) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                    if is_silent and self._try_next():
                         failures += 1
                         continue
                     # News cuts the wait short: a daemon that is asked to end has one more try to say so.

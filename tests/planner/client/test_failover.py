@@ -19,6 +19,8 @@ from tests.waiting import WAIT_SECONDS
 pytestmark = pytest.mark.services
 NOBODY = "127.0.0.1:1"
 AWAY = Refusal(code=grpc.StatusCode.UNAVAILABLE)
+# What grpc tells the caller of a call that an ending server has taken in but not begun.
+DROPPED = Refusal(code=grpc.StatusCode.CANCELLED, message="CANCELLED")
 OPERATION = planner_pb2.PlanOperation(id="plan-1", state=planner_pb2.OPERATION_STATE_PENDING)
 Two = tuple[ScriptedPlanner, ScriptedPlanner, PlannerClient]
 
@@ -125,6 +127,17 @@ def test_the_only_planner_is_asked_again_once_it_has_answered() -> None:
             assert asked(planner) == [calls]
         assert len(said) == 2
         assert said[0].endswith("asking again for 20 s, in case it is being restarted")
+
+
+def test_a_call_that_an_ending_planner_drops_is_asked_again() -> None:
+    with one() as (planner, client, _):
+        planner.on("GetPlanOperation", OPERATION, DROPPED, AWAY, OPERATION)
+        for calls in (1, 4):
+            assert client.get_plan_operation("plan-1").id == "plan-1"
+            assert asked(planner) == [calls]
+        planner.on("DeletePlan", DROPPED)
+        with pytest.raises(Unavailable, match="no planner-server answers"):
+            client.delete_plan("plan-1")
 
 
 def test_a_call_with_a_time_of_its_own_does_not_outlast_it() -> None:

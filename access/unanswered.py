@@ -1,0 +1,24 @@
+"""Which failures of a gRPC call say that nobody answered it, so that another server, or the same one later, may."""
+
+from __future__ import annotations
+
+import grpc
+
+# How grpc's details begin where the caller's own side ended the call or its channel.
+_LOCALLY = ("Locally cancelled", "Channel closed", "Channel is closed")
+# The key under which a server gives its reasons.
+_REASONS = "grpc-status-details-bin"
+
+
+def is_unanswered(error: grpc.RpcError) -> bool:
+    """UNAVAILABLE, or cancelled without a reason and by nobody on this side.
+
+    A server that ends drops the calls that it has taken in but not begun, and grpc tells their callers CANCELLED.
+    """
+    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
+        return False
+    code = error.code()
+    if code is not grpc.StatusCode.CANCELLED:
+        return code is grpc.StatusCode.UNAVAILABLE
+    has_reasons = any(key == _REASONS for key, _ in error.trailing_metadata() or ())
+    return not has_reasons and not (error.details() or "").startswith(_LOCALLY)
