@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import sys
@@ -24,6 +25,10 @@ SERVICE_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "sq
 # Before torch is imported: several test processes share the cores, and what they compute is small.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Until all tests are collected: what is imported stays, and looking through it again and again takes a third of that.
+gc.disable()
+ALLOCATIONS_BETWEEN_COLLECTIONS = 10_000
+
 _unmarked_test: list[str] = []
 
 
@@ -44,6 +49,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> BySharedS
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = in_order(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,6 +12,7 @@ between those may run meanwhile; but then something is sent.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +66,8 @@ def block_bound(problem: PartitionProblem, bundles: Bundles) -> float:
     place[on_path] = np.arange(1, on_path.size + 1)
     first[on_path], last[on_path] = first[on_path] - 1, last[on_path] + 1
     own = np.concatenate([[0.0], rows[:, path].min(axis=0), [0.0]])
+    if not np.isfinite(own).all():
+        return math.inf
     reads, latency = _reads(problem, bundles), _least(problem, problem.link_latency_seconds)
     message, handed = np.full(bundles.count, np.inf), np.zeros(bundles.count)
     np.minimum.at(message, reads.makers, latency + reads.seconds)
