@@ -16,7 +16,7 @@ from planner.client.records import CollectedBlobs, GraphRecord
 from planner.client.request_ids import new_request_id
 from planner.client.uploads import Blob, OnProgress, blob_of_bytes, blob_of_file, upload_blob
 from planner.client.weight_layout import weight_blobs
-from planner.errors import NotFound
+from planner.errors import NotFound, Unavailable
 from planner.graph.checkpoint import SavedTensor
 from planner.graph.ir import Graph
 from planner.graph.state_names import StateNames
@@ -93,10 +93,26 @@ class GraphCalls:
         return graph_from_bytes(b"".join(self.read_blob(sha256)))
 
     def read_blob(self, sha256: bytes, offset_bytes: int = 0, length_bytes: int = 0) -> Iterator[bytes]:
-        """In pieces of at most 1 MiB, in order; a length of 0 means to the end. Raises NotFound."""
-        request = planner_pb2.ReadBlobRequest(sha256=sha256, offset_bytes=offset_bytes, length_bytes=length_bytes)
-        for response in self._connection.stream(self._connection.stub.ReadBlob, request):
-            yield response.chunk
+        """In pieces of at most 1 MiB, in order; a length of 0 means to the end. Raises NotFound.
+
+        Where the connection is lost in the middle, the rest is asked for again.
+        """
+        end_bytes = offset_bytes + length_bytes
+        while True:
+            begun_at = offset_bytes
+            request = planner_pb2.ReadBlobRequest(sha256=sha256, offset_bytes=offset_bytes, length_bytes=length_bytes)
+            try:
+                for response in self._connection.stream(self._connection.stub.ReadBlob, request):
+                    offset_bytes += len(response.chunk)
+                    yield response.chunk
+                return
+            except Unavailable:
+                # Nobody has answered for as long as a restart may take.
+                if offset_bytes == begun_at:
+                    raise
+            if length_bytes and offset_bytes == end_bytes:
+                return
+            length_bytes = end_bytes - offset_bytes if length_bytes else 0
 
     def read_weights(self, graph_id: str, names: StateNames, wanted: Iterable[str]) -> dict[str, RawTensor]:
         """States as they were uploaded with the graph, by the names `wanted`, of which tied ones may be under another.

@@ -16,7 +16,7 @@ from stage_daemon.errors import NotFound, StateMismatch, Unavailable
 # Chunks are of at most 1 MiB, and a little goes to the message around them.
 _MAX_MESSAGE_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
-# Rounds over all planners that bring nothing new, with pauses that double in between.
+# Six seconds without a new byte.
 MAX_FRUITLESS_ROUNDS = 6
 FIRST_PAUSE_SECONDS = 0.1
 # An upload slower than this is broken off, and goes on in a new stream.
@@ -49,44 +49,51 @@ class BlobClient:
         return content
 
     def read_range(self, sha256: bytes, offset_bytes: int, length_bytes: int) -> Iterator[bytes]:
-        """Chunks in order; a length of 0 means to the end. Raises NotFound or Unavailable."""
+        """Chunks in order; a length of 0 means to the end. What is broken off goes on at the next planner.
+
+        Raises NotFound or Unavailable.
+        """
         end_bytes = offset_bytes + length_bytes if length_bytes else 0
-        for planner in self._planners:
-            request = planner_pb2.ReadBlobRequest(
-                sha256=sha256, offset_bytes=offset_bytes, length_bytes=end_bytes - offset_bytes if end_bytes else 0
-            )
-            try:
-                for response in planner.ReadBlob(request):
-                    yield response.chunk
-                    offset_bytes += len(response.chunk)
-                    if offset_bytes == end_bytes:
-                        return
-                return
-            except grpc.RpcError as error:
-                message = f"blob {sha256.hex()} from {self._address}: {error.details()}"
-                if error.code() is grpc.StatusCode.NOT_FOUND:
-                    raise NotFound(message) from None
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or planner is self._planners[-1]:
-                    raise Unavailable(message) from None
+        rounds = _Rounds()
+        while True:
+            for planner in self._planners:
+                request = planner_pb2.ReadBlobRequest(
+                    sha256=sha256, offset_bytes=offset_bytes, length_bytes=end_bytes - offset_bytes if end_bytes else 0
+                )
+                try:
+                    for response in planner.ReadBlob(request):
+                        offset_bytes += len(response.chunk)
+                        rounds.progressed()
+                        yield response.chunk
+                        if offset_bytes == end_bytes:
+                            return
+                    return
+                except grpc.RpcError as error:
+                    message = f"blob {sha256.hex()} from {self._address}: {error.details()}"
+                    if error.code() is grpc.StatusCode.NOT_FOUND:
+                        raise NotFound(message) from None
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise Unavailable(message) from None
+            if not rounds.go_on():
+                raise Unavailable(message)
 
     def upload(self, sha256: bytes, pieces: Sequence[memoryview]) -> None:
         """Returns once a planner holds these bytes; what one has is not sent again. Raises Unavailable."""
-        num_fruitless, committed = 0, -1
+        rounds, committed = _Rounds(), -1
         while True:
             for planner in self._planners:
                 try:
                     upload = planner.GetUpload(planner_pb2.GetUploadRequest(sha256=sha256), timeout=_PATIENCE_SECONDS)
                     if upload.committed_bytes > committed:
-                        num_fruitless, committed = 0, upload.committed_bytes
+                        committed = upload.committed_bytes
+                        rounds.progressed()
                     if upload.complete or self._send(planner, sha256, pieces, upload.committed_bytes).complete:
                         return
                 except grpc.RpcError as error:
                     if error.code() not in _PASSING:
                         raise Unavailable(f"upload to {self._address}: {error.details()}") from None
-            num_fruitless += 1
-            if num_fruitless == MAX_FRUITLESS_ROUNDS:
+            if not rounds.go_on():
                 raise Unavailable(f"blob {sha256.hex()} could not be uploaded to {self._address}: no planner takes it")
-            time.sleep(FIRST_PAUSE_SECONDS * 2**num_fruitless)
 
     def _send(
         self, planner: planner_pb2_grpc.PlannerServiceStub, sha256: bytes, pieces: Sequence[memoryview], offset: int
@@ -94,6 +101,24 @@ class BlobClient:
         size_bytes = sum(map(len, pieces))
         seconds = _PATIENCE_SECONDS + (size_bytes - offset) / _LEAST_BYTES_PER_SECOND
         return planner.UploadBlob(_requests(sha256, pieces, size_bytes, offset), timeout=seconds)
+
+
+class _Rounds:
+    """Through all planners, until so many in a row have brought nothing new; the pauses in between double."""
+
+    def __init__(self) -> None:
+        self._num_fruitless = 0
+
+    def progressed(self) -> None:
+        self._num_fruitless = 0
+
+    def go_on(self) -> bool:
+        """After a round: whether to begin another one, once a pause is over."""
+        self._num_fruitless += 1
+        if self._num_fruitless == MAX_FRUITLESS_ROUNDS:
+            return False
+        time.sleep(FIRST_PAUSE_SECONDS * 2**self._num_fruitless)
+        return True
 
 
 # The planner is away or slow, or has not let go of a broken stream yet.

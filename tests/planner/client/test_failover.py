@@ -108,6 +108,26 @@ def test_events_go_on_at_another_planner(two: Two) -> None:
     assert [request.after_sequence for request in second.requests("WatchDeployment")] == [1, 1]
 
 
+@pytest.mark.parametrize(("length", "rest"), [(6, (12, 4)), (0, (12, 0))])
+def test_a_blob_goes_on_at_another_planner(two: Two, length: int, rest: tuple[int, int]) -> None:
+    first, second, client = two
+    ab, cdef = (planner_pb2.ReadBlobResponse(chunk=chunk) for chunk in (b"ab", b"cdef"))
+    first.on("ReadBlob", [ab, AWAY], AWAY)
+    second.on("ReadBlob", AWAY, [cdef, AWAY] if length else [cdef])
+    assert b"".join(client.read_blob(bytes(32), 10, length)) == b"abcdef"
+    ranges = [(request.offset_bytes, request.length_bytes) for request in second.requests("ReadBlob")]
+    assert ranges == [rest, rest]
+    assert asked(first, second) == [2, 2]
+
+
+def test_a_blob_of_which_no_more_comes_is_given_up(two: Two) -> None:
+    first, second, client = two
+    first.on("ReadBlob", [planner_pb2.ReadBlobResponse(chunk=b"ab"), AWAY], AWAY)
+    second.on("ReadBlob", AWAY)
+    with pytest.raises(Unavailable):
+        list(client.read_blob(bytes(32)))
+
+
 @contextmanager
 def one(**options: Any) -> Iterator[tuple[ScriptedPlanner, PlannerClient, list[str]]]:
     """A planner, a client that knows it alone, and what the client says."""

@@ -14,9 +14,14 @@ from stage_daemon.worker import blobs
 from stage_daemon.worker.blobs import BlobClient
 from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner, scripted_planner
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("no_pauses")]
 AWAY = Refusal(code=grpc.StatusCode.UNAVAILABLE)
 SHA256 = bytes(32)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs, "FIRST_PAUSE_SECONDS", 0.0)
 
 
 @contextmanager
@@ -39,6 +44,27 @@ def test_what_one_broke_off_another_goes_on_with(length: int, remaining: int) ->
         assert b"".join(reader.read_range(SHA256, 10, length)) == b"abcdef"
         [request] = second.requests("ReadBlob")
         assert (request.offset_bytes, request.length_bytes) == (12, remaining)
+
+
+def test_the_only_planner_is_asked_for_the_rest_again() -> None:
+    with scripted_planner() as (planner, address):
+        reader = BlobClient(address)
+        planner.on("ReadBlob", [chunk(b"ab"), AWAY], AWAY, [chunk(b"cd"), AWAY], [chunk(b"ef")])
+        assert b"".join(reader.read_range(SHA256, 10, 6)) == b"abcdef"
+        ranges = [(request.offset_bytes, request.length_bytes) for request in planner.requests("ReadBlob")]
+        assert ranges == [(10, 6), (12, 4), (12, 4), (14, 2)]
+        reader.close()
+
+
+def test_a_read_that_gets_on_is_not_given_up() -> None:
+    with scripted_planner() as (planner, address):
+        reader = BlobClient(address)
+        planner.on("ReadBlob", *([[chunk(b"a"), AWAY]] * (2 * blobs.MAX_FRUITLESS_ROUNDS)), [chunk(b"b")])
+        assert b"".join(reader.read_range(SHA256, 0, 0)) == b"a" * 2 * blobs.MAX_FRUITLESS_ROUNDS + b"b"
+        planner.on("ReadBlob", [chunk(b"a"), AWAY], AWAY)
+        with pytest.raises(Unavailable):
+            list(reader.read_range(SHA256, 0, 0))
+        reader.close()
 
 
 def test_what_has_come_whole_is_not_asked_for_again() -> None:
@@ -88,8 +114,7 @@ def test_what_a_planner_has_is_not_uploaded() -> None:
         assert not first.requests("UploadBlob")
 
 
-def test_an_upload_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blobs, "FIRST_PAUSE_SECONDS", 0.0)
+def test_an_upload_that_nobody_takes_is_given_up() -> None:
     with two_planners() as (first, second, client):
         first.on("GetUpload", AWAY)
         second.on("GetUpload", upload(0))
