@@ -2,7 +2,8 @@
 
 Run from the repository's root: `.venv/bin/python -m benchmarks.many_clients [SECONDS [PAUSE]]`. A server process plans
 deep graphs, one after the other on both of its workers, while 200 connections of this process each read a graph, a list
-of plans or a plan, and pause for so many seconds. Beside it the same reads by one client, and by 200 with no plans.
+of plans or a plan, and pause for so many seconds. Beside it the same reads by one client, and by 200 with no plans, for
+20 s at most. Beneath it what memory the server, without its workers, has after each tenth of the time.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import psutil
 
 from benchmarks.deep_graph import deep_graph
 from planner.client import PlannerClient
@@ -33,6 +36,8 @@ READ_NODES = 200
 LISTED_PLANS = 20
 LIMIT_MS = 250.0
 FEW_PAUSE_SECONDS = 0.01
+MOST_SECONDS_ALONE = 20.0
+NUM_MEMORY_FIGURES = 10
 
 
 def main() -> None:
@@ -70,17 +75,21 @@ def _measure(database: str, url: str, folder: Path, seconds: float, pause_second
             client.create_plan(small.id, PlanOptions(mode=BalancedMode(num_stages=4)), inventory=inventory)
             for _ in range(LISTED_PLANS)
         ]
-        ask = _Asking(planner.address, small.id, plans[0].id, seconds)
+        ask = _Asking(planner.address, small.id, plans[0].id)
         for count, pause in ((1, FEW_PAUSE_SECONDS), (CLIENTS, pause_seconds)):
-            _report(database, f"{count} alone", asyncio.run(ask.by(count, pause)))
+            alone = asyncio.run(ask.by(count, pause, min(seconds, MOST_SECONDS_ALONE)))
+            _report(database, f"{count} alone", alone)
         # More than can be done meanwhile.
         operations = [
             client.start_plan(deep.id, PlanOptions(mode=OptimalMode()), inventory=inventory)
             for _ in range(max(4, round(seconds)))
         ]
-        reads = asyncio.run(ask.by(CLIENTS, pause_seconds))
+        with ThreadPoolExecutor(1) as pool:
+            memory = pool.submit(_memory, planner.process_id, seconds)
+            reads = asyncio.run(ask.by(CLIENTS, pause_seconds, seconds))
         num_done = sum(operation.refresh().has_ended for operation in operations)
         _report(database, f"{CLIENTS} while it plans", reads, num_done)
+        print(f"{database:<12}resident MiB: {', '.join(str(size >> 20) for size in memory.result())}", flush=True)
         for operation in operations:
             operation.cancel()
 
@@ -90,11 +99,10 @@ class _Asking:
     address: str
     graph_id: str
     plan_id: str
-    seconds: float
 
-    async def by(self, num_clients: int, pause_seconds: float) -> list[float]:
+    async def by(self, num_clients: int, pause_seconds: float, seconds: float) -> list[float]:
         """Seconds of each read."""
-        ends_at = time.monotonic() + self.seconds
+        ends_at = time.monotonic() + seconds
         # They come evenly, rather than all at once.
         clients = (
             self._by_one(index, pause_seconds * index / num_clients, pause_seconds, ends_at)
@@ -119,6 +127,14 @@ class _Asking:
                 found.append(time.perf_counter() - started)
                 await asyncio.sleep(pause_seconds)
         return found
+
+
+def _memory(process_id: int, seconds: float) -> list[int]:
+    process, sizes = psutil.Process(process_id), []
+    for _ in range(NUM_MEMORY_FIGURES):
+        time.sleep(seconds / NUM_MEMORY_FIGURES)
+        sizes.append(process.memory_info().rss)
+    return sizes
 
 
 def _report(database: str, what: str, seconds: list[float], num_plans: int = 0) -> None:

@@ -31,6 +31,11 @@ class PlannerProcess:
         }
         self._process: subprocess.Popen[str] | None = None
 
+    @property
+    def process_id(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         with (self._folder.parent / f"{self._folder.name}.log").open("a") as log:
             self._process = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import random
 import signal
 import sqlite3
@@ -43,26 +44,44 @@ def stream_under_kills(
     moments: random.Random,
     recovery: RecoveryPolicy = RecoveryPolicy.RESTART,
     database: str = "",
-) -> list[float]:
+) -> list[tuple[str, float]]:
     """Streams batches, before some of which one of BREAKS or BREAKS_NOTHING is killed or stands still, of any stage.
 
     `database` is the cluster's on PostgreSQL. Asserts that each batch was answered once, in order and bit for bit.
-    Returns the longest seconds between two answers, one for each kill.
+    Returns each kill with the seconds from it to the answer to the batch that was asked for next.
     """
-    history, waits = History(), [0.0]
+    history, due = History(), _KillsDue(sorted(moments.sample(range(1, num_batches), len(kills))))
     deployment = client.deploy(plan_id, recovery=recovery)
-    with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
-        batches = _batches(history, cluster, client, deployment.id, kills, num_batches, moments, database)
-        answered_at = time.monotonic()
-        for answer in pipeline.run(batches):
-            waits.append(time.monotonic() - answered_at)
-            history.answered.append((len(history.answered), answer))
-            answered_at = time.monotonic()
-        assert history.faults(lambda x, y: torch.equal(module(x), y)) == []
+
+    def stream() -> list[float]:
+        answered_at = []
+        try:
+            with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
+                for answer in pipeline.run(_batches(history, num_batches, due)):
+                    history.answered.append((len(history.answered), answer))
+                    answered_at.append(time.monotonic())
+        finally:
+            due.end()
+        return answered_at
+
+    generation, killed_at = 1, []
+    # The services that are started end with the thread that started them, so the stream has the other one.
+    with ThreadPoolExecutor(1) as pool:
+        streamed = pool.submit(stream)
+        for kill, _ in zip(kills, due, strict=False):
+            wait_until_ready(client, deployment.id, generation)
+            generation += kill in BREAKS
+            killed_at.append(time.monotonic())
+            with _killed(kill, cluster, client, deployment.id, moments, database):
+                due.done()
+        answered_at = streamed.result()
     assert len(history.answered) == num_batches
+    with torch.no_grad():
+        assert history.faults(lambda x, y: torch.equal(module(x), y)) == []
     assert client.get_deployment(deployment.id).generation == 1 + sum(kill in BREAKS for kill in kills)
     client.stop(deployment.id)
-    return sorted(waits)[-len(kills) :]
+    waits = (answered_at[batch] - at for batch, at in zip(due.batches, killed_at, strict=True))
+    return list(zip(kills, waits, strict=True))
 
 
 @contextmanager
@@ -98,25 +117,34 @@ def streaming(client: PlannerClient, deployment_id: str, module: torch.nn.Module
     assert history.asked
 
 
-def _batches(
-    history: History,
-    cluster: LocalCluster,
-    client: PlannerClient,
-    deployment_id: str,
-    kills: Sequence[str],
-    num_batches: int,
-    moments: random.Random,
-    database: str,
-) -> Iterator[torch.Tensor]:
+class _KillsDue:
+    """Iterates once the stream has come to the next batch before which something is killed; the stream waits."""
+
+    def __init__(self, batches: Sequence[int]) -> None:
+        self.batches = tuple(batches)
+        self._due: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._done = threading.Semaphore(0)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._due.get, None)
+
+    def wait_for(self, batch: int) -> None:
+        self._due.put(batch)
+        assert self._done.acquire(timeout=2 * WAIT_SECONDS), "nothing was killed"
+
+    def done(self) -> None:
+        self._done.release()
+
+    def end(self) -> None:
+        self._due.put(None)
+
+
+def _batches(history: History, num_batches: int, due: _KillsDue) -> Iterator[torch.Tensor]:
     """All in the same memory, with a kill before some of them."""
     memory = torch.zeros(5, 8)
-    kill_at = dict(zip(sorted(moments.sample(range(1, num_batches), len(kills))), kills, strict=True))
-    generation = 1
     for number in range(num_batches):
-        if number in kill_at:
-            wait_until_ready(client, deployment_id, generation)
-            generation += kill_at[number] in BREAKS
-            _kill(kill_at[number], cluster, client, deployment_id, moments, database)
+        if number in due.batches:
+            due.wait_for(number)
         memory.normal_()
         batch = memory[: 1 + number % 5]
         history.asked.append(batch.clone())
@@ -150,30 +178,37 @@ def wait_until_planned_ahead(folder: Path, deployment: Deployment) -> None:
             time.sleep(0.05)
 
 
-def _kill(
+@contextmanager
+def _killed(
     what: str,
     cluster: LocalCluster,
     client: PlannerClient,
     deployment_id: str,
     moments: random.Random,
     database: str,
-) -> None:
+) -> Iterator[None]:
+    """It is killed, or stands still, before the block; it is started again, or goes on, after the block."""
     assert cluster.planner is not None
     place = moments.choice(client.get_deployment(deployment_id).stages)
     if what in ("worker", "hung worker"):
         number = signal.SIGKILL if what == "worker" else signal.SIGSTOP
         os.kill(_worker_process_id(place.daemon_address, deployment_id), number)
+        yield
     elif what in ("daemon", "device"):
         cluster.daemons[place.device_id].kill()
+        yield
         if what == "daemon":
             cluster.start_daemon(list(cluster.daemons).index(place.device_id))
     elif what == "planner":
         cluster.planner.kill()
+        yield
         cluster.start_planner()
     elif what == "database":
         postgresql().crash()
+        yield
     else:
         with _standing_still(what, cluster, place.device_id, database):
+            yield
             time.sleep(STILL_SECONDS)
 
 

@@ -6,6 +6,7 @@ tests/stage_daemon/control/test_deaths.py has a little of it for `make test`.
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,16 @@ def test_each_batch_is_answered_once_and_right(tmp_path: Path, recovery: Recover
                 recovery=recovery,
                 database=url.rpartition("/")[2].partition("?")[0],
             )
-    broken = waits[-sum(kill in BREAKS for kill in kills) :]
-    p50, p95 = (broken[int(share * (len(broken) - 1))] for share in (0.5, 0.95))
     tell(f"{recovery.value}: {NUM_BATCHES} batches, {len(kills)} kills and stops, each batch answered once and right")
-    tell(f"{recovery.value}: waits at {len(broken)} breaks: p50 {p50:.1f} s, p95 {p95:.1f} s, most {broken[-1]:.1f} s")
+    told(recovery.value, "each that breaks it", [seconds for kill, seconds in waits if kill in BREAKS])
+    told(recovery.value, "each that breaks nothing", [seconds for kill, seconds in waits if kill in BREAKS_NOTHING])
+    for kind in KINDS:
+        told(recovery.value, kind, [seconds for kill, seconds in waits if kill == kind])
+
+
+def told(recovery: str, what: str, seconds: list[float]) -> None:
+    seconds = sorted(seconds)
+    if seconds:
+        p50, p95 = (seconds[math.ceil(share * len(seconds)) - 1] for share in (0.5, 0.95))
+        figures = f"p50 {p50:.2f} s, p95 {p95:.2f} s, most {seconds[-1]:.2f} s"
+        tell(f"{recovery}, first answer after {what} ({len(seconds)}): {figures}")
