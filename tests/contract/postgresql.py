@@ -30,9 +30,9 @@ START_SECONDS = 240.0
 STOP_SECONDS = 120.0
 # PostgreSQL does not run as root.
 UNPRIVILEGED = "nobody"
-# Nothing here has to survive a crash of the machine.
+# Nothing here has to survive a crash of the machine; what is committed survives one of PostgreSQL.
 OPTIONS = (
-    *("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off"),
+    *("fsync=off", "full_page_writes=off", "autovacuum=off"),
     *("listen_addresses=", "unix_socket_directories={folder}", "max_connections=200", "shared_buffers=32MB"),
 )
 SCRIPT = """

@@ -41,7 +41,10 @@ def test_each_plan_that_was_asked_for_is_stored_once(tmp_path: Path) -> None:
     with (
         bare_database() as url,
         running_planners(NUM_PLANNERS, tmp_path, url, claim_seconds="1") as planners,
-        PlannerClient([planner.address for planner in planners], timeout_seconds=WAIT_SECONDS) as client,
+        # On a busy machine all of them may be starting at once, for longer than a client waits by itself.
+        PlannerClient(
+            [planner.address for planner in planners], timeout_seconds=WAIT_SECONDS, restart_seconds=WAIT_SECONDS
+        ) as client,
     ):
         graph_id = create_graph(client)
         is_over, may_ask = threading.Event(), threading.Semaphore(0)
