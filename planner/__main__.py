@@ -131,21 +131,19 @@ def _run(settings: Settings) -> int:
 
 async def _serve(settings: Settings) -> None:
     import asyncio
-    import gc
     import signal
 
+    from planner.api.garbage import rare_collections
     from planner.api.server import PlannerServer
 
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
     server = await PlannerServer.start(settings)
-    # What was imported stays; to look through it for garbage would hold the event loop for a tenth of a second.
-    gc.collect()
-    gc.freeze()
-    print(f"planner-server listening on {server.address}", flush=True)
-    await stopped.wait()
-    await server.stop(settings.stop_grace_seconds)
+    async with rare_collections():
+        print(f"planner-server listening on {server.address}", flush=True)
+        await stopped.wait()
+        await server.stop(settings.stop_grace_seconds)
 
 
 def _parser() -> argparse.ArgumentParser:

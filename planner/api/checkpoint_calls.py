@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -19,8 +20,8 @@ from planner.store.blob_references import lock_references
 from planner.store.blobs import BlobStore
 from planner.store.checkpoints import (
     add_checkpoint,
+    checkpoint_tensors,
     delete_checkpoint,
-    get_checkpoint,
     get_checkpoint_record,
     list_checkpoints,
 )
@@ -28,7 +29,12 @@ from planner.store.database import Database
 from planner.store.graphs import get_graph
 from planner.store.quotas import charge_upload, forget_upload
 from planner.store.request_ids import create_once
-from planner.wire.checkpoints import checkpoint_from_proto, checkpoint_record_to_proto, checkpoint_to_proto
+from planner.wire.checkpoints import (
+    checkpoint_record_from_proto,
+    checkpoint_record_to_proto,
+    saved_tensor_from_proto,
+    saved_tensor_to_proto,
+)
 from protos.v1 import planner_pb2
 
 
@@ -41,15 +47,17 @@ class CheckpointCalls:
         self, request: planner_pb2.CreateCheckpointRequest, _: Any
     ) -> planner_pb2.CheckpointRecord:
         now = datetime.now(UTC)
-        told = await in_thread(checkpoint_from_proto, request.checkpoint)
-        checkpoint = replace(told, record=replace(told.record, id=new_id("ckpt"), created_at=now))
-        await in_thread(check_sound, checkpoint)
+        told = checkpoint_record_from_proto(request.checkpoint.record)
+        record = replace(told, id=new_id("ckpt"), created_at=now)
+        # Made anew each time they are gone through: to free hundreds of thousands at once would hold the event loop.
+        tensors = partial(map, saved_tensor_from_proto, request.checkpoint.tensors)
+        await in_thread(check_sound, record, tensors())
         caller, most_bytes = CALLER.get(), self._settings.max_uploaded_bytes_per_caller
 
         async def create(session: AsyncSession) -> str:
-            await get_graph(session, checkpoint.record.graph_id)
+            await get_graph(session, record.graph_id)
             await lock_references(session)
-            for file in checkpoint.record.files:
+            for file in record.files:
                 if await in_thread(self._blobs.size_bytes, file.sha256) != file.size_bytes:
                     raise NotFound(
                         f"blob {file.sha256.hex()} of {file.size_bytes} bytes is not here; save again",
@@ -58,8 +66,8 @@ class CheckpointCalls:
                 # Daemons upload it; whoever saves has it.
                 await charge_upload(session, caller, file.sha256, file.size_bytes, most_bytes, now)
                 await forget_upload(session, file.sha256, keep_of=caller)
-            await add_checkpoint(session, checkpoint)
-            return checkpoint.record.id
+            await add_checkpoint(session, record, tensors())
+            return record.id
 
         checkpoint_id, _made = await create_once(
             self._database, "CreateCheckpoint", request.request_id, await fingerprint(request), now, create
@@ -69,8 +77,11 @@ class CheckpointCalls:
 
     async def GetCheckpoint(self, request: planner_pb2.GetCheckpointRequest, _: Any) -> planner_pb2.Checkpoint:
         async with self._database.reading() as session:
-            found = await get_checkpoint(session, request.checkpoint_id)
-        return await in_thread(checkpoint_to_proto, found)
+            record = await get_checkpoint_record(session, request.checkpoint_id)
+            found = planner_pb2.Checkpoint(record=checkpoint_record_to_proto(record))
+            async for tensor in checkpoint_tensors(session, record.id):
+                found.tensors.append(saved_tensor_to_proto(tensor))
+        return found
 
     async def ListCheckpoints(
         self, request: planner_pb2.ListCheckpointsRequest, _: Any

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -83,18 +85,18 @@ def checked_run(name: str) -> str:
     return name
 
 
-def check_sound(checkpoint: Checkpoint) -> None:
+def check_sound(record: CheckpointRecord, tensors: Iterable[SavedTensor]) -> None:
     """Raises InvalidArgument, naming the tensor, for one that does not lie in a file, or stands twice."""
-    checked_run(checkpoint.record.run)
-    sizes = {file.sha256: file.size_bytes for file in checkpoint.record.files}
-    if len(sizes) != len(checkpoint.record.files):
+    checked_run(record.run)
+    sizes = {file.sha256: file.size_bytes for file in record.files}
+    if len(sizes) != len(record.files):
         raise InvalidArgument("the checkpoint names a file twice")
-    seen: set[tuple[str, str]] = set()
-    for tensor in checkpoint.tensors:
+    seen: defaultdict[str, set[str]] = defaultdict(set)
+    for tensor in tensors:
         what = f"checkpoint tensor {tensor.name[:200]!r} {tensor.optimizer_tensor[:40]}".rstrip()
         end = tensor.offset_bytes + tensor.length_bytes
         if end > sizes.get(tensor.file_sha256, -1):
             raise InvalidArgument(f"{what}: bytes {tensor.offset_bytes} to {end} are in none of its files")
-        if (tensor.name, tensor.optimizer_tensor) in seen:
+        if tensor.name in seen[tensor.optimizer_tensor]:
             raise InvalidArgument(f"{what} stands twice; name each once")
-        seen.add((tensor.name, tensor.optimizer_tensor))
+        seen[tensor.optimizer_tensor].add(tensor.name)

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
+from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Row, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import NotFound
-from planner.graph.checkpoint import Checkpoint, CheckpointRecord, SavedFile, SavedTensor, TrainingProgress
+from planner.graph.checkpoint import CheckpointRecord, SavedFile, SavedTensor, TrainingProgress
 from planner.graph.ir import Dtype
 from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.tables import CheckpointFileRow, CheckpointRow, CheckpointTensorRow
 
-# A large model has tens of thousands of tensors: other calls are answered in between.
-TENSORS_AT_ONCE = 2048
+# A large model has tens of thousands of tensors: other calls are answered in between, and no more are held at a time.
+TENSORS_AT_ONCE = 512
+_TENSOR_COLUMNS = (
+    CheckpointTensorRow.name,
+    CheckpointTensorRow.optimizer_tensor,
+    CheckpointTensorRow.dtype,
+    CheckpointTensorRow.dims,
+    CheckpointTensorRow.file_sha256,
+    CheckpointTensorRow.offset_bytes,
+    CheckpointTensorRow.length_bytes,
+    CheckpointTensorRow.sha256,
+)
 
 
-async def add_checkpoint(session: AsyncSession, checkpoint: Checkpoint) -> None:
-    record, progress = checkpoint.record, checkpoint.record.progress
+async def add_checkpoint(session: AsyncSession, record: CheckpointRecord, tensors: Iterable[SavedTensor]) -> None:
+    progress = record.progress
     session.add(
         CheckpointRow(
             id=record.id,
@@ -46,30 +59,29 @@ async def add_checkpoint(session: AsyncSession, checkpoint: Checkpoint) -> None:
         for position, file in enumerate(record.files)
     )
     await session.flush()
-    tensors = [
-        {
-            "checkpoint_id": record.id,
-            "position": position,
-            "name": tensor.name,
-            "optimizer_tensor": tensor.optimizer_tensor,
-            "dtype": tensor.dtype.value,
-            "dims": list(tensor.dims),
-            "file_sha256": tensor.file_sha256.hex(),
-            "offset_bytes": tensor.offset_bytes,
-            "length_bytes": tensor.length_bytes,
-            "sha256": tensor.sha256.hex(),
-        }
-        for position, tensor in enumerate(checkpoint.tensors)
-    ]
-    for start in range(0, len(tensors), TENSORS_AT_ONCE):
-        await session.execute(insert(CheckpointTensorRow), tensors[start : start + TENSORS_AT_ONCE])
+    rows = itertools.starmap(partial(_tensor_row, record.id), enumerate(tensors))
+    while some := list(itertools.islice(rows, TENSORS_AT_ONCE)):
+        await session.execute(insert(CheckpointTensorRow), some)
 
 
-async def get_checkpoint(session: AsyncSession, checkpoint_id: str) -> Checkpoint:
-    [record] = await _records(session, [await _row(session, checkpoint_id)])
-    query = select(CheckpointTensorRow).where(CheckpointTensorRow.checkpoint_id == record.id)
-    rows = await session.scalars(query.order_by(CheckpointTensorRow.position))
-    return Checkpoint(record=record, tensors=tuple(map(_tensor, rows)))
+async def checkpoint_tensors(session: AsyncSession, checkpoint_id: str) -> AsyncIterator[SavedTensor]:
+    """In the order in which they were added. Raises NotFound where the checkpoint is deleted meanwhile."""
+    query = select(*_TENSOR_COLUMNS).where(CheckpointTensorRow.checkpoint_id == checkpoint_id)
+    query = query.order_by(CheckpointTensorRow.position).limit(TENSORS_AT_ONCE)
+    num_read, rows = 0, (await session.execute(query)).all()
+    # Pages rather than a cursor on the server, which takes several statements where there are few tensors.
+    while rows:
+        for row in rows:
+            yield _tensor(row)
+        num_read += len(rows)
+        if len(rows) < TENSORS_AT_ONCE:
+            break
+        rows = (await session.execute(query.where(CheckpointTensorRow.position >= num_read))).all()
+    # Between two pages it may go.
+    if num_read >= TENSORS_AT_ONCE and not await session.scalar(
+        select(CheckpointRow.id).where(CheckpointRow.id == checkpoint_id)
+    ):
+        raise _not_there(checkpoint_id)
 
 
 async def get_checkpoint_record(session: AsyncSession, checkpoint_id: str) -> CheckpointRecord:
@@ -99,10 +111,12 @@ async def delete_checkpoint(session: AsyncSession, checkpoint_id: str) -> None:
 async def _row(session: AsyncSession, checkpoint_id: str) -> CheckpointRow:
     row = await session.get(CheckpointRow, checkpoint_id)
     if row is None:
-        raise NotFound(
-            f"no checkpoint has the id {checkpoint_id[:80]!r}; a newer one may have taken its place: list them"
-        )
+        raise _not_there(checkpoint_id)
     return row
+
+
+def _not_there(checkpoint_id: str) -> NotFound:
+    return NotFound(f"no checkpoint has the id {checkpoint_id[:80]!r}; a newer one may have taken its place: list them")
 
 
 async def _records(session: AsyncSession, rows: Sequence[CheckpointRow]) -> list[CheckpointRecord]:
@@ -132,7 +146,22 @@ async def _records(session: AsyncSession, rows: Sequence[CheckpointRow]) -> list
     ]
 
 
-def _tensor(row: CheckpointTensorRow) -> SavedTensor:
+def _tensor_row(checkpoint_id: str, position: int, tensor: SavedTensor) -> dict[str, object]:
+    return {
+        "checkpoint_id": checkpoint_id,
+        "position": position,
+        "name": tensor.name,
+        "optimizer_tensor": tensor.optimizer_tensor,
+        "dtype": tensor.dtype.value,
+        "dims": list(tensor.dims),
+        "file_sha256": tensor.file_sha256.hex(),
+        "offset_bytes": tensor.offset_bytes,
+        "length_bytes": tensor.length_bytes,
+        "sha256": tensor.sha256.hex(),
+    }
+
+
+def _tensor(row: Row[Any]) -> SavedTensor:
     return SavedTensor(
         name=row.name,
         optimizer_tensor=row.optimizer_tensor,

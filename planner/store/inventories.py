@@ -59,20 +59,21 @@ async def add_inventory(session: AsyncSession, record: InventoryRecord) -> None:
         )
         for position, device in enumerate(inventory.devices)
     )
-    links = [
-        {
-            "inventory_id": record.id,
-            "position": position,
-            "source_device_id": source,
-            "target_device_id": target,
-            "bytes_per_second": speed.bytes_per_second,
-            "latency_seconds": speed.latency_seconds,
-        }
-        for position, ((source, target), speed) in enumerate(inventory.links.items())
-    ]
     await session.flush()
+    links = tuple(inventory.links.items())
     for start in range(0, len(links), LINKS_AT_ONCE):
-        await session.execute(insert(InventoryLinkRow), links[start : start + LINKS_AT_ONCE])
+        some = [
+            {
+                "inventory_id": record.id,
+                "position": position,
+                "source_device_id": source,
+                "target_device_id": target,
+                "bytes_per_second": speed.bytes_per_second,
+                "latency_seconds": speed.latency_seconds,
+            }
+            for position, ((source, target), speed) in enumerate(links[start : start + LINKS_AT_ONCE], start)
+        ]
+        await session.execute(insert(InventoryLinkRow), some)
 
 
 async def get_inventory(session: AsyncSession, inventory_id: str) -> InventoryRecord:

@@ -39,19 +39,9 @@ def checkpoint_record_from_proto(message: planner_pb2.CheckpointRecord) -> Check
 
 
 def checkpoint_to_proto(checkpoint: Checkpoint) -> planner_pb2.Checkpoint:
-    message = planner_pb2.Checkpoint(record=checkpoint_record_to_proto(checkpoint.record))
-    for tensor in checkpoint.tensors:
-        message.tensors.add(
-            name=tensor.name,
-            optimizer_tensor=tensor.optimizer_tensor,
-            dtype=DTYPES.number[tensor.dtype],
-            dims=tensor.dims,
-            file_sha256=tensor.file_sha256,
-            offset_bytes=tensor.offset_bytes,
-            length_bytes=tensor.length_bytes,
-            sha256=tensor.sha256,
-        )
-    return message
+    return planner_pb2.Checkpoint(
+        record=checkpoint_record_to_proto(checkpoint.record), tensors=map(saved_tensor_to_proto, checkpoint.tensors)
+    )
 
 
 def checkpoint_from_proto(message: planner_pb2.Checkpoint) -> Checkpoint:
@@ -63,6 +53,19 @@ def checkpoint_from_proto(message: planner_pb2.Checkpoint) -> Checkpoint:
 
 def saved_file_from_proto(message: planner_pb2.SavedFile) -> SavedFile:
     return SavedFile(sha256=message.sha256, size_bytes=message.size_bytes, is_model=message.is_model)
+
+
+def saved_tensor_to_proto(tensor: SavedTensor) -> planner_pb2.SavedTensor:
+    return planner_pb2.SavedTensor(
+        name=tensor.name,
+        optimizer_tensor=tensor.optimizer_tensor,
+        dtype=DTYPES.number[tensor.dtype],
+        dims=tensor.dims,
+        file_sha256=tensor.file_sha256,
+        offset_bytes=tensor.offset_bytes,
+        length_bytes=tensor.length_bytes,
+        sha256=tensor.sha256,
+    )
 
 
 def saved_tensor_from_proto(message: planner_pb2.SavedTensor) -> SavedTensor:

@@ -18,7 +18,7 @@ from planner.api.computing import Computing
 from planner.api.graph_calls import GraphCalls
 from planner.api.housekeeping import Housekeeping
 from planner.errors import Conflict, NotFound
-from planner.graph.checkpoint import Checkpoint, CheckpointRecord, SavedFile, TrainingProgress
+from planner.graph.checkpoint import CheckpointRecord, SavedFile, TrainingProgress
 from planner.graph.ir import WeightFile
 from planner.settings import Settings
 from planner.store.blob_references import lock_references
@@ -75,7 +75,7 @@ async def save(planner: Planner, graph_id: str, sha256: bytes) -> None:
         created_at=datetime.now(UTC),
     )
     async with planner.database.session() as session:
-        await add_checkpoint(session, Checkpoint(record=record, tensors=()))
+        await add_checkpoint(session, record, ())
 
 
 async def test_what_belongs_to_nothing_goes_once_nobody_asked_for_it_for_a_while(planner: Planner) -> None:

@@ -39,7 +39,7 @@ class SavedHere:
         self.weights: dict[str, torch.Tensor] = {}
 
     def create_checkpoint(self, checkpoint: Checkpoint) -> CheckpointRecord:
-        check_sound(checkpoint)
+        check_sound(checkpoint.record, checkpoint.tensors)
         assert all(len(self.blobs[file.sha256]) == file.size_bytes for file in checkpoint.record.files)
         self.num_made += 1
         record = replace(checkpoint.record, id=f"ckpt-{self.num_made}")
