@@ -21,6 +21,11 @@ CONNECTION_AGE_MILLISECONDS = 3_600_000
 HANDSHAKE_SECONDS = 10.0
 
 Options = tuple[tuple[str, Any], ...]
+# Notices that the other end is gone without a word, so that calls end, also those that wait for events.
+KEEPALIVE: Options = (("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000))
+# Of each server whose clients do. By itself it takes it for an attack where nothing else is sent, and ends the
+# connection with all that is under way at the third, as of a session that is idle for a minute.
+TAKES_KEEPALIVE: Options = (("grpc.http2.min_ping_interval_without_data_ms", 1_000),)
 # Asked at each call, so that a token's file may be replaced too.
 TokenSource = Callable[[], str]
 

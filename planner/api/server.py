@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import structlog
@@ -16,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import Metric
 
-from access.channels import server_credentials, server_options
+from access.channels import KEEPALIVE, TAKES_KEEPALIVE, server_credentials, server_options
 from access.errors import AccessError, CannotListen
 from access.files import WatchedCredentials, tls_files
 from access.large_answers import LargeAnswersInterceptor
@@ -232,15 +233,13 @@ def _own(path: Path, refusal: str) -> io.TextIOWrapper:
     return file
 
 
-def _options(settings: Settings) -> list[tuple[str, int]]:
+def _options(settings: Settings) -> list[tuple[str, Any]]:
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", settings.max_message_bytes),
         # Two servers on one port would each get half of the calls.
         ("grpc.so_reuseport", 0),
-        # Notices clients that are gone without a word, so that their streams end.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        *KEEPALIVE,
+        *TAKES_KEEPALIVE,
         *(server_options() if settings.tls_certificate else ()),
     ]

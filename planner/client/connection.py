@@ -53,9 +53,7 @@ def open_channel(
             # In spite of its name this is how long an attempt may take; gRPC ends it no sooner than the next is due.
             ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
             ("grpc.max_reconnect_backoff_ms", 2000),
-            # A server that is gone without a word ends the call, also one that waits for events.
-            ("grpc.keepalive_time_ms", 20_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
+            *access.channels.KEEPALIVE,
         ),
         token,
     )

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from access.channels import server_credentials, server_options
+from access.channels import TAKES_KEEPALIVE, server_credentials, server_options
 from access.files import WatchedCredentials
 from access.large_answers import LargeAnswersInterceptor
 from access.metrics import ServiceMetrics
@@ -79,6 +79,7 @@ class DaemonServer:
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.so_reuseport", 0),
+            *TAKES_KEEPALIVE,
         ]
         # Outermost first: what the callers' one raises, the status one answers.
         interceptors: list[grpc.aio.ServerInterceptor] = [

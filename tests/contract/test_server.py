@@ -19,6 +19,7 @@ from planner.errors import Conflict, Unavailable
 from planner.settings import Settings
 from planner.store.database import Database
 from protos.v1 import planner_pb2, planner_pb2_grpc
+from tests.access.channels import NUM_PINGS, PING_SECONDS, asking_channel
 from tests.contract.calls import WAIT_SECONDS, create_graph, refused
 from tests.contract.conftest import SharedServer, StartServer, open_channel
 from tests.contract.graphs import chain_bytes
@@ -33,6 +34,15 @@ async def test_health(channel: grpc.aio.Channel, service: str) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=WAIT_SECONDS)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.slow
+async def test_a_stream_in_which_nothing_happens_stays(server: PlannerServer) -> None:
+    async with asking_channel(server.address) as channel:
+        watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        await watching.read()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(watching.read(), NUM_PINGS * PING_SECONDS)
 
 
 async def test_reflection(channel: grpc.aio.Channel) -> None:

@@ -12,11 +12,12 @@ import pytest
 import pytest_asyncio
 import torch
 
-from protos.v1 import planner_pb2, stage_daemon_pb2
+from protos.v1 import planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.callers import WORDS_BYTES
 from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.sessions import Sessions
 from stage_daemon.transport.sockets import host_identity
+from tests.access.channels import NUM_PINGS, PING_SECONDS, asking_channel
 from tests.stage_daemon.control.daemons import (
     Daemon,
     RolledOut,
@@ -62,6 +63,17 @@ async def test_a_client_that_vanishes_leaves_the_others_alone(deployment: Rolled
     results.cancel()
     sending.cancel()
     assert_results(batches, await run_session(deployment, 22, batches))
+
+
+@pytest.mark.slow
+async def test_a_session_that_is_idle_stays(deployment: RolledOut) -> None:
+    last = deployment.daemons["node1/cpu"]
+    async with asking_channel(last.address) as channel:
+        stub: Any = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
+        results = stub.ReceiveOutputs(stage_daemon_pb2.ReceiveOutputsRequest(open=opened(deployment.id, 26)))
+        await results.read()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(results.read(), NUM_PINGS * PING_SECONDS)
 
 
 async def test_a_session_id_can_be_used_again_once_its_client_has_left(deployment: RolledOut) -> None:
