@@ -17,7 +17,7 @@ from planner.api.tasks import examine_times
 from planner.api.threads import in_thread
 from planner.cost.measured import MAX_THREADS, MeasuredTimes
 from planner.dispatch.daemon_client import CallDeadlines
-from planner.dispatch.profiler import Measured, choose_daemons, profile
+from planner.dispatch.profiler import Measured, choose_daemons, profile, usual_neighbours
 from planner.errors import InvalidArgument
 from planner.settings import Settings
 from planner.store.daemons import list_usable_daemons
@@ -36,7 +36,7 @@ from planner.store.profiles import (
 from planner.wire.profiles import times_from_import
 from protos.v1 import planner_pb2, stage_daemon_pb2
 
-MOST = {"repetitions": 10_000, "warmup": 10_000, "num_threads": MAX_THREADS}
+MOST = {"repetitions": 10_000, "warmup": 10_000, "num_threads": MAX_THREADS, "num_neighbours": MAX_THREADS}
 
 
 class ProfileCalls:
@@ -55,9 +55,20 @@ class ProfileCalls:
             graph = await get_graph(session, request.graph_id)
             live = await list_usable_daemons(session, datetime.now(UTC))
             active = await list_active_deployments(session)
+        asked = stage_daemon_pb2.ProfileRequest(
+            graph_sha256=graph.sha256,
+            symbol_values=dict(request.symbol_values),
+            repetitions=request.repetitions,
+            warmup=request.warmup,
+            backward=request.backward,
+            num_threads=request.num_threads,
+            num_neighbours=request.num_neighbours,
+        )
         for daemon in choose_daemons(live, active, request.device_ids, request.device_kinds):
             remaining_seconds = context.time_remaining()
-            async with aclosing(self._profile(graph, daemon, request, remaining_seconds)) as responses:
+            if not request.HasField("num_neighbours"):
+                asked.num_neighbours = usual_neighbours(daemon, live)
+            async with aclosing(self._profile(graph, daemon, asked, remaining_seconds)) as responses:
                 async for response in responses:
                     yield response
 
@@ -93,19 +104,11 @@ class ProfileCalls:
         self,
         graph: GraphRecord,
         daemon: Daemon,
-        request: planner_pb2.ProfileGraphRequest,
+        asked: stage_daemon_pb2.ProfileRequest,
         remaining_seconds: float | None,
     ) -> AsyncGenerator[planner_pb2.ProfileGraphResponse, None]:
         """Progress, then what is stored."""
         answer = planner_pb2.ProfileGraphResponse(device_id=daemon.device.id, device_kind=daemon.device.kind)
-        asked = stage_daemon_pb2.ProfileRequest(
-            graph_sha256=graph.sha256,
-            symbol_values=dict(request.symbol_values),
-            repetitions=request.repetitions,
-            warmup=request.warmup,
-            backward=request.backward,
-            num_threads=request.num_threads,
-        )
         asking = profile(daemon, graph.id, asked, CallDeadlines(), self._credentials, remaining_seconds)
         async with aclosing(asking) as steps:
             async for step in steps:

@@ -43,6 +43,7 @@ class ProfileCalls:
         warmup: int = 0,
         backward: bool = False,
         num_threads: int | None = None,
+        num_neighbours: int | None = None,
         on_progress: Callable[[ProfileProgress], None] | None = None,
     ) -> tuple[ProfileRecord, ...]:
         """Times the graph's nodes, one device after the other, and stores the times; given up on, it ends there.
@@ -50,6 +51,9 @@ class ProfileCalls:
         On the devices named, else on a free one of each kind named, else of each kind that is there. With `backward`
         the backward passes through its nodes too, which plans for training are made with. `num_threads` is how many an
         operator uses on a CPU, as deployments of the plans will; without it as many as torch takes.
+
+        On a CPU the graph runs beside `num_neighbours` others, as far as there are cores for them; without it beside
+        one for each other daemon of the host. For plans of one device: 0.
         """
         request = planner_pb2.ProfileGraphRequest(
             graph_id=graph_id,
@@ -60,6 +64,7 @@ class ProfileCalls:
             warmup=warmup,
             backward=backward,
             num_threads=threads_to_proto(num_threads),
+            num_neighbours=num_neighbours,
         )
         stored: list[ProfileRecord] = []
         for response in self._connection.stream(self._connection.stub.ProfileGraph, request):

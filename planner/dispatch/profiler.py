@@ -61,7 +61,7 @@ async def profile(
     split: dict[int, tuple[float, float]] = {}
     unmeasured: dict[int, str] = {}
     delivery: Delivery | None = None
-    num_threads = 0
+    num_threads = num_neighbours = 0
     try:
         async with aclosing(client.profile(request, timeout_seconds)) as responses:
             async for response in responses:
@@ -76,6 +76,7 @@ async def profile(
                         halves = one.input_gradient_seconds, one.weight_gradient_seconds
                         split.update(dict.fromkeys(one.nodes, halves))
                 num_threads = response.num_threads or num_threads
+                num_neighbours = response.num_neighbours or num_neighbours
                 delivery = delivery_from_proto(response)
                 if delivery is None:
                     yield Step(num_done=response.num_done, num_distinct=response.num_distinct)
@@ -87,7 +88,7 @@ async def profile(
         graph_id=graph_id,
         device_kind=daemon.device.kind.lower(),
         symbol_values=symbol_values_of(request.symbol_values),
-        source=_source(daemon, num_threads),
+        source=_source(daemon, num_threads, num_neighbours),
         seconds=tuple(sorted(seconds.items())),
         backward_seconds=tuple(sorted(backward.items())),
         split_seconds=tuple((node, *halves) for node, halves in sorted(split.items())),
@@ -97,9 +98,17 @@ async def profile(
     yield Measured(times=times, unmeasured=tuple(sorted(unmeasured.items())))
 
 
-def _source(daemon: Daemon, num_threads: int) -> str:
+def _source(daemon: Daemon, num_threads: int, num_neighbours: int) -> str:
     threads = f", {num_threads} thread{'s' * (num_threads > 1)}" if num_threads else ""
-    return f"profiled on {daemon.device.id}, torch {daemon.torch_version}{threads}"[:256]
+    beside = f", beside {num_neighbours} busy neighbour{'s' * (num_neighbours > 1)}" if num_neighbours else ""
+    return f"profiled on {daemon.device.id}, torch {daemon.torch_version}{threads}{beside}"[:256]
+
+
+def usual_neighbours(daemon: Daemon, live: Sequence[Daemon]) -> int:
+    """Whoever would be at work beside it in a plan of all devices: the host's others of its kind."""
+    device = daemon.device
+    alike = (other.device for other in live if other.device.id != device.id)
+    return sum((other.host, other.kind.lower()) == (device.host, device.kind.lower()) for other in alike)
 
 
 def choose_daemons(

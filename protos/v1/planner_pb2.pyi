@@ -1127,6 +1127,7 @@ class ProfileGraphRequest(google.protobuf.message.Message):
     WARMUP_FIELD_NUMBER: builtins.int
     BACKWARD_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
+    NUM_NEIGHBOURS_FIELD_NUMBER: builtins.int
     graph_id: builtins.str
     repetitions: builtins.int
     """As in ProfileRequest."""
@@ -1134,6 +1135,8 @@ class ProfileGraphRequest(google.protobuf.message.Message):
     backward: builtins.bool
     num_threads: builtins.int
     """As in ProfileRequest; plans take times that were taken with a number of threads for those of each worker."""
+    num_neighbours: builtins.int
+    """As in ProfileRequest. Absent: one for each other daemon of that kind of device on the host."""
     @property
     def device_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """One after the other on each of these devices."""
@@ -1157,8 +1160,11 @@ class ProfileGraphRequest(google.protobuf.message.Message):
         warmup: builtins.int = ...,
         backward: builtins.bool = ...,
         num_threads: builtins.int = ...,
+        num_neighbours: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["backward", b"backward", "device_ids", b"device_ids", "device_kinds", b"device_kinds", "graph_id", b"graph_id", "num_threads", b"num_threads", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_num_neighbours", b"_num_neighbours", "num_neighbours", b"num_neighbours"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_num_neighbours", b"_num_neighbours", "backward", b"backward", "device_ids", b"device_ids", "device_kinds", b"device_kinds", "graph_id", b"graph_id", "num_neighbours", b"num_neighbours", "num_threads", b"num_threads", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_num_neighbours", b"_num_neighbours"]) -> typing.Literal["num_neighbours"] | None: ...
 
 Global___ProfileGraphRequest: typing_extensions.TypeAlias = ProfileGraphRequest
 

@@ -777,6 +777,7 @@ class ProfileRequest(google.protobuf.message.Message):
     WARMUP_FIELD_NUMBER: builtins.int
     BACKWARD_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
+    NUM_NEIGHBOURS_FIELD_NUMBER: builtins.int
     graph_sha256: builtins.bytes
     """Of the blob that holds the Graph."""
     blob_address: builtins.str
@@ -789,6 +790,10 @@ class ProfileRequest(google.protobuf.message.Message):
     """Backward passes too, of nodes that gradients go through."""
     num_threads: builtins.int
     """That an operator uses on a CPU; 0: as many as torch takes there."""
+    num_neighbours: builtins.int
+    """Processes that run the graph beside it meanwhile, as workers of a CPU's other devices do: as many of them as the host
+    has cores for.
+    """
     @property
     def symbol_values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Values of dynamic dimensions, by symbol name. Others take their hint."""
@@ -803,8 +808,9 @@ class ProfileRequest(google.protobuf.message.Message):
         warmup: builtins.int = ...,
         backward: builtins.bool = ...,
         num_threads: builtins.int = ...,
+        num_neighbours: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["backward", b"backward", "blob_address", b"blob_address", "graph_sha256", b"graph_sha256", "num_threads", b"num_threads", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backward", b"backward", "blob_address", b"blob_address", "graph_sha256", b"graph_sha256", "num_neighbours", b"num_neighbours", "num_threads", b"num_threads", "repetitions", b"repetitions", "symbol_values", b"symbol_values", "warmup", b"warmup"]) -> None: ...
 
 Global___ProfileRequest: typing_extensions.TypeAlias = ProfileRequest
 
@@ -817,11 +823,14 @@ class ProfileResponse(google.protobuf.message.Message):
     MEASURED_FIELD_NUMBER: builtins.int
     DELIVERY_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
+    NUM_NEIGHBOURS_FIELD_NUMBER: builtins.int
     num_done: builtins.int
     """Distinct nodes: same operator, same shapes, dtypes, strides and constants, same context."""
     num_distinct: builtins.int
     num_threads: builtins.int
     """That operators use."""
+    num_neighbours: builtins.int
+    """That run beside it."""
     @property
     def measured(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DistinctNode]:
         """Since the message before."""
@@ -838,9 +847,10 @@ class ProfileResponse(google.protobuf.message.Message):
         measured: collections.abc.Iterable[Global___DistinctNode] | None = ...,
         delivery: protos.v1.planner_pb2.Delivery | None = ...,
         num_threads: builtins.int = ...,
+        num_neighbours: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["delivery", b"delivery"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "measured", b"measured", "num_distinct", b"num_distinct", "num_done", b"num_done", "num_threads", b"num_threads"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "measured", b"measured", "num_distinct", b"num_distinct", "num_done", b"num_done", "num_neighbours", b"num_neighbours", "num_threads", b"num_threads"]) -> None: ...
 
 Global___ProfileResponse: typing_extensions.TypeAlias = ProfileResponse
 

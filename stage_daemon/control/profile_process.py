@@ -33,17 +33,21 @@ class ProfileProcess:
         first: int,
         tls: TlsFiles | None = None,
         operators: tuple[CustomOperator, ...] = (),
+        *,
+        kind: FrameKind = FrameKind.PROFILE,
     ) -> ProfileProcess:
-        """Begins with the distinct node `first`. `request` is a serialized ProfileRequest."""
+        """Begins with the distinct node `first`. `request` is a serialized ProfileRequest; as KEEP_BUSY it has the
+        process run the graph until it is ended."""
         preload_forkserver()
         ours, theirs = socket.socketpair()
-        process = _CONTEXT.Process(target=entry.run, args=(theirs, device, tls, operators), name="profile", daemon=True)
+        name = "profile" if kind is FrameKind.PROFILE else "neighbour"
+        process = _CONTEXT.Process(target=entry.run, args=(theirs, device, tls, operators), name=name, daemon=True)
         try:
             await asyncio.to_thread(process.start)
         finally:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours)
-        frame = Frame(kind=FrameKind.PROFILE, sequence=first, body=request)
+        frame = Frame(kind=kind, sequence=first, body=request)
         writer.writelines([frame.head(), frame.body])
         return cls(process, reader, writer)
 

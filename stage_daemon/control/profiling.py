@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 import structlog
 
@@ -14,6 +14,7 @@ from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import DaemonError, InvalidRequest, WorkerDied
 from stage_daemon.worker.failures import error_from_failure
 from stage_daemon.worker.frames import LOST_EXIT_CODE, Frame, FrameKind
+from stage_daemon.worker.shared_cores import room_for_neighbours
 
 # A device on which more nodes than these crash is not one to measure on.
 MAX_DEATHS = 32
@@ -35,10 +36,12 @@ class Profiling:
         if len(request.graph_sha256) != SHA256_BYTES:
             raise InvalidRequest(f"graph_sha256 has {len(request.graph_sha256)} bytes, needs 32")
         self._request = request.SerializeToString()
+        self._num_neighbours, self._num_threads = request.num_neighbours, request.num_threads
         self._torch_device = torch_device
+        self._is_cpu = torch_device == "cpu"
         self._tls = tls
         self._operators = operators
-        self._process: ProfileProcess | None = None
+        self._processes: list[ProfileProcess] = []
         self._stopped: DaemonError | None = None
         self._nodes: tuple[stage_daemon_pb2.DistinctNode, ...] = ()
         self._num_done = 0
@@ -47,11 +50,29 @@ class Profiling:
 
     def stop(self, error: DaemonError) -> None:
         self._stopped = self._stopped or error
-        if self._process is not None:
-            self._process.kill()
+        for process in self._processes:
+            process.kill()
 
     async def run(self) -> AsyncGenerator[stage_daemon_pb2.ProfileResponse, None]:
         """Raises what keeps the graph from being profiled at all."""
+        async with self._neighbours() as num_neighbours, aclosing(self._run()) as responses:
+            async for response in responses:
+                response.num_neighbours = num_neighbours
+                yield response
+
+    @asynccontextmanager
+    async def _neighbours(self) -> AsyncIterator[int]:
+        """How many run, all of them busy by now."""
+        count = min(self._num_neighbours, room_for_neighbours(self._num_threads)) if self._is_cpu else 0
+        try:
+            processes = [await self._start(FrameKind.KEEP_BUSY) for _ in range(count)]
+            busy = [await process.next_frame() for process in processes]
+            yield sum(frame is not None and frame.kind is FrameKind.BUSY for frame in busy)
+        finally:
+            while self._processes:
+                await self._processes.pop().end()
+
+    async def _run(self) -> AsyncGenerator[stage_daemon_pb2.ProfileResponse, None]:
         num_deaths = 0
         while True:
             # Closed at once where the reader leaves: its process must not outlive the call.
@@ -69,11 +90,7 @@ class Profiling:
 
     async def _run_one(self) -> AsyncGenerator[stage_daemon_pb2.ProfileResponse, None]:
         """One process, until it has ended."""
-        self._check_stopped()
-        process = await ProfileProcess.start(
-            self._torch_device, self._request, self._num_done, self._tls, self._operators
-        )
-        self._process = process
+        process = await self._start(FrameKind.PROFILE)
         try:
             while self._stopped is None and (frame := await process.next_frame()) is not None:
                 if frame.kind is FrameKind.FAILED:
@@ -83,11 +100,19 @@ class Profiling:
                 if self._is_done:
                     return
         finally:
+            self._processes.remove(process)
             self._exit_code = await process.end()
-            self._process = None
         self._check_stopped()
         if not self._nodes:
             raise WorkerDied(f"the graph could not be read: {self._ending()}")
+
+    async def _start(self, kind: FrameKind) -> ProfileProcess:
+        self._check_stopped()
+        process = await ProfileProcess.start(
+            self._torch_device, self._request, self._num_done, self._tls, self._operators, kind=kind
+        )
+        self._processes.append(process)
+        return process
 
     def _take(self, frame: Frame) -> stage_daemon_pb2.ProfileResponse | None:
         if frame.kind is FrameKind.PROFILED:

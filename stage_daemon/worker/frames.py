@@ -26,6 +26,7 @@ class FrameKind(IntEnum):
     TIMELINE = 9  # GetTimelineRequest
     CHOOSE = 10  # OpenSession; without outputs the session is over
     SAVE_SNAPSHOT = 11
+    KEEP_BUSY = 12  # ProfileRequest
     # Worker to supervisor.
     LOAD_PROGRESS = 32  # LoadStagesResponse
     LOADED = 33
@@ -39,6 +40,7 @@ class FrameKind(IntEnum):
     PROFILE_NODES = 41  # ProfileResponse, all distinct nodes without times
     PROFILE_STEP = 42  # ProfileResponse
     PROFILED = 43  # ProfileResponse, empty
+    BUSY = 50
     TRAINED = 45  # TrainResponse; `sequence` is 1 where more of the same request follow
     RESULTS_UNREAD = 44  # only a session id: its client at the worker's door leaves too many results unread
     TIMELINE_REPLY = 46  # GetTimelineResponse, only its threads

@@ -11,3 +11,16 @@ SHARED_OUT_BY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 def workers_share_cores() -> bool:
     """Whether each worker takes its share by itself, as no environment variable says what it may use."""
     return not any(name in os.environ for name in SHARED_OUT_BY)
+
+
+def room_for_neighbours(num_threads: int) -> int:
+    """How many more processes of `num_threads` each, or where that is 0 of as many as the environment says, the host
+    has cores for. None where one takes all cores by itself."""
+    threads = num_threads or _threads_shared_out()
+    return max(0, len(os.sched_getaffinity(0)) // threads - 1) if threads else 0
+
+
+def _threads_shared_out() -> int:
+    """0 where nothing, or no number, is set."""
+    found = next((os.environ[name] for name in SHARED_OUT_BY if name in os.environ), "")
+    return int(found) if found.isascii() and found.isdigit() else 0

@@ -31,7 +31,7 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         self.refusal: dict[str, str] = {}
         self.hold = ""
         self.num_steps = 2
-        self.num_threads = 0
+        self.num_threads = self.num_neighbours = 0
         self.compiled_difference: float | None = None
         # Of the last profile; None where the caller set no deadline.
         self.remaining_seconds: float | None = None
@@ -53,8 +53,10 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
     async def stop(self) -> None:
         await self._server.stop(0)
 
-    async def register(self, registry: Any, memory_bytes: int = GIBIBYTE) -> planner_pb2.RegisterDaemonResponse:
-        device = inventory_pb2.Device(id=self.device_id, kind="cpu", host="node", memory_bytes=memory_bytes)
+    async def register(
+        self, registry: Any, memory_bytes: int = GIBIBYTE, host: str = "node"
+    ) -> planner_pb2.RegisterDaemonResponse:
+        device = inventory_pb2.Device(id=self.device_id, kind="cpu", host=host, memory_bytes=memory_bytes)
         request = planner_pb2.RegisterDaemonRequest(
             device=device, address=self.address, torch_version="2.13.0", incarnation_id=self.incarnation_id
         )
@@ -114,7 +116,11 @@ class ScriptedDaemon(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         node = stage_daemon_pb2.DistinctNode
         alike = node(nodes=[0, 2], seconds=0.5)
         yield stage_daemon_pb2.ProfileResponse(
-            num_done=1, num_distinct=3, measured=[alike], num_threads=self.num_threads
+            num_done=1,
+            num_distinct=3,
+            measured=[alike],
+            num_threads=self.num_threads,
+            num_neighbours=self.num_neighbours,
         )
         await self._play("profile", context)
         others = [node(nodes=[3], seconds=0.25), node(nodes=[1], unmeasured_reason="it reads a file")]

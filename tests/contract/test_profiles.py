@@ -167,6 +167,26 @@ async def test_a_profile_on_a_daemon_tells_its_progress_and_is_stored(
     assert daemon.device_id in stored.record.source
 
 
+async def test_others_of_the_host_are_neighbours_unless_told_otherwise(
+    planner: PlannerServiceStub, channel: grpc.aio.Channel, daemon: ScriptedDaemon, name: str
+) -> None:
+    graph = await create_graph(planner, chain_bytes(name=name))
+    other = ScriptedDaemon(f"{name}/cpu1")
+    await other.start()
+    registry = planner_pb2_grpc.DaemonRegistryServiceStub(channel)
+    for one in (daemon, other):
+        await one.register(registry, host=name)
+    for request in (
+        profile_request(graph.id, daemon),
+        profile_request(graph.id, daemon, num_neighbours=0),
+        profile_request(graph.id, daemon, num_neighbours=3),
+    ):
+        async for _ in planner.ProfileGraph(request, timeout=WAIT_SECONDS):
+            pass
+    await other.stop()
+    assert [asked.num_neighbours for asked in daemon.profiles] == [1, 0, 3]
+
+
 async def test_a_profile_that_its_daemon_refuses_is_not_stored(
     planner: PlannerServiceStub, daemon: ScriptedDaemon, name: str
 ) -> None:
@@ -200,7 +220,9 @@ async def test_a_callers_deadline_is_the_daemons_too_and_what_it_does_ends_with_
     assert not listed.profiles
 
 
-@pytest.mark.parametrize(("field", "most"), [("repetitions", 10_000), ("warmup", 10_000), ("num_threads", 4096)])
+@pytest.mark.parametrize(
+    ("field", "most"), [("repetitions", 10_000), ("warmup", 10_000), ("num_threads", 4096), ("num_neighbours", 4096)]
+)
 async def test_more_than_anybody_waits_for_or_has_is_refused(
     planner: PlannerServiceStub, daemon: ScriptedDaemon, name: str, field: str, most: int
 ) -> None:

@@ -46,6 +46,10 @@ def run_profile(
         int | None,
         typer.Option("--threads", min=1, help="CPU threads of an operator, as `deploy` has them; else all."),
     ] = None,
+    neighbours: Annotated[
+        int | None,
+        typer.Option("--neighbours", min=0, help="Busy CPU workers beside it; else one per other daemon of the host."),
+    ] = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -61,6 +65,7 @@ def run_profile(
             warmup=warmup,
             backward=backward,
             num_threads=threads,
+            num_neighbours=neighbours,
             on_progress=on_progress,
         )
     emit(records, output, lambda: profiles_table(records))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, v
 from stage_daemon.worker.profile.gradients import BackwardSeconds, NodeBackward, values_with_gradient
 from stage_daemon.worker.profile.indices import integer_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
-from stage_daemon.worker.profile.rehearsal import seconds_among_others
+from stage_daemon.worker.profile.rehearsal import Rehearsed, rehearse
 from stage_daemon.worker.profile.states import all_bytes, num_copies, state_values, sum_bytes
 from stage_daemon.worker.profile.values import Described, ValueTable
 
@@ -84,12 +84,15 @@ class Bench:
             return None
         return self._guarded(lambda: self._measure_backward(one))
 
-    def rehearse(self, on_round: Callable[[], None]) -> list[float]:
-        """Seconds of each distinct node among the others, in a run of the whole graph. Raises Unmeasured."""
-        seconds = self._guarded(
-            lambda: seconds_among_others(self._graph, self._values, self._device, self._effort, on_round)
-        )
-        return [statistics.fmean(seconds[index] for index in one.nodes) for one in self.distinct]
+    def rehearse(self, on_round: Callable[[], None]) -> Rehearsed:
+        """A run of the whole graph, with the mean of each distinct node's seconds for its nodes. Raises Unmeasured."""
+        found = self._guarded(lambda: rehearse(self._graph, self._values, self._device, self._effort, on_round))
+        nodes = list(found.nodes)
+        for one in self.distinct:
+            mean = statistics.fmean(nodes[index] for index in one.nodes)
+            for index in one.nodes:
+                nodes[index] = mean
+        return replace(found, nodes=tuple(nodes))
 
     def measure_inputs(self) -> float:
         """Seconds that a worker takes to be handed the graph's inputs by a client. Raises Unmeasured."""

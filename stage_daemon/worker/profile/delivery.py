@@ -1,8 +1,8 @@
 """Seconds that a worker spends on a client of its host: being handed a microbatch, and handing a result over.
 
-Both by what the worker itself runs, over a pair of sockets whose other end a thread serves. That thread copies without
-the interpreter's lock, so it disturbs the clock little. What a client has sent lies in the socket when the worker turns
-to it, as far as it fits; so the clock starts when there is something to read.
+Both by what the worker itself runs, over a pair of sockets. What a client has sent lies in the socket when the worker
+turns to it, as far as it fits; so the clock starts when there is something to read. A thread serves the other end where
+more is to cross than a socket takes: it copies without the interpreter's lock, so it disturbs the clock little.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 import torch
 
@@ -27,27 +28,49 @@ from stage_daemon.worker.door import SEND_BUFFER_BYTES, Inlet, Outlet
 from stage_daemon.worker.framing import InputReader, ResultWriter, framed
 from stage_daemon.worker.profile.clock import host_clock, synchronize
 
+# Takes one microbatch's inputs, and gives the seconds of that.
+Take = Callable[[], float]
+# Hands one microbatch's outputs over, and gives the seconds of that.
+Give = Callable[[Sequence[Item]], float]
+
 _WARMUP = 3
-_DRAINED_AT_ONCE = 1 << 20
+# What every socket takes at once.
+_SMALL_BYTES = 64 << 10
+_READ_AT_ONCE = 1 << 20
 
 
 def seconds_of_inputs(items: Sequence[Item], device: torch.device, repetitions: int) -> float:
-    """From the first byte that is there until all are values on the device: the median."""
+    """One after the other: the median."""
+    with handed_in(items, device) as take:
+        return _median(take, repetitions)
+
+
+def seconds_of_outputs(items: Sequence[Item], device: torch.device, repetitions: int) -> float:
+    """One after the other: the median."""
+    with handed_over(device) as give:
+        return _median(lambda: give(items), repetitions)
+
+
+@contextlib.contextmanager
+def handed_in(items: Sequence[Item], device: torch.device) -> Iterator[Take]:
+    """From the first byte that is there until all are values on the device."""
     declared = tuple(_declared(position, item) for position, item in enumerate(items))
     payloads: list[torch.Tensor] = []
     microbatch = stage_daemon_pb2.Microbatch()
     wire.fill_all(microbatch.values, items, payloads)
     message = microbatch.SerializeToString()
     ours, theirs = socket.socketpair()
-    clock = host_clock(device)
+    clock, sequences = host_clock(device), count(1)
     with ours, theirs:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         inlet = Inlet(ours, 0, InputReader(InputFormat(values=declared, symbols={}, copies=copies_of(device))))
 
-        def take(sequence: int) -> float:
-            sent = b"".join(framed(sequence, message, [payload.numpy().data for payload in payloads]))
-            sender = threading.Thread(target=_send, args=(theirs, sent), daemon=True)
-            sender.start()
+        def take() -> float:
+            sent = b"".join(framed(next(sequences), message, [payload.numpy().data for payload in payloads]))
+            is_small = len(sent) <= _SMALL_BYTES
+            sender = None if is_small else _started(lambda: _send(theirs, sent))
+            if is_small:
+                _send(theirs, sent)
             _readable(ours)
             before = clock()
             while not (submissions := inlet.advance()):
@@ -55,34 +78,44 @@ def seconds_of_inputs(items: Sequence[Item], device: torch.device, repetitions: 
             submissions[0].read()
             synchronize(device)
             seconds = clock() - before
-            sender.join()
+            if sender is not None:
+                sender.join()
             return seconds
 
-        return _median(take, repetitions)
+        yield take
 
 
-def seconds_of_outputs(items: Sequence[Item], device: torch.device, repetitions: int) -> float:
+@contextlib.contextmanager
+def handed_over(device: torch.device) -> Iterator[Give]:
     """Until the worker may go on: what the socket does not take at once is written beside it."""
     ours, theirs = socket.socketpair()
-    clock = host_clock(device)
+    clock, sequences = host_clock(device), count(1)
     copies = copies_of(device)
-    with ours, _drained(theirs):
+    with ours, theirs:
         outlet, writer = Outlet(ours), ResultWriter()
 
-        def give(sequence: int) -> float:
+        def give(items: Sequence[Item]) -> float:
             before = clock()
             given = tuple(items) if copies is None else moved(items, copies.to_host)
-            outlet.give(writer.buffers(Result(session_id=0, sequence=sequence, items=given)))
+            buffers = writer.buffers(Result(session_id=0, sequence=next(sequences), items=given))
             seconds = clock() - before
-            outlet.flush()
+            num_bytes = sum(map(len, buffers))
+            is_small = num_bytes <= _SMALL_BYTES
+            reader = None if is_small else _started(lambda: _read(theirs, num_bytes))
+            before = clock()
+            outlet.give(buffers)
+            seconds += clock() - before
+            if reader is not None:
+                reader.join()
+            else:
+                _read(theirs, num_bytes)
             return seconds
 
-        return _median(give, repetitions)
+        yield give
 
 
-def _median(measure: Callable[[int], float], repetitions: int) -> float:
-    """`measure` is called with sequences from 1 on."""
-    seconds = [measure(sequence) for sequence in range(1, _WARMUP + max(1, repetitions) + 1)]
+def _median(measure: Callable[[], float], repetitions: int) -> float:
+    seconds = [measure() for _ in range(_WARMUP + max(1, repetitions))]
     return statistics.median(seconds[_WARMUP:])
 
 
@@ -99,26 +132,19 @@ def _readable(connection: socket.socket) -> None:
     select.select([connection], [], [])
 
 
+def _started(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
 def _send(connection: socket.socket, content: bytes) -> None:
     with contextlib.suppress(OSError):
         connection.sendall(content)
 
 
-@contextlib.contextmanager
-def _drained(connection: socket.socket) -> Iterator[None]:
-    """Reads all that comes until it is shut down."""
-    memory = bytearray(_DRAINED_AT_ONCE)
-
-    def read() -> None:
-        with contextlib.suppress(OSError):
-            while connection.recv_into(memory):
-                pass
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        yield
-    finally:
-        connection.shutdown(socket.SHUT_RDWR)
-        reader.join()
-        connection.close()
+def _read(connection: socket.socket, num_bytes: int) -> None:
+    memory = bytearray(min(num_bytes, _READ_AT_ONCE))
+    with contextlib.suppress(OSError):
+        while num_bytes > 0 and (num_read := connection.recv_into(memory, min(num_bytes, len(memory)))):
+            num_bytes -= num_read

@@ -1,7 +1,8 @@
 """What runs in a profiling process: it reads one request, tells of each distinct node, and ends with its supervisor.
 
 The first answer lists the distinct nodes, so that the supervisor knows which one a process died of. `sequence` of the
-request is the distinct node to start from: a process that takes over from a dead one leaves out what that one did.
+request is the distinct node to start from: a process that takes over from a dead one leaves out what that one did. One
+that is to keep the host busy says once that it does, and runs on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A graph run whole and in order, as a stage runs it: what each of its nodes takes among the others.
+"""A graph run whole and in order, as a stage runs it: what each of its nodes takes among the others, and what a
+client's microbatch takes before and after.
 
 Called over and over, a node finds its own code and tensors in the caches, where in a run others were before it; and
-nobody counts what lies between two calls. So nodes alone seem quicker than they are, small ones by a third to a half.
+nobody counts what lies between two calls. So nodes alone seem quicker than they are, small ones by a third to a half,
+and a message that is written right after another by more than that.
 States of one shape are few tensors in turns: as many as a cache does not hold.
 """
 
@@ -10,7 +12,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -23,6 +26,7 @@ from stage_daemon.loader.rebuild import NODE_INDEX, draws_random, rebuild_module
 from stage_daemon.loader.stage_module import StageModule
 from stage_daemon.randomness import drawing
 from stage_daemon.worker.profile.clock import Clock, Effort, host_clock
+from stage_daemon.worker.profile.delivery import Take, handed_in, handed_over
 from stage_daemon.worker.profile.distinct import value_ids
 from stage_daemon.worker.profile.indices import narrowest_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_tensor, make_values, storage_bytes
@@ -32,6 +36,9 @@ from stage_daemon.worker.profile.values import ValueTable
 # Beyond these, fewer rounds are run; at least so many, beside one to warm up.
 MOST_SECONDS = 10.0
 _LEAST_ROUNDS = 3
+# A round has more than one run of a small graph, as small microbatches come several at a time.
+_ROUND_SECONDS = 2e-3
+_MOST_RUNS = 8
 _SEED = 0
 _MARKS = "marks"
 
@@ -81,43 +88,133 @@ def marks_on(device: torch.device) -> Marks:
     return ClockMarks(host_clock(device))
 
 
-def seconds_among_others(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """`nodes` [nodes] add up to what a run of the whole graph takes. The others are of what a client hands in before
+    such a run and is given after it; None where that cannot be handed over."""
+
+    nodes: tuple[float, ...]
+    input_seconds: float | None
+    output_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A whole graph on made-up states and inputs."""
+
+    module: StageModule
+    inputs: tuple[Any, ...]
+    draws_random: bool
+
+    def run(self, module: StageModule | None = None) -> tuple[Any, ...]:
+        """`module`: another form of the same."""
+        drawn = drawing("profile", 0) if self.draws_random else nullcontext()
+        with torch.no_grad(), drawn:
+            outputs: tuple[Any, ...] = (module or self.module)(*self.inputs)
+        return outputs
+
+
+def program_of(graph: pb.Graph, values: ValueTable, device: torch.device, *, num_processes: int = 1) -> Program:
+    """Raises InsufficientMemory where it does not fit the device so many times."""
+    check_fits(num_processes * _needed_bytes(graph, values), device)
+    module = rebuild_module(graph, device)
+    module.set_states(_states(graph, values, device))
+    return Program(module=module, inputs=_inputs(graph, values, device), draws_random=draws_random(graph))
+
+
+def rehearse(
     graph: pb.Graph,
     values: ValueTable,
     device: torch.device,
     effort: Effort,
     on_round: Callable[[], None],
     marks: Marks | None = None,
-) -> list[float]:
-    """By node. They add up to what a run of the whole graph takes. `on_round` is called after each run with
-    and without marks.
+) -> Rehearsed:
+    """`on_round` is called after each run with and without marks.
 
     Raises what a node raises on made-up values, and InsufficientMemory.
     """
     marks = marks or marks_on(device)
-    check_fits(_needed_bytes(graph, values), device)
-    module = rebuild_module(graph, device)
-    module.set_states(_states(graph, values, device))
-    inputs = _inputs(graph, values, device)
-    marked = _marked(module, marks)
+    program = program_of(graph, values, device)
+    marked = _marked(program.module, marks)
 
-    def passed(run: StageModule) -> list[float]:
-        drawn = drawing("profile", 0) if draws_random(graph) else nullcontext()
-        with torch.no_grad(), drawn:
-            marks.mark()
-            run(*inputs)
-            marks.mark()
-        return marks.seconds()
+    def seconds_of_run(module: StageModule) -> tuple[list[float], tuple[Any, ...]]:
+        marks.mark()
+        outputs = program.run(module)
+        marks.mark()
+        return marks.seconds(), outputs
 
     wholes: list[float] = []
     parts: list[list[float]] = []
-    until = time.monotonic() + MOST_SECONDS
-    while len(wholes) <= effort.repetitions and (len(wholes) <= _LEAST_ROUNDS or time.monotonic() < until):
-        wholes.append(sum(passed(module)))
-        parts.append(passed(marked))
-        on_round()
+    num_runs = num_rounds = 1
+    with _Client(program.inputs, device) as client:
+        until = time.monotonic() + MOST_SECONDS
+        while num_rounds <= effort.repetitions + 1 and (num_rounds <= _LEAST_ROUNDS + 1 or time.monotonic() < until):
+            for _ in range(num_runs):
+                # As in a stream, where a microbatch comes and goes with the caches full of the stage's own.
+                client.hand_in()
+                [seconds], outputs = seconds_of_run(program.module)
+                client.hand_over(outputs)
+                wholes.append(seconds)
+            parts += [seconds_of_run(marked)[0] for _ in range(num_runs)]
+            on_round()
+            num_runs = max(1, min(_MOST_RUNS, int(_ROUND_SECONDS / max(wholes[0], 1e-9))))
+            num_rounds += 1
     # The first to warm up.
-    return _shared_out(statistics.median(wholes[1:]), [statistics.median(one) for one in zip(*parts[1:], strict=True)])
+    return Rehearsed(
+        nodes=tuple(_shared_out(typical(wholes[1:]), [typical(one) for one in zip(*parts[1:], strict=True)])),
+        input_seconds=client.input_seconds,
+        output_seconds=client.output_seconds,
+    )
+
+
+def typical(seconds: Sequence[float]) -> float:
+    """What a stream of such takes each: the mean. The slowest tenth, in which the machine did something else, is left
+    out."""
+    kept = sorted(seconds)[: len(seconds) - len(seconds) // 10]
+    return statistics.fmean(kept)
+
+
+class _Client:
+    """Hands microbatches in and takes results, as far as they can be handed over at all."""
+
+    def __init__(self, inputs: Sequence[Any], device: torch.device) -> None:
+        self._inputs, self._device = inputs, device
+        self._stack = ExitStack()
+        self._input_seconds: list[float] | None = []
+        self._output_seconds: list[float] | None = []
+
+    def __enter__(self) -> _Client:
+        self._give = self._stack.enter_context(handed_over(self._device))
+        try:
+            self._take: Take | None = self._stack.enter_context(handed_in(self._inputs, self._device))
+        except Exception:
+            # Of a type that no message has.
+            self._take, self._input_seconds = None, None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def hand_in(self) -> None:
+        if self._take is not None and self._input_seconds is not None:
+            self._input_seconds.append(self._take())
+
+    def hand_over(self, outputs: Sequence[Any]) -> None:
+        if self._output_seconds is None:
+            return
+        try:
+            self._output_seconds.append(self._give(outputs))
+        except Exception:
+            self._output_seconds = None
+
+    @property
+    def input_seconds(self) -> float | None:
+        return typical(self._input_seconds[1:]) if self._input_seconds else None
+
+    @property
+    def output_seconds(self) -> float | None:
+        return typical(self._output_seconds[1:]) if self._output_seconds else None
 
 
 def _shared_out(whole: float, parts: Sequence[float]) -> list[float]:

@@ -1,20 +1,24 @@
-"""One profile from request to last answer, in the process that runs it."""
+"""One profile from request to last answer, in the process that runs it, or what keeps the host busy beside one."""
 
 from __future__ import annotations
 
 import os
 import socket
+from typing import NoReturn
 
 import torch
 
 from access.files import TlsFiles
-from protos.v1 import stage_daemon_pb2
+from protos.v1 import graph_pb2, stage_daemon_pb2
 from stage_daemon.loader.parse import parse_graph
 from stage_daemon.worker.blobs import BlobClient
 from stage_daemon.worker.frames import LOST_EXIT_CODE, Frame, FrameKind, write_frame
 from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
 from stage_daemon.worker.profile.distinct import DistinctNode
+from stage_daemon.worker.profile.neighbour import keep_busy
+from stage_daemon.worker.profile.rehearsal import Rehearsed
+from stage_daemon.worker.profile.values import ValueTable
 from stage_daemon.worker.threads import use_threads
 
 MAX_REPETITIONS = 10_000
@@ -34,6 +38,8 @@ class Session:
         """Raises what keeps the whole graph from being profiled."""
         request = stage_daemon_pb2.ProfileRequest.FromString(frame.body)
         use_threads(self._device, request.num_threads, workers_on_host=1)
+        if frame.kind is FrameKind.KEEP_BUSY:
+            self._keep_busy(request)
         bench = self._bench(request)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
@@ -46,22 +52,28 @@ class Session:
         for index in range(frame.sequence, len(bench.distinct)):
             self._measure(bench, index)
         # What ended the process before this one would end it too.
-        if not frame.sequence:
-            self._rehearse(bench)
-        self._measure_deliveries(bench)
+        rehearsed = None if frame.sequence else self._rehearse(bench)
+        self._measure_deliveries(bench, rehearsed)
         self._write(FrameKind.PROFILED, stage_daemon_pb2.ProfileResponse())
 
+    def _keep_busy(self, request: stage_daemon_pb2.ProfileRequest) -> NoReturn:
+        graph = self._graph(request)
+        values = ValueTable(graph, request.symbol_values)
+        keep_busy(graph, values, self._device, lambda: write_frame(self._connection, Frame(kind=FrameKind.BUSY)))
+
     def _bench(self, request: stage_daemon_pb2.ProfileRequest) -> Bench:
-        reader = BlobClient(request.blob_address, self._tls)
-        try:
-            graph = parse_graph(reader.read_whole(request.graph_sha256))
-        finally:
-            reader.close()
         effort = Effort(
             repetitions=min(request.repetitions or Effort().repetitions, MAX_REPETITIONS),
             warmup=min(request.warmup or Effort().warmup, MAX_REPETITIONS),
         )
-        return Bench(graph, request.symbol_values, self._device, effort, backward=request.backward)
+        return Bench(self._graph(request), request.symbol_values, self._device, effort, backward=request.backward)
+
+    def _graph(self, request: stage_daemon_pb2.ProfileRequest) -> graph_pb2.Graph:
+        reader = BlobClient(request.blob_address, self._tls)
+        try:
+            return parse_graph(reader.read_whole(request.graph_sha256))
+        finally:
+            reader.close()
 
     def _measure(self, bench: Bench, index: int) -> None:
         one = _to_proto(bench.distinct[index])
@@ -83,31 +95,35 @@ class Session:
         if lost:
             os._exit(LOST_EXIT_CODE)
 
-    def _rehearse(self, bench: Bench) -> None:
+    def _rehearse(self, bench: Bench) -> Rehearsed | None:
         """Better times of the nodes that have one; those that were never run alone stay without."""
         alone = sum(seconds * len(bench.distinct[at].nodes) for at, seconds in self._seconds_alone.items())
         if alone > MOST_REHEARSED_SECONDS:
-            return
+            return None
 
         def tell_on() -> None:
             self._write(FrameKind.PROFILE_STEP, _all_done(bench))
 
         try:
-            seconds = bench.rehearse(tell_on)
+            rehearsed = bench.rehearse(tell_on)
         except Unmeasured:
-            return
+            return None
         response = _all_done(bench)
         for position in self._seconds_alone:
             one = response.measured.add()
             one.CopyFrom(_to_proto(bench.distinct[position]))
-            one.seconds = seconds[position]
+            one.seconds = rehearsed.nodes[bench.distinct[position].first]
         self._write(FrameKind.PROFILE_STEP, response)
+        return rehearsed
 
-    def _measure_deliveries(self, bench: Bench) -> None:
+    def _measure_deliveries(self, bench: Bench, rehearsed: Rehearsed | None) -> None:
+        """Those of the rehearsal, where they were handed over there."""
         response = _all_done(bench)
+        of_inputs = rehearsed.input_seconds if rehearsed else None
+        of_outputs = rehearsed.output_seconds if rehearsed else None
         try:
-            response.delivery.input_seconds = bench.measure_inputs()
-            response.delivery.output_seconds = bench.measure_outputs()
+            response.delivery.input_seconds = bench.measure_inputs() if of_inputs is None else of_inputs
+            response.delivery.output_seconds = bench.measure_outputs() if of_outputs is None else of_outputs
         except Unmeasured:
             return
         self._write(FrameKind.PROFILE_STEP, response)

@@ -41,6 +41,7 @@ def test_progress_is_told_and_profiles_are_given_back(scripted: Scripted) -> Non
         symbol_values={"batch": 2},
         repetitions=7,
         warmup=4,
+        num_neighbours=0,
         on_progress=seen.append,
     )
     assert [(one.device_id, one.device_kind, one.num_done, one.num_distinct) for one in seen] == [
@@ -60,12 +61,14 @@ def test_progress_is_told_and_profiles_are_given_back(scripted: Scripted) -> Non
     [asked] = script.requests("ProfileGraph")
     assert (asked.graph_id, list(asked.device_ids), list(asked.device_kinds)) == ("g", ["a"], ["h100"])
     assert (dict(asked.symbol_values), asked.repetitions, asked.warmup) == ({"batch": 2}, 7, 4)
+    assert asked.HasField("num_neighbours")
 
 
 def test_profiles_are_given_back_without_anyone_to_tell(scripted: Scripted) -> None:
     script, client = scripted
     script.on("ProfileGraph", [planner_pb2.ProfileGraphResponse(num_done=1, num_distinct=1)])
     assert client.profile_graph("g") == ()
+    assert not script.requests("ProfileGraph")[0].HasField("num_neighbours")
 
 
 def test_a_device_that_is_taken_ends_it(scripted: Scripted) -> None:

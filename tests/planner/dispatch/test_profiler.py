@@ -10,7 +10,7 @@ import pytest
 from planner.cost.inventory import Device
 from planner.cost.measured import MeasuredTimes
 from planner.dispatch.daemon_client import CallDeadlines
-from planner.dispatch.profiler import Measured, Step, _error, choose_daemons, profile
+from planner.dispatch.profiler import Measured, Step, _error, choose_daemons, profile, usual_neighbours
 from planner.errors import Cancelled, Conflict, GraphError, InvalidArgument, NotFound, PlannerError, Unavailable
 from planner.store.deployment_records import Daemon, Deployment, DeploymentState, Failure, StagePlacement
 from protos.v1 import stage_daemon_pb2
@@ -94,11 +94,22 @@ REQUEST = stage_daemon_pb2.ProfileRequest(
 
 
 @pytest.mark.services
-async def test_what_was_measured_says_with_how_many_threads(daemons: dict[str, ScriptedDaemon]) -> None:
-    for daemons["a"].num_threads, says in ((1, "torch 2.13, 1 thread"), (3, "torch 2.13, 3 threads")):
+async def test_what_was_measured_says_with_how_many_threads_and_beside_whom(daemons: dict[str, ScriptedDaemon]) -> None:
+    told = (
+        ((1, 0), "torch 2.13, 1 thread"),
+        ((3, 1), "torch 2.13, 3 threads, beside 1 busy neighbour"),
+        ((1, 2), "torch 2.13, 1 thread, beside 2 busy neighbours"),
+    )
+    for (daemons["a"].num_threads, daemons["a"].num_neighbours), says in told:
         *_, last = [step async for step in profile(at(daemons["a"].address), "ab" * 32, REQUEST, CallDeadlines())]
         assert isinstance(last, Measured)
         assert last.times.source == f"profiled on a, {says}"
+
+
+def test_neighbours_are_the_hosts_other_daemons_of_the_kind() -> None:
+    elsewhere = replace(daemon("c2", "cpu"), device=replace(LIVE[2].device, id="c2", host="other"))
+    live = (*LIVE, daemon("c1", "CPU"), elsewhere)
+    assert [usual_neighbours(one, live) for one in live] == [1, 1, 1, 1, 0]
 
 
 def at(address: str) -> Daemon:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from stage_daemon.control.profiling import Profiling
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, InvalidGraph, InvalidRequest, NotFound
 from tests.stage_daemon.runtime.workers import Preparation
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
 
@@ -48,8 +50,12 @@ def three_nodes(size: int = 8) -> bytes:
     return graph_to_bytes(export(ThreeNodes(), (square, square)).graph)
 
 
+def running(name: str) -> list[BaseProcess]:
+    return [child for child in multiprocessing.active_children() if child.name == name]
+
+
 def kill_process() -> None:
-    (process,) = (child for child in multiprocessing.active_children() if child.name == "profile")
+    (process,) = running("profile")
     process.kill()
 
 
@@ -85,7 +91,7 @@ async def test_stopped_profile_says_why_and_leaves_no_process(blobs: Preparation
 
     with pytest.raises(Conflict, match="a deployment came"):
         await asyncio.wait_for(read(), WAIT_SECONDS)
-    assert not [child for child in multiprocessing.active_children() if child.name == "profile"]
+    assert not running("profile")
 
 
 async def test_device_profiles_one_graph_at_a_time_until_a_deployment_comes(blobs: Preparation) -> None:
@@ -112,7 +118,7 @@ async def test_reader_that_leaves_ends_the_process(blobs: Preparation) -> None:
     responses = profiling_of(blobs, three_nodes()).run()
     await asyncio.wait_for(anext(responses), WAIT_SECONDS)
     await asyncio.wait_for(responses.aclose(), WAIT_SECONDS)
-    assert not [child for child in multiprocessing.active_children() if child.name == "profile"]
+    assert not running("profile")
 
 
 async def test_graph_of_many_sizes_is_measured_at_the_one_asked_for(blobs: Preparation) -> None:
@@ -142,6 +148,38 @@ async def test_operators_use_as_many_threads_as_were_asked_for(blobs: Preparatio
     async with asyncio.timeout(WAIT_SECONDS):
         found = {response.num_threads async for response in profiling.run() if len(response.measured) == 1}
     assert found == {2}
+
+
+@pytest.mark.parametrize(("threads", "asked", "busy"), [(1, 3, 1), (2, 3, 0), (1, 0, 0)])
+async def test_neighbours_are_busy_from_the_first_node_to_the_last(
+    blobs: Preparation, monkeypatch: pytest.MonkeyPatch, threads: int, asked: int, busy: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    profiling = profiling_of(blobs, three_nodes(), num_threads=threads, num_neighbours=asked)
+    seen = set()
+    async with asyncio.timeout(WAIT_SECONDS):
+        async for response in profiling.run():
+            seen.add((response.num_neighbours, len(running("neighbour"))))
+    assert seen == {(busy, busy)}
+    assert not running("neighbour")
+
+
+async def test_stopped_profile_leaves_no_neighbour(blobs: Preparation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    profiling = profiling_of(blobs, three_nodes(), num_threads=1, num_neighbours=1)
+    responses = profiling.run()
+    first = asyncio.ensure_future(anext(responses))
+    await eventually(lambda: bool(running("neighbour")))
+    profiling.stop(Conflict("a deployment came"))
+
+    async def read() -> None:
+        await first
+        async for _ in responses:
+            pass
+
+    with pytest.raises(Conflict, match="a deployment came"):
+        await asyncio.wait_for(read(), WAIT_SECONDS)
+    assert not running("neighbour")
 
 
 async def test_what_is_no_graph_is_refused(blobs: Preparation) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from stage_daemon.worker.shared_cores import SHARED_OUT_BY
+from stage_daemon.worker.shared_cores import SHARED_OUT_BY, room_for_neighbours
 from stage_daemon.worker.threads import use_threads
 
 CPU = torch.device("cpu")
@@ -47,6 +48,19 @@ def test_who_has_shared_the_cores_out_is_not_overruled(name: str, monkeypatch: p
     assert torch.get_num_threads() == OF_HOST
     use_threads(CPU, 2, 3)
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("set_for_all", "asked", "room"),
+    [(None, 0, 0), (None, 2, 2), ("1", 0, 5), ("4", 0, 0), ("4", 3, 1), ("many", 0, 0)],
+)
+def test_neighbours_are_as_many_as_there_are_cores_for(
+    monkeypatch: pytest.MonkeyPatch, set_for_all: str | None, asked: int, room: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(OF_HOST))
+    if set_for_all is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", set_for_all)
+    assert room_for_neighbours(asked) == room
 
 
 def test_what_runs_on_a_gpu_needs_no_share() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -16,9 +17,11 @@ from planner.client.export import export
 from planner.wire.graph import graph_to_bytes
 from protos.v1 import graph_pb2
 from stage_daemon.errors import InsufficientMemory
+from stage_daemon.worker.profile import rehearsal
 from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
-from stage_daemon.worker.profile.rehearsal import EventMarks, Marks, seconds_among_others
+from stage_daemon.worker.profile.delivery import Give, Take
+from stage_daemon.worker.profile.rehearsal import EventMarks, Marks, rehearse, typical
 from stage_daemon.worker.profile.values import ValueTable
 from tests.builders.exported import exported_small
 from tests.builders.registry import FAMILIES
@@ -58,7 +61,7 @@ def message_of(module: nn.Module, *args: Any, **more: Any) -> graph_pb2.Graph:
 
 
 def rehearsed(graph: graph_pb2.Graph, marks: Marks | None = None) -> list[float]:
-    return seconds_among_others(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None, marks)
+    return list(rehearse(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None, marks).nodes)
 
 
 @pytest.mark.slow
@@ -89,6 +92,71 @@ def test_node_with_several_results_is_one() -> None:
 def test_marks_dearer_than_what_lies_between_nodes_leave_none_without_time() -> None:
     graph = message_of(Calls(lambda x: torch.tanh(torch.relu(x))), torch.ones(2, 2))
     assert rehearsed(graph, ScriptedMarks([2.0], [0.0, 1.0, 3.0, 0.0])) == [0.5, 1.5]
+
+
+def test_microbatch_is_handed_in_before_each_run_and_over_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    @contextmanager
+    def handed_in(items: Sequence[Any], _: torch.device) -> Iterator[Take]:
+        yield lambda: done.append(f"{len(items)} in") or 0.25
+
+    @contextmanager
+    def handed_over(_: torch.device) -> Iterator[Give]:
+        yield lambda outputs: done.append(f"{len(outputs)} out") or 0.5
+
+    class Runs(ScriptedMarks):
+        def seconds(self) -> list[float]:
+            done.append("run")
+            return super().seconds()
+
+    monkeypatch.setattr(rehearsal, "handed_in", handed_in)
+    monkeypatch.setattr(rehearsal, "handed_over", handed_over)
+    graph = message_of(Calls(lambda x, y: (x + y, x, x - y)), torch.ones(2), torch.ones(2))
+    found = rehearse(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None, Runs([3.0], [0.0, 1.0, 1.0, 0.0]))
+    assert (found.input_seconds, found.output_seconds) == (0.25, 0.5)
+    # The run with marks follows without them.
+    assert done == 2 * ["2 in", "run", "3 out", "run"]
+
+
+def test_what_no_message_holds_is_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise TypeError("no such message")
+
+    monkeypatch.setattr("stage_daemon.worker.profile.delivery.wire.fill_all", refuse)
+    monkeypatch.setattr("stage_daemon.worker.profile.delivery.Outlet.give", refuse)
+    graph = message_of(nn.ReLU(), torch.ones(2))
+    found = rehearse(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None)
+    assert (found.input_seconds, found.output_seconds) == (None, None)
+    assert len(found.nodes) == 1
+
+
+def test_typical_is_a_mean_that_the_slowest_tenth_does_not_touch() -> None:
+    assert typical([1.0, 2.0, 6.0]) == 3.0
+    assert typical([100.0, *range(1, 10)]) == 5.0
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(1e-3, 2), (1e-6, 8), (1.0, 1)])
+def test_small_graphs_run_several_times_in_a_row(seconds: float, runs: int) -> None:
+    """As small microbatches come."""
+    graph = message_of(nn.ReLU(), torch.ones(2))
+
+    class EachAsLong:
+        num_marks = num_runs = 0
+
+        def mark(self) -> None:
+            self.num_marks += 1
+
+        def seconds(self) -> list[float]:
+            num_marks, self.num_marks = self.num_marks, 0
+            self.num_runs += 1
+            return [seconds / (num_marks - 1)] * (num_marks - 1)
+
+    marks = EachAsLong()
+    runs_by_round: list[int] = []
+    rehearse(graph, ValueTable(graph, {}), CPU, ONCE, lambda: runs_by_round.append(marks.num_runs), marks)
+    # With marks and without; the first round finds out how long one takes.
+    assert runs_by_round == [2, 2 + 2 * runs]
 
 
 class MadeUpEvent:
@@ -160,7 +228,7 @@ def test_graph_that_does_not_fit_is_refused_before_memory_is_taken() -> None:
     rows = torch.export.Dim("rows", min=1, max=1 << 40)
     graph = message_of(nn.ReLU(), torch.ones(2, 64), dynamic_shapes={"input": {0: rows}})
     with pytest.raises(InsufficientMemory):
-        seconds_among_others(graph, ValueTable(graph, {"rows": 1 << 39}), CPU, ONCE, lambda: None)
+        rehearse(graph, ValueTable(graph, {"rows": 1 << 39}), CPU, ONCE, lambda: None)
 
 
 def test_run_that_made_up_values_do_not_get_through_is_told() -> None:
