@@ -5,7 +5,7 @@
 A step is 8 microbatches forward and backward, and SGD. "One process" runs both stages after each other; ideal is what
 two devices would take if they did the same work, and waited only to fill and drain. The deployed pipeline also carries
 the batch from a client and the losses back to it. The predicted step is of a plan made after a profile, backward
-passes too; it counts no optimizer. Every process runs one thread per operator.
+passes too. Every process runs one thread per operator.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from benchmarks.pipeline_peers import MEMORY_BYTES, SHAPES, Shape, Spent, Stage,
 from planner.client import export
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import CutMode, PlanOptions
-from planner.schedule.simulate import simulate
-from planner.schedule.training import training_schedule
+from planner.schedule.prediction import idle_share, predict
 
 SHAPE = next(shape for shape in SHAPES if shape.name.startswith("8 ms"))
 MICROBATCHES = 8
@@ -104,7 +103,9 @@ class Deployed:
     @contextmanager
     def window(self) -> Iterator[Window]:
         module, (whole, wanted) = Both(), batch()
-        training = Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=MICROBATCHES)
+        training = Training(
+            schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=MICROBATCHES, optimizer_bytes_per_parameter=0.0
+        )
         with one_thread_daemons(NUM_STAGES, MEMORY_BYTES) as (cluster, client):
             graph = client.submit(export(module, (whole[: SHAPE.rows], wanted[: SHAPE.rows])))
             client.profile_graph(graph.id, device_ids=[cluster.device_id(0)], backward=True)
@@ -112,8 +113,7 @@ class Deployed:
             plan = client.create_plan(graph.id, options)
             assert len(plan.stages) == NUM_STAGES
             assert plan.step_seconds is not None
-            simulated = simulate(plan, training_schedule(plan), microbatches=MICROBATCHES)
-            self.predicted = (plan.step_seconds, simulated.bubble_share)
+            self.predicted = (plan.step_seconds, idle_share(plan, predict(plan)))
             deployment = client.deploy(plan.id)
             daemons = [daemon.process_id for daemon in cluster.daemons.values()]
             with client.train(deployment.id, f"sgd:lr={RATE}") as trainer:

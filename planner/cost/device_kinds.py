@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from planner.cost.inventory import Device
 from planner.graph.ir import Dtype
 
 
@@ -73,3 +74,8 @@ DEFAULT_KIND = DEVICE_KINDS["t4"]
 
 def device_kind(name: str) -> DeviceKind:
     return DEVICE_KINDS.get(name.lower(), DEFAULT_KIND)
+
+
+def memory_bytes_per_second(device: Device) -> float:
+    """Its own, else that of its kind."""
+    return device.memory_bytes_per_second or device_kind(device.kind).memory_bytes_per_second

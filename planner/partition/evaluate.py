@@ -40,6 +40,7 @@ from planner.partition.training.orders.room import Room
 from planner.partition.training.pipeline_order import Step
 from planner.partition.training.step_graph import Reduction, StageSeconds, TrainingStep
 from planner.partition.training.step_time import step_seconds
+from planner.partition.training.update import update_seconds
 from planner.partition.windows import windows_at_clients, windows_of_copies
 
 
@@ -82,7 +83,8 @@ class StageEvaluation:
 class Evaluation:
     """`bottleneck_seconds`: the most loaded device. `latency_seconds`: a lone batch's, until all stages have run.
 
-    `step_seconds`: a whole training step, None in inference. `memory_share`: the fullest device's share of its bytes.
+    `step_seconds`: a whole training step with its update, None in inference. `memory_share`: the fullest device's share
+    of its bytes.
     Seconds are infinite where a device cannot run a node that it is given.
     """
 
@@ -118,7 +120,7 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
         stages = tuple(
             replace(stage, saved_bytes=count * stage.saved_bytes) for stage, count in zip(stages, kept, strict=True)
         )
-        seconds = step_seconds(step, orders)
+        seconds = step_seconds(step, orders) + _update_seconds(problem, assignment, stages)
     loads = [0.0] * problem.num_devices
     peaks = [0] * problem.num_devices
     for stage, devices in zip(stages, assignment.devices_of_stage, strict=True):
@@ -133,6 +135,18 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
         latency_seconds=_latency(assignment, costs, flow.edges),
         memory_share=_memory_share(problem, peaks),
         step_seconds=seconds,
+    )
+
+
+def _update_seconds(problem: PartitionProblem, assignment: Assignment, stages: Sequence[StageEvaluation]) -> float:
+    """Of the slowest device, when all have done their passes."""
+    gradients, states = np.zeros(problem.num_devices), np.zeros(problem.num_devices)
+    for stage, devices in zip(stages, assignment.devices_of_stage, strict=True):
+        gradients[list(devices)] += stage.gradient_bytes
+        states[list(devices)] += stage.optimizer_bytes
+    return max(
+        update_seconds(int(gradients[device]), int(states[device]), float(problem.device_memory_rate[device])).both
+        for device in range(problem.num_devices)
     )
 
 

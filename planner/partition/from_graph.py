@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost.device_kinds import memory_bytes_per_second
 from planner.cost.inventory import Inventory
 from planner.cost.roofline import NodeCosts
 from planner.errors import OptionsError
@@ -83,6 +84,7 @@ def problem_from_graph(
         node_group=_node_group(groups, len(graph.nodes)),
         is_embedding=np.array([facts_of(node.operator.name).embedding for node in graph.nodes], dtype=np.bool_),
         device_memory_bytes=np.array([device.memory_bytes for device in inventory.devices], dtype=np.int64),
+        device_memory_rate=np.array([memory_bytes_per_second(device) for device in inventory.devices]),
         link_latency_seconds=latency,
         link_seconds_per_byte=per_byte,
         relay=relay,

@@ -40,6 +40,7 @@ _BY_NODE = (
 _BY_DEVICE = (
     "compute_seconds",
     "device_memory_bytes",
+    "device_memory_rate",
     "delivery_seconds",
     "node_backward_ratio",
     "node_weight_share",
@@ -88,8 +89,9 @@ class PartitionProblem:
     In training, `node_has_gradient` [n] says where a backward pass goes, `value_gradient_bytes` [v] what comes back for
     each value, `node_backward_ratio` [d, n] the time of a node's backward pass over its forward pass's (nan: that of
     the training), `node_weight_share` [d, n] what weights take of it where it is in two (nan: half),
-    `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself.
-    Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries cost nothing.
+    `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself, and
+    `device_memory_rate` [d] at how many bytes per second a device updates it.
+    Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries and updates cost nothing.
 
     `node_recomputable` [n]: reads no parameter and gives the same wherever it runs, so that a later stage may run it
     again instead of receiving what it makes. `value_source` [v]: the value that it is a view of, one step back; -1 for
@@ -133,6 +135,7 @@ class PartitionProblem:
     state_optimizer_bytes: Integers = field(default_factory=_nothing)
     node_recomputable: Booleans = field(default_factory=_no_flags)
     value_source: Integers = field(default_factory=_nothing)
+    device_memory_rate: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         check_seconds_shape(self.compute_seconds)
@@ -202,6 +205,8 @@ class PartitionProblem:
         for name in ("node_backward_ratio", "node_weight_share"):
             if not getattr(self, name).size:
                 object.__setattr__(self, name, np.full(self.compute_seconds.shape, np.nan))
+        if not self.device_memory_rate.size:
+            object.__setattr__(self, "device_memory_rate", np.full(self.num_devices, np.inf))
         if not self.delivery_seconds.size:
             object.__setattr__(self, "delivery_seconds", np.zeros(self.compute_seconds.shape))
         fixed = np.flatnonzero(self.fixed_device != FREE)

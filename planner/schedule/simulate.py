@@ -16,6 +16,7 @@ from enum import Enum
 
 from planner.errors import OptionsError
 from planner.plan.plan import Plan, Stage
+from planner.plan.update import device_updates
 from planner.schedule.blocks import NO_STAGE, Block, Queue, step_blocks, stream_blocks
 from planner.schedule.copies import copy_of
 from planner.schedule.link_seconds import Messages, gradient_bytes, reduction_seconds, stage_messages
@@ -43,6 +44,7 @@ def simulate(plan: Plan, schedule: Schedule | TrainingSchedule, *, microbatches:
         engine = _Engine(plan, step_blocks(schedule), microbatches)
         engine.run()
         engine.reduce()
+        engine.update()
     return engine.simulation()
 
 
@@ -173,6 +175,16 @@ class _Engine:
             devices = tie_devices(plan, tie)
             if devices:
                 self._reduce(devices, min(stage for _, stage in group.members), group.size_bytes)
+
+    def update(self) -> None:
+        """Norms and optimizers, once all devices have every gradient."""
+        start = max(self._free.values())
+        first = {device_id: stage.index for stage in reversed(self._plan.stages) for device_id in stage.device_ids}
+        for device_id, seconds in device_updates(self._plan).items():
+            middle, end = start + seconds.norms, start + seconds.both
+            self._events.append(Event(device_id, Activity.AGREE, first[device_id], -1, start, middle))
+            self._events.append(Event(device_id, Activity.OPTIMIZER_STEP, first[device_id], -1, middle, end))
+            self._free[device_id] = end
 
     def _reduce(self, device_ids: Sequence[str], stage: int, size_bytes: int) -> None:
         start = max(self._free[device_id] for device_id in device_ids)

@@ -18,11 +18,11 @@ class Activity(Enum):
     BACKWARD_WEIGHT = "backward for weights"
     SEND_GRADIENT = "send gradient"
     REDUCE = "reduce gradients"
-    # Daemons measure these, and no plan predicts them.
-    TAKE_INPUT = "take input"
-    GIVE_OUTPUT = "give output"
     AGREE = "agree on the step"
     OPTIMIZER_STEP = "optimizer step"
+    # Daemons measure these; plans count them as received and sent.
+    TAKE_INPUT = "take input"
+    GIVE_OUTPUT = "give output"
 
     @property
     def is_compute(self) -> bool:
@@ -56,7 +56,7 @@ _SENDS = frozenset({Activity.GIVE_OUTPUT, Activity.SEND, Activity.SEND_GRADIENT}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What keeps a device busy. A reduction has microbatch -1, and the first stage that it is for."""
+    """What keeps a device busy. What is done once per step has microbatch -1, and the first stage that it is for."""
 
     device_id: str
     activity: Activity

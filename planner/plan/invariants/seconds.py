@@ -17,6 +17,7 @@ from planner.cost.inventory import LinkSpeed
 from planner.partition.objective import Objective
 from planner.plan.invariants.broken import broken
 from planner.plan.plan import Plan, Stage, StageEdge
+from planner.plan.update import device_updates
 
 RELATIVE_TOLERANCE = 1e-9
 
@@ -54,15 +55,19 @@ def _check_delivery(plan: Plan, stage: Stage) -> None:
 
 
 def _check_step(plan: Plan, bottleneck_seconds: float) -> None:
-    """No step is shorter than its most loaded device's share of the microbatches."""
+    """No step is shorter than its most loaded device's share of the microbatches and the longest update."""
     training, step_seconds = plan.options.training, plan.step_seconds
     if training is None or step_seconds is None:
         if training is not None or step_seconds is not None:
             raise broken("step_seconds", f"step_seconds is {step_seconds} with training {training}")
         return
-    least = training.microbatches * bottleneck_seconds
+    update = max((seconds.both for seconds in device_updates(plan).values()), default=0.0)
+    least = training.microbatches * bottleneck_seconds + update
     if not math.isfinite(step_seconds) or step_seconds < least * (1 - RELATIVE_TOLERANCE):
-        raise broken("step_seconds", f"step_seconds is {step_seconds}, the most loaded device alone takes {least}")
+        raise broken(
+            "step_seconds",
+            f"step_seconds is {step_seconds}; the most loaded device's passes and an update alone take {least}",
+        )
 
 
 def _check_bound(plan: Plan) -> None:

@@ -25,7 +25,7 @@ from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, v
 from stage_daemon.worker.profile.gradients import BackwardSeconds, NodeBackward, values_with_gradient
 from stage_daemon.worker.profile.indices import integer_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
-from stage_daemon.worker.profile.rehearsal import Rehearsed, rehearse
+from stage_daemon.worker.profile.rehearsal import Rehearsed, rehearse, rehearse_training
 from stage_daemon.worker.profile.states import all_bytes, num_copies, state_values, sum_bytes
 from stage_daemon.worker.profile.values import Described, ValueTable
 
@@ -93,6 +93,10 @@ class Bench:
             for index in one.nodes:
                 nodes[index] = mean
         return replace(found, nodes=tuple(nodes))
+
+    def rehearse_training(self, on_round: Callable[[], None]) -> float:
+        """Seconds of the whole graph's backward pass. Raises Unmeasured."""
+        return self._guarded(lambda: rehearse_training(self._graph, self._values, self._device, self._effort, on_round))
 
     def measure_inputs(self) -> float:
         """Seconds that a worker takes to be handed the graph's inputs by a client. Raises Unmeasured."""

@@ -22,6 +22,13 @@ class BackwardSeconds:
     input_gradients: float
     weight_gradients: float
 
+    def times(self, factor: float) -> BackwardSeconds:
+        return BackwardSeconds(
+            whole=self.whole * factor,
+            input_gradients=self.input_gradients * factor,
+            weight_gradients=self.weight_gradients * factor,
+        )
+
 
 def values_with_gradient(graph: pb.Graph, values: ValueTable) -> Mapping[int, bool]:
     """Trained states, and what differentiable nodes make of values with a gradient: of each whether it is of weights

@@ -90,8 +90,8 @@ def marks_on(device: torch.device) -> Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """`nodes` [nodes] add up to what a run of the whole graph takes. The others are of what a client hands in before
-    such a run and is given after it; None where that cannot be handed over."""
+    """`nodes` [nodes] add up to what a run of the whole graph takes. `input_seconds` and `output_seconds` are of what a
+    client hands in before such a run and is given after it; None where that cannot be handed over."""
 
     nodes: tuple[float, ...]
     input_seconds: float | None
@@ -113,10 +113,21 @@ class Program:
             outputs: tuple[Any, ...] = (module or self.module)(*self.inputs)
         return outputs
 
+    def train(self) -> None:
+        """Forward and back from the losses, else from all outputs; gradients of weights add up."""
+        drawn = drawing("profile", 0) if self.draws_random else nullcontext()
+        with torch.enable_grad(), drawn:
+            outputs = [one for one in self.module(*self.inputs) if isinstance(one, torch.Tensor) and one.requires_grad]
+        roots = [one for one in outputs if one.dim() == 0] or outputs
+        torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
 
-def program_of(graph: pb.Graph, values: ValueTable, device: torch.device, *, num_processes: int = 1) -> Program:
+
+def program_of(
+    graph: pb.Graph, values: ValueTable, device: torch.device, *, num_processes: int = 1, trains: bool = False
+) -> Program:
     """Raises InsufficientMemory where it does not fit the device so many times."""
-    check_fits(num_processes * _needed_bytes(graph, values), device)
+    needed = _needed_bytes(graph, values) + (_kept_in_training(graph, values) if trains else 0)
+    check_fits(num_processes * needed, device)
     module = rebuild_module(graph, device)
     module.set_states(_states(graph, values, device))
     return Program(module=module, inputs=_inputs(graph, values, device), draws_random=draws_random(graph))
@@ -166,6 +177,31 @@ def rehearse(
         input_seconds=client.input_seconds,
         output_seconds=client.output_seconds,
     )
+
+
+def rehearse_training(
+    graph: pb.Graph, values: ValueTable, device: torch.device, effort: Effort, on_round: Callable[[], None]
+) -> float:
+    """Seconds that a run takes with its backward pass, beyond one without. `on_round` is called after each.
+
+    Raises what a node raises on made-up values or backward, and InsufficientMemory.
+    """
+    program = program_of(graph, values, device, trains=True)
+    marks = marks_on(device)
+
+    def seconds_of(run: Callable[[], object]) -> float:
+        marks.mark()
+        run()
+        marks.mark()
+        on_round()
+        [seconds] = marks.seconds()
+        return seconds
+
+    beyond: list[float] = []
+    until = time.monotonic() + MOST_SECONDS
+    while len(beyond) <= effort.repetitions and (len(beyond) <= _LEAST_ROUNDS or time.monotonic() < until):
+        beyond.append(seconds_of(program.train) - seconds_of(program.run))
+    return typical(beyond[1:])
 
 
 def typical(seconds: Sequence[float]) -> float:
@@ -300,6 +336,13 @@ def _needed_bytes(graph: pb.Graph, values: ValueTable) -> int:
     """Of states, and of values at the node where most of them are kept; views count as copies."""
     states = sum(one.size_bytes * count for one, count in _counts(graph, values).items())
     return states + _most_kept(graph, values)
+
+
+def _kept_in_training(graph: pb.Graph, values: ValueTable) -> int:
+    """Of values, whatever the backward pass reads, and of gradients of states."""
+    made = (values.tensor(value_id) for node in graph.nodes for value_id in node.outputs if value_id)
+    states = sum(one.size_bytes * count for one, count in _counts(graph, values).items())
+    return states + sum(storage_bytes(one) for one in made if one is not None)
 
 
 def _most_kept(graph: pb.Graph, values: ValueTable) -> int:

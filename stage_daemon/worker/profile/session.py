@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import torch
@@ -16,6 +17,7 @@ from stage_daemon.worker.frames import LOST_EXIT_CODE, Frame, FrameKind, write_f
 from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
 from stage_daemon.worker.profile.distinct import DistinctNode
+from stage_daemon.worker.profile.gradients import BackwardSeconds
 from stage_daemon.worker.profile.neighbour import keep_busy
 from stage_daemon.worker.profile.rehearsal import Rehearsed
 from stage_daemon.worker.profile.values import ValueTable
@@ -33,6 +35,7 @@ class Session:
         self._tls = tls
         # By position in the distinct nodes, those that could be run alone.
         self._seconds_alone: dict[int, float] = {}
+        self._backward_alone: dict[int, BackwardSeconds] = {}
 
     def run(self, frame: Frame) -> None:
         """Raises what keeps the whole graph from being profiled."""
@@ -59,7 +62,8 @@ class Session:
     def _keep_busy(self, request: stage_daemon_pb2.ProfileRequest) -> NoReturn:
         graph = self._graph(request)
         values = ValueTable(graph, request.symbol_values)
-        keep_busy(graph, values, self._device, lambda: write_frame(self._connection, Frame(kind=FrameKind.BUSY)))
+        busy = Frame(kind=FrameKind.BUSY)
+        keep_busy(graph, values, self._device, lambda: write_frame(self._connection, busy), trains=request.backward)
 
     def _bench(self, request: stage_daemon_pb2.ProfileRequest) -> Bench:
         effort = Effort(
@@ -108,13 +112,32 @@ class Session:
             rehearsed = bench.rehearse(tell_on)
         except Unmeasured:
             return None
+        backward = self._rehearse_training(bench, tell_on)
         response = _all_done(bench)
         for position in self._seconds_alone:
             one = response.measured.add()
             one.CopyFrom(_to_proto(bench.distinct[position]))
             one.seconds = rehearsed.nodes[bench.distinct[position].first]
+            if position in backward:
+                _add_backward(one, backward[position])
         self._write(FrameKind.PROFILE_STEP, response)
         return rehearsed
+
+    def _rehearse_training(self, bench: Bench, tell_on: Callable[[], None]) -> Mapping[int, BackwardSeconds]:
+        """Each node's passes as much longer than alone as the whole graph's is than all of theirs.
+
+        A backward pass runs by itself, so there is no place between its nodes to look at a clock.
+        """
+        alone = sum(found.whole * len(bench.distinct[at].nodes) for at, found in self._backward_alone.items())
+        if not alone or alone > MOST_REHEARSED_SECONDS:
+            return {}
+        try:
+            longer = bench.rehearse_training(tell_on) / alone
+        except Unmeasured:
+            return {}
+        if longer <= 0:
+            return {}
+        return {position: found.times(longer) for position, found in self._backward_alone.items()}
 
     def _measure_deliveries(self, bench: Bench, rehearsed: Rehearsed | None) -> None:
         """Those of the rehearsal, where they were handed over there."""
@@ -135,13 +158,18 @@ class Session:
         except Unmeasured as error:
             return error.is_fatal
         if seconds is not None:
-            one.backward_seconds = seconds.whole
-            one.input_gradient_seconds = seconds.input_gradients
-            one.weight_gradient_seconds = seconds.weight_gradients
+            self._backward_alone[index] = seconds
+            _add_backward(one, seconds)
         return False
 
     def _write(self, kind: FrameKind, message: stage_daemon_pb2.ProfileResponse) -> None:
         write_frame(self._connection, Frame(kind=kind, body=message.SerializeToString()))
+
+
+def _add_backward(one: stage_daemon_pb2.DistinctNode, seconds: BackwardSeconds) -> None:
+    one.backward_seconds = seconds.whole
+    one.input_gradient_seconds = seconds.input_gradients
+    one.weight_gradient_seconds = seconds.weight_gradients
 
 
 def _all_done(bench: Bench) -> stage_daemon_pb2.ProfileResponse:

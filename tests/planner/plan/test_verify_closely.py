@@ -20,6 +20,7 @@ from planner.plan.invariants.replay import replay
 from planner.plan.invariants.ties import check_ties
 from planner.plan.options import BalancedMode, PlanOptions, Routing, ShapeBucket
 from planner.plan.plan import Plan, StageMemory
+from planner.plan.update import device_updates
 from planner.plan.verify import verify_plan
 from planner.planning import make_plan
 from tests.builders.plans import plan_of
@@ -210,7 +211,7 @@ def test_the_gap_is_the_share_by_which_the_objective_may_be_too_high() -> None:
 
 def test_a_step_is_no_shorter_than_the_work_of_its_most_loaded_device() -> None:
     plan, graph = training_plan(), trained(GRAPH)
-    least = 4 * plan.bottleneck_seconds
+    least = 4 * plan.bottleneck_seconds + max(update.both for update in device_updates(plan).values())
     assert plan.step_seconds is not None
     assert plan.step_seconds > least
     verify_plan(replace(plan, step_seconds=least), graph)

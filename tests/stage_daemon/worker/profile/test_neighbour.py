@@ -23,9 +23,9 @@ class EnoughError(Exception):
     pass
 
 
-def keep_busy_with(module: nn.Module, *args: torch.Tensor, on_busy: Callable[[], None]) -> None:
+def keep_busy_with(module: nn.Module, *args: torch.Tensor, on_busy: Callable[[], None], trains: bool = False) -> None:
     graph = graph_pb2.Graph.FromString(graph_to_bytes(export(module, args).graph))
-    keep_busy(graph, ValueTable(graph, {}), CPU, on_busy)
+    keep_busy(graph, ValueTable(graph, {}), CPU, on_busy, trains=trains)
 
 
 def test_runs_the_graph_over_and_over_and_says_so_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +43,21 @@ def test_runs_the_graph_over_and_over_and_says_so_after_the_first(monkeypatch: p
     with pytest.raises(EnoughError):
         keep_busy_with(nn.ReLU(), torch.ones(2), on_busy=lambda: told.append(num_runs))
     assert told == [1]
+
+
+def test_beside_a_training_profile_it_runs_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_runs = 0
+
+    def counted(_: object) -> None:
+        nonlocal num_runs
+        num_runs += 1
+        if num_runs == 3:
+            raise EnoughError
+
+    monkeypatch.setattr("stage_daemon.worker.profile.rehearsal.Program.train", counted)
+    with pytest.raises(EnoughError):
+        keep_busy_with(nn.Linear(2, 2), torch.ones(2), on_busy=lambda: None, trains=True)
+    assert num_runs == 3
 
 
 def test_graph_that_does_not_run_is_stood_in_for() -> None:

@@ -21,7 +21,15 @@ from stage_daemon.worker.profile import rehearsal
 from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
 from stage_daemon.worker.profile.delivery import Give, Take
-from stage_daemon.worker.profile.rehearsal import EventMarks, Marks, rehearse, typical
+from stage_daemon.worker.profile.rehearsal import (
+    ClockMarks,
+    EventMarks,
+    Marks,
+    program_of,
+    rehearse,
+    rehearse_training,
+    typical,
+)
 from stage_daemon.worker.profile.values import ValueTable
 from tests.builders.exported import exported_small
 from tests.builders.registry import FAMILIES
@@ -222,6 +230,44 @@ class Products(TorchDispatchMode):
         if function is torch.ops.aten.addmm.default:
             self.largest.append(result.abs().max().item())
         return result
+
+
+class Trained(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.layer(x)
+        return hidden.square().sum(), hidden
+
+
+def test_backward_pass_goes_back_from_the_loss_alone() -> None:
+    graph = message_of(Trained(), torch.ones(2, 3))
+    program = program_of(graph, ValueTable(graph, {}), CPU, trains=True)
+    program.train()
+    weight, bias = program.module.program.parameters()
+    hidden = functional.linear(program.inputs[0], weight, bias)
+    expected = torch.autograd.grad(hidden.square().sum(), [weight, bias])
+    assert weight.grad is not None
+    torch.testing.assert_close((weight.grad, bias.grad), expected)
+    # As microbatches of a step do.
+    program.train()
+    torch.testing.assert_close(weight.grad, 2 * expected[0])
+
+
+def test_backward_pass_is_what_a_run_with_it_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = message_of(Trained(), torch.ones(2, 3))
+    # Warming up, then three rounds, the slowest of which is no tenth of them.
+    seconds = iter([9.0, 1.0, *(one for _ in range(3) for one in (5.0, 2.0))])
+
+    class Scripted(ClockMarks):
+        def seconds(self) -> list[float]:
+            return [next(seconds)]
+
+    monkeypatch.setattr(rehearsal, "marks_on", lambda _: Scripted(lambda: 0.0))
+    effort = Effort(repetitions=3, warmup=1)
+    assert rehearse_training(graph, ValueTable(graph, {}), CPU, effort, lambda: None) == 3.0
 
 
 def test_graph_that_does_not_fit_is_refused_before_memory_is_taken() -> None:

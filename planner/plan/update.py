@@ -1,0 +1,21 @@
+"""A plan's norms and optimizers, by device: see planner.partition.training.update."""
+
+from __future__ import annotations
+
+from planner.cost.device_kinds import memory_bytes_per_second
+from planner.partition.training.update import UpdateSeconds, update_seconds
+from planner.plan.plan import Plan
+
+
+def device_updates(plan: Plan) -> dict[str, UpdateSeconds]:
+    """Of all stages on each device that trains some state; of other devices and in inference none."""
+    gradients, states = dict[str, int](), dict[str, int]()
+    for stage in plan.stages:
+        for device_id in stage.device_ids if stage.memory.gradient_bytes else ():
+            gradients[device_id] = gradients.get(device_id, 0) + stage.memory.gradient_bytes
+            states[device_id] = states.get(device_id, 0) + stage.memory.optimizer_bytes
+    return {
+        device.id: update_seconds(gradients[device.id], states[device.id], memory_bytes_per_second(device))
+        for device in plan.inventory.devices
+        if device.id in gradients
+    }

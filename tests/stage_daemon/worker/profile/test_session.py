@@ -1,0 +1,67 @@
+"""How the times of a profile's parts become those that it tells."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.worker.frames import read_frame
+from stage_daemon.worker.profile.bench import Unmeasured
+from stage_daemon.worker.profile.distinct import DistinctNode
+from stage_daemon.worker.profile.gradients import BackwardSeconds
+from stage_daemon.worker.profile.rehearsal import Rehearsed
+from stage_daemon.worker.profile.session import Session
+
+LAYERS = DistinctNode(nodes=(0, 1), operator="layer")
+LOSS = DistinctNode(nodes=(2,), operator="loss")
+ALONE = BackwardSeconds(whole=1.0, input_gradients=0.75, weight_gradients=0.5)
+
+
+class Rehearsing:
+    """A bench that gives what it is told."""
+
+    distinct = (LAYERS, LOSS)
+
+    def __init__(self, backward_seconds: float | None) -> None:
+        self._backward_seconds = backward_seconds
+
+    def rehearse(self, _: Callable[[], None]) -> Rehearsed:
+        return Rehearsed(nodes=(0.5, 0.5, 0.25), input_seconds=None, output_seconds=None)
+
+    def rehearse_training(self, _: Callable[[], None]) -> float:
+        if self._backward_seconds is None:
+            raise Unmeasured("it cannot be run")
+        return self._backward_seconds
+
+
+@pytest.mark.parametrize(("whole", "told"), [(6.0, (2.0, 1.5, 1.0)), (None, (0.0, 0.0, 0.0)), (-1.0, (0.0, 0.0, 0.0))])
+def test_backward_passes_of_nodes_add_up_to_the_graphs(whole: float | None, told: tuple[float, ...]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        session = Session(ours, "cpu")
+        session._seconds_alone.update({0: 1.0, 1: 1.0})
+        session._backward_alone.update({0: ALONE, 1: ALONE})
+        bench: Any = Rehearsing(whole)
+        session._rehearse(bench)
+        frame = read_frame(theirs)
+    assert frame is not None
+    layers, loss = stage_daemon_pb2.ProfileResponse.FromString(frame.body).measured
+    assert (layers.seconds, loss.seconds) == (0.5, 0.25)
+    for one in (layers, loss):
+        found = (one.backward_seconds, one.input_gradient_seconds, one.weight_gradient_seconds)
+        # What is not told again stays as it was told of each node alone: the response has none.
+        assert found == told
+
+
+def test_nothing_is_run_back_where_nothing_was_asked_for_that() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        session = Session(ours, "cpu")
+        session._seconds_alone.update({0: 1.0})
+        unasked: Any = SimpleNamespace(distinct=(LAYERS,), rehearse=Rehearsing(None).rehearse)
+        assert session._rehearse(unasked) is not None
