@@ -1,13 +1,15 @@
 """A gigabyte of weights on its way to the daemons, beside `sha256sum` of the same files, and how soon commands answer.
 
-    python -m benchmarks.weights_and_starts [mebibytes]
+    python -m benchmarks.weights_and_starts [--mebibytes 1024] [--only starts|weights]
 
 One linear layer per 64 MiB; two daemons hold half of it each. CPU is of all processes, from /proc.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,16 +26,21 @@ from planner.plan.options import CutMode
 
 WIDTH = 4096
 LAYER_MEBIBYTES = 64
-DEFAULT_MEBIBYTES = 1024
 NUM_STARTS = 5
+CLI = (sys.executable, "-m", "planner.cli")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    mebibytes = int(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_MEBIBYTES
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mebibytes", type=int, default=1024)
+    parser.add_argument("--only", choices=("starts", "weights"))
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="weights-") as folder:
-        _starts(Path(folder))
-        _weights(Path(folder), max(2, mebibytes // LAYER_MEBIBYTES))
+        if given.only != "weights":
+            _starts(Path(folder))
+        if given.only != "starts":
+            _weights(Path(folder), max(2, given.mebibytes // LAYER_MEBIBYTES))
 
 
 def _weights(folder: Path, num_layers: int) -> None:
@@ -59,14 +66,39 @@ def _weights(folder: Path, num_layers: int) -> None:
 
 
 def _starts(folder: Path) -> None:
+    """Every command in turns with the two peers, so that all meet the same machine; the median round of each."""
     with LocalCluster(data_dir=folder / "starts", memory_bytes=(1 << 30,)) as cluster:
         address = ("--server", cluster.planner_address)
-        for name, arguments in (("--help", ()), ("device list", address), ("plan list", address)):
-            command = (sys.executable, "-m", "planner.cli", *name.split(), *arguments)
-            spent = sorted(_seconds(lambda command=command: _quietly(*command)) for _ in range(NUM_STARTS))
-            _print(f"planner-cli {name}, best of {NUM_STARTS}", spent[0])
-        empty = (sys.executable, "-c", "")
-        _print("an empty Python", min(_seconds(lambda: _quietly(*empty)) for _ in range(NUM_STARTS)))
+        submit = ("submit", "examples.tiny_llama:build", "--name", "tiny-llama", *address)
+        _quietly(*CLI, *submit)
+        commands: dict[str, Callable[[], object]] = {
+            "an empty Python": lambda: _quietly(sys.executable, "-c", ""),
+            "import torch": lambda: _quietly(sys.executable, "-c", "import torch"),
+            "import transformers' Llama": lambda: _quietly(sys.executable, "-c", "import examples.tiny_llama"),
+            "planner-cli --help": lambda: _quietly(*CLI, "--help"),
+            "planner-cli device list": lambda: _quietly(*CLI, "device", "list", *address),
+            "planner-cli plan list": lambda: _quietly(*CLI, "plan", "list", *address),
+            "planner-cli plan create": lambda: _quietly(*CLI, "plan", "create", "--graph", "tiny-llama", *address),
+            "planner-cli submit tiny-llama": lambda: _quietly(*CLI, *submit),
+        }
+        rounds = [{name: _seconds(command) for name, command in commands.items()} for _ in range(NUM_STARTS)]
+    ups = [_seconds_to_ready() for _ in range(NUM_STARTS)]
+    for name in commands:
+        _print(name, sorted(spent[name] for spent in rounds)[NUM_STARTS // 2])
+    _print("planner-cli up, until ready", sorted(ups)[NUM_STARTS // 2])
+
+
+def _seconds_to_ready() -> tuple[float, float]:
+    """Of `up` with two daemons; CPU of all its processes."""
+    wall, ticks = time.perf_counter(), _ticks()
+    # What it is told by: the first line of its table.
+    with subprocess.Popen([*CLI, "up"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as up:
+        assert up.stdout is not None
+        up.stdout.readline()
+        spent = time.perf_counter() - wall, (_ticks() - ticks) / _TICKS_PER_SECOND
+        up.send_signal(signal.SIGINT)
+        up.stdout.read()
+    return spent
 
 
 def _seconds(work: Callable[[], object]) -> tuple[float, float]:

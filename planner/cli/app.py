@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any
@@ -97,6 +96,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        import importlib.metadata
+
         typer.echo(f"planner-cli {importlib.metadata.version('partition-planner')}")
         raise typer.Exit
 

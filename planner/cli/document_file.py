@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from planner.cli.quantities import format_bytes
 from planner.errors import InvalidArgument
 
@@ -19,6 +17,8 @@ MAX_YAML_BYTES = 8 << 20
 MAX_YAML_VALUES = 2_000_000
 
 _YAML = (".yaml", ".yml")
+# What yaml calls two of its three kinds of nodes.
+_SCALAR, _MAPPING = "scalar", "mapping"
 
 
 def read_document(path: Path) -> Any:
@@ -51,18 +51,14 @@ def _within(path: Path, language: str, parse: Any, text: str) -> Any:
         return parse(text)
     except RecursionError:
         raise InvalidArgument(f"{path} is nested too deep to be read; flatten it") from None
-    except (ValueError, yaml.YAMLError) as error:
-        raise InvalidArgument(f"{path} is no {language}: {_one_line(error)}") from None
+    except ValueError as error:
+        raise InvalidArgument(f"{path} is no {language}: {_one_line(str(error))}") from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}: {error.message}") from None
 
 
-def _one_line(error: Exception) -> str:
-    said = str(error).replace("; use sys.set_int_max_str_digits() to increase the limit", "")
-    mark = getattr(error, "problem_mark", None)
-    if mark is not None:
-        said = f"{getattr(error, 'problem', None) or said}, line {mark.line + 1} column {mark.column + 1}"
-    return " ".join(said.split())[:300]
+def _one_line(said: str) -> str:
+    return " ".join(said.replace("; use sys.set_int_max_str_digits() to increase the limit", "").split())[:300]
 
 
 def _json(text: str) -> Any:
@@ -87,6 +83,9 @@ def _refuse_twice(keys: Iterable[str]) -> None:
 def _yaml(text: str) -> Any:
     if len(text) > MAX_YAML_BYTES:
         raise InvalidArgument(f"as YAML at most {format_bytes(MAX_YAML_BYTES)} are read; write it as JSON")
+    # Here, since a command that reads no YAML would wait for it.
+    import yaml
+
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -94,21 +93,27 @@ def _yaml(text: str) -> Any:
             return None
         _num_values(root, {}, set())
         return loader.construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1} column {mark.column + 1}" if mark else ""
+        raise ValueError(f"{error.problem or error}{where}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
     finally:
         loader.dispose()
 
 
-def _num_values(node: yaml.Node, known: dict[int, int], inside: set[int]) -> int:
-    """Values below a node with every alias written out. Linear in the file: what is aliased is counted once."""
-    if isinstance(node, yaml.ScalarNode):
+def _num_values(node: Any, known: dict[int, int], inside: set[int]) -> int:
+    """Values below a node of yaml's with every alias written out. Linear in the file: what is aliased is counted once."""
+    if node.id == _SCALAR:
         return 1
     if id(node) in known:
         return known[id(node)]
     if id(node) in inside:
         raise InvalidArgument("an alias stands inside of what it names; write it out")
     inside.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        _refuse_twice(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<")
+    if node.id == _MAPPING:
+        _refuse_twice(key.value for key, _ in node.value if key.id == _SCALAR and key.value != "<<")
         below = [child for pair in node.value for child in pair]
     else:
         below = node.value

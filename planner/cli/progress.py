@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.progress import (
     BarColumn,
@@ -19,7 +20,9 @@ from rich.progress import (
 
 from planner.cli.output import messages
 from planner.client.records import DeploymentEvent, ProfileProgress, UploadProgress
-from planner.client.training import StepResult
+
+if TYPE_CHECKING:
+    from planner.client.training import StepResult
 
 
 @contextmanager

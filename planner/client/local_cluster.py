@@ -9,10 +9,12 @@ import os
 import re
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -136,10 +138,13 @@ class LocalCluster:
         return self.planner.address
 
     def __enter__(self) -> LocalCluster:
+        """The daemons start beside the planner, and wait for it: what each imports takes most of the time."""
         try:
-            self.start_planner()
-            for index in range(len(self._memory_bytes)):
-                self._launch_daemon(index)
+            with _kept_port(self._planner_listen) as listen:
+                planner = self._launch_planner(listen)
+                for index in range(len(self._memory_bytes)):
+                    self._launch_daemon(index, listen)
+                planner.wait_until_ready()
             for daemon in self.daemons.values():
                 daemon.wait_until_ready()
         except BaseException:
@@ -154,15 +159,13 @@ class LocalCluster:
 
     def start_planner(self) -> ServiceProcess:
         """Starts the planner, or starts it again on the address it had."""
-        listen = self.planner.address if self.planner else self._planner_listen
-        command = [sys.executable, "-m", "planner", "--listen", listen, "--data-dir", str(self.data_dir)]
-        self.planner = self._launch([*command, *self._planner_arguments], "planner-server")
-        self.planner.wait_until_ready()
-        return self.planner
+        planner = self._launch_planner(self.planner.address if self.planner else self._planner_listen)
+        planner.wait_until_ready()
+        return planner
 
     def start_daemon(self, index: int) -> ServiceProcess:
         """Starts the daemon of one device, also after the one before it died."""
-        daemon = self._launch_daemon(index)
+        daemon = self._launch_daemon(index, self.planner_address)
         daemon.wait_until_ready()
         return daemon
 
@@ -180,10 +183,15 @@ class LocalCluster:
         if self.planner is not None:
             self.planner.stop(max(0.0, begins_at + self._stop_seconds - time.monotonic()))
 
-    def _launch_daemon(self, index: int) -> ServiceProcess:
+    def _launch_planner(self, listen: str) -> ServiceProcess:
+        command = [sys.executable, "-m", "planner", "--listen", listen, "--data-dir", str(self.data_dir)]
+        self.planner = self._launch([*command, *self._planner_arguments], "planner-server")
+        return self.planner
+
+    def _launch_daemon(self, index: int, planner_address: str) -> ServiceProcess:
         device = ("--device", "cpu") if self._device == "cpu" else ("--gpu", str(index))
         command = [sys.executable, "-m", "stage_daemon", *device, "--device-id", self.device_id(index)]
-        command += ["--planner", self.planner_address, "--listen", "127.0.0.1:0"]
+        command += ["--planner", planner_address, "--listen", "127.0.0.1:0"]
         memory = self._memory_bytes[index]
         if memory is not None:
             command += ["--memory", str(memory)]
@@ -194,3 +202,19 @@ class LocalCluster:
     def _launch(self, command: Sequence[str], name: str) -> ServiceProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         return ServiceProcess(command, self.data_dir / f"{name}.log", self._environment)
+
+
+@contextmanager
+def _kept_port(listen: str) -> Iterator[str]:
+    """The address with a free port in place of port 0: nobody else gets it meanwhile, but a gRPC server can have it.
+
+    An address that cannot be had is left to the service, which says so.
+    """
+    host, _, port = listen.rpartition(":")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as holder:
+        if port == "0":
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                holder.bind((host.strip("[]"), 0))
+                listen = f"{host}:{holder.getsockname()[1]}"
+        yield listen

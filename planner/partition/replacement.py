@@ -8,7 +8,6 @@ the copies that are gone, if each stage has one left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ import rustworkx
 
 from planner.errors import Infeasible
 from planner.partition.assignment import Assignment
+from planner.partition.before import Before
 from planner.partition.portfolio.replicated import with_idle_copies
 from planner.partition.portfolio.score import Scored, score
 from planner.partition.problem import FREE, Booleans, Integers, PartitionProblem
@@ -38,20 +38,6 @@ class Replacement:
     assignment: Assignment
     moved_bytes: int
     excess: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Before:
-    """`device_of_node` [n] is where each node ran, FREE if that device is gone; `other_copies` where other copies did.
-
-    `remainder` is what there was without the devices that are gone, if each stage has one left. With `may_copy`, idle
-    devices may run copies of stages.
-    """
-
-    device_of_node: Integers
-    other_copies: Sequence[Integers] = ()
-    remainder: Assignment | None = None
-    may_copy: bool = False
 
 
 def replacement(problem: PartitionProblem, request: Request, before: Before) -> Replacement:

@@ -8,9 +8,9 @@ import numpy as np
 
 from planner.cost.inventory import Inventory
 from planner.partition.assignment import Assignment
+from planner.partition.before import Before
 from planner.partition.objective import Activations
 from planner.partition.problem import FREE
-from planner.partition.replacement import Before
 from planner.plan.node_ranges import nodes_in
 from planner.plan.plan import Plan
 

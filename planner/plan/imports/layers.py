@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
 from planner.plan.exports.module_tree import list_layers, runs_around_layers
@@ -46,6 +44,9 @@ def split_of_llama_cpp(graph: Graph, text: str) -> Split:
     The head counts as one more layer; unit i of n goes to the first device whose share, summed up, exceeds i/n, in
     32-bit floating point. llama.cpp keeps the embedding's table on the CPU; here it is on the first device.
     """
+    # Here, since every command about plans would wait for it.
+    import numpy as np
+
     try:
         shares = np.asarray([float(part) for part in text.split(",")], dtype=np.float32)
     except ValueError:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
-from planner.client.local_cluster import LocalCluster, ServiceProcess
+from planner.client.local_cluster import LocalCluster, ServiceProcess, _kept_port
 from planner.errors import Unavailable
 from tests.waiting import WAIT_SECONDS, wait_for
 
@@ -162,3 +165,20 @@ def test_what_hangs_is_killed_and_what_listens_ends_by_itself(tmp_path: Path) ->
     finally:
         for process in processes:
             process.kill()
+
+
+def test_a_port_that_is_kept_for_a_server_is_nobody_elses() -> None:
+    with _kept_port("127.0.0.1:0") as address, socket.socket() as stranger:
+        with pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+        server = grpc.server(ThreadPoolExecutor(1), options=[("grpc.so_reuseport", 0)])
+        assert f"127.0.0.1:{server.add_insecure_port(address)}" == address
+        server.start()
+        server.stop(None).wait()
+
+
+def test_a_named_port_and_an_address_that_is_not_here_are_left_to_the_server() -> None:
+    for listen in ("127.0.0.1:7", "203.0.113.7:0", "[::1]:0"):
+        with _kept_port(listen) as address:
+            assert address.rpartition(":")[0] == listen.rpartition(":")[0]
+            assert (address == listen) == (listen != "[::1]:0" or not socket.has_dualstack_ipv6())

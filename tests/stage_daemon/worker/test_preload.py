@@ -1,0 +1,28 @@
+"""What workers are forked from: all that they import is there, and out of their garbage collections' way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import gc, sys
+import stage_daemon.worker.preload
+assert gc.isenabled()
+assert gc.get_freeze_count() > len(gc.get_objects())
+before = set(sys.modules)
+import stage_daemon.worker.entry, stage_daemon.worker.worker
+from torch._subclasses.fake_tensor import FakeTensorMode
+FakeTensorMode()
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.services
+def test_workers_import_nothing_and_collect_only_their_own() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == []
