@@ -104,7 +104,7 @@ def _yaml(text: str) -> Any:
 
 
 def _num_values(node: Any, known: dict[int, int], inside: set[int]) -> int:
-    """Values below a node of yaml's with every alias written out. Linear in the file: what is aliased is counted once."""
+    """Values below a node of yaml's, every alias written out. Linear in the file: what is aliased is counted once."""
     if node.id == _SCALAR:
         return 1
     if id(node) in known:

@@ -10,6 +10,7 @@ import grpc
 
 from access.channels import open_channel
 from access.files import TlsFiles, WatchedCredentials
+from access.unanswered import is_unanswered
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from stage_daemon.errors import NotFound, StateMismatch, Unavailable
 
@@ -72,7 +73,7 @@ class BlobClient:
                     message = f"blob {sha256.hex()} from {self._address}: {error.details()}"
                     if error.code() is grpc.StatusCode.NOT_FOUND:
                         raise NotFound(message) from None
-                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    if not is_unanswered(error):
                         raise Unavailable(message) from None
             if not rounds.go_on():
                 raise Unavailable(message)
@@ -90,7 +91,7 @@ class BlobClient:
                     if upload.complete or self._send(planner, sha256, pieces, upload.committed_bytes).complete:
                         return
                 except grpc.RpcError as error:
-                    if error.code() not in _PASSING:
+                    if error.code() not in _PASSING and not is_unanswered(error):
                         raise Unavailable(f"upload to {self._address}: {error.details()}") from None
             if not rounds.go_on():
                 raise Unavailable(f"blob {sha256.hex()} could not be uploaded to {self._address}: no planner takes it")
@@ -121,10 +122,9 @@ class _Rounds:
         return True
 
 
-# The planner is away or slow, or has not let go of a broken stream yet.
+# The planner is slow, or has not let go of a broken stream yet.
 _PASSING = frozenset(
     {
-        grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.ABORTED,
