@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 
 # How grpc's details begin where the caller's own side ended the call or its channel.
@@ -15,10 +17,8 @@ def is_unanswered(error: grpc.RpcError) -> bool:
 
     A server that ends drops the calls that it has taken in but not begun, and grpc tells their callers CANCELLED.
     """
-    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
-        return False
     code = error.code()
     if code is not grpc.StatusCode.CANCELLED:
         return code is grpc.StatusCode.UNAVAILABLE
-    has_reasons = any(key == _REASONS for key, _ in error.trailing_metadata() or ())
-    return not has_reasons and not (error.details() or "").startswith(_LOCALLY)
+    metadata: Any = error.trailing_metadata() or ()
+    return _REASONS not in dict(metadata) and not (error.details() or "").startswith(_LOCALLY)
