@@ -30,6 +30,7 @@ START_SECONDS = 240.0
 STOP_SECONDS = 120.0
 # PostgreSQL does not run as root.
 UNPRIVILEGED = "nobody"
+SMALL_DISK = 32 << 20
 # Nothing here has to survive a crash of the machine; what is committed survives one of PostgreSQL.
 OPTIONS = (
     *("fsync=off", "full_page_writes=off", "autovacuum=off"),
@@ -51,21 +52,25 @@ cd / && rm -rf {folder}
 
 
 class PostgreSql:
-    """Raises RuntimeError with the server's log where it does not start."""
+    """Raises RuntimeError with the server's log where it does not start.
 
-    def __init__(self) -> None:
+    With `small_disk` it sees a disk of its own there, of `SMALL_DISK` bytes, which nobody else sees: for a tablespace.
+    It takes root to make one.
+    """
+
+    def __init__(self, small_disk: Path | None = None) -> None:
         # Not in the folder of temporary files, whose name may be too long for a socket's.
         self._folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
         identity = _identity(self._folder)
         # A session of its own: what interrupts this process must not end the shell before it has cleaned up.
         self._shell = subprocess.Popen(
-            ["sh", "-c", _script(self._folder)],
+            [*(_with_disk(small_disk) if small_disk else ()), "sh", "-c", _script(self._folder)],
             cwd=self._folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            **identity,
+            **(identity if small_disk is None else {}),
         )
         atexit.register(self.stop)
         self._wait_until_it_answers()
@@ -103,7 +108,7 @@ class PostgreSql:
         """As on a host that stands still: connections to the database hang, and every new one."""
         with psycopg.connect(self.url()) as connection:
             rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE datname = %s", [database]).fetchall()
-        processes = [self._postmaster(), *(int(row[0]) for row in rows)]
+        processes = [self.process_id, *(int(row[0]) for row in rows)]
         for process in processes:
             os.kill(process, signal.SIGSTOP)
         try:
@@ -117,7 +122,7 @@ class PostgreSql:
         """As where it is stopped and started again: no socket is there meanwhile."""
         down, running = self._folder / "down", self._folder / "data" / "postmaster.pid"
         down.touch()
-        os.kill(self._postmaster(), signal.SIGINT)
+        os.kill(self.process_id, signal.SIGINT)
         try:
             wait_for(lambda: not running.exists(), "PostgreSQL to shut down")
             yield
@@ -130,7 +135,8 @@ class PostgreSql:
         self._shell.stdin.close()
         self._shell.wait(STOP_SECONDS)
 
-    def _postmaster(self) -> int:
+    @property
+    def process_id(self) -> int:
         return int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def _wait_until_it_answers(self) -> None:
@@ -165,6 +171,14 @@ def _identity(folder: Path) -> dict[str, object]:
     ensure_folder_permissions(programs, 0o055)
     ensure_folder_permissions(programs.parent / "lib", 0o044)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _with_disk(path: Path) -> list[str]:
+    """Runs a command as UNPRIVILEGED where a disk is mounted."""
+    user = pwd.getpwnam(UNPRIVILEGED)
+    mounted = f'mount -t tmpfs -o size={SMALL_DISK},uid={user.pw_uid},gid={user.pw_gid},mode=700 none "$0" && exec "$@"'
+    unprivileged = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    return ["unshare", "--mount", "sh", "-c", mounted, str(path), *unprivileged]
 
 
 def _script(folder: Path) -> str:
