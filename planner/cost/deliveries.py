@@ -6,9 +6,10 @@ bytes, which is wrong for small ones: what a message costs at any size is not to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from planner.cost.measured import NO_DELIVERY, Delivery, MeasuredTimes
+from planner.cost.messages import message_seconds
 from planner.cost.shapes import Shape
 from planner.graph.ir import Graph, Input, Output, values_in
 
@@ -25,7 +26,17 @@ def scaled_delivery(
     )
 
 
-def _growth(entries: Iterable[Input | Output], before: Mapping[int, Shape], after: Mapping[int, Shape]) -> float:
-    values = {value for entry in entries for value in values_in(entry.content)}
-    first, second = (sum(shapes[value].size_bytes for value in values) for shapes in (before, after))
+def measured_message(graph: Graph, times: MeasuredTimes, shapes: Mapping[int, Shape]) -> float | None:
+    """See planner.cost.messages. `shapes` are those that were measured at."""
+    if times.delivery is None:
+        return None
+    return message_seconds(times.delivery, _bytes(graph.inputs, shapes), _bytes(graph.outputs, shapes))
+
+
+def _bytes(entries: Iterable[Input | Output], shapes: Mapping[int, Shape]) -> int:
+    return sum(shapes[value].size_bytes for value in {value for entry in entries for value in values_in(entry.content)})
+
+
+def _growth(entries: Sequence[Input | Output], before: Mapping[int, Shape], after: Mapping[int, Shape]) -> float:
+    first, second = _bytes(entries, before), _bytes(entries, after)
     return second / first if first else 1.0

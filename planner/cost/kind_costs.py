@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.cost.calibrate import calibrate
 from planner.cost.calibration import Calibration
-from planner.cost.deliveries import scaled_delivery
+from planner.cost.deliveries import measured_message, scaled_delivery
 from planner.cost.device_kinds import DeviceKind, device_kind
 from planner.cost.measured import NO_DELIVERY, Delivery, MeasuredTimes, check_fits, nearest, point_of
 from planner.cost.sources import RateSource
@@ -31,6 +31,8 @@ class KindCosts:
     `delivery` is of the same profile as `measured`, and `has_own_threads` says that it was taken with the threads that
     a worker has, however many share the host.
 
+    `message_seconds`: see planner.cost.messages; None where deliveries were not measured.
+
     `measured_profile_ids` are of the times, `calibration_profile_ids` of the rates, where they are stored.
     """
 
@@ -41,6 +43,7 @@ class KindCosts:
     split_ratio: Floats | None = None
     weight_share: Floats | None = None
     delivery: Delivery = NO_DELIVERY
+    message_seconds: float | None = None
     scaled: bool = False
     has_own_threads: bool = False
     measured_profile_ids: tuple[str, ...] = ()
@@ -91,6 +94,7 @@ def kind_costs(
         backward_ratio=_ratio(_by_node(tables[at].backward_seconds, len(graph.nodes)), seconds[at]),
         split_ratio=_ratio(both, seconds[at]),
         weight_share=_ratio(weights, both),
+        message_seconds=measured_message(graph, tables[at], works[at].shapes),
         delivery=scaled_delivery(graph, tables[at], works[at].shapes, work.shapes),
         scaled=scaled,
         has_own_threads=tables[at].num_threads > 0,

@@ -142,6 +142,7 @@ def _source(graph: Graph, name: str, kind: KindCosts, devices: Sequence[Device])
         num_measured=0 if kind.measured is None else int(np.isfinite(kind.measured).sum()),
         num_nodes=len(graph.nodes),
         num_backward=0 if kind.backward_ratio is None else int(np.isfinite(kind.backward_ratio).sum()),
+        message_seconds=kind.message_seconds,
         rates=RateSource.GIVEN if given else kind.rate_source,
         scaled=kind.scaled,
         measured_profile_ids=kind.measured_profile_ids,

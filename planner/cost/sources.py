@@ -20,8 +20,10 @@ class CostSource:
     """`num_measured` of `num_nodes` nodes have measured times, `num_backward` of them of their backward passes too;
     `scaled` if those were taken at other dimensions.
 
-    `measured_profile_ids` are the stored profiles of the graph that the times are from, newest first.
-    `calibration_profile_ids` are those that rates were fitted to; with given rates, only what a call costs is of them.
+    `message_seconds`: what an end of an edge within a host takes beside its bytes, as the times say; see
+    planner.cost.messages. `measured_profile_ids` are the stored profiles of the graph that the times are from, newest
+    first. `calibration_profile_ids` are those that rates were fitted to; with given rates, only what a call costs is of
+    them.
     """
 
     device_kind: str
@@ -32,6 +34,7 @@ class CostSource:
     measured_profile_ids: tuple[str, ...] = ()
     calibration_profile_ids: tuple[str, ...] = ()
     num_backward: int = 0
+    message_seconds: float | None = None
 
     @property
     def profile_ids(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from planner.cost.device_kinds import memory_bytes_per_second
 from planner.cost.inventory import Inventory
+from planner.cost.messages import link_arrays
 from planner.cost.roofline import NodeCosts
 from planner.errors import OptionsError
 from planner.graph.alias import no_cut_groups, storage_roots, storage_sources
@@ -57,7 +58,7 @@ def problem_from_graph(
     paths = tuple(node.module_path for node in graph.nodes)
     device_ids = tuple(device.id for device in inventory.devices)
     groups = joined_groups(no_cut_groups(graph), paths, together)
-    latency, per_byte = _links(inventory)
+    latency, per_byte = link_arrays(inventory, costs.sources)
     deliveries = _deliveries(costs)
     return PartitionProblem(
         compute_seconds=costs.seconds + deliveries,
@@ -229,17 +230,3 @@ def _node_group(groups: Sequence[Sequence[int]], num_nodes: int) -> Integers:
     for index, group in enumerate(groups):
         group_of_node[list(group)] = index
     return group_of_node
-
-
-def _links(inventory: Inventory) -> tuple[Floats, Floats]:
-    """[source, target] latency and seconds per byte, 0 on the diagonal."""
-    size = len(inventory.devices)
-    latency = np.full((size, size), inventory.default_link.latency_seconds)
-    per_byte = np.full((size, size), 1.0 / inventory.default_link.bytes_per_second)
-    index = {device.id: position for position, device in enumerate(inventory.devices)}
-    for (source, target), link in inventory.links.items():
-        latency[index[source], index[target]] = link.latency_seconds
-        per_byte[index[source], index[target]] = 1.0 / link.bytes_per_second
-    np.fill_diagonal(latency, 0.0)
-    np.fill_diagonal(per_byte, 0.0)
-    return latency, per_byte

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.cost.inventory import Inventory
+from planner.cost.inventory import Inventory, LinkSpeed
+from planner.cost.messages import link_between
 from planner.cost.sources import CostSource
 from planner.graph.expression import Expression
 from planner.graph.ir import Dtype, ValueKind
@@ -175,6 +176,10 @@ class Plan:
     step_seconds: float | None = None
     cost_sources: tuple[CostSource, ...] = ()
     pass_orders: tuple[PassOrder, ...] = ()
+
+    def link(self, source_id: str, target_id: str) -> LinkSpeed:
+        """What a message between two devices was planned to take."""
+        return link_between(self.inventory, self.cost_sources, source_id, target_id)
 
     @property
     def device_peak_bytes(self) -> dict[str, int]:

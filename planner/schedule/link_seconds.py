@@ -52,7 +52,7 @@ def gradient_bytes(plan: Plan) -> tuple[int, ...]:
 def reduction_seconds(plan: Plan, device_ids: Sequence[str], size_bytes: int) -> float:
     """Over the slowest link between the first of the devices and another, in either direction."""
     first, *others = device_ids
-    links = [plan.inventory.link(*ends) for other in others for ends in ((first, other), (other, first))]
+    links = [plan.link(*ends) for other in others for ends in ((first, other), (other, first))]
     latency = max(link.latency_seconds for link in links)
     slowest = min(link.bytes_per_second for link in links)
     return sum_seconds(size_bytes, len(device_ids), latency, 1.0 / slowest)
@@ -63,7 +63,7 @@ def _seconds(plan: Plan, edges: Sequence[StageEdge], sizes: dict[int, int], *, b
     for edge in edges:
         values = [value_id for value_id in edge.gradient_value_ids if sizes[value_id]] if back else edge.value_ids
         ends = product(plan.stages[edge.source_stage].device_ids, plan.stages[edge.target_stage].device_ids)
-        links = [plan.inventory.link(*((b, a) if back else (a, b))) for a, b in ends if a != b]
+        links = [plan.link(*((b, a) if back else (a, b))) for a, b in ends if a != b]
         if not values or not links:
             continue
         latency = max(latency, *(link.latency_seconds for link in links))

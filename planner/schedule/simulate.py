@@ -163,7 +163,7 @@ class _Engine:
         size = edge.size_bytes if forward else self._gradient_bytes[edge_index]
         if source == target or not edge.value_ids:
             return
-        end = at + self._plan.inventory.link(source, target).transfer_seconds(size)
+        end = at + self._plan.link(source, target).transfer_seconds(size)
         self._transfers.append(Transfer(edge_index, block.microbatch, not forward, source, target, size, at, end))
 
     def reduce(self) -> None:

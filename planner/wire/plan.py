@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TypeVar
 
+from planner.cost.measured import MAX_SECONDS
 from planner.cost.sources import CostSource, RateSource
 from planner.errors import InvalidArgument
 from planner.graph.ir import Dtype
@@ -225,6 +226,7 @@ def _cost_source_to_proto(source: CostSource) -> plan_pb2.CostSource:
         scaled=source.scaled,
         measured_profile_ids=source.measured_profile_ids,
         calibration_profile_ids=source.calibration_profile_ids,
+        message_seconds=source.message_seconds,
     )
 
 
@@ -242,7 +244,16 @@ def _cost_source_from_proto(message: plan_pb2.CostSource) -> CostSource:
         scaled=message.scaled,
         measured_profile_ids=tuple(message.measured_profile_ids),
         calibration_profile_ids=tuple(message.calibration_profile_ids),
+        message_seconds=_message_seconds(message),
     )
+
+
+def _message_seconds(message: plan_pb2.CostSource) -> float | None:
+    if not message.HasField("message_seconds"):
+        return None
+    if not 0.0 <= message.message_seconds <= MAX_SECONDS:
+        raise InvalidArgument(f"message_seconds is {message.message_seconds}, needs 0 to {MAX_SECONDS:g}")
+    return message.message_seconds
 
 
 _PASSES = {

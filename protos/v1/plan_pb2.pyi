@@ -738,6 +738,7 @@ class CostSource(google.protobuf.message.Message):
     MEASURED_PROFILE_IDS_FIELD_NUMBER: builtins.int
     CALIBRATION_PROFILE_IDS_FIELD_NUMBER: builtins.int
     NUM_BACKWARD_FIELD_NUMBER: builtins.int
+    MESSAGE_SECONDS_FIELD_NUMBER: builtins.int
     device_kind: builtins.str
     num_measured: builtins.int
     """Nodes whose times were measured on a device of the kind."""
@@ -748,6 +749,10 @@ class CostSource(google.protobuf.message.Message):
     """The times were measured at other values of the dynamic dimensions, and scaled."""
     num_backward: builtins.int
     """Nodes whose backward passes were measured too."""
+    message_seconds: builtins.float
+    """What an end of an edge between two of them on one host takes beside its bytes, as deliveries were measured. It counts
+    where the inventory leaves links to the planner.
+    """
     @property
     def measured_profile_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Profiles that the times are from, newest first; GetProfile has them until they are deleted or replaced."""
@@ -767,8 +772,11 @@ class CostSource(google.protobuf.message.Message):
         measured_profile_ids: collections.abc.Iterable[builtins.str] | None = ...,
         calibration_profile_ids: collections.abc.Iterable[builtins.str] | None = ...,
         num_backward: builtins.int = ...,
+        message_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["calibration_profile_ids", b"calibration_profile_ids", "device_kind", b"device_kind", "measured_profile_ids", b"measured_profile_ids", "num_backward", b"num_backward", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "rates", b"rates", "scaled", b"scaled"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_message_seconds", b"_message_seconds", "message_seconds", b"message_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_message_seconds", b"_message_seconds", "calibration_profile_ids", b"calibration_profile_ids", "device_kind", b"device_kind", "measured_profile_ids", b"measured_profile_ids", "message_seconds", b"message_seconds", "num_backward", b"num_backward", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "rates", b"rates", "scaled", b"scaled"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_message_seconds", b"_message_seconds"]) -> typing.Literal["message_seconds"] | None: ...
 
 Global___CostSource: typing_extensions.TypeAlias = CostSource
 

@@ -126,7 +126,7 @@ def _latency(plan: Plan, received: Sequence[float], sent: Sequence[float]) -> fl
 def _links(plan: Plan, edge: StageEdge, *, back: bool) -> list[LinkSpeed]:
     """Between any copies of the two stages on different devices."""
     ends = product(plan.stages[edge.source_stage].device_ids, plan.stages[edge.target_stage].device_ids)
-    return [plan.inventory.link(*((b, a) if back else (a, b))) for a, b in ends if a != b]
+    return [plan.link(*((b, a) if back else (a, b))) for a, b in ends if a != b]
 
 
 def _check_equal(name: str, value: float, expected: float) -> None:

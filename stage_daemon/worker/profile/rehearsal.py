@@ -37,7 +37,7 @@ from stage_daemon.worker.profile.values import ValueTable
 MOST_SECONDS = 10.0
 _LEAST_ROUNDS = 3
 # A round has more than one run of a small graph, as small microbatches come several at a time.
-_ROUND_SECONDS = 2e-3
+_ROUND_SECONDS = 4e-3
 _MOST_RUNS = 8
 _SEED = 0
 _MARKS = "marks"

@@ -114,7 +114,7 @@ def plan(mode: Mode) -> Plan:
                 measured_profile_ids=("prof-b", "prof-a"),
                 calibration_profile_ids=("prof-c",),
             ),
-            CostSource(device_kind="h200", num_measured=0, num_nodes=17, rates=RateSource.GIVEN),
+            CostSource(device_kind="h200", num_measured=0, num_nodes=17, rates=RateSource.GIVEN, message_seconds=1e-4),
         ),
     )
 

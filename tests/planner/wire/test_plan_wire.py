@@ -142,12 +142,17 @@ def test_sources_of_seconds_come_back() -> None:
             scaled=index == 1,
             measured_profile_ids=("prof-b", "prof-a")[:index],
             calibration_profile_ids=("prof-c", "prof-b")[:index],
+            message_seconds=(None, 0.0, 1e-4)[index],
         )
         for index, rates in enumerate(RateSource)
     )
     plan = replace(plan_of(graph, random_stages(graph, 1, 2)), cost_sources=sources)
     message = plan_to_proto(plan, plan_id="plan-1", created_at=MOMENT)
     assert plan_from_proto(message) == plan
+    message.cost_sources[1].message_seconds = -1.0
+    with pytest.raises(InvalidArgument, match=r"plan\.cost_sources\[1\]: message_seconds is -1"):
+        plan_from_proto(message)
+    message.cost_sources[1].message_seconds = 0.0
     message.cost_sources[2].rates = 0  # type: ignore[assignment]
     with pytest.raises(InvalidArgument, match=r"plan\.cost_sources\[2\]: rates is 0"):
         plan_from_proto(message)
