@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from planner.errors import OptionsError
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, values_read
 from planner.plan.plan import Plan
 
 # A second list with at least this share of the first one's nodes is a part of the model (an encoder, a vision tower);
@@ -67,7 +68,7 @@ def find_layers(graph: Graph, plan: Plan, *, nearest: bool = False) -> Layers:
 def list_layers(graph: Graph) -> tuple[str, list[list[int]]]:
     """The container of layers, and the indexes of each layer's nodes, in order.
 
-    Raises OptionsError where there are no layers, or two lists of them, or one of them runs nothing.
+    Raises OptionsError where there are no layers, or two lists of them, or one of them runs nothing or more than once.
     """
     members = _numbered_modules(graph)
     path = _block_list(members)
@@ -75,6 +76,13 @@ def list_layers(graph: Graph) -> tuple[str, list[list[int]]]:
     if numbers != list(range(len(numbers))):
         missing = next(number for number in range(numbers[-1]) if number not in members[path])
         raise OptionsError(f"layer {path}.{missing} runs no node in this graph; this format counts layers from 0")
+    called_again = modules_called_again(graph)
+    again = next((number for number in numbers if f"{path}.{number}" in called_again), None)
+    if again is not None:
+        raise OptionsError(
+            f"layer {path}.{again} is called more than once, and this format counts it once; "
+            f"export with --format device-map or torch-pipelining"
+        )
     return path, [members[path][number] for number in numbers]
 
 
@@ -85,15 +93,36 @@ def runs_around_layers(graph: Graph) -> tuple[bool, bool]:
     return min(indexes) > 0, max(indexes) < len(graph.nodes) - 1
 
 
-def reach_of_modules(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
-    """First and last node of every module."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
+def stretches_of_modules(graph: Graph) -> dict[str, list[tuple[int, int]]]:
+    """First and last node of each stretch of the program in which a module runs.
+
+    One for each call, except that calls which follow each other are one stretch.
+    """
+    stretches: dict[str, list[tuple[int, int]]] = {}
+    running: dict[str, int] = {}
     for index, node in enumerate(graph.nodes):
+        now = dict.fromkeys(enclosing_modules(node.module_path), index)
+        for path in running.keys() - now.keys():
+            stretches.setdefault(path, []).append((running[path], index - 1))
+        # In the order in which modules begin: callers name the first.
+        running = {path: running.get(path, index) for path in now}
+        for path in now:
+            stretches.setdefault(path, [])
+    for path, first in running.items():
+        stretches[path].append((first, len(graph.nodes) - 1))
+    return stretches
+
+
+def modules_called_again(graph: Graph) -> set[str]:
+    """Modules that run in several stretches, or read each state that they read more than once: in several calls."""
+    states = {state.value_id for state in graph.states}
+    reads: dict[str, Counter[int]] = {}
+    for node in graph.nodes:
+        read = [value_id for value_id in values_read(node) if value_id in states]
         for path in enclosing_modules(node.module_path):
-            first.setdefault(path, index)
-            last[path] = index
-    return first, last
+            reads.setdefault(path, Counter()).update(read)
+    again = {path for path, stretches in stretches_of_modules(graph).items() if len(stretches) > 1}
+    return again | {path for path, counts in reads.items() if counts and min(counts.values()) > 1}
 
 
 def how_to_keep_program_order(plan: Plan) -> str:
@@ -120,7 +149,7 @@ def _block_list(members: Mapping[str, Mapping[int, Sequence[int]]]) -> str:
         lists = ", ".join(f"{one} ({len(members[one])})" for one in (path, *others))
         raise OptionsError(
             f"the graph has several lists of layers: {lists}. This format counts the layers of one; for such a model "
-            f"export with --format device-map or torchtitan"
+            f"export with --format device-map or torch-pipelining"
         )
     return path
 

@@ -9,8 +9,9 @@ from planner.graph.ir import Graph
 from planner.plan.exports.module_tree import (
     enclosing_modules,
     how_to_keep_program_order,
-    reach_of_modules,
+    modules_called_again,
     stage_of_node,
+    stretches_of_modules,
 )
 from planner.plan.plan import Plan
 
@@ -18,52 +19,77 @@ from planner.plan.plan import Plan
 def split_spec(graph: Graph, plan: Plan) -> dict[str, str]:
     """Module path to "beginning" or "end": the names of torch's SplitPoint. One entry for each cut.
 
-    Raises OptionsError where a cut is inside of a module, or the stages are not segments of the program.
+    Raises OptionsError where a cut is inside of a module, or only where one begins or ends that is called more than
+    once, since torch cuts at each of its calls; or where the stages are not segments of the program.
     """
-    first, last = reach_of_modules(graph)
+    stretches = stretches_of_modules(graph)
+    called_again = modules_called_again(graph)
     spec: dict[str, str] = {}
     for start in _starts(plan):
-        begins = next((path for path in enclosing_modules(_path(graph, start)) if first[path] == start), None)
-        ends = next((path for path in enclosing_modules(_path(graph, start - 1)) if last[path] == start - 1), None)
-        if begins is not None:
-            spec[begins] = "beginning"
-        elif ends is not None:
-            spec[ends] = "end"
-        else:
-            raise OptionsError(
-                f"the cut before node {start} is inside of module {_path(graph, start)!r}, where no module begins or "
-                f"ends: plan with --cut after a module",
-                module=_path(graph, start),
-            )
+        begins = [path for path in enclosing_modules(_path(graph, start)) if stretches[path][0][0] == start]
+        ends = [path for path in enclosing_modules(_path(graph, start - 1)) if stretches[path][-1][1] == start - 1]
+        points = [(path, "beginning") for path in begins] + [(path, "end") for path in ends]
+        chosen = next((point for point in points if point[0] not in called_again), None)
+        if chosen is None:
+            raise _no_point(_path(graph, start), start, points)
+        spec[chosen[0]] = chosen[1]
     return spec
 
 
-def torchtitan_parts(graph: Graph, plan: Plan) -> list[list[str]]:
-    """[stages] outermost modules that run wholly in each: torchtitan's module_fqns_per_model_part.
+def _no_point(path: str, start: int, points: Sequence[tuple[str, str]]) -> OptionsError:
+    if not points:
+        return OptionsError(
+            f"the cut before node {start} is inside of module {path!r}, where no module begins or ends: "
+            f"plan with --cut after a module",
+            module=path,
+        )
+    again, at = points[0]
+    return OptionsError(
+        f"the cut before node {start} is at the {at} of module {again!r}, which is called more than once, and torch "
+        f"would cut at each call: plan with --cut after another module",
+        module=again,
+    )
 
-    Modules in order of their first node. Raises OptionsError for a module without parts that two stages share.
+
+def torchtitan_parts(graph: Graph, plan: Plan) -> list[list[str]]:
+    """[stages] modules that run in each, in order of their first node: torchtitan's module_fqns_per_model_part.
+
+    Its splitter keeps or drops the model's own modules whole, and of their lists single items; a name that lies deeper
+    makes it drop the module around it. A list within one stage is named with its items, since nn.Sequential is kept by
+    its own name. Raises OptionsError for a module that two stages share.
     """
     stages = stage_of_node(plan)
-    spans: dict[str, set[int]] = {}
+    stages_of: dict[str, set[int]] = {}
     for node, stage in zip(graph.nodes, stages, strict=True):
-        for path in enclosing_modules(node.module_path):
-            spans.setdefault(path, set()).add(stage)
-    direct = {node.module_path for node in graph.nodes}
+        if node.module_path:
+            child, item = _kept_or_dropped(node.module_path)
+            stages_of.setdefault(child, set()).add(stage)
+            if item:
+                stages_of.setdefault(item, set()).add(stage)
+    lists = {path.partition(".")[0] for path in stages_of if "." in path}
     parts: list[list[str]] = [[] for _ in plan.stages]
-    taken: set[str] = set()
-    for path, stages_of_path in spans.items():
-        if any(outer in taken for outer in enclosing_modules(path)):
-            continue
-        if len(stages_of_path) == 1:
-            parts[min(stages_of_path)].append(path)
-            taken.add(path)
-        elif path in direct and not any(other.startswith(f"{path}.") for other in spans):
-            raise OptionsError(
-                f"module {path!r} is cut: it runs in stages {', '.join(map(str, sorted(stages_of_path)))}. torchtitan "
-                f"moves whole modules: plan with --cut, or with --together",
-                module=path,
-            )
+    for path, found in stages_of.items():
+        if len(found) == 1:
+            parts[min(found)].append(path)
+        elif path not in lists:
+            raise _cut_for_torchtitan(path, found)
     return parts
+
+
+def _kept_or_dropped(path: str) -> tuple[str, str]:
+    """The model's own module around the path, and the item of it where that is a list, else ""."""
+    child, _, rest = path.partition(".")
+    number = rest.partition(".")[0]
+    return child, f"{child}.{number}" if number.isdecimal() else ""
+
+
+def _cut_for_torchtitan(path: str, stages: set[int]) -> OptionsError:
+    return OptionsError(
+        f"module {path!r} is cut: it runs in stages {', '.join(map(str, sorted(stages)))}. torchtitan keeps or drops "
+        f"the model's own modules and the items of its lists, and none that lies deeper: plan with --cut or "
+        f"--together, or export with --format torch-pipelining",
+        module=path,
+    )
 
 
 def _starts(plan: Plan) -> Sequence[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Collection, Iterable
+
 import pytest
 import torch
 from torch.distributed.pipelining import SplitPoint, pipeline
@@ -12,6 +15,7 @@ from planner.graph.ir import Graph
 from planner.plan.exports.megatron import megatron_layout
 from planner.plan.exports.torch_pipelining import split_spec, torchtitan_parts
 from planner.plan.exports.vllm import vllm_layer_partition
+from planner.plan.imports.modules import split_of_parts, split_of_split_spec
 from tests.builders.plans import plan_of
 
 
@@ -110,13 +114,115 @@ def test_a_cut_after_a_module_is_its_end() -> None:
         split_spec(graph, plan_of(graph, [int(index >= last) for index in range(last + 1)]))
 
 
-def test_parts_hold_whole_modules(graph: Graph) -> None:
-    plan = plan_of(graph, stages_at(graph, "layers.2", "norm"))
-    assert torchtitan_parts(graph, plan) == [
-        ["embed", "layers.0", "layers.1"],
-        ["layers.2", "layers.3", "layers.4"],
-        ["norm", "head"],
-    ]
+class Recurrent(torch.nn.Module):
+    """Its block is called twice in a row, and its activation before the head and after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+        self.norm = torch.nn.LayerNorm(8)
+        self.activation = torch.nn.ReLU()
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.block(self.block(x)))
+        return self.activation(self.head(self.activation(x)))
+
+
+def test_torch_cuts_as_often_as_the_plan_where_modules_are_called_again() -> None:
+    """Its splitter cuts at each call of a module; what it makes of every spec has as many stages as the plan."""
+    module, inputs = Recurrent().eval(), (torch.ones(2, 8),)
+    graph = export(module, inputs).graph
+    refused = 0
+    for start in range(1, len(graph.nodes)):
+        stages = [int(index >= start) for index in range(len(graph.nodes))]
+        try:
+            spec = split_spec(graph, plan_of(graph, stages))
+        except OptionsError:
+            refused += 1
+            continue
+        assert list(split_of_split_spec(graph, spec).partition_of_node) == stages
+        points = {path: SplitPoint.BEGINNING if at == "beginning" else SplitPoint.END for path, at in spec.items()}
+        pipe = pipeline(Recurrent(), inputs, split_spec=points)
+        assert pipe.num_stages == 2
+    assert 0 < refused < len(graph.nodes) - 1
+    with pytest.raises(OptionsError, match="'block' is called several times in a row"):
+        split_of_split_spec(graph, {"block": "end"})
+    twice = split_of_split_spec(graph, {"activation": "beginning"})
+    points = {"activation": SplitPoint.BEGINNING}
+    assert twice.num_ranks == pipeline(Recurrent(), inputs, split_spec=points).num_stages == 3
+
+
+class Shared(torch.nn.Module):
+    """As ALBERT: four layers, of which two share their weights with the layer before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(layer(x))
+        return x
+
+
+def test_layers_that_are_called_again_are_not_counted_once() -> None:
+    graph = export(Shared(), (torch.ones(2, 8),)).graph
+    plan = plan_of(graph, stages_at(graph, "layers.1"))
+    for export_ in (vllm_layer_partition, megatron_layout):
+        with pytest.raises(OptionsError, match=r"layer layers\.0 is called more than once.*device-map"):
+            export_(graph, plan)
+
+
+def torchtitans_part(model: torch.nn.Module, names: Collection[str]) -> torch.nn.Module:
+    """What torchtitan's pipeline_module_split (2025) leaves of a model for one stage: by the model's children alone."""
+    part = copy.deepcopy(model)
+    for name, child in list(part.named_children()):
+        if isinstance(child, torch.nn.ModuleList | torch.nn.ModuleDict):
+            items = {one.split(".", 1)[1] for one in names if one.startswith(f"{name}.")}
+            numbers = [number for number in range(len(child)) if str(number) in items]
+            part.register_module(name, torch.nn.ModuleDict({str(number): child[number] for number in numbers}))
+        elif name not in names:
+            part.register_module(name, None)
+    return part
+
+
+def states_kept(model: torch.nn.Module, parts: Iterable[Collection[str]]) -> list[set[str]]:
+    return [set(torchtitans_part(model, names).state_dict()) for names in parts]
+
+
+@pytest.mark.parametrize(
+    "starts", [(), ("layers.2", "norm"), ("layers.0",), ("norm",), ("layers.1", "layers.4", "head")]
+)
+def test_each_stage_of_torchtitan_keeps_the_states_of_the_plans(graph: Graph, starts: tuple[str, ...]) -> None:
+    plan = plan_of(graph, stages_at(graph, *starts))
+    parts = torchtitan_parts(graph, plan)
+    assert states_kept(Decoder(), parts) == [set(stage.states) for stage in plan.stages]
+
+
+class Wrapped(torch.nn.Module):
+    """As models of transformers are, with layers a module deeper. `before` is no list, but its parts are numbered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        self.model = Decoder(3)
+        self.after = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.model(self.before(x)))
+
+
+def test_what_torchtitan_cannot_keep_apart_is_refused() -> None:
+    graph = export(Wrapped(), (torch.ones(2, 4),)).graph
+    for starts in (("model",), ("after",), ("model", "after")):
+        plan = plan_of(graph, stages_at(graph, *starts))
+        assert states_kept(Wrapped(), torchtitan_parts(graph, plan)) == [set(stage.states) for stage in plan.stages]
+    inside = plan_of(graph, stages_at(graph, "model.layers.1"))
+    with pytest.raises(OptionsError, match=r"'model' is cut.* none that lies deeper.*torch-pipelining"):
+        torchtitan_parts(graph, inside)
+    with pytest.raises(OptionsError, match=r"'model\.layers\.0' lies deeper.*drops 'model'"):
+        split_of_parts(graph, [["before", "model.embed", "model.layers.0"], ["model.layers.1"]])
 
 
 class Experts(torch.nn.Module):

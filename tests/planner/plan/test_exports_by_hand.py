@@ -96,21 +96,28 @@ def test_a_split_spec_needs_stages_that_follow_each_other() -> None:
         split_spec(graph, plan_of(graph, (0, 1, 0, 1)))
 
 
-def test_a_module_that_runs_twice_begins_where_it_runs_first_and_ends_where_it_runs_last() -> None:
+def test_a_module_that_is_called_twice_is_no_place_to_cut_at() -> None:
     graph = program("a", "b", "a", "c")
     assert split_spec(graph, plan_of(graph, (0, 0, 0, 1))) == {"c": "beginning"}
+    assert split_spec(graph, plan_of(graph, (0, 1, 1, 1))) == {"b": "beginning"}
+    assert split_spec(graph, plan_of(graph, (0, 0, 1, 1))) == {"b": "end"}
     graph = program("a", "b", "a", "")
-    assert split_spec(graph, plan_of(graph, (0, 0, 0, 1))) == {"a": "end"}
-    with pytest.raises(OptionsError, match="the cut before node 2 is inside of module 'a'"):
-        split_spec(program("a", "", "a", ""), plan_of(program("a", "", "a", ""), (0, 0, 1, 1)))
+    with pytest.raises(OptionsError, match="before node 3 is at the end of module 'a', which is called more than once"):
+        split_spec(graph, plan_of(graph, (0, 0, 0, 1)))
+    with pytest.raises(OptionsError, match="the cut before node 2 is inside of module ''"):
+        split_spec(program("a", "", "", "a"), plan_of(program("a", "", "", "a"), (0, 0, 1, 1)))
 
 
-def test_parts_are_the_outermost_modules_that_one_stage_runs() -> None:
-    graph = program("embed", "h.0.a", "h.0.b", "h.1.a", "h.1.b", "head")
-    assert torchtitan_parts(graph, plan_of(graph, (0, 0, 0, 0, 1, 1))) == [["embed", "h.0", "h.1.a"], ["h.1.b", "head"]]
-    with pytest.raises(OptionsError, match=r"module 'h' is cut: it runs in stages 0, 1\.") as cut:
-        torchtitan_parts(program("h", "h"), plan_of(program("h", "h"), (0, 1)))
-    assert cut.value.metadata["module"] == "h"
+def test_parts_are_the_models_own_modules_and_items_of_its_lists() -> None:
+    graph = program("embed", "h.0.a", "h.0.b", "h.1.a", "", "h.1.b", "head")
+    assert torchtitan_parts(graph, plan_of(graph, (0, 0, 0, 1, 1, 1, 1))) == [["embed", "h.0"], ["h.1", "head"]]
+    # A list within one stage goes by its items, and a sequence by its own name: which it is the graph does not say.
+    assert torchtitan_parts(graph, plan_of(graph, (0, 1, 1, 1, 1, 1, 1))) == [["embed"], ["h", "h.0", "h.1", "head"]]
+    with pytest.raises(OptionsError, match=r"module 'h\.1' is cut: it runs in stages 0, 1\.") as cut:
+        torchtitan_parts(graph, plan_of(graph, (0, 0, 0, 0, 0, 1, 1)))
+    assert cut.value.metadata["module"] == "h.1"
+    with pytest.raises(OptionsError, match=r"module 'h' is cut: it runs in stages 0, 1\."):
+        torchtitan_parts(program("h.a", "h.b"), plan_of(program("h.a", "h.b"), (0, 1)))
 
 
 def test_devices_are_numbered_in_the_order_of_stages_or_named() -> None:

@@ -218,6 +218,7 @@ def test_what_a_whole_computes_between_its_parts_stays_with_the_part_before() ->
         ("mlx", 7, "needs a list such as"),
         ("torch-pipelining", {"h.9": "beginning"}, r"no node of this graph runs in module 'h\.9'"),
         ("torch-pipelining", {"h.1": "middle"}, "to beginning or end"),
+        ("torchtitan", [["embed", "h.0.a", "h.0.b"]], r"module 'h\.0\.a' lies deeper than torchtitan looks"),
         ("torchtitan", [["embed", "h.0"]], r"module 'h\.1\.a' runs in this graph and is in no part"),
         ("torchtitan", [["embed", "nowhere"]], "no node of this graph runs in module 'nowhere'"),
         ("torchtitan", ["embed"], "needs a list of lists"),
