@@ -56,6 +56,14 @@ _OF_TORCH = frozenset({"aten", "prim", "prims"})
 _REMEDIES = {
     "_add_batch_dim": "torch.vmap is carried where no input and no buffer is written; write its function for the whole "
     "batch",
+    **dict.fromkeys(
+        (
+            "aten::fake_quantize_per_tensor_affine.default",
+            "aten::fake_quantize_per_tensor_affine.tensor_qparams",
+            "aten::fake_quantize_per_channel_affine.default",
+        ),
+        "fake quantisation is for training: export the module before it is prepared, or with int8 weights and scales",
+    ),
     "scan": "a scan is carried over a fixed length of up to some thousand steps; fix that dimension",
     "while_loop": "a while_loop is carried where constants alone decide its end, after up to some thousand steps: a "
     "daemon runs no loop whose end depends on data; count its steps up to a fixed number, and keep the result with "

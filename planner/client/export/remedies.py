@@ -11,6 +11,24 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 # What configs of transformers call it.
 _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+# Words of torch's messages about tensors that torch.export does not capture.
+_NOT_CAPTURED = (
+    (
+        re.compile(r"classes\.quantized|PackedParams"),
+        "its weights are packed by quantize_dynamic, convert or the like, which torch.export does not take: quantise "
+        "the floating-point module with torchao's quantize_ instead (Int8WeightOnlyConfig), or keep int8 weights and "
+        "their scales as buffers",
+    ),
+    (
+        re.compile(r"nested_tensor|NestedTensor|NestedInt", re.IGNORECASE),
+        "torch.export captures no nested tensors: give the model padded tensors and a mask, or values and offsets as "
+        "two plain tensors",
+    ),
+    (
+        re.compile(r"quantized nyi|[Qq]uantizedCPU|\bq(u?)int\d+\b"),
+        "it holds a quantised tensor, which torch.export does not take: keep its int_repr() and its scales as buffers",
+    ),
+)
 _CACHE = re.compile(r"Found <class '[\w.]*?(\w*Cache)'> in output")
 
 
@@ -22,6 +40,9 @@ def remedy(error: Exception) -> str:
             f"the model returns a {cache[1]}, which grows from call to call; set use_cache=False, "
             "in its config or among the inputs"
         )
+    for words, change in _NOT_CAPTURED:
+        if words.search(str(error)):
+            return change
     fixing = list(_lines_that_fix_a_size(error))
     if fixing:
         return f"{'; '.join(fixing)}; leave that dimension out of dynamic_shapes, or change that line"

@@ -79,6 +79,11 @@ def _found(program: ExportedProgram) -> Iterator[tuple[str, StateKind, torch.Ten
 
 def check_tensor(tensor: torch.Tensor, where: str) -> None:
     """Raises UnsupportedModule for what is not a plain strided tensor of a dtype that can be carried."""
+    if tensor.is_nested:
+        raise UnsupportedModule(
+            f"{where}: is a nested tensor, which torch.export does not capture; give a padded one and a mask, or its "
+            f"values and offsets as two plain tensors"
+        )
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise UnsupportedModule(f"{where}: is a {type(tensor).__name__}; only plain tensors can be carried, convert it")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):

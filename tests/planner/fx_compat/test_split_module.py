@@ -236,6 +236,33 @@ def test_a_module_that_is_fetched_is_given_to_each_partition_and_comes_after_its
         assert split(2, 3) == 5
 
 
+@pytest.mark.parametrize("parts", [(0, 0, 0, 0, 0), (0, 0, 1, 1, 1), (0, 1, 1, 2, 2), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("options", [{}, {"keep_original_order": True}, {"keep_original_input_name": False}])
+def test_states_fetched_between_the_inputs_are_where_torch_has_them(
+    options: dict[str, bool], parts: tuple[int, ...]
+) -> None:
+    """In each part the inputs come before the modules that it fetches; a tensor that is fetched is an input."""
+    root = nn.Module()
+    root.branch, root.other, root.shift = nn.Linear(2, 2), nn.ReLU(), nn.Parameter(torch.ones(2))
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    branch, shift = graph.get_attr("branch"), graph.get_attr("shift")
+    y = graph.placeholder("y")
+    other = graph.get_attr("other")
+    shifted = graph.call_function(operator.add, (graph.call_function(_applied, (branch, x)), shift))
+    scaled = graph.call_function(operator.mul, (graph.call_function(_applied, (other, shifted)), y))
+    graph.output(graph.call_function(_applied, (branch, scaled)))
+    module = fx.GraphModule(root, graph)
+    of = dict(zip([node for node in graph.nodes if node.op == "call_function"], parts, strict=True))
+    found, expected = (split(module, None, of.__getitem__, **options) for split in (split_module, torch_split_module))
+    assert found.code == expected.code
+    for number in set(parts):
+        name = f"submod_{number}"
+        assert getattr(found, name).code == getattr(expected, name).code
+    given = torch.rand(3, 2), torch.rand(3, 2)
+    assert torch.equal(found(*given), module(*given))
+
+
 def _applied(module: nn.Module, value: object) -> object:
     return module(value)
 

@@ -163,6 +163,65 @@ def test_custom_functions_work_again_after_an_export() -> None:
     assert torch.equal(Doubling.apply(torch.ones(2)), torch.full((2,), 2.0))
 
 
+def packed_weights() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    from torch.ao.quantization import quantize_dynamic
+
+    return quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear}, dtype=torch.qint8), (torch.ones(3, 4),)
+
+
+def quantised_buffer() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    module = Outer(lambda features: features @ module.table.dequantize())
+    module.register_buffer("table", torch.quantize_per_tensor(torch.ones(4, 4), 0.1, 0, torch.qint8))
+    return module, (torch.ones(3, 4),)
+
+
+def fake_quantised() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return Outer(lambda features: torch.fake_quantize_per_tensor_affine(features, 0.1, 0, -128, 127)), (
+        torch.ones(3, 4),
+    )
+
+
+def nested_inside() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    rows = Outer(lambda features: torch.nested.nested_tensor([features, features[:1]]).to_padded_tensor(0.0))
+    return rows, (torch.ones(3, 4),)
+
+
+def jagged_inside() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    offsets = torch.tensor([0, 1, 3])
+    return Outer(lambda values: torch.nested.nested_tensor_from_jagged(values, offsets).values()), (torch.ones(3, 4),)
+
+
+def nested_input() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return nn.Linear(4, 4), (torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]),)
+
+
+def jagged_input() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    rows = [torch.ones(2, 4), torch.ones(3, 4)]
+    return nn.Linear(4, 4), (torch.nested.nested_tensor(rows, layout=torch.jagged),)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (packed_weights, r"packed by quantize_dynamic.*torchao's quantize_.*int8 weights and their scales as buffers"),
+        (quantised_buffer, r"a quantised tensor.*int_repr\(\) and its scales as buffers"),
+        (fake_quantised, r"export the module before it is prepared, or with int8 weights and scales"),
+        (nested_inside, r"padded tensors and a mask, or values and offsets"),
+        (jagged_inside, r"padded tensors and a mask, or values and offsets"),
+        (nested_input, r"input 0: is a nested tensor.*a padded one and a mask"),
+        (jagged_input, r"input 0: is a nested tensor.*a padded one and a mask"),
+    ],
+)
+def test_tensors_that_torch_does_not_capture_name_what_to_give_instead(
+    make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]], remedy: str
+) -> None:
+    module, inputs = make()
+    with pytest.raises(UnsupportedModule, match=f"(?s){remedy}"):
+        export(module, inputs)
+
+
 class GrowingCache:
     """As transformers' caches: no container that torch knows."""
 
