@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from planner.client.export.plain_weights import with_plain_weights
 from planner.graph.ir import Dtype
 from planner.plan.options import PlanOptions, SingleMode
 from planner.planning import make_plan
+from stage_daemon.custom_operators import parse_custom_operators
+from stage_daemon.loader.operators import allow_operators
 from tests.builders.case import Batch
 from tests.builders.corners import CORNERS
 from tests.builders.plans import inventory_of
@@ -78,5 +81,43 @@ def test_weights_of_a_class_that_holds_tensors_are_those_tensors(tmp_path: Path)
     assert type(module[0].weight) is Bytes
     assert not any(part.training for part in with_plain_weights(module).modules())
     batch = Batch(args=(torch.randn(3, 8),))
+    program = reload(exported, tmp_path)
+    assert_bitwise_equal(run_program(exported, program, batch), run_module(module, batch))
+
+
+DECOMPOSED = "torch.ao.quantization.fx._decomposed"
+OF_QUANTISED_PROGRAMS = (
+    "choose_qparams.tensor",
+    "quantize_per_tensor.tensor",
+    "dequantize_per_tensor.tensor",
+    "dequantize_per_tensor",
+)
+
+
+class DynamicallyQuantised(nn.Module):
+    """As torch's quantisation of exported programs leaves a linear layer whose activations are scaled by each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-127, 127, (16, 32), dtype=torch.int8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        operators = torch.ops.quantized_decomposed
+        scale, zero = operators.choose_qparams.tensor(x, -128, 127, 1e-5, torch.int8)
+        rows = operators.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+        rows = operators.dequantize_per_tensor.tensor(rows, scale, zero, -128, 127, torch.int8)
+        weight = operators.dequantize_per_tensor.default(self.weight, 0.01, 0, -127, 127, torch.int8)
+        return nn.functional.linear(rows, weight)
+
+
+@pytest.mark.slow
+def test_dynamic_quantisation_runs_where_its_operators_are_allowed(tmp_path: Path) -> None:
+    import_module(DECOMPOSED)
+    torch.manual_seed(0)
+    module = DynamicallyQuantised().eval()
+    batch = Batch(args=(torch.randn(4, 32),))
+    exported = export(module, batch.args)
+    names = ",".join(f"quantized_decomposed::{name}" for name in OF_QUANTISED_PROGRAMS)
+    allow_operators(parse_custom_operators(f"{DECOMPOSED}={names}"))
     program = reload(exported, tmp_path)
     assert_bitwise_equal(run_program(exported, program, batch), run_module(module, batch))
