@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -55,7 +55,8 @@ class DeviceWalks:
     """`behind` [nodes] is empty where nodes are between stages. `starts`: (unit, node). `edges` ascend by node.
 
     `unit_devices`: of each kind, in one unit. `counts_devices`: units are single devices. `devices_of` a walk, which is
-    the unit used for each stage and its node: None where these devices are nowhere together. `row` [nodes], if any: of
+    the unit used for each stage and its node, NOTHING for a stage aside: None where these devices are nowhere together,
+    and, where nodes say which stages share a host, for walks with stages aside. `row` [nodes], if any: of
     nodes of one row, the earlier can do what the later can.
     """
 
@@ -71,6 +72,17 @@ class DeviceWalks:
     @property
     def num_nodes(self) -> int:
         return max(1, len(self.behind))
+
+    def with_stages_aside(self) -> DeviceWalks:
+        """With walks in which other stages run before a node's own: each uses up a unit, exchanges over the best links
+        of that unit's device, and leaves the node as it is but for where its own stage begins."""
+        own_of_node = {edge.node: edge.label.own for edge in self.edges}
+        aside = [
+            Edge(node, unit, node, StageLinks(own_of_node[first], None, None, 0, is_aside=True))
+            for node in own_of_node
+            for unit, first in self.starts
+        ]
+        return replace(self, edges=tuple(sorted([*self.edges, *aside], key=lambda edge: edge.node)))
 
     @property
     def num_states(self) -> float:
@@ -176,6 +188,8 @@ def by_runs(hosts: Hosts) -> DeviceWalks | None:
                     yield Edge(at, after, index[after, run + 1], StageLinks(int(own), into, links[1], 0))
 
     def devices_of(walk: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
+        if any(node == NOTHING for _, node in walk):
+            return None
         kinds = [unit for unit, _ in walk]
         starts = [at for at, (_, node) in enumerate(walk) if nodes[node][1] == 1]
         runs = [kinds[start:end] for start, end in pairwise([*starts, len(kinds)])]
@@ -298,6 +312,8 @@ def _visits(hosts: Hosts) -> _Visits:
                         yield at, index[other, _one(hosts, after), after, out], label
 
     def devices_of(walk: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
+        if any(node == NOTHING for _, node in walk):
+            return None
         passed = [nodes[node] for _, node in walk]
         starts = [at for at, (_, used, _, _) in enumerate(passed) if sum(used) == 1]
         runs = [passed[start:end] for start, end in pairwise([*starts, len(passed)])]

@@ -171,15 +171,17 @@ class _Trials:
 
     def _as_stages(self, steps: list[tuple[int, int, int, int]]) -> list[_Stage]:
         stages = []
-        for index, (base, node, start, edge) in enumerate(steps):
-            if not self._walks.behind:
-                unit = int(self._edge_unit[edge])
-            elif index:
-                unit = int(self._edge_unit[steps[index - 1][3]])
-            else:
-                unit = int(np.flatnonzero(self._stride == base)[-1])
+        # Of the node that a walk stands at, where nodes are stages.
+        unit_of_node = int(np.flatnonzero(self._stride == steps[0][0])[-1]) if self._walks.behind and steps else NOTHING
+        for base, node, start, edge in steps:
+            unit, is_aside = int(self._edge_unit[edge]), self._walks.edges[edge].label.is_aside
             used = int((base // self._stride % (self._capacity + 1)).sum())
-            stages.append(_Stage(unit, node, start, int(self._edge_label[edge] + self._offset[used])))
+            label = int(self._edge_label[edge] + self._offset[used])
+            if is_aside:
+                stages.append(_Stage(unit, NOTHING, start, label))
+            else:
+                stages.append(_Stage(unit_of_node if self._walks.behind else unit, node, start, label))
+                unit_of_node = unit
         return stages
 
     def value(self, stages: list[_Stage]) -> float:

@@ -42,7 +42,7 @@ class _Prices:
     def __init__(self, walks: DeviceWalks, table: WalkLoads) -> None:
         self._table = table
         self._first = np.searchsorted(table.starts, np.arange(table.num_positions + 1))
-        self._bundles = _bundles(walks, table)
+        self._bundles, self._aside = _bundles(walks, table), _aside(walks, table)
         self._capacity = np.array(walks.capacity, dtype=np.float64)
         self._start_unit, self._start_node = np.array(walks.starts, dtype=np.int64).reshape(-1, 2).T.copy()
         self._num_nodes = walks.num_nodes
@@ -70,6 +70,7 @@ class _Prices:
                 bundles.target_first,
                 bundles.target_units,
                 bundles.target_nodes,
+                *self._aside,
                 self._start_unit,
                 self._start_node,
                 shares / self._capacity,
@@ -101,7 +102,7 @@ class _Bundles:
 
 def _bundles(walks: DeviceWalks, table: WalkLoads) -> _Bundles:
     targets: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for edge in walks.edges:
+    for edge in (one for one in walks.edges if not one.label.is_aside):
         key = edge.node, table.index_of_label[edge.label]
         targets.setdefault(key, []).append((edge.unit, edge.next_node))
     nodes: dict[tuple[int, tuple[tuple[int, int], ...]], list[int]] = {}
@@ -116,3 +117,11 @@ def _bundles(walks: DeviceWalks, table: WalkLoads) -> _Bundles:
         target_units=np.array([unit for unit, _ in ends], dtype=np.int64),
         target_nodes=np.array([node for _, node in ends], dtype=np.int64),
     )
+
+
+def _aside(walks: DeviceWalks, table: WalkLoads) -> tuple[Integers, Integers, Integers]:
+    """Stages aside: by position the first of them, and of each its segment; the label of each unit's, -1 for none."""
+    labels = {edge.unit: table.index_of_label[edge.label] for edge in walks.edges if edge.label.is_aside}
+    of_unit = np.array([labels.get(unit, -1) for unit in range(len(walks.capacity))], dtype=np.int64)
+    segments = np.flatnonzero(np.isfinite(table.loads[list(labels.values())]).any(axis=0))
+    return np.searchsorted(table.starts[segments], np.arange(table.num_positions + 1)), segments, of_unit

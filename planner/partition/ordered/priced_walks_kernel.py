@@ -21,6 +21,9 @@ def cheapest_walk(
     target_first: Integers,
     target_units: Integers,
     target_nodes: Integers,
+    aside_first: Integers,
+    aside: Integers,
+    aside_label: Integers,
     start_unit: Integers,
     start_node: Integers,
     price: Floats,
@@ -29,7 +32,8 @@ def cheapest_walk(
     """Its cost, inf where there is none, and the segments looked at; fills `used` [units].
 
     `loads` [label, segment]; segments from a position stand from `first` to the next first. A node or a unit of -1 is
-    none; an edge to no node ends the program.
+    none; an edge to no node ends the program. Segments from a position that stages `aside` may take stand from
+    `aside_first` to the next, and `aside_label` [unit] is the label that they have there.
     """
     size = first.size - 1
     last, steps = size - 1, 0
@@ -41,6 +45,24 @@ def cheapest_walk(
         before[start_node[index], 0, 2] = start_unit[index]
     best, best_node, best_start = np.inf, -1, -1
     for start in range(last):
+        for index in range(aside_first[start], aside_first[start + 1]):
+            segment = aside[index]
+            cheapest = -1
+            for unit in range(aside_label.size):
+                within = aside_label[unit] >= 0 and loads[aside_label[unit], segment] <= limit
+                if within and (cheapest < 0 or price[unit] < price[cheapest]):
+                    cheapest = unit
+            end = ends[segment]
+            if cheapest < 0 or end == last:
+                continue
+            steps += num_nodes
+            for node in range(num_nodes):
+                total = cost[node, start] + price[cheapest]
+                if total < cost[node, end]:
+                    cost[node, end] = total
+                    before[node, end, 0] = node
+                    before[node, end, 1] = start
+                    before[node, end, 2] = cheapest
         for bundle in range(bundle_label.size):
             label, node = bundle_label[bundle], -1
             for index in range(node_first[bundle], node_first[bundle + 1]):

@@ -18,13 +18,18 @@ Link = tuple[int, int]
 
 
 class StageLinks(NamedTuple):
-    """A stage's device, and the links (source device, target device) to the stages beside it, None where they may be
-    any; `kept_microbatches` in training, else 0."""
+    """A stage's device, and the links (source device, target device) to the stages before and behind it, None where
+    they may be any; `kept_microbatches` in training, else 0. `is_aside`: of no account for the links of the others."""
 
     own: int
     into: Link | None
     out: Link | None
     kept_microbatches: int
+    is_aside: bool = False
+
+    @property
+    def is_linked(self) -> bool:
+        return self.into is not None or self.out is not None
 
 
 def stage_links(classes: DeviceClasses, labels: Sequence[Label]) -> list[StageLinks]:

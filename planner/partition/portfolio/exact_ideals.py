@@ -2,7 +2,7 @@
 
 Tarnawski et al. (NeurIPS 2020), with evaluate's own loads and bytes: a stage is the difference of two ideals, and all
 that it holds and moves follows from the two. Devices are walked through as for segments of one order. Exact over equal
-links; elsewhere a bound, with what neighbours exchange for certain over the link between them.
+links; elsewhere a bound, with what passes along one path of the program over the links between that path's stages.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from planner.partition.ordered.priced_walks import priced_bound
 from planner.partition.ordered.segment_loads import StageLinks, Transfers
 from planner.partition.portfolio.ideal_stages import IdealStages
 from planner.partition.portfolio.ideals import Ideals, all_ideals
+from planner.partition.portfolio.long_path import LongPath, long_path
 from planner.partition.portfolio.program_orders import Bundles, bundles_of
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 
@@ -59,14 +60,15 @@ def least_over_ideals(
     unlinked: Booleans | None = None,
 ) -> IdealSolution | None:
     """Of values below `limit`; None where that is too much to search. For throughput and memory. `unlinked` [values]:
-    those that may travel over any link also between neighbours."""
+    those that may travel over any link."""
     size = problem.num_nodes + problem.num_values + problem.read_value.size
     ideals = all_ideals(bundles, int(min(MAX_IDEALS, MAX_ELEMENTS * effort / size)))
     if ideals is None:
         return None
     hosts, walks = hosts_of(problem), [by_kind(problem, hosts_of(problem))]
     if objective is Objective.THROUGHPUT:
-        walks += [one for one in walks_within(problem, hosts, ideals.count, places=bool(num_stages))[:1] if one.behind]
+        able = walks_within(problem, hosts, ideals.count, places=bool(num_stages))[:1]
+        walks += [one.with_stages_aside() for one in able if one.behind]
     if num_words(walks[0], ideals.count) > MAX_WORDS:
         return None
     stages = IdealStages(problem, bundles, ideals)
@@ -76,16 +78,18 @@ def least_over_ideals(
         return None
     visits = None
     if objective is Objective.THROUGHPUT and hosts.count > 1 and np.isfinite(limit):
-        able = [by_visits(hosts)] if hosts.num_states_by_host <= MAX_PRICED_NODES else []
-        able += [runs] if (runs := by_runs(hosts)) else []
-        visits = next((one for one in able if len(_labels([*walks, one])) <= affordable), None)
+        priced = [by_visits(hosts)] if hosts.num_states_by_host <= MAX_PRICED_NODES else []
+        priced += [runs] if (runs := by_runs(hosts)) else []
+        each = (one.with_stages_aside() for one in priced)
+        visits = next((one for one in each if len(_labels([*walks, one])) <= affordable), None)
     labels = _labels([*walks, visits] if visits else walks)
+    path = long_path(problem, bundles, ideals, np.zeros(problem.num_values, np.bool_) if unlinked is None else unlinked)
     table = WalkLoads(
         index_of_label={label: at for at, label in enumerate(labels)},
         num_positions=ideals.count,
         starts=starts,
         ends=ends,
-        loads=_loads(problem, stages, labels, starts, ends, objective, unlinked),
+        loads=_loads(problem, stages, labels, starts, ends, objective, path),
         kind_of_label=np.array([hosts.kind_of_device[label.own] for label in labels], dtype=np.int64),
         offset=np.zeros(problem.num_devices, dtype=np.int64),
     )
@@ -143,16 +147,21 @@ def _loads(
     starts: Integers,
     ends: Integers,
     objective: Objective,
-    unlinked: Booleans | None,
+    path: LongPath,
 ) -> Floats:
-    """[labels, stages]; inf where memory does not suffice or the device cannot run a node."""
+    """[labels, stages]; inf where memory does not suffice, the device cannot run a node, or the label is of stages that
+    hold some of the path where this one does not, or the other way round."""
     device = np.array([label.own for label in labels], dtype=np.int64)
     seconds, memory = stages.seconds(device, starts, ends), problem.device_memory_bytes[device].astype(np.float64)
     if objective is Objective.THROUGHPUT:
-        unlinked = np.zeros(problem.num_values, dtype=np.bool_) if unlinked is None else unlinked
-        between, transfers = stages.exchanges(starts, ends, unlinked), Transfers(problem, labels, back=False)
-        seconds += transfers.received_seconds(between.received_bytes, between.near_received_bytes, between.receives)
-        seconds += transfers.sent_seconds(between.sent_bytes, between.near_sent_bytes, between.sends)
+        between, transfers = stages.exchanges(starts, ends), Transfers(problem, labels, back=False)
+        seconds += transfers.received_seconds(between.received_bytes, path.given_bytes[starts], between.receives)
+        seconds += transfers.sent_seconds(between.sent_bytes, path.given_bytes[ends], between.sends)
+        # What is relayed goes through each stage.
+        held = path.is_held(starts, ends) | problem.relay
+        for index, label in enumerate(labels):
+            if label.is_aside or label.is_linked:
+                seconds[index, held if label.is_aside else ~held] = np.inf
         if memory.min() >= everything_bytes(problem):
             return seconds
     needed = stages.peak_bytes(starts, ends)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +14,12 @@ from planner.partition.problem import Booleans, Floats, Integers, PartitionProbl
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Exchanges:
-    """By stage. Each crossing value counts once, however many stages are at the other end. `near` are the bytes that it
-    is given at least by the stage before it, and that it gives to the one behind it."""
+    """By stage. Each crossing value counts once, however many stages are at the other end."""
 
     received_bytes: Floats
     sent_bytes: Floats
     receives: Booleans
     sends: Booleans
-    near_received_bytes: Floats
-    near_sent_bytes: Floats
 
 
 class IdealStages:
@@ -31,7 +27,7 @@ class IdealStages:
     stage."""
 
     def __init__(self, problem: PartitionProblem, bundles: Bundles, ideals: Ideals) -> None:
-        self._problem, self._bundles, self._ideals = problem, bundles, ideals
+        self._problem, self._ideals = problem, ideals
         self._nodes = np.ascontiguousarray(ideals.members[:, bundles.bundle_of_node])
         barred = np.isinf(problem.work_seconds)
         self._compute = np.where(barred, 0.0, problem.work_seconds) @ self._nodes.T
@@ -59,40 +55,30 @@ class IdealStages:
         barred = self._barred[devices][:, ends] > self._barred[devices][:, starts]
         return np.where(barred, np.inf, seconds)
 
-    def exchanges(self, starts: Integers, ends: Integers, unlinked: Booleans) -> Exchanges:
-        """`unlinked` [values]: those that may travel over any link also between neighbours."""
-        from planner.partition.portfolio.ideal_stages_kernel import between_neighbours, exchanges
+    def exchanges(self, starts: Integers, ends: Integers) -> Exchanges:
+        from planner.partition.portfolio.ideal_stages_kernel import exchanges
 
-        problem, ideals, owner = self._problem, self._ideals, self._bundles.bundle_of_node
-        of_values = self._made, self._num_read
-        received, sent, near_received, near_sent = np.zeros((4, starts.size))
+        problem = self._problem
+        received, sent = np.zeros((2, starts.size))
         counts = np.zeros((starts.size, 2), dtype=np.int64)
-        returned, sizes = problem.value_returned, self._sizes
-        exchanges(starts, ends, *of_values, self._needed, returned, sizes, problem.relay, received, sent, counts)
-        made = np.flatnonzero(problem.value_producer >= 0)
-        made_by = owner[problem.value_producer[made]]
-        read = np.unique(owner[problem.read_node] * problem.num_values + problem.read_value)
-        count, num_values = self._bundles.count, problem.num_values
-        between_neighbours(
+        exchanges(
             starts,
             ends,
-            *of_values,
-            returned,
-            np.where(unlinked, 0.0, sizes),
-            *_grouped(made_by, made, count),
-            *_grouped(read // max(1, num_values), read % max(1, num_values), count),
-            *_joined(ideals.last),
-            *_joined(ideals.next),
-            near_received,
-            near_sent,
+            self._made,
+            self._num_read,
+            self._needed,
+            problem.value_returned,
+            self._sizes,
+            problem.relay,
+            received,
+            sent,
+            counts,
         )
         return Exchanges(
             received_bytes=received,
             sent_bytes=sent,
             receives=counts[:, 0] > 0,
             sends=counts[:, 1] > 0,
-            near_received_bytes=near_received,
-            near_sent_bytes=near_sent,
         )
 
     def peak_bytes(self, starts: Integers, ends: Integers) -> Floats:
@@ -138,8 +124,3 @@ def _grouped(group: Integers, items: Integers, count: int) -> tuple[Integers, In
     """Where each group begins, and the items group by group."""
     order = np.argsort(group, kind="stable")
     return np.searchsorted(group[order], np.arange(count + 1)), items[order]
-
-
-def _joined(lists: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
-    begin = np.cumsum([0, *map(len, lists)])
-    return begin, np.array([item for items in lists for item in items], dtype=np.int64)

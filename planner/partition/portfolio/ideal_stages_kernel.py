@@ -75,56 +75,6 @@ def exchanges(
 
 
 @compiled
-def between_neighbours(
-    starts: Integers,
-    ends: Integers,
-    made: Booleans,
-    num_read: Integers,
-    returned: Booleans,
-    sizes: Floats,
-    made_begin: Integers,
-    made_values: Integers,
-    read_begin: Integers,
-    read_values: Integers,
-    last_begin: Integers,
-    last_bundle: Integers,
-    next_begin: Integers,
-    next_bundle: Integers,
-    received: Floats,
-    sent: Floats,
-) -> None:
-    """Fills by stage bytes that it is given by the stage before it, at least, and that it gives to the one behind it.
-
-    The stage before one holds a bundle that is last in the first ideal: of these the one whose values it reads least.
-    The stage behind one holds a bundle that is next to the second ideal, likewise. `made_values` of a bundle and
-    `read_values` stand from one begin to the next; `last_bundle` and `next_bundle` of an ideal too.
-    """
-    final = made.shape[0] - 1
-    for stage in range(starts.size):
-        start, end = starts[stage], ends[stage]
-        if start > 0:
-            least = np.inf
-            for at in range(last_begin[start], last_begin[start + 1]):
-                size, bundle = 0.0, last_bundle[at]
-                for index in range(made_begin[bundle], made_begin[bundle + 1]):
-                    value = made_values[index]
-                    if num_read[end, value] > num_read[start, value] or (returned[value] and end == final):
-                        size += sizes[value]
-                least = min(least, size)
-            received[stage] = least
-        if end < final:
-            least = np.inf
-            for at in range(next_begin[end], next_begin[end + 1]):
-                size, bundle = 0.0, next_bundle[at]
-                for index in range(read_begin[bundle], read_begin[bundle + 1]):
-                    value = read_values[index]
-                    if made[end, value] and (start == 0 or not made[start, value]):
-                        size += sizes[value]
-                least = min(least, size)
-            sent[stage] = least
-
-
-@compiled
 def flowing_bytes(
     starts: Integers,
     ends: Integers,

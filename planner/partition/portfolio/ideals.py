@@ -14,14 +14,9 @@ from planner.partition.problem import Booleans
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ideals:
-    """`members` [ideals, bundles], smaller ideals first: the first is empty, the last holds all.
-
-    `last` and `next`: of each ideal the bundles that no other of it reads, and those that it could grow by.
-    """
+    """`members` [ideals, bundles], smaller ideals first: the first is empty, the last holds all."""
 
     members: Booleans
-    last: tuple[tuple[int, ...], ...]
-    next: tuple[tuple[int, ...], ...]
 
     @property
     def count(self) -> int:
@@ -38,7 +33,6 @@ class Ideals:
 def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
     """None if there are more than `limit`. O(ideals x bundles)."""
     before = [sum(1 << producer for producer in producers) for producers in bundles.before]
-    after = [sum(1 << reader for reader in readers) for readers in bundles.after]
     following = enumerate_ideals(Order(num_items=bundles.count, before=before, after=bundles.after), limit)
     if following is None:
         return None
@@ -46,8 +40,4 @@ def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
     members = np.zeros((len(ideals), bundles.count), dtype=np.bool_)
     for row, ideal in zip(members, ideals, strict=True):
         row[members_of(ideal)] = True
-    return Ideals(
-        members=members,
-        last=tuple(tuple(bundle for bundle in members_of(ideal) if not after[bundle] & ideal) for ideal in ideals),
-        next=tuple(tuple(members_of(following[ideal])) for ideal in ideals),
-    )
+    return Ideals(members=members)

@@ -188,6 +188,23 @@ def test_ideals_count_what_skips_a_stage_over_the_best_link() -> None:
     assert found.value == pytest.approx(least(problem, Objective.THROUGHPUT, every_assignment(problem)))
 
 
+@pytest.mark.parametrize(("host", "optimum"), [([0, 0, 0, 1], 3.0), ([0, 0, 1, 1], 4.0)])
+def test_ideals_let_stages_beside_the_longest_path_run_anywhere(host: list[int], optimum: float) -> None:
+    """Node 2 has a device of its own, between those of nodes 0, 1 and 3, which pass 8 bytes on over their own links."""
+    problem = problem_of(
+        compute_seconds=[[3.0, 3.0, 2.5, 3.0]] * len(host),
+        reads=[[], [0], [], [1, 2]],
+        value_bytes=[8, 8, 0, 0],
+        num_inputs=0,
+        per_byte=[[0.0 if one == other else 0.125 for other in host] for one in host],
+    )
+    assert least(problem, Objective.THROUGHPUT, every_assignment(problem)) == pytest.approx(optimum)
+    for limit in (np.inf, 1.3 * optimum):
+        found = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT, limit=limit)
+        assert found is not None
+        assert found.value == pytest.approx(optimum)
+
+
 def test_links_that_cost_nothing_and_a_device_that_cannot_run_a_node() -> None:
     """What such a device is spared is no number; the bound was then whatever limit it was asked for."""
     problem = problem_of(
