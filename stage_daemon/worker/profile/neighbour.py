@@ -6,6 +6,7 @@ than alone, and a profile that finds the host idle promises what no pipeline kee
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
@@ -21,25 +22,27 @@ _STAND_IN_SIZE = 256
 def keep_busy(
     graph: pb.Graph, values: ValueTable, device: torch.device, on_busy: Callable[[], None], *, trains: bool = False
 ) -> NoReturn:
-    """The same graph over and over, until the process is ended. `on_busy` is called after the first run."""
-    run = next(_works(graph, values, device, trains=trains))
-    on_busy()
+    """The same graph over and over, forward and back where it `trains`, until the process is ended.
+
+    `on_busy` is called before the first run: nobody waits for a long one.
+    """
+    is_told = False
     while True:
-        run()
+        for run in _runs(graph, values, device, trains=trains):
+            if not is_told:
+                on_busy()
+                is_told = True
+            # What does not run on made-up values makes room for the next.
+            with contextlib.suppress(Exception):
+                while True:
+                    run()
 
 
-def _works(
-    graph: pb.Graph, values: ValueTable, device: torch.device, *, trains: bool
-) -> Iterator[Callable[[], object]]:
-    """What was run once: the graph forward and back, or forward alone; a product of matrices where it does not run on
-    made-up values, or fits the host only once."""
+def _runs(graph: pb.Graph, values: ValueTable, device: torch.device, *, trains: bool) -> Iterator[Callable[[], object]]:
+    """The graph forward and back, or forward alone, where it fits the host twice; a product of matrices."""
     for backward in (True, False) if trains else (False,):
-        try:
+        with contextlib.suppress(Exception):
             program = program_of(graph, values, device, num_processes=2, trains=backward)
-            run = program.train if backward else program.run
-            run()
-        except Exception:
-            continue
-        yield run
+            yield program.train if backward else program.run
     square = torch.ones(_STAND_IN_SIZE, _STAND_IN_SIZE, device=device)
     yield lambda: square @ square

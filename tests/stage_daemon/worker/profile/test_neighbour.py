@@ -19,8 +19,8 @@ from tests.stage_daemon.worker.profile.test_rehearsal import Calls
 CPU = torch.device("cpu")
 
 
-class EnoughError(Exception):
-    pass
+class EnoughError(BaseException):
+    """What ends a process ends it whatever the graph does."""
 
 
 def keep_busy_with(module: nn.Module, *args: torch.Tensor, on_busy: Callable[[], None], trains: bool = False) -> None:
@@ -28,7 +28,7 @@ def keep_busy_with(module: nn.Module, *args: torch.Tensor, on_busy: Callable[[],
     keep_busy(graph, ValueTable(graph, {}), CPU, on_busy, trains=trains)
 
 
-def test_runs_the_graph_over_and_over_and_says_so_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_the_graph_over_and_over_and_says_so_before_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     num_runs = 0
 
@@ -42,7 +42,8 @@ def test_runs_the_graph_over_and_over_and_says_so_after_the_first(monkeypatch: p
     monkeypatch.setattr("stage_daemon.worker.profile.rehearsal.StageModule.forward", counted)
     with pytest.raises(EnoughError):
         keep_busy_with(nn.ReLU(), torch.ones(2), on_busy=lambda: told.append(num_runs))
-    assert told == [1]
+    assert told == [0]
+    assert num_runs == 5
 
 
 def test_beside_a_training_profile_it_runs_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,12 +61,28 @@ def test_beside_a_training_profile_it_runs_back_too(monkeypatch: pytest.MonkeyPa
     assert num_runs == 3
 
 
-def test_graph_that_does_not_run_is_stood_in_for() -> None:
+def test_graph_that_does_not_run_is_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    products = 0
+    multiply = torch.Tensor.__matmul__
+
+    def counted(square: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        nonlocal products
+        products += 1
+        if products == 3:
+            raise EnoughError
+        return multiply(square, other)
+
     def beyond_the_table(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return functional.embedding(tokens + 4, table)
 
-    def enough() -> None:
-        raise EnoughError
-
+    told: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
     with pytest.raises(EnoughError):
-        keep_busy_with(Calls(beyond_the_table), torch.zeros(3, dtype=torch.int64), torch.ones(5, 2), on_busy=enough)
+        keep_busy_with(
+            Calls(beyond_the_table),
+            torch.zeros(3, dtype=torch.int64),
+            torch.ones(5, 2),
+            on_busy=lambda: told.append(products),
+            trains=True,
+        )
+    assert told == [0]
