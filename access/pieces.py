@@ -13,15 +13,13 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from access.fields import field_head, read_field
+
 # A few milliseconds' work, whatever the bytes are.
 PIECE_BYTES = 1 << 18
 PIECE_ENTRIES = 1024
 # An entry may take twenty times its bytes once it is parsed.
 MOST_FIELDS = 1 << 20
-
-_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
-_MOST_VARINT_BYTES = 10
-_MORE = 0x80
 
 
 def parse_in_pieces(message: Message, content: bytes) -> None:
@@ -75,31 +73,10 @@ class _Reader:
             message.MergeFromString(self._content[start:end])
 
     def _field(self, at: int) -> tuple[int, int | None, int]:
-        """Its number, where its content begins if it says its length, and where it ends."""
         self._num_fields += 1
         if self._num_fields > MOST_FIELDS:
             raise DecodeError(f"a message has more than {MOST_FIELDS} fields")
-        tag, at = self._varint(at)
-        kind = tag & 7
-        if kind == _LENGTH_DELIMITED:
-            size, at = self._varint(at)
-            return tag >> 3, at, at + size
-        if kind == _VARINT:
-            return tag >> 3, None, self._varint(at)[1]
-        if kind in (_FIXED32, _FIXED64):
-            return tag >> 3, None, at + (4 if kind == _FIXED32 else 8)
-        raise DecodeError(f"a field of wire type {kind}")
-
-    def _varint(self, at: int) -> tuple[int, int]:
-        found = 0
-        for index in range(_MOST_VARINT_BYTES):
-            if at + index >= len(self._content):
-                break
-            byte = self._content[at + index]
-            found |= (byte & ~_MORE) << (7 * index)
-            if not byte & _MORE:
-                return found, at + index + 1
-        raise DecodeError("a number does not end")
+        return read_field(self._content, at)
 
 
 def _message_field(message: Message, number: int) -> Any:
@@ -141,7 +118,7 @@ def _pieces(message: Message, without: str = "") -> Iterator[bytes]:
 
 def _delimited(field: FieldDescriptor, content: Message) -> Iterator[bytes]:
     pieces = tuple(_pieces(content))
-    yield _varint_bytes(field.number << 3 | _LENGTH_DELIMITED) + _varint_bytes(sum(map(len, pieces)))
+    yield field_head(field.number, sum(map(len, pieces)))
     yield from pieces
 
 
@@ -150,15 +127,6 @@ def _put(message: Any, field: FieldDescriptor, content: Any) -> None:
         getattr(message, field.name).MergeFrom(content)
     else:
         setattr(message, field.name, content)
-
-
-def _varint_bytes(number: int) -> bytes:
-    found = bytearray()
-    while number >= _MORE:
-        found.append(number & ~_MORE & 0xFF | _MORE)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
 
 
 def _holds_messages(field: Any) -> bool:

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
+from access.pieces import PIECE_BYTES
 from protos.v1 import graph_pb2, stage_daemon_pb2
 from stage_daemon.control.callers import LISTS_BYTES
+from stage_daemon.control.skimming import Skimmed, skim_microbatch
 from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 from stage_daemon.transport.dtypes import DTYPES
 
@@ -33,16 +35,39 @@ MOST_ROUNDS = 64
 
 def parse_inputs(content: bytes, most_bytes: float) -> stage_daemon_pb2.SendInputsRequest:
     """Raises InvalidMicrobatch where there are more, InvalidRequest where they are no such message."""
+    _check_size(content, most_bytes)
+    try:
+        return stage_daemon_pb2.SendInputsRequest.FromString(content)
+    except DecodeError:
+        raise InvalidRequest("SendInputs: a message cannot be parsed") from None
+
+
+def read_microbatch(content: bytes, most_bytes: float) -> Skimmed:
+    """Of a message after `open`; raises as parse_inputs. A large one is not parsed, and goes on as it came."""
+    _check_size(content, most_bytes)
+    if len(content) > PIECE_BYTES:
+        try:
+            return skim_microbatch(content)
+        except DecodeError as error:
+            raise InvalidRequest(f"SendInputs: a large message holds one `microbatch`, simply: {error}") from None
+    request = parse_inputs(content, most_bytes)
+    if request.WhichOneof("content") != "microbatch":
+        raise InvalidRequest("SendInputs: after `open` each message has to be a `microbatch`")
+    microbatch = request.microbatch
+    return Skimmed(
+        microbatch=microbatch,
+        data_bytes=tuple(len(datum.tensor.data) for datum in microbatch.values),
+        content=microbatch.SerializeToString(),
+    )
+
+
+def _check_size(content: bytes, most_bytes: float) -> None:
     if len(content) > most_bytes:
         raise InvalidMicrobatch(
             f"a message of {len(content)} bytes came, and at most {most_bytes:.0f} are taken here; "
             "send fewer samples in each microbatch",
             most_bytes=int(most_bytes),
         )
-    try:
-        return stage_daemon_pb2.SendInputsRequest.FromString(content)
-    except DecodeError:
-        raise InvalidRequest("SendInputs: a message cannot be parsed") from None
 
 
 def most_input_bytes(connection: stage_daemon_pb2.ConnectStagesRequest) -> float:
@@ -85,10 +110,9 @@ def _most(dim: graph_pb2.Expression, symbols: Mapping[int, graph_pb2.Symbol]) ->
     return symbol.upper if symbol is not None and symbol.HasField("upper") else math.inf
 
 
-def check_microbatch(
-    microbatch: stage_daemon_pb2.Microbatch, inputs: Sequence[stage_daemon_pb2.EdgeValue], expected_sequence: int
-) -> None:
+def check_microbatch(skimmed: Skimmed, inputs: Sequence[stage_daemon_pb2.EdgeValue], expected_sequence: int) -> None:
     """Raises InvalidMicrobatch, naming the input."""
+    microbatch = skimmed.microbatch
     if microbatch.sequence != expected_sequence:
         raise InvalidMicrobatch(
             f"microbatch {microbatch.sequence} came where {expected_sequence} was due; count from 1 without gaps",
@@ -101,20 +125,26 @@ def check_microbatch(
             f"{len(inputs)}: {names}",
             sequence=microbatch.sequence,
         )
-    for index, (datum, declared) in enumerate(zip(microbatch.values, inputs, strict=True)):
+    for index, (datum, data_bytes, declared) in enumerate(
+        zip(microbatch.values, skimmed.data_bytes, inputs, strict=True)
+    ):
         where = f"microbatch {microbatch.sequence}, input {declared.name or index!r}"
-        _check_datum(where, datum, declared)
+        _check_datum(where, datum, data_bytes, declared)
 
 
-def _check_datum(where: str, datum: stage_daemon_pb2.Datum, declared: stage_daemon_pb2.EdgeValue) -> None:
+def _check_datum(
+    where: str, datum: stage_daemon_pb2.Datum, data_bytes: int, declared: stage_daemon_pb2.EdgeValue
+) -> None:
     found, needed = datum.WhichOneof("kind"), _KIND_FIELDS.get(declared.kind)
     if found != needed:
         raise InvalidMicrobatch(f"{where}: {found or 'nothing'} came, a value of kind {needed} is needed")
     if found == "tensor":
-        _check_tensor(where, datum.tensor, declared)
+        _check_tensor(where, datum.tensor, data_bytes, declared)
 
 
-def _check_tensor(where: str, tensor: stage_daemon_pb2.Tensor, declared: stage_daemon_pb2.EdgeValue) -> None:
+def _check_tensor(
+    where: str, tensor: stage_daemon_pb2.Tensor, data_bytes: int, declared: stage_daemon_pb2.EdgeValue
+) -> None:
     if tensor.dtype != declared.dtype:
         raise InvalidMicrobatch(f"{where}: dtype {_dtype(tensor.dtype)}, needs {_dtype(declared.dtype)}")
     dims = tuple(tensor.dims)
@@ -126,8 +156,8 @@ def _check_tensor(where: str, tensor: stage_daemon_pb2.Tensor, declared: stage_d
         wanted_dims = [str(dim.constant) if dim.HasField("constant") else "any" for dim in declared.dims]
         raise InvalidMicrobatch(f"{where}: dims {list(dims)}, needs [{', '.join(wanted_dims)}]")
     size_bytes = math.prod(dims) * _BYTES[tensor.dtype]
-    if size_bytes != len(tensor.data):
-        raise InvalidMicrobatch(f"{where}: {len(tensor.data)} bytes came, dims {list(dims)} need {size_bytes}")
+    if size_bytes != data_bytes:
+        raise InvalidMicrobatch(f"{where}: {data_bytes} bytes came, dims {list(dims)} need {size_bytes}")
 
 
 def _dtype(number: graph_pb2.Dtype.ValueType) -> str:

@@ -18,7 +18,13 @@ from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.callers import WORDS_BYTES
 from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.hosted import HostedDeployment
-from stage_daemon.control.microbatches import check_microbatch, check_training_bytes, most_input_bytes, parse_inputs
+from stage_daemon.control.microbatches import (
+    check_microbatch,
+    check_training_bytes,
+    most_input_bytes,
+    parse_inputs,
+    read_microbatch,
+)
 from stage_daemon.control.sessions import CallersSessions
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, Forbidden, InvalidRequest
@@ -93,12 +99,10 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
             if first.open.host:
                 yield stage_daemon_pb2.SendInputsResponse(door=hosted.door_for(first.open))
             async for content in request_iterator:
-                request = parse_inputs(content, limit_bytes)
-                if request.WhichOneof("content") != "microbatch":
-                    raise InvalidRequest("SendInputs: after `open` each message has to be a `microbatch`")
+                skimmed = read_microbatch(content, limit_bytes)
                 sequence += 1
-                check_microbatch(request.microbatch, hosted.connection.inputs, sequence)
-                await hosted.send_input(session_id, sequence, request.microbatch.SerializeToString())
+                check_microbatch(skimmed, hosted.connection.inputs, sequence)
+                await hosted.send_input(session_id, sequence, skimmed.content)
                 yield stage_daemon_pb2.SendInputsResponse(sequence=sequence)
 
     async def ReceiveOutputs(

@@ -29,6 +29,7 @@ from stage_daemon.worker.frames import HEAD, Frame, FrameKind
 _CONTEXT = get_context("forkserver")
 _PRELOADED = ["stage_daemon.worker.preload"]
 _READ_BUFFER_BYTES = 1 << 22
+_WRITTEN_BYTES = 1 << 20
 
 
 def preload_forkserver() -> None:
@@ -276,7 +277,11 @@ class WorkerProcess:
         async with self._write_lock:
             try:
                 before()
-                self._writer.writelines([frame.head(), frame.body])
+                self._writer.write(frame.head())
+                # Of what the worker has not read yet asyncio makes a copy: of a large message piece by piece.
+                for start in range(0, len(frame.body), _WRITTEN_BYTES):
+                    await self._writer.drain()
+                    self._writer.write(memoryview(frame.body)[start : start + _WRITTEN_BYTES])
                 await self._writer.drain()
             except ConnectionError:
                 await self._ended.wait()

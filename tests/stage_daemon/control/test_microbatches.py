@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from access.pieces import PIECE_BYTES
 from protos.v1 import graph_pb2, stage_daemon_pb2
-from stage_daemon.control.microbatches import check_microbatch, most_input_bytes, parse_inputs
+from stage_daemon.control.microbatches import check_microbatch, most_input_bytes, parse_inputs, read_microbatch
 from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 
 INPUTS = (
@@ -30,9 +31,31 @@ def microbatch(*values: dict[str, object], sequence: int = 1) -> stage_daemon_pb
     return stage_daemon_pb2.Microbatch(sequence=sequence, values=[stage_daemon_pb2.Datum(**value) for value in values])
 
 
+def check(found: stage_daemon_pb2.Microbatch) -> None:
+    content = stage_daemon_pb2.SendInputsRequest(microbatch=found).SerializeToString()
+    read = read_microbatch(content, math.inf)
+    assert stage_daemon_pb2.Microbatch.FromString(read.content) == found
+    check_microbatch(read, INPUTS, 1)
+
+
 def test_what_fits_passes_with_any_dynamic_dim() -> None:
-    check_microbatch(microbatch(tensor(), {"integer": 4}), INPUTS, 1)
-    check_microbatch(microbatch(tensor((0, 2), size=0), {"integer": -1}), INPUTS, 1)
+    check(microbatch(tensor(), {"integer": 4}))
+    check(microbatch(tensor((0, 2), size=0), {"integer": -1}))
+    check(microbatch(tensor((PIECE_BYTES, 2), size=8 * PIECE_BYTES), {"integer": 4}))
+
+
+def test_a_large_one_is_checked_without_its_bytes() -> None:
+    large = microbatch(tensor((PIECE_BYTES, 3), size=8 * PIECE_BYTES), {"integer": 4})
+    content = stage_daemon_pb2.SendInputsRequest(microbatch=large).SerializeToString()
+    assert read_microbatch(content, math.inf).microbatch.values[0].tensor.data == b""
+    with pytest.raises(InvalidMicrobatch, match=r"needs \[any, 2\]"):
+        check(large)
+    with pytest.raises(InvalidMicrobatch, match=f"{8 * PIECE_BYTES + 1} bytes came"):
+        check(microbatch(tensor((PIECE_BYTES, 2), size=8 * PIECE_BYTES + 1), {"integer": 4}))
+    with pytest.raises(InvalidMicrobatch, match="at most 8 are taken"):
+        read_microbatch(content, 8)
+    with pytest.raises(InvalidRequest, match="a large message holds one `microbatch`"):
+        read_microbatch(content + content, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +75,7 @@ def test_what_fits_passes_with_any_dynamic_dim() -> None:
 )
 def test_what_does_not_fit_is_named(found: stage_daemon_pb2.Microbatch, message: str) -> None:
     with pytest.raises(InvalidMicrobatch, match=message):
-        check_microbatch(found, INPUTS, 1)
+        check(found)
 
 
 @pytest.mark.parametrize("upper", [None, 0, 7, 2**40])
