@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -109,7 +110,7 @@ def sha256_of(tensor: torch.Tensor) -> bytes:
 def _tie_groups(tensors: list[torch.Tensor]) -> list[int]:
     """For each tensor the number, from 1, of the group that views the same elements; 0 if it is alone."""
     keys = [_identity(tensor) for tensor in tensors]
-    shared = [key for key in dict.fromkeys(keys) if keys.count(key) > 1] if len(set(keys)) < len(keys) else []
+    shared = [key for key, count in Counter(keys).items() if count > 1]
     numbers = {key: number for number, key in enumerate(shared, start=1)}
     return [numbers.get(key, 0) for key in keys]
 
