@@ -184,6 +184,14 @@ class _Trials:
                 unit_of_node = unit
         return stages
 
+    def _with_one_more(self, rest: Integers) -> Integers:
+        """`rest` by units used, if one of the used, whichever it is, were unused yet."""
+        bases, more = np.arange(rest.size), rest.copy()
+        for capacity, stride in zip(self._capacity.tolist(), self._stride.tolist(), strict=True):
+            used = bases[bases // stride % (capacity + 1) > 0]
+            more[used] = np.minimum(more[used], rest[used - stride])
+        return more
+
     def value(self, stages: list[_Stage]) -> float:
         ends = [*(stage.start for stage in stages[1:]), self.num_positions - 1]
         return max(self._table.load(stage.label, stage.start, end) for stage, end in zip(stages, ends, strict=True))
@@ -198,6 +206,9 @@ class _Trials:
         unit_back = np.array([backs.of(devices) for devices in self._walks.unit_devices])
         back = [backs.of_kind[behind.kind][backs.of(behind.rest)] for behind in self._walks.behind]
         rest = first_of_rest(self._capacity, self._stride, unit_back, self.num_positions - 1)
+        if any(edge.label.is_aside for edge in self._walks.edges):
+            # A stage aside may run before the node's own: which of the unused and the node's comes first is open.
+            rest, back = self._with_one_more(rest), [np.arange(self.num_positions)] * self._walks.num_nodes
         return ends, rest, np.array(back or [np.arange(self.num_positions)])
 
 

@@ -205,6 +205,15 @@ def test_ideals_let_stages_beside_the_longest_path_run_anywhere(host: list[int],
         assert found.value == pytest.approx(optimum)
 
 
+def test_a_stage_beside_the_longest_path_may_run_before_the_last_device_of_a_host() -> None:
+    """Of unlike devices: what the unused ones can do behind the node's own is not all that they can do around it."""
+    program, _ = random_program(5330)
+    optimum = least(program, Objective.THROUGHPUT, every_assignment(program))
+    found = least_over_ideals(program, bundles_of(program), Objective.THROUGHPUT, limit=1.3 * optimum)
+    assert found is not None
+    assert found.value <= optimum * (1 + 1e-9)
+
+
 def test_links_that_cost_nothing_and_a_device_that_cannot_run_a_node() -> None:
     """What such a device is spared is no number; the bound was then whatever limit it was asked for."""
     problem = problem_of(
