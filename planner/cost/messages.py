@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from planner.cost.inventory import DEFAULT_LINK, Device, Inventory, LinkSpeed
 from planner.cost.measured import Delivery
 from planner.cost.sources import CostSource
-from planner.cost.work import Floats
 
 # The most that was seen of an end. What is left of a delivery beyond that is of its tensors, in some other way than the
 # usual link's rate says.
@@ -35,43 +32,23 @@ def link_between(inventory: Inventory, sources: Sequence[CostSource], source_id:
     """The link given, else what was measured of the two kinds, else the default."""
     if (source_id, target_id) in inventory.links:
         return inventory.links[source_id, target_id]
-    measured = _measured(inventory, sources)
+    measured = measured_messages(inventory, sources)
     if not measured:
         return inventory.default_link
     ends = [device for device in inventory.devices if device.id in (source_id, target_id)]
-    seconds = [_of(device, measured) for device in ends]
+    seconds = [message_of(device, measured) for device in ends]
     if len({device.host for device in ends}) > 1 or min(seconds) < 0:
         return inventory.default_link
     return replace(inventory.default_link, latency_seconds=max(seconds))
 
 
-def link_arrays(inventory: Inventory, sources: Sequence[CostSource]) -> tuple[Floats, Floats]:
-    """[source, target] latency and seconds per byte, 0 on the diagonal: `link_between` of all pairs."""
-    devices, size = inventory.devices, len(inventory.devices)
-    latency = np.full((size, size), inventory.default_link.latency_seconds)
-    per_byte = np.full((size, size), 1.0 / inventory.default_link.bytes_per_second)
-    measured = _measured(inventory, sources)
-    if measured:
-        seconds = np.array([_of(device, measured) for device in devices])
-        hosts = np.unique([device.host for device in devices], return_inverse=True)[1]
-        known = (hosts[:, None] == hosts) & (np.minimum.outer(seconds, seconds) >= 0)
-        latency = np.where(known, np.maximum.outer(seconds, seconds), latency)
-    index = {device.id: position for position, device in enumerate(devices)}
-    for (source, target), link in inventory.links.items():
-        latency[index[source], index[target]] = link.latency_seconds
-        per_byte[index[source], index[target]] = 1.0 / link.bytes_per_second
-    np.fill_diagonal(latency, 0.0)
-    np.fill_diagonal(per_byte, 0.0)
-    return latency, per_byte
-
-
-def _measured(inventory: Inventory, sources: Sequence[CostSource]) -> Mapping[str, float]:
+def measured_messages(inventory: Inventory, sources: Sequence[CostSource]) -> Mapping[str, float]:
     """By kind; of none where somebody has said what links take that are not given."""
     if inventory.default_link != DEFAULT_LINK:
         return {}
     return {one.device_kind: one.message_seconds for one in sources if one.message_seconds is not None}
 
 
-def _of(device: Device, measured: Mapping[str, float]) -> float:
+def message_of(device: Device, measured: Mapping[str, float]) -> float:
     """-1 where nothing was measured, as of GPUs, whose edges do other work than their deliveries."""
     return measured.get(device.kind, -1.0) if device.kind.lower().startswith(_CPU) else -1.0

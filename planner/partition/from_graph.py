@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.cost.device_kinds import memory_bytes_per_second
 from planner.cost.inventory import Inventory
-from planner.cost.messages import link_arrays
+from planner.cost.link_arrays import link_arrays
 from planner.cost.roofline import NodeCosts
 from planner.errors import OptionsError
 from planner.graph.alias import no_cut_groups, storage_roots, storage_sources

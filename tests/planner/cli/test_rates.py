@@ -83,6 +83,7 @@ def test_rates_of_another_graph_are_asked_for_and_shown(workshop: Workshop) -> N
         "num_measured": 0,
         "num_backward": 0,
         "num_nodes": NUM_LAYERS,
+        "message_seconds": None,
         "rates": "calibrated",
         "scaled": False,
         "measured_profile_ids": [],

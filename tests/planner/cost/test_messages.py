@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from planner.cost.inventory import DEFAULT_LINK, Device, Inventory, LinkSpeed
+from planner.cost.link_arrays import link_arrays
 from planner.cost.measured import Delivery, MeasuredTimes
-from planner.cost.messages import MOST_MESSAGE_SECONDS, link_arrays, link_between, message_seconds
+from planner.cost.messages import MOST_MESSAGE_SECONDS, link_between, message_seconds
 from planner.cost.sources import CostSource, RateSource
 from planner.partition.objective import Training
 from planner.plan.explain import explain
