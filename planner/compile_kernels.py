@@ -83,8 +83,8 @@ def _plans() -> Iterator[tuple[Graph, Inventory, PlanOptions]]:
     training = [Training(schedule=schedule) for schedule in (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.BEST)]
     for graph, inventory in product((chain, program), (few, hosts)):
         yield graph, inventory, PlanOptions(mode=OptimalMode(effort=0.01))
-    # Walks with prices are for more stages than a hundredth of the effort allows.
-    yield program, hosts, PlanOptions(mode=OptimalMode(effort=0.05))
+    # Walks with prices are for more stages and links than a hundredth of the effort allows.
+    yield program, hosts, PlanOptions(mode=OptimalMode(effort=0.1))
     yield program, few, PlanOptions(mode=OptimalMode(effort=0.01), objective=Objective.MEMORY)
     for step in training:
         yield program, few, PlanOptions(mode=OptimalMode(effort=0.01), objective=Objective.STEP_TIME, training=step)
