@@ -1,9 +1,20 @@
-"""Who may talk to whom: what both services need for it, and neither owns. Imports neither.
+"""What both services need to be reached, and neither owns: who may talk to whom, and messages of any size.
 
-files      a certificate, its key and the authorities, read again whenever the files change
-channels   connections that follow the files; server credentials that do
-listening  which addresses need mutual TLS
-peers      who is at the other end of a call
-diagnosis  why a TLS connection fails, in words
-authority  a small certificate authority, for those who have none
+Imports neither service.
+
+files          a certificate, its key and the authorities, read again whenever the files change
+channels       connections that follow the files; server credentials that do
+streams        the same for connections that are not gRPC's
+listening      which addresses need mutual TLS
+peers          who is at the other end of a call
+tickets        leave to use one deployment, signed by the planner, checked by daemons alone
+diagnosis      why a TLS connection fails, in words
+unanswered     which failures say that nobody answered a call
+authority      a small certificate authority, for those who have none
+handlers       what interceptors do to a method's handler
+request_sizes  bytes counted before a request is parsed
+fields         fields of serialized messages, without parsing what is in them
+pieces         large messages read and written piece by piece
+large_answers  large answers serialized beside the event loop
+metrics        numbers for Prometheus
 """

@@ -15,8 +15,8 @@ from planner.errors import Infeasible
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import evaluate
 from planner.partition.objective import Activations, Objective, Training
-from planner.partition.portfolio.score import score
 from planner.partition.problem import PartitionProblem
+from planner.partition.score import score
 
 Partition = Callable[[PartitionProblem], Assignment]
 

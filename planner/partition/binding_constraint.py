@@ -6,8 +6,8 @@ import numpy as np
 
 from planner.partition.bounds.work import node_state_bytes
 from planner.partition.describe import describe_bytes, describe_node
-from planner.partition.portfolio.program_orders import Bundles, bundles_of
 from planner.partition.problem import FREE, Integers, PartitionProblem
+from planner.partition.program_orders import Bundles, bundles_of
 
 
 def binding_constraint(problem: PartitionProblem) -> str:

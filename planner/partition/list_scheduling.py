@@ -18,9 +18,9 @@ from planner.partition.bounds.work import node_state_bytes
 from planner.partition.objective import Objective
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.program_orders import Bundles
-from planner.partition.portfolio.score import NEGLIGIBLE, Scored, score
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import Bundles
+from planner.partition.score import NEGLIGIBLE, Scored, score
 from planner.partition.topological_order import topological_order
 
 # Bundles and reads that all schedules together may look at: about a second.

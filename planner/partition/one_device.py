@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from planner.partition.assignment import contiguous
 from planner.partition.objective import Activations, Objective, PipelineSchedule
-from planner.partition.portfolio.score import score
 from planner.partition.problem import PartitionProblem
+from planner.partition.score import score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from planner.errors import Infeasible, OptionsError, PlannerError
 from planner.partition.assignment import Assignment
-from planner.partition.modes.saturate_host import saturate_host
 from planner.partition.modes.table import MODES, Mode
 from planner.partition.modes.v_shaped import v_shaped
 from planner.partition.objective import V_SCHEDULES, Objective
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
+from planner.partition.saturate_host import saturate_host
 
 
 def partition(problem: PartitionProblem, request: Request) -> Assignment:

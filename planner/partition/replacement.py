@@ -18,10 +18,10 @@ from planner.errors import Infeasible
 from planner.partition.assignment import Assignment
 from planner.partition.before import Before
 from planner.partition.portfolio.replicated import with_idle_copies
-from planner.partition.portfolio.score import Scored, score
 from planner.partition.problem import FREE, Booleans, Integers, PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
+from planner.partition.score import Scored, score
 
 # Assignments whose objectives are this close, as a share, are nearly the same: what a search saves beyond that is less
 # than what predicted seconds are off by.

@@ -19,8 +19,8 @@ import numpy as np
 
 from planner.partition.bounds.work import fair_weights
 from planner.partition.ordered.distinct_rows import distinct_rows
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.program_orders import Bundles
 from planner.partition.topological_order import topological_order
 
 # What lies between path nodes further apart is not counted, in turn: it would keep apart too many others.

@@ -24,8 +24,8 @@ import numpy as np
 
 from planner.partition.objective import PipelineSchedule
 from planner.partition.ordered.distinct_rows import distinct_rows
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import Bundles
 from planner.partition.topological_order import topological_order
 
 # Halvings of the interval of steps: to a billionth.

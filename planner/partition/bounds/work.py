@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.ordered.distinct_rows import distinct_rows
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.program_orders import Bundles
 from planner.partition.topological_order import topological_order
 
 _ROUNDS = 40

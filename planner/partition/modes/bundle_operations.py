@@ -9,8 +9,8 @@ import numpy as np
 from planner.partition.operations.first_fit import PlacedGroups
 from planner.partition.operations.grouping import running_order
 from planner.partition.operations.operation_graph import OperationGraph
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.program_orders import Bundles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

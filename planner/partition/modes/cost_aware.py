@@ -15,8 +15,8 @@ from planner.partition.modes.lone_batch import (
     offer_placements,
     offer_single_devices,
 )
-from planner.partition.portfolio.program_orders import bundles_of
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import bundles_of
 from planner.partition.request import Request
 
 

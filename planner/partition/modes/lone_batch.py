@@ -21,9 +21,9 @@ from planner.partition.operations.least_latency import least_latency_groups
 from planner.partition.portfolio.cut_search import climb
 from planner.partition.portfolio.lift import one_stage_each, stages_by_level
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import Bundles
 from planner.partition.request import Request
 
 # Of each device's memory, what the byte model may fill, in turn: liveness and buffers need the rest.

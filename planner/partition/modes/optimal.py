@@ -27,27 +27,27 @@ from planner.partition.bounds.work import largest_bundle_bound, memory_bound, pa
 from planner.partition.infeasible import memory_shortage
 from planner.partition.list_scheduling import offer_schedules
 from planner.partition.modes.balanced import check_num_stages
+from planner.partition.modes.other_modes import offer_other_modes, offer_single_devices
 from planner.partition.objective import Objective, PipelineSchedule
 from planner.partition.ordered.least_bottleneck import OrderedPlan, least_bottleneck
-from planner.partition.ordered.objectives import offer_ordered
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.portfolio.cut_search import climb
 from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
 from planner.partition.portfolio.fewest_stages import fewest_stages
-from planner.partition.portfolio.other_modes import offer_other_modes, offer_single_devices
+from planner.partition.portfolio.ordered_objectives import offer_ordered
 from planner.partition.portfolio.other_orders import MAX_REORDERED_NODES, offer_other_orders
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.portfolio.relaxed_placements import offer_relaxed_placements
 from planner.partition.portfolio.replicated import least_bottleneck_with_copies, with_idle_copies
-from planner.partition.portfolio.score import Scored, score
 from planner.partition.portfolio.search import Search, run_in_turn
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import Bundles
 from planner.partition.recomputation.cones import sent_for_nothing
 from planner.partition.recomputation.search import recompute
 from planner.partition.request import Request
+from planner.partition.score import Scored, score
 
 # Of more free stages than this, pairs to join are too many.
 _FEW = 16

@@ -10,8 +10,8 @@ from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
 from planner.partition.objective import Objective
-from planner.partition.portfolio.score import score
 from planner.partition.problem import FREE, PartitionProblem
+from planner.partition.score import score
 
 
 def single(problem: PartitionProblem) -> Assignment:

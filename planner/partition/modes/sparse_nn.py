@@ -19,9 +19,9 @@ from planner.partition.evaluate import Evaluation, evaluate
 from planner.partition.modes.size_based import size_based
 from planner.partition.objective import Objective
 from planner.partition.operations.grouping import running_order
-from planner.partition.portfolio.program_orders import Bundles, bundles_of
-from planner.partition.portfolio.score import score
 from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.program_orders import Bundles, bundles_of
+from planner.partition.score import score
 
 # Of the room beside the rest, what tables may fill by their states alone, in turn.
 _ROOM_SHARES = (1.0, 0.95, 0.85, 0.7, 0.5)

@@ -17,9 +17,9 @@ from planner.partition.bounds.work import work_bound
 from planner.partition.infeasible import memory_shortage
 from planner.partition.objective import Objective
 from planner.partition.ordered.positions import allowed_positions
-from planner.partition.portfolio.score import Scored, score
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.request import Request
+from planner.partition.score import Scored, score
 
 # Evaluations for each number of devices: cuts of up to eight devices have settled by then.
 _EVALUATIONS = 200

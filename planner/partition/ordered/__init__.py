@@ -1,1 +1,13 @@
-"""Segments of one linear order: which cuts, and which device takes which segment."""
+"""Segments of one linear order: which cuts, and which device takes which segment. The map:
+
+Few devices, each told apart   least_bottleneck sets up program_pass, and search runs over it: state_space (devices
+                               used), positions (where to cut), segments and segment_loads (bytes and seconds)
+Many devices                   many_devices chooses walks: device_walks (in which order stages take devices), hosts;
+                               least_over_walks goes through them, priced_walks bounds where they cannot be counted
+Hosts of many devices          host_windows, with window_loads
+Unequal links, few nodes       exact_search
+Given cuts                     place (which device takes which), line_layout (stages as segments that can be moved)
+What makes searches small      device_classes, distinct_rows, memory_tiers, binding_memory, compute_reach,
+                               largest_segment, load_floor
+Loops, compiled                reach_kernel, windows_kernel, priced_walks_kernel
+"""

@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.partition.communication import exchange_seconds, gradient_exchange_seconds
 from planner.partition.ordered.distinct_rows import distinct_rows
-from planner.partition.portfolio.line_layout import Line, LineLayout
+from planner.partition.ordered.line_layout import Line, LineLayout
 from planner.partition.problem import PartitionProblem
 from planner.partition.traffic import traffic
 

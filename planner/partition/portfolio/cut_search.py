@@ -11,12 +11,12 @@ import random
 from collections.abc import Iterator
 
 from planner.partition.objective import Objective
+from planner.partition.ordered.line_layout import Line, LineLayout
 from planner.partition.ordered.load_floor import LoadFloor
 from planner.partition.placement.problem import OutOfTime, never
-from planner.partition.portfolio.line_layout import Line, LineLayout
-from planner.partition.portfolio.program_orders import Bundles
-from planner.partition.portfolio.score import NEGLIGIBLE, Scored, score
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import Bundles
+from planner.partition.score import NEGLIGIBLE, Scored, score
 
 # Reads and values by stage that all trials together may look at: about a second.
 MAX_LOOKED_AT = 1e7

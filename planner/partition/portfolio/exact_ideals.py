@@ -24,8 +24,8 @@ from planner.partition.ordered.segment_loads import StageLinks, Transfers
 from planner.partition.portfolio.ideal_stages import IdealStages
 from planner.partition.portfolio.ideals import Ideals, all_ideals
 from planner.partition.portfolio.long_path import LongPath, long_path
-from planner.partition.portfolio.program_orders import Bundles, bundles_of
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+from planner.partition.program_orders import Bundles, bundles_of
 
 # Numbers of an ideal that are kept, of all ideals: its nodes, values and their readers.
 MAX_ELEMENTS = 3e6

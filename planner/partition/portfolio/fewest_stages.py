@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.objective import Objective
-from planner.partition.portfolio.line_layout import Line, LineLayout
-from planner.partition.portfolio.program_orders import Bundles
-from planner.partition.portfolio.score import NEGLIGIBLE, Scored, score
+from planner.partition.ordered.line_layout import Line, LineLayout
 from planner.partition.problem import Floats, PartitionProblem
+from planner.partition.program_orders import Bundles
+from planner.partition.score import NEGLIGIBLE, Scored, score
 
 
 def fewest_stages(problem: PartitionProblem, bundles: Bundles, found: Scored, objective: Objective) -> Scored:

@@ -8,8 +8,8 @@ import numpy as np
 
 from planner.partition.ordered.distinct_rows import distinct_rows
 from planner.partition.portfolio.ideals import Ideals
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+from planner.partition.program_orders import Bundles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from planner.partition.lattice import Order, enumerate_ideals, members_of
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Booleans
+from planner.partition.program_orders import Bundles
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

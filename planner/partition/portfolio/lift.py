@@ -7,8 +7,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.program_orders import Bundles
 from planner.partition.topological_order import least_first_order, topological_order
 
 

@@ -12,8 +12,8 @@ from planner.partition.ordered.many_devices import over_many_devices
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import ordered_pass
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.program_orders import program_orders, reordered
 from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.program_orders import program_orders, reordered
 
 # Larger programs are searched in their own order alone.
 MAX_REORDERED_NODES = 800

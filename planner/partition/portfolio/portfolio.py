@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 
 from planner.partition.assignment import Assignment
-from planner.partition.portfolio.program_orders import Bundles, bundles_of
-from planner.partition.portfolio.score import Scored, score
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import Bundles, bundles_of
 from planner.partition.request import Request
+from planner.partition.score import Scored, score
 
 # Relative: a value this close to the bound is proven, and the search for better ones ends.
 PROVEN = 2e-9

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.describe import describe_bytes, describe_node, describe_seconds
-from planner.partition.portfolio.score import Scored
 from planner.partition.problem import PartitionProblem
 from planner.partition.recomputation.expansion import expanded
+from planner.partition.score import Scored
 from planner.partition.traffic import traffic
 
 

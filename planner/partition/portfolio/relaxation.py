@@ -13,8 +13,8 @@ import numpy as np
 from planner.partition.communication import UNKNOWN
 from planner.partition.ordered.device_classes import device_classes
 from planner.partition.placement.problem import PlacementProblem
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.program_orders import Bundles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,9 +10,9 @@ from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
 from planner.partition.portfolio.lift import one_stage_each, stages_by_level
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.portfolio.relaxation import relaxed
 from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.program_orders import Bundles
 from planner.partition.request import Request
 
 MAX_RELAXED_NODES = 600

@@ -20,8 +20,8 @@ from planner.partition.ordered.search import search
 from planner.partition.ordered.segment_loads import SegmentLoads, stage_links
 from planner.partition.ordered.segments import SegmentRow, Segments
 from planner.partition.ordered.state_space import NOBODY, Label, StateSpace, num_counted_states
-from planner.partition.portfolio.score import Scored, score
 from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.score import Scored, score
 
 MAX_STATES = 600
 MAX_STEPS = 20_000

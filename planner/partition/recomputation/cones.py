@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.partition.portfolio.min_cut import Network
 from planner.partition.problem import Floats, PartitionProblem
+from planner.partition.recomputation.min_cut import Network
 
 # Nodes looked at for one stage, those nearest to what it needs first.
 MAX_CONE_NODES = 500

@@ -10,8 +10,8 @@ import numpy as np
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.evaluate import evaluate, objective_value
 from planner.partition.objective import Objective
-from planner.partition.portfolio.program_orders import bundles_of
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import bundles_of
 from tests.planner.partition.reckoning import Reckoner
 
 

@@ -15,8 +15,8 @@ from planner.partition.assignment import Assignment, contiguous
 from planner.partition.evaluate import evaluate
 from planner.partition.modes.balanced import balanced
 from planner.partition.objective import UNSPLIT_SCHEDULES, Activations, Objective, PipelineSchedule, Training
-from planner.partition.portfolio.score import score
 from planner.partition.problem import PartitionProblem
+from planner.partition.score import score
 from tests.planner.partition.problems import chain, problems, trainings
 from tests.random_examples import random_examples
 

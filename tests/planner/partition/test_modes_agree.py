@@ -22,12 +22,12 @@ from planner.errors import Infeasible, OptionsError
 from planner.graph.ir import Graph
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import evaluate
-from planner.partition.modes.saturate_host import saturate_host
 from planner.partition.modes.table import MODES
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
 from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request, request_for
+from planner.partition.saturate_host import saturate_host
 from planner.plan.options import (
     AotBasedMode,
     BalancedMode,

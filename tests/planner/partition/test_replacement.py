@@ -11,11 +11,11 @@ import pytest
 from planner.errors import Infeasible
 from planner.partition.assignment import Assignment
 from planner.partition.before import Before
-from planner.partition.portfolio.score import score
 from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.replacement import NEARLY, moved_bytes, replacement
 from planner.partition.request import Request
+from planner.partition.score import score
 from planner.plan.options import OptimalMode, PlanOptions
 from planner.planning import make_plan, make_replacement, partition_problem
 from tests.builders.plans import inventory_of, plan_of

@@ -21,9 +21,9 @@ from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
 from planner.partition.placement.problem import Placement, PlacementProblem
 from planner.partition.portfolio.exact_ideals import least_over_ideals
-from planner.partition.portfolio.program_orders import bundles_of
 from planner.partition.portfolio.relaxation import relaxed
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import bundles_of
 from planner.partition.registry import partition
 from planner.partition.request import Request
 from tests.planner.partition.bounds import known_optima

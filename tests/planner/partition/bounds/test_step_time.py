@@ -11,8 +11,8 @@ from planner.partition.bounds.step_time import fill_bound
 from planner.partition.bounds.work import largest_bundle_bound, work_bound
 from planner.partition.evaluate import evaluate
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
-from planner.partition.portfolio.program_orders import bundles_of
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import bundles_of
 from tests.planner.partition.exact import all_contiguous, every_assignment, least
 from tests.planner.partition.problems import chain
 from tests.random_examples import random_seeds

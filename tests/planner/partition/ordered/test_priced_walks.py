@@ -9,8 +9,8 @@ from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.priced_walks_kernel import least_paid
 from planner.partition.portfolio import exact_ideals
 from planner.partition.portfolio.exact_ideals import least_over_ideals
-from planner.partition.portfolio.program_orders import bundles_of
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import bundles_of
 from tests.planner.partition.exact import every_assignment, least
 from tests.planner.partition.ordered.chains_on_hosts import least_of_chain, random_chain
 from tests.planner.partition.ordered.programs_on_hosts import random_program

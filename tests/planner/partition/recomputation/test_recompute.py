@@ -17,12 +17,12 @@ from planner.partition.assignment import Assignment, contiguous
 from planner.partition.evaluate import evaluate, objective_value
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import Objective, PipelineSchedule, Training
-from planner.partition.portfolio.min_cut import Network
-from planner.partition.portfolio.score import score
 from planner.partition.problem import PartitionProblem
 from planner.partition.recomputation.cones import Cones
+from planner.partition.recomputation.min_cut import Network
 from planner.partition.recomputation.search import recompute
 from planner.partition.request import Request
+from planner.partition.score import score
 from planner.plan.options import OptimalMode, PlanOptions, Routing
 from planner.planning import make_plan
 from tests.builders.plans import inventory_of

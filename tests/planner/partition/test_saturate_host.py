@@ -1,8 +1,8 @@
 """Copies on idle devices: all stages or none, to the smallest that hold them."""
 
 from planner.partition.assignment import contiguous
-from planner.partition.modes.saturate_host import saturate_host
 from planner.partition.problem import PartitionProblem
+from planner.partition.saturate_host import saturate_host
 from tests.planner.partition.problems import chain
 
 

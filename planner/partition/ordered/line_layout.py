@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.portfolio.program_orders import Bundles
 from planner.partition.problem import Integers
+from planner.partition.program_orders import Bundles
 from planner.partition.topological_order import topological_order
 
 

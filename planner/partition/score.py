@@ -9,9 +9,9 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import Evaluation, evaluate, objective_value
-from planner.partition.modes.saturate_host import saturate_host
 from planner.partition.objective import Objective
 from planner.partition.problem import PartitionProblem
+from planner.partition.saturate_host import saturate_host
 
 # Values this close are one value: a search does not move for less.
 NEGLIGIBLE = 1e-12
