@@ -20,5 +20,15 @@ def is_unanswered(error: grpc.RpcError) -> bool:
     code = error.code()
     if code is not grpc.StatusCode.CANCELLED:
         return code is grpc.StatusCode.UNAVAILABLE
+    return not gives_reasons(error) and not (error.details() or "").startswith(_LOCALLY)
+
+
+def is_silent(error: grpc.RpcError) -> bool:
+    """Nobody answered, or not in time: whoever is asked next may be quicker."""
+    return is_unanswered(error) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def gives_reasons(error: grpc.RpcError) -> bool:
+    """Our services do; a connection that broke, and a server that is ending, have none."""
     metadata: Any = error.trailing_metadata() or ()
-    return _REASONS not in dict(metadata) and not (error.details() or "").startswith(_LOCALLY)
+    return _REASONS in dict(metadata)

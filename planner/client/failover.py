@@ -14,9 +14,8 @@ from typing import Any, TypeVar, cast
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from grpc_status import rpc_status
 
-from access.unanswered import is_unanswered
+from access.unanswered import gives_reasons, is_silent, is_unanswered
 from planner.client.interruption import interruptible, one_answer, pause
 
 _Stub = TypeVar("_Stub")
@@ -65,7 +64,7 @@ class Restarts:
         """Whether to ask again after that answer of the only server, or of the last of several."""
         if len(self._addresses) > 1:
             return True
-        if _has_said_why(error):
+        if gives_reasons(error):
             return False
         # Somebody who listens now may have begun to since the call.
         return self._has_answered or self._is_told or (self._awaits_first and not _is_listening(self._addresses[0]))
@@ -144,12 +143,11 @@ class _AnyStub:
         """Whether another server may answer; from now on it is asked first."""
         if not isinstance(error, grpc.Call):
             return False
-        passes_on = is_unanswered(error)
-        if (passes_on or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED) and self._preferred == index:
+        if is_silent(error) and self._preferred == index:
             self._preferred = (index + 1) % len(self._stubs)
-        if passes_on:
+        if is_unanswered(error):
             return True
-        if _has_said_why(error):
+        if gives_reasons(error):
             self._restarts.answered()
         return False
 
@@ -198,14 +196,6 @@ class _Responses:
     def cancel(self) -> None:
         """Ends the call where its reader has stopped."""
         self._responses.close()  # type: ignore[attr-defined]
-
-
-def _has_said_why(error: grpc.RpcError) -> bool:
-    """A planner gives reasons; a connection that broke, and a server that is ending, have none."""
-    try:
-        return isinstance(error, grpc.Call) and rpc_status.from_call(error) is not None
-    except ValueError:
-        return False
 
 
 def _is_listening(address: str) -> bool:

@@ -19,7 +19,7 @@ from grpc_status import rpc_status
 from access.channels import open_aio_channel
 from access.diagnosis import why_refused
 from access.files import WatchedCredentials
-from access.unanswered import is_unanswered
+from access.unanswered import is_silent
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict
@@ -89,8 +89,7 @@ class Registration:
                         message = await self._why_refused() or error.details()
                         log.warning("planner is not answering", code=error.code().name, message=message)
                     # Another planner may answer at once.
-                    is_silent = is_unanswered(error) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-                    if is_silent and self._try_next():
+                    if is_silent(error) and self._try_next():
                         failures += 1
                         continue
                     # News cuts the wait short: a daemon that is asked to end has one more try to say so.
