@@ -105,9 +105,10 @@ async def main() -> None:
         for _ in range(NUM_ROUNDS):
             for name, stub in stubs.items():
                 least[name] = min(least.get(name, float("inf")), await cpu_seconds(stub))
-        for name, found in least.items():
+        for name, seconds in least.items():
             print(
-                f"{name}: {1e6 * found:.0f} us of CPU, {found / least['plain text']:.2f} times plain text", flush=True
+                f"{name}: {1e6 * seconds:.0f} us of CPU, {seconds / least['plain text']:.2f} times plain text",
+                flush=True,
             )
         print(await rotate(certificates, stubs["and a token"], arguments.seconds, arguments.every), flush=True)
 

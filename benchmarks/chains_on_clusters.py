@@ -32,13 +32,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("families", nargs="*", default=list(FAMILIES))
     parser.add_argument("--mode", choices=("optimal", "balanced"), default="optimal")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print(f"{'family':<12}{'devices':>8}{'nodes':>7}{'value ms':>12}{'gap':>9}{'cpu s':>8}")
-    for family in given.families:
+    for family in arguments.families:
         name, _, factor = family.partition(":")
         for problem in _GENERATORS[name](float(factor or 0)):
             started = time.process_time()
-            if given.mode == "optimal":
+            if arguments.mode == "optimal":
                 plan = optimal(problem, Request(mode="optimal", objective=Objective.THROUGHPUT))
             else:
                 plan = balanced(problem)

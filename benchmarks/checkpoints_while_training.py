@@ -28,19 +28,19 @@ DEFAULT_STEPS = 20
 
 def main(num_windows: int = DEFAULT_WINDOWS, num_steps: int = DEFAULT_STEPS) -> None:
     torch.set_num_threads(1)
-    module, (whole, wanted) = Both(), batch()
+    module, (whole, targets) = Both(), batch()
     training = Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=MICROBATCHES)
     step_seconds: dict[bool, list[float]] = {False: [], True: []}
     first_seconds: dict[bool, list[float]] = {False: [], True: []}
     held_seconds: list[float] = []
     written_seconds: list[float] = []
     with one_thread_daemons(NUM_STAGES, MEMORY_BYTES) as (_, client):
-        graph = client.submit(export(module, (whole[: SHAPE.rows], wanted[: SHAPE.rows])))
+        graph = client.submit(export(module, (whole[: SHAPE.rows], targets[: SHAPE.rows])))
         options = PlanOptions(mode=CutMode(module_paths=("first",)), training=training)
         deployment = client.deploy(client.create_plan(graph.id, options).id)
         with client.train(deployment.id, "adamw:lr=1e-4") as trainer:
             for _ in range(3):
-                trainer.step(whole, wanted)
+                trainer.step(whole, targets)
             for window in range(2 * num_windows):
                 saves = window % 2 == 1
                 began = time.monotonic()
@@ -49,7 +49,7 @@ def main(num_windows: int = DEFAULT_WINDOWS, num_steps: int = DEFAULT_STEPS) -> 
                     held_seconds.append(time.monotonic() - began)
                     saving.add_done_callback(lambda _, began=began: written_seconds.append(time.monotonic() - began))
                 for step in range(num_steps):
-                    trainer.step(whole, wanted)
+                    trainer.step(whole, targets)
                     if step == 0:
                         first_seconds[saves].append(time.monotonic() - began)
                 step_seconds[saves].append((time.monotonic() - began) / num_steps)

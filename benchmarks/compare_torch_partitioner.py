@@ -46,11 +46,11 @@ def main() -> None:
     parser.add_argument("--operations", default="20,40,60", help="numbers of operations, with commas")
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--modes", default="cost_aware,kl_based,split", help="with commas")
-    given = parser.parse_args()
-    counts, modes = [int(count) for count in given.operations.split(",")], given.modes.split(",")
+    arguments = parser.parse_args()
+    counts, modes = [int(count) for count in arguments.operations.split(",")], arguments.modes.split(",")
     torch.set_num_threads(1)
     if searches := [mode for mode in modes if mode != "split"]:
-        compare_modes(counts, searches, given.devices)
+        compare_modes(counts, searches, arguments.devices)
     if "split" in modes:
         compare_splits(counts)
 
@@ -64,10 +64,10 @@ def compare_modes(counts: Sequence[int], modes: Sequence[str], num_devices: int)
         module, inputs = transformer_program(count)
         for mode in modes:
             theirs, torchs_seconds = _timed(Torchs, module, mode, num_devices)
-            found, seconds = min((_timed(ours, module, mode, num_devices) for _ in range(_REPEATS)), key=itemgetter(1))
+            answer, seconds = min((_timed(ours, module, mode, num_devices) for _ in range(_REPEATS)), key=itemgetter(1))
             get_size_of_all_nodes(module, inputs)
-            latencies = _latency(module, theirs), _latency(module, found)
-            modules = _split_seconds(torchs_split, module, found.node_to_partition)
+            latencies = _latency(module, theirs), _latency(module, answer)
+            modules = _split_seconds(torchs_split, module, answer.node_to_partition)
             row = (mode, len(operations(module)), torchs_seconds, seconds, torchs_seconds / seconds, modules)
             print("{:>14}{:>14}{:>14.3f}{:>14.4f}{:>14.0f}{:>14.4f}".format(*row), end="")
             print("{:>14.1f}{:>14.1f}{:>14.4f}".format(*latencies, latencies[1] / latencies[0]), flush=True)
@@ -80,10 +80,10 @@ def compare_splits(counts: Sequence[int]) -> None:
         module, _ = transformer_program(count)
         nodes = operations(module)
         for parts in (4, len(nodes) // 4):
-            given = {node: index * parts // len(nodes) for index, node in enumerate(nodes)}
+            partition_of = {node: index * parts // len(nodes) for index, node in enumerate(nodes)}
             # In turns, so that both meet the same machine.
             pairs = [
-                (_split_seconds(torchs_split, module, given), _split_seconds(ours_split, module, given))
+                (_split_seconds(torchs_split, module, partition_of), _split_seconds(ours_split, module, partition_of))
                 for _ in range(_REPEATS)
             ]
             theirs, own = (min(seconds) for seconds in zip(*pairs, strict=True))
@@ -91,9 +91,11 @@ def compare_splits(counts: Sequence[int]) -> None:
             print("{:>14}{:>14}{:>14.4f}{:>14.4f}{:>14.2f}".format(*row), flush=True)
 
 
-def _split_seconds(split: Callable[..., fx.GraphModule], module: fx.GraphModule, given: Mapping[fx.Node, int]) -> float:
+def _split_seconds(
+    split: Callable[..., fx.GraphModule], module: fx.GraphModule, partition_of: Mapping[fx.Node, int]
+) -> float:
     start = time.process_time()
-    split(module, module, given.__getitem__)
+    split(module, module, partition_of.__getitem__)
     return time.process_time() - start
 
 

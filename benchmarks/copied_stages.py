@@ -64,8 +64,8 @@ def deployed(client: PlannerClient, stack: ExitStack, slow: int, counts: tuple[i
     device_ids = [one.device.id for one in client.list_devices()][: sum(counts)]
     options = PlanOptions(mode=OptimalMode(num_stages=3, replicate=True))
     plan = client.create_plan(graph.id, options, device_ids=device_ids)
-    found = tuple(len(stage.device_ids) for stage in plan.stages)
-    assert found == counts, f"the plan has {found} copies, {counts} were wanted"
+    copies = tuple(len(stage.device_ids) for stage in plan.stages)
+    assert copies == counts, f"the plan has {copies} copies, {counts} were wanted"
     deployment = client.deploy(plan.id)
     stack.callback(client.stop, deployment.id)
     return stack.enter_context(client.pipeline(deployment.id)), plan.bottleneck_seconds

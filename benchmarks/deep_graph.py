@@ -88,8 +88,8 @@ class _Writer:
         normal = self.call(RMS_NORM, (hidden, self.state((WIDTH,))), shape)
         query, key = (self.rotated(self.heads(normal), cosine, sine) for _ in range(2))
         value = self.heads(normal)
-        seen = self.call(ATTENTION, (query, key, value), (BATCH, HEADS, LENGTH, WIDTH // HEADS))
-        turned = self.call(TRANSPOSE, (seen,), (BATCH, LENGTH, HEADS, WIDTH // HEADS))
+        attended = self.call(ATTENTION, (query, key, value), (BATCH, HEADS, LENGTH, WIDTH // HEADS))
+        turned = self.call(TRANSPOSE, (attended,), (BATCH, LENGTH, HEADS, WIDTH // HEADS))
         joined = self.call(VIEW, (turned,), shape)
         hidden = self.call(ADD, (hidden, self.linear(joined, WIDTH, WIDTH)), shape)
         normal = self.call(RMS_NORM, (hidden, self.state((WIDTH,))), shape)
@@ -101,15 +101,15 @@ class _Writer:
         flat = self.call(VIEW, (self.linear(normal, WIDTH, WIDTH),), (BATCH, LENGTH, HEADS, WIDTH // HEADS))
         return self.call(TRANSPOSE, (flat,), (BATCH, HEADS, LENGTH, WIDTH // HEADS))
 
-    def rotated(self, given: int, cosine: int, sine: int) -> int:
+    def rotated(self, hidden: int, cosine: int, sine: int) -> int:
         whole, half = (BATCH, HEADS, LENGTH, WIDTH // HEADS), (BATCH, HEADS, LENGTH, WIDTH // HEADS // 2)
-        first, second = (self.call(SLICE, (given,), half) for _ in range(2))
+        first, second = (self.call(SLICE, (hidden,), half) for _ in range(2))
         swapped = self.call(CONCATENATE, ((self.call(NEGATE, (second,), half), first),), whole)
-        kept, turned = self.call(MULTIPLY, (given, cosine), whole), self.call(MULTIPLY, (swapped, sine), whole)
-        return self.call(ADD, (kept, turned), whole)
+        straight, turned = self.call(MULTIPLY, (hidden, cosine), whole), self.call(MULTIPLY, (swapped, sine), whole)
+        return self.call(ADD, (straight, turned), whole)
 
-    def linear(self, given: int, width: int, out: int) -> int:
-        return self.call(LINEAR, (given, self.state((out, width))), (BATCH, LENGTH, out))
+    def linear(self, hidden: int, width: int, out: int) -> int:
+        return self.call(LINEAR, (hidden, self.state((out, width))), (BATCH, LENGTH, out))
 
     def state(self, dims: tuple[int, ...]) -> int:
         value = self.value(dims)
@@ -121,12 +121,12 @@ class _Writer:
         self.values.append(Value(id=len(self.values) + 1, kind=ValueKind.TENSOR, dtype=dtype, dims=dims))
         return len(self.values)
 
-    def call(self, operator: Operator, given: tuple[int | tuple[int, ...], ...], dims: tuple[int, ...]) -> int:
+    def call(self, operator: Operator, inputs: tuple[int | tuple[int, ...], ...], dims: tuple[int, ...]) -> int:
         """A tuple in `given` is a list argument."""
         output = self.value(dims)
         arguments: tuple[Argument, ...] = tuple(
             ArgumentList(tuple(map(ValueReference, one))) if isinstance(one, tuple) else ValueReference(one)
-            for one in given
+            for one in inputs
         )
         self.nodes.append(
             Node(

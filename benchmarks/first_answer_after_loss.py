@@ -77,8 +77,8 @@ def main(mebibytes: int = DEFAULT_MEBIBYTES, num_kills: int = DEFAULT_KILLS) -> 
             wait_until_planned_ahead(Path(folder), deployment)
             lost = moments.choice(deployment.stages).device_id
             waits.append(_wait_of(cluster, client, deployment, lost, module))
-            told = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in waits[-1].items())
-            print(f"{lost} was killed: {told}", flush=True)
+            phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in waits[-1].items())
+            print(f"{lost} was killed: {phases}", flush=True)
         client.stop(deployment.id)
     for phase in waits[0]:
         seconds = sorted(wait[phase] for wait in waits)

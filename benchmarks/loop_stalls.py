@@ -74,9 +74,9 @@ async def _latest() -> float:
     clock, most = asyncio.get_running_loop().time, 0.0
     try:
         while True:
-            wanted, computed = clock() + TICK_SECONDS, time.process_time()
+            due, computed = clock() + TICK_SECONDS, time.process_time()
             await asyncio.sleep(TICK_SECONDS)
-            most = max(most, min(clock() - wanted, time.process_time() - computed))
+            most = max(most, min(clock() - due, time.process_time() - computed))
     except asyncio.CancelledError:
         return most
 

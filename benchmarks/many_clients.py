@@ -41,8 +41,8 @@ NUM_MEMORY_FIGURES = 10
 
 
 def main() -> None:
-    given = [float(text) for text in sys.argv[1:]]
-    seconds, pause_seconds = (*given, *(20.0, 5.0)[len(given) :])
+    numbers = [float(text) for text in sys.argv[1:]]
+    seconds, pause_seconds = (*numbers, *(20.0, 5.0)[len(numbers) :])
     print(f"{'':<12}{'':<26}{'reads':>7}{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}{'max ms':>9}{'plans':>7}")
     with tempfile.TemporaryDirectory() as folder:
         _measure("SQLite", f"sqlite+aiosqlite:///{folder}/planner.db", Path(folder) / "sqlite", seconds, pause_seconds)
@@ -108,10 +108,10 @@ class _Asking:
             self._by_one(index, pause_seconds * index / num_clients, pause_seconds, ends_at)
             for index in range(num_clients)
         )
-        return [one for found in await asyncio.gather(*clients) for one in found]
+        return [one for latencies in await asyncio.gather(*clients) for one in latencies]
 
     async def _by_one(self, index: int, starts_after: float, pause_seconds: float, ends_at: float) -> list[float]:
-        found: list[float] = []
+        latencies: list[float] = []
         async with grpc.aio.insecure_channel(self.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
             stub: planner_pb2_grpc.PlannerServiceAsyncStub = planner_pb2_grpc.PlannerServiceStub(channel)
             await channel.channel_ready()
@@ -123,10 +123,10 @@ class _Asking:
             )
             while time.monotonic() < ends_at:
                 started = time.perf_counter()
-                await calls[(index + len(found)) % len(calls)]()
-                found.append(time.perf_counter() - started)
+                await calls[(index + len(latencies)) % len(calls)]()
+                latencies.append(time.perf_counter() - started)
                 await asyncio.sleep(pause_seconds)
-        return found
+        return latencies
 
 
 def _memory(process_id: int, seconds: float) -> list[int]:

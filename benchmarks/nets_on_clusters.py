@@ -31,12 +31,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("nets", nargs="*", default=[*NETS, *(f"{net}:1.1" for net in NETS)])
     parser.add_argument("--devices", nargs="*", type=int, default=[16, 32, 64])
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print(f"{'net':<16}{'devices':>8}{'hosts':>8}{'nodes':>7}{'value ms':>12}{'gap':>9}{'cpu s':>8}")
     gaps = []
-    for net in given.nets:
+    for net in arguments.nets:
         name, _, factor = net.partition(":")
-        for devices in given.devices:
+        for devices in arguments.devices:
             for hosts in ("wholes", "halves"):
                 problem = problem_of(name, devices, hosts, float(factor or 0))
                 started = time.process_time()

@@ -48,18 +48,18 @@ def read_profile(text: str) -> Profile:
     nodes: dict[str, re.Match[str]] = {}
     pairs: list[tuple[str, str]] = []
     for line in text.splitlines():
-        found = _NODE.match(line)
-        if found:
-            nodes[found["name"]] = found
+        match = _NODE.match(line)
+        if match:
+            nodes[match["name"]] = match
         elif line.strip():
             source, target = line.strip().split(" -- ")
             pairs.append((source, target))
     read = {source for source, _ in pairs}
-    unread = {name for name, found in nodes.items() if found["kind"].startswith("__getitem__")} - read
-    nodes = {name: found for name, found in nodes.items() if name not in unread}
+    unread = {name for name, match in nodes.items() if match["kind"].startswith("__getitem__")} - read
+    nodes = {name: match for name, match in nodes.items() if name not in unread}
     pairs = [(source, target) for source, target in pairs if target not in unread]
     index = {name: position for position, name in enumerate(nodes)}
-    rows = [_row(found) for found in nodes.values()]
+    rows = [_row(match) for match in nodes.values()]
     seconds, activations, weights = zip(*rows, strict=True)
     return Profile(
         seconds=seconds,
@@ -69,12 +69,12 @@ def read_profile(text: str) -> Profile:
     )
 
 
-def _row(found: re.Match[str]) -> tuple[float, float, float]:
-    if found["kind"].startswith("Input"):
+def _row(match: re.Match[str]) -> tuple[float, float, float]:
+    if match["kind"].startswith("Input"):
         return 0.0, 0.0, 0.0
     # A node with several outputs lists the bytes of each.
-    activation = sum(map(float, re.findall(r"[\d.]+", found["activation"])))
-    return (float(found["forward"]) + float(found["backward"])) / 1000, activation, float(found["weights"])
+    activation = sum(map(float, re.findall(r"[\d.]+", match["activation"])))
+    return (float(match["forward"]) + float(match["backward"])) / 1000, activation, float(match["weights"])
 
 
 def with_copies(profile: Profile) -> dict[str, Any]:
@@ -155,11 +155,11 @@ def _measure(name: str, profile: Profile, kind: str, solve: Callable[[], Answer]
     started = time.process_time()
     try:
         answer = solve()
-        found = f"{answer.value * 1e3:.4f} | {answer.lower_bound * 1e3:.4f} | {answer.gap:.2%}"
+        columns = f"{answer.value * 1e3:.4f} | {answer.lower_bound * 1e3:.4f} | {answer.gap:.2%}"
     except Infeasible as error:
-        found = f"none | none | {error.message[:60]}"
+        columns = f"none | none | {error.message[:60]}"
     seconds = time.process_time() - started
-    print(f"| {name} | {len(profile.seconds)} | {kind} | {found} | {seconds:.1f} |", flush=True)
+    print(f"| {name} | {len(profile.seconds)} | {kind} | {columns} | {seconds:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

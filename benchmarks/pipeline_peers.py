@@ -137,15 +137,15 @@ def cpu_seconds(roots: list[int]) -> float:
             continue
         parents[int(folder.name)] = int(fields[1])
         seconds[int(folder.name)] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
-    wanted = set(roots)
+    pending = set(roots)
     for process_id in parents:
         above, chain = process_id, []
-        while above in parents and above not in wanted:
+        while above in parents and above not in pending:
             chain.append(above)
             above = parents[above]
-        if above in wanted and above != os.getpid():
-            wanted.update(chain)
-    return sum(seconds.get(process_id, 0.0) for process_id in wanted)
+        if above in pending and above != os.getpid():
+            pending.update(chain)
+    return sum(seconds.get(process_id, 0.0) for process_id in pending)
 
 
 RankMain = Callable[[int, Shape, socket.socket, torch.Tensor], Callable[[int], None]]
@@ -278,24 +278,24 @@ PEERS: dict[str, Callable[[Shape], AbstractContextManager[Window]]] = {
 
 def main(num_windows: int = DEFAULT_WINDOWS, *names: str) -> None:
     torch.set_num_threads(1)
-    wanted = {name: peer for name, peer in PEERS.items() if not names or name in names}
+    peers = {name: peer for name, peer in PEERS.items() if not names or name in names}
     print("µs per microbatch on the clock (median window), and of CPU in all processes")
-    print(" | ".join(["| stage", *wanted]), "|")
-    print("|---" * (1 + len(wanted)), "|", sep="")
+    print(" | ".join(["| stage", *peers]), "|")
+    print("|---" * (1 + len(peers)), "|", sep="")
     for shape in SHAPES:
         with ExitStack() as stack:
-            windows = {name: stack.enter_context(peer(shape)) for name, peer in wanted.items()}
-            spent: dict[str, list[Spent]] = {name: [] for name in wanted}
+            windows = {name: stack.enter_context(peer(shape)) for name, peer in peers.items()}
+            windows_of: dict[str, list[Spent]] = {name: [] for name in peers}
             for _ in range(1 + num_windows):
                 for name, window in windows.items():
-                    spent[name].append(window(shape.microbatches))
-        cells = [_cell(spent[name][1:], shape.microbatches) for name in wanted]
+                    windows_of[name].append(window(shape.microbatches))
+        cells = [_cell(windows_of[name][1:], shape.microbatches) for name in peers]
         print(" | ".join([f"| {shape.name}", *cells]), "|", flush=True)
 
 
-def _cell(spent: list[Spent], microbatches: int) -> str:
-    wall = statistics.median(each.wall for each in spent) / microbatches
-    cpu = sum(each.cpu for each in spent) / len(spent) / microbatches
+def _cell(windows: list[Spent], microbatches: int) -> str:
+    wall = statistics.median(each.wall for each in windows) / microbatches
+    cpu = sum(each.cpu for each in windows) / len(windows) / microbatches
     return f"{wall * 1e6:,.0f}, {cpu * 1e6:,.0f}"
 
 

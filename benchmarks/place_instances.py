@@ -64,27 +64,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--effort", type=float, default=1.0)
     parser.add_argument("--kind", choices=sorted(FLAGS))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     columns = f"{'known':>12}{'found':>12}{'above':>9}{'known bound':>13}{'bound':>12}{'gap':>8}{'s':>7}"
     print(f"{'instance':<36}{'kind':<11}{columns}")
-    for known in KNOWN:
-        if given.kind in (None, known.kind):
-            _measure(known, given.effort)
+    for instance in KNOWN:
+        if arguments.kind in (None, instance.kind):
+            _measure(instance, arguments.effort)
 
 
-def _measure(known: Known, effort: float) -> None:
-    path = INSTANCES / known.folder / f"{known.name}.json"
+def _measure(instance: Known, effort: float) -> None:
+    path = INSTANCES / instance.folder / f"{instance.name}.json"
     graph = read_cost_graph(json.loads(path.read_text()))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "placed.json"
-        flags = [*FLAGS[known.kind], "--effort", str(effort), "--out", str(out), "-o", "json"]
+        flags = [*FLAGS[instance.kind], "--effort", str(effort), "--out", str(out), "-o", "json"]
         command = [sys.executable, "-m", "planner.cli", "solve", str(path), *flags]
         solution = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        found = _cost(graph, known.kind, json.loads(out.read_text()))
-    above = found / known.value - 1
-    figures = f"{known.value:>12.6f}{found:>12.6f}{above:>+9.4%}{known.bound:>13.6f}"
+        cost = _cost(graph, instance.kind, json.loads(out.read_text()))
+    above = cost / instance.value - 1
+    figures = f"{instance.value:>12.6f}{cost:>12.6f}{above:>+9.4%}{instance.bound:>13.6f}"
     print(
-        f"{known.name:<36}{known.kind:<11}{figures}{solution['lower_bound']:>12.6f}{solution['gap']:>8.2%}"
+        f"{instance.name:<36}{instance.kind:<11}{figures}{solution['lower_bound']:>12.6f}{solution['gap']:>8.2%}"
         f"{solution['seconds']:>7.1f}",
         flush=True,
     )

@@ -27,16 +27,16 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=64)
     parser.add_argument("--equal", action="store_true")
     parser.add_argument("--inline", action="store_true", help="in this process, for a profiler")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print(f"{'nodes':>8}{'read s':>8}{'plan s':>8}{'cpu s':>8}{'growth':>8}{'MiB':>8}{'stages':>8}{'gap':>9}")
     before = None
-    for nodes in given.nodes:
-        if given.inline:
-            found = measure(nodes, given.devices, given.equal)
+    for nodes in arguments.nodes:
+        if arguments.inline:
+            measurement = measure(nodes, arguments.devices, arguments.equal)
         else:
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                found = pool.apply(measure, (nodes, given.devices, given.equal))
-        read, plan, cpu, mebibytes, stages, gap = found
+                measurement = pool.apply(measure, (nodes, arguments.devices, arguments.equal))
+        read, plan, cpu, mebibytes, stages, gap = measurement
         growth = f"{cpu / before:>8.2f}" if before else f"{'':>8}"
         print(
             f"{nodes:>8}{read:>8.2f}{plan:>8.2f}{cpu:>8.2f}{growth}{mebibytes:>8.0f}{stages:>8}{gap:>9.2%}", flush=True

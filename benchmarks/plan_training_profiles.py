@@ -52,12 +52,12 @@ def main() -> None:
         started = time.process_time()
         try:
             value, bound = _solve(name, devices, gib)
-            found = f"{value:.9g} | {bound:.9g}"
+            columns = f"{value:.9g} | {bound:.9g}"
         except Infeasible:
-            found = "none | none"
+            columns = "none | none"
         seconds = time.process_time() - started
         print(
-            f"| {name} | {devices} | {gib:g} | {found} | {theirs or 'none'} | {seconds:.1f} | {their_seconds} |",
+            f"| {name} | {devices} | {gib:g} | {columns} | {theirs or 'none'} | {seconds:.1f} | {their_seconds} |",
             flush=True,
         )
 

@@ -154,10 +154,10 @@ def measured(graph_id: str, batch: Batch, cluster: LocalCluster, client: Planner
 
 def cpu_seconds(process_id: int) -> float:
     """That all threads of the process have spent."""
-    spent = 0
+    nanoseconds = 0
     for thread in Path(f"/proc/{process_id}/task").iterdir():
-        spent += int((thread / "schedstat").read_text().split()[0])
-    return spent * 1e-9
+        nanoseconds += int((thread / "schedstat").read_text().split()[0])
+    return nanoseconds * 1e-9
 
 
 def _workers(addresses: set[str]) -> list[int]:

@@ -35,18 +35,18 @@ class Encoder(nn.Module):
             nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.1, batch_first=True) for _ in range(LAYERS)
         )
 
-    def forward(self, hidden: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             hidden = layer(hidden)
-        return functional.mse_loss(hidden, wanted)
+        return functional.mse_loss(hidden, target)
 
 
 def main(steps: int = 5) -> None:
     torch.manual_seed(0)
     module = Encoder()
-    given, wanted = torch.randn(2, MICROBATCHES * ROWS, LENGTH, WIDTH).unbind(0)
+    inputs, targets = torch.randn(2, MICROBATCHES * ROWS, LENGTH, WIDTH).unbind(0)
     with one_thread_daemons(2, MEMORY_BYTES) as (_, client):
-        graph = client.submit(export(module.train(), (given[:ROWS].clone(), wanted[:ROWS].clone())))
+        graph = client.submit(export(module.train(), (inputs[:ROWS].clone(), targets[:ROWS].clone())))
         trainers: dict[Activations, Trainer] = {}
         deployments: dict[Activations, Deployment] = {}
         before: dict[Activations, list[int]] = {}
@@ -56,7 +56,7 @@ def main(steps: int = 5) -> None:
             deployments[activations] = client.deploy(plan.id)
             trainers[activations] = client.train(deployments[activations].id, "sgd:lr=0.01", seed="one")
             before[activations] = _most_bytes(deployments[activations])
-        results = [{one: trainer.step(given, wanted) for one, trainer in trainers.items()} for _ in range(steps)]
+        results = [{one: trainer.step(inputs, targets) for one, trainer in trainers.items()} for _ in range(steps)]
         print(f"{steps} steps of {MICROBATCHES} microbatches, {ROWS} x {LENGTH} x {WIDTH}, {LAYERS} layers, gpipe")
         print("| activations | stage | planned for a step | held | median step | losses |")
         for activations, deployment in deployments.items():

@@ -54,14 +54,14 @@ def _compare(name: str, run: Callable[[int], None], windows: int) -> None:
     began = time.process_time()
     run(10)
     num = max(10, round(10 * WINDOW_SECONDS / max(1e-6, time.process_time() - began)))
-    spent: dict[str, list[float]] = {"with": [], "without": []}
+    seconds: dict[str, list[float]] = {"with": [], "without": []}
     for window in range(windows):
         for kind in sorted(_RUNS, reverse=window % 2 == 0):
             ActionLoop.run = _RUNS[kind]  # type: ignore[method-assign]
             began = time.process_time()
             run(num)
-            spent[kind].append((time.process_time() - began) / num)
-    without, with_timeline = _undisturbed(spent["without"]), _undisturbed(spent["with"])
+            seconds[kind].append((time.process_time() - began) / num)
+    without, with_timeline = _undisturbed(seconds["without"]), _undisturbed(seconds["with"])
     added = with_timeline - without
     print(f"| {name} | {without * 1e6:.1f} | {added * 1e6:.1f} | {with_timeline / without:.3f} |")
 

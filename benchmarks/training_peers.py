@@ -41,8 +41,8 @@ class Both(nn.Module):
         super().__init__()
         self.first, self.second = Stage(SHAPE), Stage(SHAPE)
 
-    def forward(self, hidden: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        return functional.mse_loss(self.second(self.first(hidden)), wanted)
+    def forward(self, hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.mse_loss(self.second(self.first(hidden)), target)
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,12 +53,12 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 def one_process() -> Iterator[Window]:
     module = Both()
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-    inputs, wanted = (tensor.split(SHAPE.rows) for tensor in batch())
+    inputs, targets = (tensor.split(SHAPE.rows) for tensor in batch())
 
     def window(num: int) -> Spent:
         began, began_cpu = time.monotonic(), time.process_time()
         for _ in range(num):
-            for microbatch in zip(inputs, wanted, strict=True):
+            for microbatch in zip(inputs, targets, strict=True):
                 (module(*microbatch) / MICROBATCHES).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -72,7 +72,7 @@ def _one_f_one_b(rank: int, shape: Shape, waker: object, ring: torch.Tensor) -> 
     optimizer = torch.optim.SGD(stage.parameters(), lr=RATE)
     pipeline_stage = PipelineStage(stage, rank, NUM_STAGES, torch.device("cpu"))
     schedule = Schedule1F1B(pipeline_stage, MICROBATCHES, loss_fn=functional.mse_loss)
-    whole, wanted = batch()
+    whole, targets = batch()
 
     def work(num: int) -> None:
         with torch.enable_grad():
@@ -80,7 +80,7 @@ def _one_f_one_b(rank: int, shape: Shape, waker: object, ring: torch.Tensor) -> 
                 if rank == 0:
                     schedule.step(whole)
                 else:
-                    schedule.step(target=wanted, losses=[])
+                    schedule.step(target=targets, losses=[])
                 optimizer.step()
                 optimizer.zero_grad()
 
@@ -102,12 +102,12 @@ class Deployed:
 
     @contextmanager
     def window(self) -> Iterator[Window]:
-        module, (whole, wanted) = Both(), batch()
+        module, (whole, targets) = Both(), batch()
         training = Training(
             schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=MICROBATCHES, optimizer_bytes_per_parameter=0.0
         )
         with one_thread_daemons(NUM_STAGES, MEMORY_BYTES) as (cluster, client):
-            graph = client.submit(export(module, (whole[: SHAPE.rows], wanted[: SHAPE.rows])))
+            graph = client.submit(export(module, (whole[: SHAPE.rows], targets[: SHAPE.rows])))
             client.profile_graph(graph.id, device_ids=[cluster.device_id(0)], backward=True)
             options = PlanOptions(mode=CutMode(module_paths=("first",)), training=training)
             plan = client.create_plan(graph.id, options)
@@ -121,7 +121,7 @@ class Deployed:
                 def window(num: int) -> Spent:
                     began, began_cpu = time.monotonic(), cpu_seconds([os.getpid(), *daemons])
                     for _ in range(num):
-                        result = trainer.step(whole, wanted)
+                        result = trainer.step(whole, targets)
                         self.measured.append((result.seconds, result.bubble_share))
                     wall = time.monotonic() - began
                     return Spent(wall=wall, cpu=cpu_seconds([os.getpid(), *daemons]) - began_cpu)
@@ -134,20 +134,20 @@ def main(num_windows: int = DEFAULT_WINDOWS) -> None:
     torch.set_num_threads(1)
     deployed = Deployed()
     peers = {"one process": one_process, "torch pipelining": torch_pipelining, "deployed": deployed.window}
-    spent: dict[str, list[Spent]] = {name: [] for name in peers}
+    windows_of: dict[str, list[Spent]] = {name: [] for name in peers}
     loads = [os.getloadavg()[0]]
     with ExitStack() as stack:
         windows = {name: stack.enter_context(peer()) for name, peer in peers.items()}
         for _ in range(1 + num_windows):
             for name, window in windows.items():
-                spent[name].append(window(1))
+                windows_of[name].append(window(1))
     loads.append(os.getloadavg()[0])
-    cpu = {name: statistics.fmean(each.cpu for each in found[1:]) for name, found in spent.items()}
+    cpu = {name: statistics.fmean(each.cpu for each in windows[1:]) for name, windows in windows_of.items()}
     print(f"{MICROBATCHES} microbatches, {SHAPE.name}; {num_windows} windows; load {loads[0]:.1f} to {loads[1]:.1f}")
     print("| ms per step | median | least | CPU in all processes |")
     print("|---|---|---|---|")
-    for name, found in spent.items():
-        walls = [each.wall for each in found[1:]]
+    for name, steps in windows_of.items():
+        walls = [each.wall for each in steps[1:]]
         print(f"| {name} | {statistics.median(walls) * 1e3:.0f} | {min(walls) * 1e3:.0f} | {cpu[name] * 1e3:.0f} |")
     ideal = cpu["one process"] / NUM_STAGES * (MICROBATCHES + NUM_STAGES - 1) / MICROBATCHES
     print(f"ideal, by the CPU time of one process: {ideal * 1e3:.0f} ms")

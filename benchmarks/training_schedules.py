@@ -43,13 +43,13 @@ class Row:
 def measured(step: TrainingStep, room: Room) -> Row:
     start = time.process_time()
     best = best_order(step, room)
-    spent = time.process_time() - start
+    cpu_seconds = time.process_time() - start
     named = {}
     for schedule in NAMED_SCHEDULES:
         orders = device_orders(schedule, step.microbatches, step.copies)
         if room.fits(step, counted_microbatches(orders, len(step.stages))) and buffers.ends(step, orders):
             named[schedule] = step_seconds(step, orders) / best.seconds
-    return Row(gap=best.seconds / best.lower_bound_seconds - 1, named=named, cpu_seconds=spent)
+    return Row(gap=best.seconds / best.lower_bound_seconds - 1, named=named, cpu_seconds=cpu_seconds)
 
 
 def main() -> None:
@@ -68,12 +68,12 @@ def main() -> None:
 def _print(name: str, rows: Sequence[Row]) -> None:
     gaps = np.array([row.gap for row in rows])
     over = np.array([row.over_named for row in rows])
-    spent = np.array([row.cpu_seconds for row in rows])
-    known = over[np.isfinite(over)]
-    mean = f"{known.mean():.3f}" if known.size else "-"
+    cpu_seconds = np.array([row.cpu_seconds for row in rows])
+    finite = over[np.isfinite(over)]
+    mean = f"{finite.mean():.3f}" if finite.size else "-"
     print(
         f"{name:<32}{len(rows):>6}{gaps.mean():>8.2%}{np.quantile(gaps, 0.95):>8.2%}{(gaps < 1e-8).mean():>8.1%}"
-        f"{mean:>12}{(known < 1 - 1e-9).sum():>7}{spent.mean():>7.2f}{spent.max():>6.2f}"
+        f"{mean:>12}{(finite < 1 - 1e-9).sum():>7}{cpu_seconds.mean():>7.2f}{cpu_seconds.max():>6.2f}"
     )
 
 

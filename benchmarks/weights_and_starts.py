@@ -35,12 +35,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mebibytes", type=int, default=1024)
     parser.add_argument("--only", choices=("starts", "weights"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="weights-") as folder:
-        if given.only != "weights":
+        if arguments.only != "weights":
             _starts(Path(folder))
-        if given.only != "starts":
-            _weights(Path(folder), max(2, given.mebibytes // LAYER_MEBIBYTES))
+        if arguments.only != "starts":
+            _weights(Path(folder), max(2, arguments.mebibytes // LAYER_MEBIBYTES))
 
 
 def _weights(folder: Path, num_layers: int) -> None:
@@ -84,7 +84,7 @@ def _starts(folder: Path) -> None:
         rounds = [{name: _seconds(command) for name, command in commands.items()} for _ in range(NUM_STARTS)]
     ups = [_seconds_to_ready() for _ in range(NUM_STARTS)]
     for name in commands:
-        _print(name, sorted(spent[name] for spent in rounds)[NUM_STARTS // 2])
+        _print(name, sorted(seconds[name] for seconds in rounds)[NUM_STARTS // 2])
     _print("planner-cli up, until ready", sorted(ups)[NUM_STARTS // 2])
 
 
@@ -95,10 +95,10 @@ def _seconds_to_ready() -> tuple[float, float]:
     with subprocess.Popen([*CLI, "up"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as up:
         assert up.stdout is not None
         up.stdout.readline()
-        spent = time.perf_counter() - wall, (_ticks() - ticks) / _TICKS_PER_SECOND
+        seconds = time.perf_counter() - wall, (_ticks() - ticks) / _TICKS_PER_SECOND
         up.send_signal(signal.SIGINT)
         up.stdout.read()
-    return spent
+    return seconds
 
 
 def _seconds(work: Callable[[], object]) -> tuple[float, float]:
@@ -133,8 +133,8 @@ def _quietly(*command: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def _print(what: str, spent: tuple[float, float]) -> None:
-    print(f"{what:32} {spent[0]:7.2f} s   {spent[1]:7.2f} s of CPU", flush=True)
+def _print(what: str, seconds: tuple[float, float]) -> None:
+    print(f"{what:32} {seconds[0]:7.2f} s   {seconds[1]:7.2f} s of CPU", flush=True)
 
 
 if __name__ == "__main__":

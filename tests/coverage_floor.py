@@ -57,7 +57,7 @@ def main() -> int:
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         data.json_report(outfile=report.name)
         files = json.loads(Path(report.name).read_text())["files"]
-    rows = rows_of((name, found["summary"]) for name, found in files.items())
+    rows = rows_of((name, covered["summary"]) for name, covered in files.items())
     print(f"{'package':26} {'lines and branches':>18} {'run':>8}")
     for row in rows:
         note = "" if row.is_enough else f"   needs {FLOOR_PERCENT:.0f} %"

@@ -53,8 +53,8 @@ class Run:
 
     def failing_tests(self) -> list[str]:
         """Their node ids; the file where not even a test was reached."""
-        found = re.findall(r"^(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$", self.output or "", flags=re.MULTILINE)
-        return found or [self.file]
+        failures = re.findall(r"^(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$", self.output or "", flags=re.MULTILINE)
+        return failures or [self.file]
 
 
 def fuzz_files(paths: list[str]) -> list[str]:
@@ -122,15 +122,15 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first round")
     parser.add_argument("paths", nargs="*", default=["tests"])
-    asked = parser.parse_args()
-    deadline_seconds = time.monotonic() + 60 * asked.minutes
-    files = fuzz_files(asked.paths)
+    options = parser.parse_args()
+    deadline_seconds = time.monotonic() + 60 * options.minutes
+    files = fuzz_files(options.paths)
     if not files:
-        raise SystemExit(f"no test below {' '.join(asked.paths)} is marked fuzz")
-    print(f"{len(files)} files for {asked.minutes:g} minutes, first seed {asked.seed}", flush=True)
-    rounds = Rounds(files, asked.seed, deadline_seconds)
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        workers = [pool.submit(rounds.work) for _ in range(asked.jobs)]
+        raise SystemExit(f"no test below {' '.join(options.paths)} is marked fuzz")
+    print(f"{len(files)} files for {options.minutes:g} minutes, first seed {options.seed}", flush=True)
+    rounds = Rounds(files, options.seed, deadline_seconds)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        workers = [pool.submit(rounds.work) for _ in range(options.jobs)]
     for worker in workers:
         worker.result()
     print(f"{rounds.num_ended} runs of a file ended, {len(rounds.commands)} tests failed")

@@ -11,15 +11,15 @@ from tests.random_examples import random_examples, random_seeds
 
 
 def drawn(count: int = 5) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
 
     @random_examples(count)
     @given(number=st.integers(0, 10**12))
     def test(number: int) -> None:
-        found.append(number)
+        numbers.append(number)
 
     test()
-    return found
+    return numbers
 
 
 def test_examples_are_the_same_without_a_seed() -> None:

@@ -14,7 +14,7 @@ NEEDING = ("torch", "transformers", "stage_daemon", "planner.client.export", "pl
 def needs_torch(path: Path) -> bool:
     """Follows imports through `tests`, and through the conftest files above `path`."""
     return any(
-        _is_needing(module) or any(needs_torch(found) for found in _test_files(module))
+        _is_needing(module) or any(needs_torch(path) for path in _test_files(module))
         for file in (path, *_conftests(path))
         for module in _imported(file)
     )
@@ -26,14 +26,14 @@ def _is_needing(module: str) -> bool:
 
 def _imported(file: Path) -> set[str]:
     """`from a import b` counts as a and as a.b: either may be a module."""
-    found: set[str] = set()
+    files: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            files.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+            files.add(node.module)
+            files.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return files
 
 
 def _test_files(module: str) -> list[Path]:

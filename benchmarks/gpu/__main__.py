@@ -59,14 +59,14 @@ class Bench:
     def seconds(self, call: Callable[[], object]) -> float:
         """Of a call, the median; the device is done at the end of each."""
         call()
-        taken = []
+        seconds = []
         for _ in range(self.num_windows):
             self.finish()
             before = time.perf_counter()
             call()
             self.finish()
-            taken.append(time.perf_counter() - before)
-        return statistics.median(taken)
+            seconds.append(time.perf_counter() - before)
+        return statistics.median(seconds)
 
     def finish(self) -> None:
         if self.device.type == "cuda":
@@ -81,13 +81,13 @@ def outputs(bench: Bench) -> Iterator[Row]:
         batch = Batch(args=case.args, kwargs=dict(case.kwargs))
         expected = pytree.tree_leaves(_run(module.to(bench.device), batch, bench.device))
         module.to("cpu")
-        found = _through(bench, module, batch)
-        apart = max(map(_apart, found, expected))
+        output = _through(bench, module, batch)
+        apart = max(map(_apart, output, expected))
         yield Row(
             suite="outputs",
             name=family,
             figure="bitwise the module's" if apart == 0 else f"off by {apart:.1e}",
-            is_right=len(found) == len(expected) and apart < 1e-4,
+            is_right=len(output) == len(expected) and apart < 1e-4,
         )
 
 
@@ -101,13 +101,13 @@ def copies(bench: Bench) -> Iterator[Row]:
             ("to the device", partial(copier.to_device, [on_host]), partial(on_host.to, bench.device, copy=True)),
             ("to the host", partial(copier.to_host, [on_device]), partial(on_device.to, "cpu", copy=True)),
         ):
-            taken = bench.seconds(ours)
+            seconds = bench.seconds(ours)
             yield Row(
                 suite="copies",
                 name=f"{size >> 10} KiB {name}",
-                figure=_shown(taken),
+                figure=_shown(seconds),
                 peer="pageable",
-                ratio=taken / bench.seconds(torchs),
+                ratio=seconds / bench.seconds(torchs),
             )
 
 
@@ -148,23 +148,23 @@ def pipelines(bench: Bench) -> Iterator[Row]:
         deployment = bench.client.deploy(plan.id)
         batches = [sample] * 4 * IN_FLIGHT
         with bench.client.pipeline(deployment.id) as pipeline:
-            taken = bench.seconds(partial(_run_all, pipeline, batches)) / len(batches)
+            seconds = bench.seconds(partial(_run_all, pipeline, batches)) / len(batches)
         bench.client.stop(deployment.id)
         with torch.no_grad():
             peer = bench.seconds(partial(module.to(bench.device), sample.to(bench.device)))
         yield Row(
             suite="pipelines",
             name=f"{size >> 10} KiB across",
-            figure=f"{_shown(taken)} a microbatch",
+            figure=f"{_shown(seconds)} a microbatch",
             peer="unsplit",
-            ratio=taken / peer,
+            ratio=seconds / peer,
         )
         yield Row(
             suite="pipelines",
             name=f"{size >> 10} KiB across",
             figure=f"{_shown(plan.bottleneck_seconds)} predicted",
             peer="real",
-            ratio=plan.bottleneck_seconds / taken,
+            ratio=plan.bottleneck_seconds / seconds,
         )
 
 
@@ -200,21 +200,21 @@ def _through(bench: Bench, module: nn.Module, batch: Batch) -> list[Any]:
     deployment = bench.client.deploy(bench.client.create_plan(graph.id, BalancedMode(num_stages=2)).id)
     try:
         with bench.client.pipeline(deployment.id) as pipeline:
-            [found] = pipeline.run([batch])
+            [output] = pipeline.run([batch])
     finally:
         bench.client.stop(deployment.id)
-    return pytree.tree_leaves(found)
+    return pytree.tree_leaves(output)
 
 
-def _apart(found: Any, expected: Any) -> float:
+def _apart(output: Any, expected: Any) -> float:
     """The largest difference as a share of the largest element."""
     if not isinstance(expected, torch.Tensor):
-        return float(found != expected)
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return float(output != expected)
+    if output.shape != expected.shape or output.dtype != expected.dtype:
         return float("inf")
     if not expected.numel():
         return 0.0
-    ours, theirs = found.cpu().to(torch.float64), expected.cpu().to(torch.float64)
+    ours, theirs = output.cpu().to(torch.float64), expected.cpu().to(torch.float64)
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30))
 
 
@@ -253,16 +253,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="one small problem of each suite, once")
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], metavar="suite", help=", ".join(SUITES))
-    asked = parser.parse_args(arguments)
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU here; --device cpu runs the same suites without one")
-    if asked.device == "cpu":
+    if options.device == "cpu":
         torch.set_num_threads(1)
     print("| suite | what | figure | peer | times the peer's |")
     print("|---|---|---|---|---|")
     are_right = True
-    with bench_on(asked.device, quick=asked.quick) as bench:
-        for name in asked.suites or SUITES:
+    with bench_on(options.device, quick=options.quick) as bench:
+        for name in options.suites or SUITES:
             for row in SUITES[name](bench):
                 ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
                 figure = row.figure if row.is_right else f"WRONG: {row.figure}"

@@ -11,9 +11,9 @@ from benchmarks.gpu.__main__ import SUITES, main
 @pytest.mark.services
 def test_every_suite_runs_and_finds_what_the_module_gives(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", "--quick"]) == 0
-    told = capsys.readouterr().out
-    assert all(f"| {suite} |" in told for suite in SUITES)
-    assert "bitwise the module's" in told
+    output = capsys.readouterr().out
+    assert all(f"| {suite} |" in output for suite in SUITES)
+    assert "bitwise the module's" in output
 
 
 def test_without_a_gpu_it_says_what_to_do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

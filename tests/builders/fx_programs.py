@@ -70,10 +70,10 @@ def _feed_forward(root: nn.Module, graph: fx.Graph, stream: fx.Node, width: int)
     return graph.call_function(operator.add, (stream, _layer(root, graph, nn.Linear(4 * width, width), wide)))
 
 
-def _layer(root: nn.Module, graph: fx.Graph, layer: nn.Module, given: fx.Node) -> fx.Node:
+def _layer(root: nn.Module, graph: fx.Graph, layer: nn.Module, hidden: fx.Node) -> fx.Node:
     name = f"layer{len(list(root.children()))}"
     root.add_module(name, layer)
-    return graph.call_module(name, (given,))
+    return graph.call_module(name, (hidden,))
 
 
 def sized(module: fx.GraphModule, inputs: list[torch.Tensor]) -> fx.GraphModule:

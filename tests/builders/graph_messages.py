@@ -66,14 +66,14 @@ def small_module_outputs(x: torch.Tensor, flag: bool) -> tuple[torch.Tensor, tor
 
 def locations() -> list[daemon_pb.StateLocation]:
     """One file holds the weight's bytes, then the bias's."""
-    found, offset = [], 0
+    names, offset = [], 0
     for name, tensor in weights().items():
         length = tensor.numel() * tensor.itemsize
-        found.append(
+        names.append(
             daemon_pb.StateLocation(name=name, file_sha256=FILE_SHA256, offset_bytes=offset, length_bytes=length)
         )
         offset += length
-    return found
+    return names
 
 
 def file_bytes() -> bytes:

@@ -156,8 +156,8 @@ def _add_node(
         writer.call(CHUNK, ValueReference(pick()), 3, outputs=parts)
         tensors.extend(parts[:2])
     elif kind == "write":
-        given = len(writer.inputs)
-        targets = tensors if may_write_given else tensors[given:]
+        num_inputs = len(writer.inputs)
+        targets = tensors if may_write_given else tensors[num_inputs:]
         target = choice.choice(targets[-4:]) if targets else writer.multiply(pick())
         tensors.append(writer.add_in_place(target, pick()))
     elif kind == "size":

@@ -61,10 +61,10 @@ def run_program(exported: ExportedModel, program: StageProgram, batch: Batch, se
         return unflatten_outputs(exported.graph, program.module(*leaves))
 
 
-def assert_bitwise_equal(found: Any, needed: Any) -> None:
+def assert_bitwise_equal(actual: Any, needed: Any) -> None:
     """Same containers, same dtypes, same shapes, same bits."""
-    assert type(found) is type(needed)
-    for one, other in zip(tree_leaves(found), tree_leaves(needed), strict=True):
+    assert type(actual) is type(needed)
+    for one, other in zip(tree_leaves(actual), tree_leaves(needed), strict=True):
         if not isinstance(other, torch.Tensor):
             assert one == other
             continue

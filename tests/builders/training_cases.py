@@ -36,10 +36,10 @@ def with_loss(model: nn.Module) -> nn.Module:
             self.model = model
 
         def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-            found = self.model(*args, **kwargs)
-            if not isinstance(found, torch.Tensor):
-                found = found[0] if isinstance(found, tuple) else next(iter(found.values()))
-            return found.pow(2).mean() if found.dim() else found
+            output = self.model(*args, **kwargs)
+            if not isinstance(output, torch.Tensor):
+                output = output[0] if isinstance(output, tuple) else next(iter(output.values()))
+            return output.pow(2).mean() if output.dim() else output
 
     # Dynamic shapes speak of parameters by name.
     WithLoss.forward.__signature__ = inspect.signature(type(model).forward)  # type: ignore[attr-defined]
@@ -75,8 +75,8 @@ class DrawnTraining:
             "relay": self.routing is Routing.RELAY,
         }
         places = ",".join(map(str, self.devices))
-        told = [f"{self.seed}: {self.family} on {places}", self.schedule.value, f"{self.microbatches} microbatches"]
-        return ", ".join([*told, *(name for name, is_so in facts.items() if is_so)])
+        parts = [f"{self.seed}: {self.family} on {places}", self.schedule.value, f"{self.microbatches} microbatches"]
+        return ", ".join([*parts, *(name for name, is_so in facts.items() if is_so)])
 
     @property
     def num_devices(self) -> int:
@@ -94,8 +94,8 @@ class DrawnTraining:
             named = list(module.parameters())
             for parameter in named[: len(named) // 2]:
                 parameter.requires_grad_(False)
-        found = replace(case, module=module)
-        return _doubled(found) if self.is_double else found
+        varied = replace(case, module=module)
+        return _doubled(varied) if self.is_double else varied
 
     def stage_of_node(self, graph: Graph) -> list[int]:
         """Cut anywhere between nodes that need not stay together."""

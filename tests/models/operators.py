@@ -50,8 +50,8 @@ class OneCall(nn.Module):
         return tuple(leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor))
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        given = iter(tensors)
-        leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        remaining = iter(tensors)
+        leaves = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self._structure)
         results = pytree.tree_leaves(self._function(*args, **kwargs))
         return tuple(result for result in results if isinstance(result, torch.Tensor))
@@ -94,19 +94,19 @@ def outcome_of(call: OneCall) -> str | None:
     """ "" where it comes through, else why not; None where torch itself neither runs nor exports it."""
     batch = Batch(args=call.tensors())
     try:
-        wanted = run_module(call, batch)
+        expected = run_module(call, batch)
         torch.export.export(call, _copies(call))
     except Exception:
         return None
-    if not wanted:
+    if not expected:
         return None
     try:
         exported = export(call, _copies(call))
         with tempfile.TemporaryDirectory() as folder:
-            found = run_program(exported, reload(exported, Path(folder)), batch)
+            outputs = run_program(exported, reload(exported, Path(folder)), batch)
         if any(_is_arbitrary(node.operator) for node in exported.graph.nodes):
-            found, wanted = pytree.tree_map(torch.zeros_like, (found, wanted))
-        assert_bitwise_equal(found, wanted)
+            outputs, expected = pytree.tree_map(torch.zeros_like, (outputs, expected))
+        assert_bitwise_equal(outputs, expected)
     except PlannerError as error:
         return str(error).splitlines()[0]
     except AssertionError:
@@ -129,22 +129,24 @@ def _hides_alias(call: OneCall, exported: ExportedModel) -> bool:
     if len(exported.graph.nodes) != 1 or exported.graph.nodes[0].operator.aliased_arguments:
         return False
     tensors = _copies(call)
-    given = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
+    addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
     with torch.no_grad():
-        return any(result.numel() and result.untyped_storage().data_ptr() in given for result in call(*tensors))
+        return any(result.numel() and result.untyped_storage().data_ptr() in addresses for result in call(*tensors))
 
 
 def _copies(call: OneCall) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.detach().clone() for tensor in call.tensors())
 
 
-def listed(found: Sequence[Finding]) -> str:
+def listed(findings: Sequence[Finding]) -> str:
     """The paragraph and list for docs/models.md."""
-    left_out = [one for one in found if one.why_not]
+    left_out = [one for one in findings if one.why_not]
     reasons = Counter(_reason(one) for one in left_out)
-    come_through = len(found) - len(left_out)
-    told = f"Of {len(found)} operators of torch's own tests that torch.export captures, {come_through} come through."
-    lines = [told, "The others are refused for:", ""] if left_out else [told]
+    come_through = len(findings) - len(left_out)
+    summary = (
+        f"Of {len(findings)} operators of torch's own tests that torch.export captures, {come_through} come through."
+    )
+    lines = [summary, "The others are refused for:", ""] if left_out else [summary]
     lines += [f"- {count} × {reason}" for reason, count in sorted(reasons.items())]
     return "\n".join(lines)
 
@@ -160,17 +162,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", type=Path, help="puts the list behind the marker of this file")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    found = []
+    results = []
     for finding in findings(options.names):
-        found.append(finding)
+        results.append(finding)
         if finding.why_not:
             print(f"{finding.name}: {finding.why_not}", flush=True)
-    print(f"{sum(not one.why_not for one in found)} of {len(found)} come through")
+    print(f"{sum(not one.why_not for one in results)} of {len(results)} come through")
     if options.write is not None:
         head, _, rest = options.write.read_text(encoding="utf-8").partition(MARKER)
         tail = rest.partition(END)[2]
-        options.write.write_text(f"{head}{MARKER}\n\n{listed(found)}\n\n{END}{tail}", encoding="utf-8")
-    return int(any(one.why_not for one in found))
+        options.write.write_text(f"{head}{MARKER}\n\n{listed(results)}\n\n{END}{tail}", encoding="utf-8")
+    return int(any(one.why_not for one in results))
 
 
 if __name__ == "__main__":

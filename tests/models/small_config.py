@@ -51,8 +51,8 @@ def _settings(kind: type[PreTrainedConfig], sizes: dict[str, Any]) -> dict[str, 
     settings = {name: size for name, size in _SIZES.items() if isinstance(getattr(usual, name, None), int)}
     settings |= {name: token for name, token in _TOKENS.items() if getattr(usual, name, None) is not None}
     for part in kind.sub_configs:
-        given = getattr(usual, part, None)
-        if isinstance(given, PreTrainedConfig):
-            settings[part] = {"model_type": given.model_type} | _settings(type(given), sizes.get(part, {}))
+        value = getattr(usual, part, None)
+        if isinstance(value, PreTrainedConfig):
+            settings[part] = {"model_type": value.model_type} | _settings(type(value), sizes.get(part, {}))
     settings |= {name: size for name, size in sizes.items() if not isinstance(size, dict) or name not in settings}
     return {kind.attribute_map.get(name, name): setting for name, setting in settings.items()}

@@ -90,13 +90,13 @@ def survey(architecture: Architecture) -> Finding:
 def _equal_to(module: nn.Module, batches: Sequence[Inputs], results: Sequence[Any]) -> str:
     """Raises AssertionError where the results are neither what the module gives nor what torch.export makes of it."""
     try:
-        for batch, found in zip(batches, results, strict=True):
-            assert_bitwise_equal(found, module(**batch))
+        for batch, output in zip(batches, results, strict=True):
+            assert_bitwise_equal(output, module(**batch))
     except AssertionError:
         with torch.enable_grad():
             program = torch.export.export(module, (), dict(batches[0]), dynamic_shapes=_all_dynamic(batches[0]))
-        for batch, found in zip(batches, results, strict=True):
-            assert_bitwise_equal(found, program.module()(**batch))
+        for batch, output in zip(batches, results, strict=True):
+            assert_bitwise_equal(output, program.module()(**batch))
         return "torch.export"
     return "eager"
 

@@ -170,21 +170,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("names", nargs="*", help="of patches, as far as unambiguous; all if none")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     paths = [
-        path for path in sorted(FOLDER.glob("*.patch")) if not asked.names or path.stem.startswith(tuple(asked.names))
+        path
+        for path in sorted(FOLDER.glob("*.patch"))
+        if not options.names or path.stem.startswith(tuple(options.names))
     ]
     if not paths:
-        raise SystemExit(f"no patch in {FOLDER.relative_to(ROOT)} begins with {' or '.join(asked.names) or 'anything'}")
+        raise SystemExit(
+            f"no patch in {FOLDER.relative_to(ROOT)} begins with {' or '.join(options.names) or 'anything'}"
+        )
     try:
         mutants = [read_mutant(path) for path in paths]
     except BadMutant as error:
         raise SystemExit(str(error)) from None
     with tempfile.TemporaryDirectory(prefix="mutants") as scratch:
-        run_clean(Path(scratch, "clean"), mutants, asked.jobs)
+        run_clean(Path(scratch, "clean"), mutants, options.jobs)
         hunt = Hunt(mutants)
-        with ThreadPoolExecutor(asked.jobs) as pool:
-            workers = [pool.submit(hunt.work, Path(scratch, str(job))) for job in range(asked.jobs)]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            workers = [pool.submit(hunt.work, Path(scratch, str(job))) for job in range(options.jobs)]
         for worker in workers:
             worker.result()
     print(f"{len(mutants) - len(hunt.complaints)} of {len(mutants)} mutants killed")

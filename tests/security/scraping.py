@@ -18,9 +18,9 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 def metrics_address(service: ServiceProcess) -> str:
-    found = _SERVING.search(service.log_path.read_text())
-    assert found is not None, f"{service.log_path} names no address of metrics"
-    return found[1]
+    address = _SERVING.search(service.log_path.read_text())
+    assert address is not None, f"{service.log_path} names no address of metrics"
+    return address[1]
 
 
 def scrape(service: ServiceProcess, files: TlsFiles) -> Samples:

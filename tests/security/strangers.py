@@ -28,21 +28,21 @@ def say_hostile_things(targets: Sequence[Target], count: int, seed: int) -> None
 
 
 def _stranger(targets: Sequence[Target], count: int, seed: int) -> None:
-    rng, kept = random.Random(seed), collections.deque[socket.socket]()
+    rng, sockets = random.Random(seed), collections.deque[socket.socket]()
     for number in range(count):
         family, address = targets[number % len(targets)]
         connection = socket.socket(family)
         connection.settimeout(WAIT_SECONDS)
         connection.connect(address)
-        kept.append(connection)
+        sockets.append(connection)
         # Whoever has heard enough may end the connection before all is said.
         with contextlib.suppress(ConnectionError):
             connection.sendall(_message(rng))
         if rng.random() < 0.5:
-            kept.pop().close()
-        elif len(kept) > KEPT_OPEN:
-            kept.popleft().close()
-    for connection in kept:
+            sockets.pop().close()
+        elif len(sockets) > KEPT_OPEN:
+            sockets.popleft().close()
+    for connection in sockets:
         connection.close()
 
 

@@ -37,9 +37,9 @@ NUM_MICROBATCHES = 20
 class Watch:
     """Whether some bytes have crossed the loopback."""
 
-    def __init__(self, wanted: bytes) -> None:
+    def __init__(self, expected: bytes) -> None:
         self.seen = threading.Event()
-        self._wanted = wanted
+        self._wanted = expected
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
         self._socket.bind(("lo", 0))
         threading.Thread(target=self._look, daemon=True).start()

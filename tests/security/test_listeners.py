@@ -34,15 +34,15 @@ _UNIX_NAME_FIELD = 7
 
 def inodes_of(process: psutil.Process) -> set[str]:
     """Of the sockets that it has open."""
-    found = set()
+    listeners = set()
     for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
             target = os.readlink(descriptor)
         except FileNotFoundError:
             continue
         if target.startswith("socket:["):
-            found.add(target.removeprefix("socket:[").rstrip("]"))
-    return found
+            listeners.add(target.removeprefix("socket:[").rstrip("]"))
+    return listeners
 
 
 def address_of(field: str) -> str:
@@ -74,46 +74,46 @@ def listeners_of(process: psutil.Process) -> list[tuple[str, str]]:
 def kinds_of(cluster: LocalCluster) -> dict[str, list[tuple[str, str]]]:
     """By what the process is: planner, daemon, worker, or the helper of multiprocessing that workers come from."""
     assert cluster.planner is not None
-    found: dict[str, list[tuple[str, str]]] = collections.defaultdict(list)
+    listeners: dict[str, list[tuple[str, str]]] = collections.defaultdict(list)
     services = [("planner", cluster.planner), *(("daemon", daemon) for daemon in cluster.daemons.values())]
     for name, service in services:
         top = psutil.Process(service.process_id)
-        found[name] += listeners_of(top)
+        listeners[name] += listeners_of(top)
         for child in top.children(recursive=True):
-            found[f"{name}'s children"] += listeners_of(child)
-    return found
+            listeners[f"{name}'s children"] += listeners_of(child)
+    return listeners
 
 
 def test_every_listener_is_declared(cluster: LocalCluster, deployment: Deployment) -> None:
     """While a deployment runs, with an edge between two daemons."""
-    found = kinds_of(cluster)
+    kinds = kinds_of(cluster)
     assert cluster.planner is not None
     scraped = [metrics_address(service) for service in (cluster.planner, *cluster.daemons.values())]
-    assert found.pop("planner") == sorted([("tcp", cluster.planner_address), ("tcp", scraped[0])])
+    assert kinds.pop("planner") == sorted([("tcp", cluster.planner_address), ("tcp", scraped[0])])
     services = {daemon.address for daemon in cluster.daemons.values()} | set(scraped[1:])
-    of_daemons = found.pop("daemon")
+    of_daemons = kinds.pop("daemon")
     assert services <= {address for _, address in of_daemons}
     # What is left is the rendezvous of the deployment, at the first stage's daemon, on the interface it listens on.
     [(kind, rendezvous)] = [(kind, address) for kind, address in of_daemons if address not in services]
     assert kind == "tcp"
     assert rendezvous.startswith("127.0.0.1:")
-    doors = [address for kind, address in found["daemon's children"] if address.startswith("@")]
+    doors = [address for kind, address in kinds["daemon's children"] if address.startswith("@")]
     assert len(doors) == len({stage.device_id for stage in deployment.stages})
     # Files in a folder of their own user: through these Python's multiprocessing is asked for processes.
-    rest = [one for name in found for one in found[name] if one[1] not in doors]
+    rest = [one for name in kinds for one in kinds[name] if one[1] not in doors]
     assert all(kind == "unix" and "/pymp-" in address for kind, address in rest), rest
 
 
 def addresses(cluster: LocalCluster) -> list[Target]:
     """(family, address) of every port and every worker's door."""
-    found: list[Target] = []
+    targets: list[Target] = []
     for kind, address in (one for several in kinds_of(cluster).values() for one in several):
         host, _, port = address.rpartition(":")
         if kind == "tcp":
-            found.append((socket.AF_INET, (host, int(port))))
+            targets.append((socket.AF_INET, (host, int(port))))
         elif address.startswith("@"):
-            found.append((socket.AF_UNIX, "\0" + address[1:]))
-    return found
+            targets.append((socket.AF_UNIX, "\0" + address[1:]))
+    return targets
 
 
 def resident_bytes(cluster: LocalCluster) -> list[int]:

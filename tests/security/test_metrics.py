@@ -59,11 +59,11 @@ def test_daemons_tell_of_their_stages(
     assert min(of_stages("busy_seconds")) > 0
     assert of_stages("sent_bytes")[0] == of_stages("received_bytes")[1] > 0
     for stage in deployment.stages:
-        told = scrape(cluster.daemons[stage.device_id], user)
-        assert told["stage_daemon_registered", ()] == 1
-        assert told["stage_daemon_deployments", ("running",)] == 1
-        assert told["stage_daemon_memory_bytes", (stage.device_id, "cpu")] > 0
-        assert told["stage_daemon_worker_resident_bytes", (deployment.id,)] > 1 << 20
-        assert told["stage_daemon_waiting_results", (deployment.id,)] == 0
-        assert told["stage_daemon_calls_total", ("LoadStages", "OK")] >= 1
-        assert ("stage_daemon_sessions", (deployment.id,)) in told
+        page = scrape(cluster.daemons[stage.device_id], user)
+        assert page["stage_daemon_registered", ()] == 1
+        assert page["stage_daemon_deployments", ("running",)] == 1
+        assert page["stage_daemon_memory_bytes", (stage.device_id, "cpu")] > 0
+        assert page["stage_daemon_worker_resident_bytes", (deployment.id,)] > 1 << 20
+        assert page["stage_daemon_waiting_results", (deployment.id,)] == 0
+        assert page["stage_daemon_calls_total", ("LoadStages", "OK")] >= 1
+        assert ("stage_daemon_sessions", (deployment.id,)) in page

@@ -163,8 +163,8 @@ def test_an_expired_certificate_keeps_a_planner_from_starting(
     for name, value in environment("PLANNER", expired).items():
         monkeypatch.setenv(name, value)
     assert planner_server(["--data-dir", str(tmp_path)]) == 1
-    assert "planner.crt (for urn:partition-planner:planner" in (said := capsys.readouterr().err)
-    assert "expired on" in said
+    assert "planner.crt (for urn:partition-planner:planner" in (output := capsys.readouterr().err)
+    assert "expired on" in output
 
 
 def test_a_daemon_serves_others_than_this_host_only_over_tls(tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ def test_a_daemon_serves_others_than_this_host_only_over_tls(tmp_path: Path) -> 
     ):
         with pytest.raises(InvalidRequest, match="--insecure-plaintext-beyond-loopback"):
             find_credentials(beyond)
-    asked = ["--device", "cpu", "--listen", "0.0.0.0:0", "--insecure-plaintext-beyond-loopback"]
-    assert find_credentials(read_settings(asked)) is None
+    options = ["--device", "cpu", "--listen", "0.0.0.0:0", "--insecure-plaintext-beyond-loopback"]
+    assert find_credentials(read_settings(options)) is None
     files = Certificates.of(tmp_path / "tls").issue("daemon")
     secured = Settings(
         device="cpu",
@@ -184,9 +184,9 @@ def test_a_daemon_serves_others_than_this_host_only_over_tls(tmp_path: Path) -> 
         tls_key=files.key,
         tls_ca=files.authorities,
     )
-    found = find_credentials(secured)
-    assert found is not None
-    assert found.files == files
+    credentials = find_credentials(secured)
+    assert credentials is not None
+    assert credentials.files == files
     with pytest.raises(InvalidRequest, match="all three files"):
         find_credentials(secured.model_copy(update={"tls_key": None}))
 
@@ -243,13 +243,13 @@ def test_a_deployment_opens_by_its_ticket_and_for_its_holder_alone(
     assert next(results).sequence == 0
     results.cancel()
     thief = daemon_stub(deployment.output_address, certificates.issue("client", name="thief", hosts=("mallory",)))
-    for stub, shown, message in (
+    for stub, certificate, message in (
         (own, None, "asks for a ticket"),
         (own, "x" + ticket, "is none of deployment"),
         (thief, ticket, "another certificate"),
     ):
         with pytest.raises(grpc.RpcError) as refused:
-            next(open_results(stub, deployment, shown))
+            next(open_results(stub, deployment, certificate))
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
         assert message in refused.value.details()
     sending = daemon_stub(deployment.input_address, user).SendInputs(

@@ -41,9 +41,9 @@ def address(folder: Path, certificates: Certificates) -> Iterator[str]:
 def administrator(folder: Path, address: str) -> Path:
     """A file with a token, made beside the running server."""
     command = [sys.executable, "-m", "planner", "--data-dir", str(folder), "--create-admin-token", "root"]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=True)
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=True)
     path = folder / "root.token"
-    path.write_text(made.stdout)
+    path.write_text(completed.stdout)
     return path
 
 
@@ -60,23 +60,23 @@ def test_a_token_from_its_making_to_its_end(
     monkeypatch.setenv("PLANNER_SERVER", address)
     assert bare_cli("device", "list").status == 9
     monkeypatch.setenv("PLANNER_TOKEN_FILE", str(administrator))
-    made = bare_cli("tokens", "create", "alice", "--scope", "submit", "-o", "json").document()
+    token = bare_cli("tokens", "create", "alice", "--scope", "submit", "-o", "json").document()
     token_file = tmp_path / "alice.token"
-    token_file.write_text(made["token"])
+    token_file.write_text(token["token"])
     with PlannerClient(address, timeout_seconds=WAIT_SECONDS, tls=user, token_file=token_file) as alice:
         assert alice.list_devices() == ()
         with pytest.raises(Forbidden, match="needs a token with the scope deploy"):
             alice.deploy("plan-0")
         listed = bare_cli("tokens", "list")
-        assert made["id"] in listed.stdout
-        assert made["token"] not in listed.stdout
-        assert bare_cli("tokens", "revoke", made["id"], "-o", "json").document()["revoked_at"]
+        assert token["id"] in listed.stdout
+        assert token["token"] not in listed.stdout
+        assert bare_cli("tokens", "revoke", token["id"], "-o", "json").document()["revoked_at"]
         time.sleep(RECHECK_SECONDS)
         with pytest.raises(Unauthenticated, match="was revoked"):
             alice.list_devices()
-    seen = json.loads(bare_cli("audit", "list", "--by", "alice", "-o", "json").stdout)
-    assert [(entry["method"], entry["outcome"]) for entry in seen] == [("Deploy", "PERMISSION_DENIED")]
-    assert "RevokeToken" in bare_cli("audit", "list", "--about", made["id"]).stdout
+    entries = json.loads(bare_cli("audit", "list", "--by", "alice", "-o", "json").stdout)
+    assert [(entry["method"], entry["outcome"]) for entry in entries] == [("Deploy", "PERMISSION_DENIED")]
+    assert "RevokeToken" in bare_cli("audit", "list", "--about", token["id"]).stdout
 
 
 @pytest.mark.parametrize("content", ["", "two words", "\u00e9"])

@@ -34,9 +34,9 @@ def test_what_names_no_operator_keeps_a_daemon_from_starting(text: str) -> None:
 
 def test_only_what_is_allowed_is_found() -> None:
     allow_operators(parse_custom_operators(f"{MODULE}={ALLOWED}"))
-    found = find_operator(custom(ALLOWED))
-    assert found.function is torch.ops.planner_tests.scaled_gelu.default
-    assert (found.argument_names, found.num_required) == (("x", "scale"), 1)
+    operator = find_operator(custom(ALLOWED))
+    assert operator.function is torch.ops.planner_tests.scaled_gelu.default
+    assert (operator.argument_names, operator.num_required) == (("x", "scale"), 1)
     # Registered by the same module, and not named.
     with pytest.raises(UnsupportedOperator, match=f"--custom-operators MODULE='?{UNKNOWN}"):
         find_operator(custom(UNKNOWN))

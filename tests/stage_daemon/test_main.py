@@ -105,9 +105,9 @@ async def test_asked_to_end_it_waits_for_its_deployments_to_be_stopped(signals: 
         async with grpc.aio.insecure_channel(registry.registrations[0].address) as channel:
             stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
             daemon = Daemon(supervisor=None, address="", stub=stub)
-            wanted = prepared(preparation, "dep-1", devices=(0, 0))
-            wanted.requests.load["node0/cpu"].blob_address = preparation.address
-            deployment = await roll_out({"node0/cpu": daemon}, wanted)
+            case = prepared(preparation, "dep-1", devices=(0, 0))
+            case.requests.load["node0/cpu"].blob_address = preparation.address
+            deployment = await roll_out({"node0/cpu": daemon}, case)
             os.kill(os.getpid(), signal.SIGTERM)
             while not registry.beats[-1].leaving:
                 await registry.until_beats(len(registry.beats) + 1)
@@ -140,8 +140,8 @@ async def test_a_planner_that_never_takes_it_ends_it(signals: None) -> None:
 
 @pytest.mark.services
 async def test_an_address_that_is_taken_is_named(signals: None) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(Unavailable, match=f"cannot listen on {address}: .*; take a free port, or port 0"):
             await serve(settings("127.0.0.1:1", listen=address))
 
@@ -155,8 +155,8 @@ def test_what_cannot_start_says_why_and_ends_with_1(
 
     monkeypatch.setattr(os, "_exit", end)
     logs_before = structlog.get_config()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(SystemExit) as ended:
             main(["--device", "cpu", "--listen", address])
     structlog.configure(**logs_before)

@@ -26,9 +26,9 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_the_command_line_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGE_DAEMON_PLANNER", "planner:1")
     monkeypatch.setenv("STAGE_DAEMON_DEVICE_ID", "from/environment")
-    found = read_settings(["--device", "cpu", "--device-id", "from/arguments", "--memory", "2GiB"])
-    assert (found.planner, found.device_id, found.memory) == ("planner:1", "from/arguments", 2 << 30)
-    assert found.gpu_index is None
+    settings = read_settings(["--device", "cpu", "--device-id", "from/arguments", "--memory", "2GiB"])
+    assert (settings.planner, settings.device_id, settings.memory) == ("planner:1", "from/arguments", 2 << 30)
+    assert settings.gpu_index is None
 
 
 def test_a_daemon_has_one_device(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,9 +61,9 @@ def plan(cluster_of_module: LocalCluster, module: torch.nn.Module) -> StoredPlan
     """Two stages, one on each device."""
     with PlannerClient(cluster_of_module.planner_address, timeout_seconds=WAIT_SECONDS) as client:
         graph = client.submit(export(module, (torch.zeros(2, 8),), dynamic_shapes=SHAPES))
-        found = client.create_plan(graph.id, CutMode(module_paths=("first",)))
-    assert len(found.stages) == 2
-    return found
+        plan = client.create_plan(graph.id, CutMode(module_paths=("first",)))
+    assert len(plan.stages) == 2
+    return plan
 
 
 @pytest.fixture

@@ -111,11 +111,11 @@ class RolledOut:
         await asyncio.gather(*(daemon.release(self.id, drain=drain) for daemon in self.daemons.values()))
 
 
-async def roll_out(daemons: Mapping[str, Daemon], wanted: Prepared) -> RolledOut:
+async def roll_out(daemons: Mapping[str, Daemon], prepared: Prepared) -> RolledOut:
     """As the planner does it: all load, one opens the rendezvous, all connect."""
-    requests = wanted.requests
+    requests = prepared.requests
     await asyncio.gather(*(daemons[device_id].load(request) for device_id, request in requests.load.items()))
-    first, last = daemons[wanted.device_ids[0]], daemons[wanted.device_ids[-1]]
+    first, last = daemons[prepared.device_ids[0]], daemons[prepared.device_ids[-1]]
     [(deployment_id, generation)] = {(one.deployment_id, one.generation) for one in requests.load.values()}
     opened = await first.stub.OpenRendezvous(
         stage_daemon_pb2.OpenRendezvousRequest(deployment_id=deployment_id, generation=generation)
@@ -169,12 +169,12 @@ async def run_session(
     return [(response.sequence, *decoded(response)) for response in responses]
 
 
-def assert_results(batches: Sequence[torch.Tensor], found: Sequence[tuple[int, torch.Tensor]]) -> None:
+def assert_results(batches: Sequence[torch.Tensor], results: Sequence[tuple[int, torch.Tensor]]) -> None:
     """What TwoLayers makes of the batches, in order."""
     with torch.no_grad():
-        wanted = [two_layers()(batch) for batch in batches]
-    assert [sequence for sequence, _ in found] == list(range(1, len(batches) + 1))
-    assert all(torch.equal(result, expected) for (_, result), expected in zip(found, wanted, strict=True))
+        expected = [two_layers()(batch) for batch in batches]
+    assert [sequence for sequence, _ in results] == list(range(1, len(batches) + 1))
+    assert all(torch.equal(result, expected) for (_, result), expected in zip(results, expected, strict=True))
 
 
 async def refusal(call: Any) -> tuple[str, str]:

@@ -52,8 +52,8 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 
 async def test_two_sessions_at_once_each_in_order(deployment: RolledOut) -> None:
     batches = {session: [torch.randn(1 + index % 5, 8) for index in range(12)] for session in (11, 12)}
-    found = await asyncio.gather(*(run_session(deployment, session, batches[session]) for session in batches))
-    for session_batches, results in zip(batches.values(), found, strict=True):
+    per_session = await asyncio.gather(*(run_session(deployment, session, batches[session]) for session in batches))
+    for session_batches, results in zip(batches.values(), per_session, strict=True):
         assert_results(session_batches, results)
 
 
@@ -150,9 +150,9 @@ async def test_refusals_say_what_to_do(deployment: RolledOut) -> None:
         yield first.ReceiveOutputs(receive(opened(deployment.id, 31))), "CONFLICT", "output_address"
 
     for call, reason, message in cases():
-        found = await refusal(call)
-        assert found[0] == reason
-        assert message in found[1]
+        error = await refusal(call)
+        assert error[0] == reason
+        assert message in error[1]
     batches = [torch.randn(3, 8)]
     assert_results(batches, await run_session(deployment, 32, batches))
 
@@ -228,9 +228,9 @@ async def test_a_timeline_has_what_ran_by_the_daemons_clock(deployment: RolledOu
     await run_session(deployment, 71, [torch.randn(2, 8)] * 3)
     await eventually(all_wait, "both lanes to wait again")
     for device_id, daemon in deployment.daemons.items():
-        found = await daemon.stub.GetTimeline(request)
-        assert (found.device_id, found.generation, found.clock) == (device_id, 1, clock_identity())
-        [thread] = found.threads
+        timeline = await daemon.stub.GetTimeline(request)
+        assert (timeline.device_id, timeline.generation, timeline.clock) == (device_id, 1, clock_identity())
+        [thread] = timeline.threads
         lately = [
             (entry, end) for entry, end in zip(thread.entries, thread.end_seconds, strict=True) if end >= asked_seconds
         ]
@@ -238,7 +238,7 @@ async def test_a_timeline_has_what_ran_by_the_daemons_clock(deployment: RolledOu
         assert [entry for entry, _ in lately] == [0, 1, 2, begins[0], 0, 1, 2, begins[1], 0, 1, 2, begins[2]]
         assert begins == [begins[0], begins[0] - 1, begins[0] - 2]
         last_end = lately[-1][1]
-        assert last_end <= found.received_seconds <= found.answered_seconds <= time.monotonic()
+        assert last_end <= timeline.received_seconds <= timeline.answered_seconds <= time.monotonic()
         assert thread.under_way_since_seconds == last_end
         sums = await daemon.stub.GetTimeline(
             stage_daemon_pb2.GetTimelineRequest(deployment_id=deployment.id, only_totals=True)
@@ -259,14 +259,17 @@ async def test_rendezvous_of_a_deployment_is_one(deployment: RolledOut) -> None:
 async def test_planner_calls_out_of_order_are_refused(deployment: RolledOut) -> None:
     daemon = deployment.first
     module = stage_daemon_pb2.StageModule(stage=0)
-    known, newer = {"deployment_id": deployment.id, "generation": 1}, {"deployment_id": deployment.id, "generation": 2}
+    current, newer = (
+        {"deployment_id": deployment.id, "generation": 1},
+        {"deployment_id": deployment.id, "generation": 2},
+    )
     cases = [
         (
             daemon.ConnectStages(stage_daemon_pb2.ConnectStagesRequest(deployment_id="dep-none")),
             "NOT_FOUND",
             "dep-none",
         ),
-        (daemon.ConnectStages(stage_daemon_pb2.ConnectStagesRequest(**known)), "CONFLICT", "has to be loaded"),
+        (daemon.ConnectStages(stage_daemon_pb2.ConnectStagesRequest(**current)), "CONFLICT", "has to be loaded"),
         (
             daemon.ConnectStages(stage_daemon_pb2.ConnectStagesRequest(**newer)),
             "CONFLICT",
@@ -280,7 +283,7 @@ async def test_planner_calls_out_of_order_are_refused(deployment: RolledOut) -> 
         (daemon.LoadStages(stage_daemon_pb2.LoadStagesRequest()), "INVALID_ARGUMENT", "at least one stage"),
         (daemon.LoadStages(stage_daemon_pb2.LoadStagesRequest(**newer)), "INVALID_ARGUMENT", "at least one stage"),
         (
-            daemon.LoadStages(stage_daemon_pb2.LoadStagesRequest(stages=[module], **known)),
+            daemon.LoadStages(stage_daemon_pb2.LoadStagesRequest(stages=[module], **current)),
             "CONFLICT",
             "is here already, running, in generation 1",
         ),
@@ -291,7 +294,7 @@ async def test_planner_calls_out_of_order_are_refused(deployment: RolledOut) -> 
         ),
     ]
     for call, reason, message in cases:
-        found = await refusal(call)
-        assert (found[0], message in found[1]) == (reason, True), found
+        error = await refusal(call)
+        assert (error[0], message in error[1]) == (reason, True), error
     # What is not here is let go of already.
     await daemon.ReleaseDeployment(stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id="dep-none"))

@@ -25,15 +25,15 @@ Stub = Callable[[str], stage_daemon_pb2_grpc.StageDaemonServiceStub]
 
 def worker_process_id(stub: stage_daemon_pb2_grpc.StageDaemonServiceStub, deployment_id: str) -> int:
     """Asked until the worker answers: one that is slow is left out of a status."""
-    found: set[int] = set()
+    pids: set[int] = set()
 
     def ask() -> bool:
         status = stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest(), timeout=WAIT_SECONDS)
-        found.update(stage.worker_process_id for stage in status.stages if stage.deployment_id == deployment_id)
-        return bool(found)
+        pids.update(stage.worker_process_id for stage in status.stages if stage.deployment_id == deployment_id)
+        return bool(pids)
 
     wait_for(ask, "the worker's process id")
-    return found.pop()
+    return pids.pop()
 
 
 def assert_runs(client: PlannerClient, deployment: Deployment, module: torch.nn.Module) -> None:

@@ -28,10 +28,10 @@ def test_kind_is_the_models_name(name: str, kind: str) -> None:
 
 
 def test_cpu_takes_what_it_is_given_and_finds_out_the_rest() -> None:
-    found = find_device(gpu_index=None)
-    assert found.id == f"{found.host}/cpu0"
-    assert (found.kind, found.torch_device) == ("cpu", "cpu")
-    assert found.memory_bytes > 0
+    device = find_device(gpu_index=None)
+    assert device.id == f"{device.host}/cpu0"
+    assert (device.kind, device.torch_device) == ("cpu", "cpu")
+    assert device.memory_bytes > 0
     named = find_device(gpu_index=None, device_id="rack/cpu7", kind="epyc", memory_bytes=5)
     assert (named.id, named.kind, named.memory_bytes) == ("rack/cpu7", "epyc", 5)
 
@@ -80,11 +80,11 @@ def test_a_gpu_is_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.Monke
     nvidia_smi(
         tmp_path, monkeypatch, 'case "$*" in *--id=3) echo "NVIDIA H200, 143771, GPU-5b6e-11";; *) exit 6;; esac'
     )
-    found = find_device(gpu_index=3)
-    assert found.id == f"{found.host}/gpu3"
-    assert (found.kind, found.torch_device) == ("h200", "cuda:GPU-5b6e-11")
+    device = find_device(gpu_index=3)
+    assert device.id == f"{device.host}/gpu3"
+    assert (device.kind, device.torch_device) == ("h200", "cuda:GPU-5b6e-11")
     # A gibibyte of it is CUDA's own.
-    assert found.memory_bytes == (143771 - 1024) * 2**20
+    assert device.memory_bytes == (143771 - 1024) * 2**20
     named = find_device(gpu_index=3, device_id="rack/gpu7", kind="big", memory_bytes=5)
     assert (named.id, named.kind, named.memory_bytes) == ("rack/gpu7", "big", 5)
 
@@ -93,9 +93,9 @@ def test_a_gpu_is_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_gpu_that_nvidia_smi_does_not_know_is_asked_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tmp_path, monkeypatch, "echo broken; exit 9")
     monkeypatch.setattr(device, "_PROBE", "import sys; print('NVIDIA L4', 23034, 'GPU-0a', sep=', ')")
-    found = find_device(gpu_index=0)
-    assert (found.kind, found.memory_bytes) == ("l4", (23034 - 1024) * 2**20)
-    assert found.torch_device == "cuda:GPU-0a"
+    local = find_device(gpu_index=0)
+    assert (local.kind, local.memory_bytes) == ("l4", (23034 - 1024) * 2**20)
+    assert local.torch_device == "cuda:GPU-0a"
 
 
 @pytest.mark.services

@@ -18,10 +18,10 @@ def life(phase: Phase = Phase.LOADING) -> Life:
 
 
 def test_the_way_of_a_deployment_that_goes_well() -> None:
-    found = [life()]
+    lives = [life()]
     for trigger in (Trigger.LOADED, Trigger.CONNECT, Trigger.CONNECTED, Trigger.DRAIN, Trigger.RELEASE):
-        found.append(advance(found[-1], trigger))
-    assert [each.phase for each in found] == [
+        lives.append(advance(lives[-1], trigger))
+    assert [each.phase for each in lives] == [
         Phase.LOADING,
         Phase.LOADED,
         Phase.CONNECTING,

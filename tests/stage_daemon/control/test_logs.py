@@ -26,9 +26,9 @@ def test_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert captured.out == ""
     [line] = captured.err.splitlines()
-    found = json.loads(line)
-    assert found.pop("timestamp").endswith("Z")
-    assert found == {"event": "kept", "level": "warning", "device_id": "node0/cpu"}
+    entry = json.loads(line)
+    assert entry.pop("timestamp").endswith("Z")
+    assert entry == {"event": "kept", "level": "warning", "device_id": "node0/cpu"}
 
 
 def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,10 +31,10 @@ def microbatch(*values: dict[str, object], sequence: int = 1) -> stage_daemon_pb
     return stage_daemon_pb2.Microbatch(sequence=sequence, values=[stage_daemon_pb2.Datum(**value) for value in values])
 
 
-def check(found: stage_daemon_pb2.Microbatch) -> None:
-    content = stage_daemon_pb2.SendInputsRequest(microbatch=found).SerializeToString()
+def check(microbatch: stage_daemon_pb2.Microbatch) -> None:
+    content = stage_daemon_pb2.SendInputsRequest(microbatch=microbatch).SerializeToString()
     read = read_microbatch(content, math.inf)
-    assert stage_daemon_pb2.Microbatch.FromString(read.content) == found
+    assert stage_daemon_pb2.Microbatch.FromString(read.content) == microbatch
     check_microbatch(read, INPUTS, 1)
 
 
@@ -59,7 +59,7 @@ def test_a_large_one_is_checked_without_its_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("unfit", "message"),
     [
         (microbatch(tensor(), {"integer": 4}, sequence=2), "microbatch 2 came where 1 was due"),
         (microbatch(tensor()), "has 1 values, the deployment takes 2: x, steps"),
@@ -73,9 +73,9 @@ def test_a_large_one_is_checked_without_its_bytes() -> None:
         (microbatch(tensor((2**62, 2), size=8), {"integer": 4}), "8 bytes came"),
     ],
 )
-def test_what_does_not_fit_is_named(found: stage_daemon_pb2.Microbatch, message: str) -> None:
+def test_what_does_not_fit_is_named(unfit: stage_daemon_pb2.Microbatch, message: str) -> None:
     with pytest.raises(InvalidMicrobatch, match=message):
-        check(found)
+        check(unfit)
 
 
 @pytest.mark.parametrize("upper", [None, 0, 7, 2**40])

@@ -62,24 +62,24 @@ def kill_process() -> None:
 async def everything(profiling: Profiling) -> list[stage_daemon_pb2.DistinctNode]:
     """What was said last of each distinct node."""
     async with asyncio.timeout(WAIT_SECONDS):
-        told = [one async for response in profiling.run() for one in response.measured]
-    return list({tuple(one.nodes): one for one in told}.values())
+        times = [one async for response in profiling.run() for one in response.measured]
+    return list({tuple(one.nodes): one for one in times}.values())
 
 
 async def test_node_that_kills_its_process_is_left_out(blobs: Preparation) -> None:
     # Reading an answer and killing takes a hundredth of the work that the product is, on whatever machine.
     profiling = profiling_of(blobs, three_nodes(size=2000))
-    found = []
+    responses = []
     async with asyncio.timeout(WAIT_SECONDS):
         async for response in profiling.run():
-            found.extend(response.measured)
+            responses.extend(response.measured)
             if response.num_done == 1:
                 # The product is under way by now, or about to be.
                 kill_process()
-    assert [one.operator for one in found] == ["aten::relu.default", "aten::matmul.default", "aten::tanh.default"]
-    assert "killed by signal 9" in found[1].unmeasured_reason
-    assert [bool(one.unmeasured_reason) for one in found] == [False, True, False]
-    assert found[0].seconds > 0 < found[2].seconds
+    assert [one.operator for one in responses] == ["aten::relu.default", "aten::matmul.default", "aten::tanh.default"]
+    assert "killed by signal 9" in responses[1].unmeasured_reason
+    assert [bool(one.unmeasured_reason) for one in responses] == [False, True, False]
+    assert responses[0].seconds > 0 < responses[2].seconds
 
 
 async def test_stopped_profile_says_why_and_leaves_no_process(blobs: Preparation) -> None:
@@ -146,21 +146,21 @@ async def test_progress_counts_each_distinct_node_once(blobs: Preparation) -> No
 async def test_operators_use_as_many_threads_as_were_asked_for(blobs: Preparation) -> None:
     profiling = profiling_of(blobs, three_nodes(), num_threads=2)
     async with asyncio.timeout(WAIT_SECONDS):
-        found = {response.num_threads async for response in profiling.run() if len(response.measured) == 1}
-    assert found == {2}
+        threads = {response.num_threads async for response in profiling.run() if len(response.measured) == 1}
+    assert threads == {2}
 
 
-@pytest.mark.parametrize(("threads", "asked", "busy"), [(1, 3, 1), (2, 3, 0), (1, 0, 0)])
+@pytest.mark.parametrize(("threads", "setting", "busy"), [(1, 3, 1), (2, 3, 0), (1, 0, 0)])
 async def test_neighbours_are_busy_from_the_first_node_to_the_last(
-    blobs: Preparation, monkeypatch: pytest.MonkeyPatch, threads: int, asked: int, busy: int
+    blobs: Preparation, monkeypatch: pytest.MonkeyPatch, threads: int, setting: int, busy: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    profiling = profiling_of(blobs, three_nodes(), num_threads=threads, num_neighbours=asked)
-    seen = set()
+    profiling = profiling_of(blobs, three_nodes(), num_threads=threads, num_neighbours=setting)
+    counts = set()
     async with asyncio.timeout(WAIT_SECONDS):
         async for response in profiling.run():
-            seen.add((response.num_neighbours, len(running("neighbour"))))
-    assert seen == {(busy, busy)}
+            counts.add((response.num_neighbours, len(running("neighbour"))))
+    assert counts == {(busy, busy)}
     assert not running("neighbour")
 
 

@@ -21,17 +21,17 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 async def registry() -> AsyncIterator[Registry]:
-    async with registry_at() as found:
-        yield found
+    async with registry_at() as registry:
+        yield registry
 
 
 @pytest.fixture
 async def supervisor() -> AsyncIterator[Supervisor]:
-    found = Supervisor(
+    supervisor = Supervisor(
         device_id="node0/cpu", torch_device="cpu", planner_address="127.0.0.1:1", listen_host="127.0.0.1"
     )
-    yield found
-    await found.close()
+    yield supervisor
+    await supervisor.close()
 
 
 @asynccontextmanager
@@ -210,7 +210,7 @@ async def test_a_daemon_that_holds_work_never_ends_because_its_device_is_taken(
     async with registering(registry, supervisor) as registration:
         await registry.until_beats(1)
         assert registration.registered.is_set()
-        assert [held.deployment_id for held in registry.beats[-1].deployments] == ["dep-1"]
+        assert [standing.deployment_id for standing in registry.beats[-1].deployments] == ["dep-1"]
         assert supervisor.holds_work
         registry.facts = {"lease_seconds": "3600", "release_deployment_ids": "dep-1,dep-9"}
         registry.refusals = [TAKEN] * 1000
@@ -229,9 +229,13 @@ async def test_what_the_planner_has_ended_is_let_go_of(registry: Registry, super
         await anext(supervisor.load(request))
     async with registering(registry, supervisor):
         await registry.until_beats(1)
-        [held] = registry.beats[0].deployments
-        assert (held.deployment_id, held.generation, held.state) == ("dep-1", 3, planner_pb2.WORKER_STATE_FAILED)
-        assert (held.failure.stage, held.failure.device_id) == (2, "node0/cpu")
+        [standing] = registry.beats[0].deployments
+        assert (standing.deployment_id, standing.generation, standing.state) == (
+            "dep-1",
+            3,
+            planner_pb2.WORKER_STATE_FAILED,
+        )
+        assert (standing.failure.stage, standing.failure.device_id) == (2, "node0/cpu")
         assert not await supervisor.wait_until_empty(0.0)
         registry.release = ["dep-1", "dep-that-was-never-here"]
         supervisor.changed.set()
@@ -243,9 +247,9 @@ async def test_what_the_planner_has_ended_is_let_go_of(registry: Registry, super
 
 def test_waits_grow_to_a_bound_and_differ() -> None:
     for failures, longest in enumerate((0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0)):
-        found = [_back_off_seconds(failures, 3.0) for _ in range(50)]
-        assert all(longest / 2 <= seconds <= longest for seconds in found)
-        assert len(set(found)) > 1
+        pauses = [_back_off_seconds(failures, 3.0) for _ in range(50)]
+        assert all(longest / 2 <= seconds <= longest for seconds in pauses)
+        assert len(set(pauses)) > 1
     assert _back_off_seconds(10**6, 0.5) <= 0.5
 
 

@@ -12,9 +12,9 @@ from stage_daemon.errors import InvalidRequest
     ("text", "host", "port"), [("127.0.0.1:0", "127.0.0.1", 0), ("[::1]:80", "::1", 80), ("node7:9", "node7", 9)]
 )
 def test_host_and_port(text: str, host: str, port: int) -> None:
-    found = parse_endpoint(text)
-    assert found == Endpoint(host=host, port=port)
-    assert str(found) == text
+    endpoint = parse_endpoint(text)
+    assert endpoint == Endpoint(host=host, port=port)
+    assert str(endpoint) == text
 
 
 @pytest.mark.parametrize("text", ["node:http", "node:70000", "node:-1"])

@@ -17,12 +17,12 @@ STOPPED = Released("deployment dep-1 was stopped")
 
 async def read_all(session: Session, end: type[DaemonError] = Released) -> list[bytes]:
     """What comes before the session ends with an error of this type."""
-    found: list[bytes] = []
+    tokens: list[bytes] = []
     try:
         async for result in session.results():
-            found.append(result)
+            tokens.append(result)
     except end:
-        return found
+        return tokens
     raise AssertionError("the session ended without an error")
 
 
@@ -118,10 +118,10 @@ async def test_a_session_id_is_taken_once_and_not_after_the_end() -> None:
 
 def test_a_caller_s_sessions_count_once_each_over_all_deployments() -> None:
     callers = CallersSessions(2)
-    held = [("alice", "dep-1", 1), ("alice", "dep-2", 1), ("alice", "dep-1", 1), ("bob", "dep-1", 1)]
+    owners = [("alice", "dep-1", 1), ("alice", "dep-2", 1), ("alice", "dep-1", 1), ("bob", "dep-1", 1)]
     unknown = [("", "dep-1", session_id) for session_id in range(3)]
     with ExitStack() as streams:
-        for caller, deployment_id, session_id in (*held, *unknown):
+        for caller, deployment_id, session_id in (*owners, *unknown):
             streams.enter_context(callers.hold(caller, deployment_id, session_id))
         refused = pytest.raises(ResourceExhausted, match=r"alice has 2 sessions .* may have 2 .*: close some")
         with refused as refusal, callers.hold("alice", "dep-1", 2):

@@ -38,14 +38,14 @@ def serialized(microbatch: stage_daemon_pb2.Microbatch) -> bytes:
 
 def assert_the_parser_reads_the_same(content: bytes) -> None:
     skimmed = skim_microbatch(content)
-    found = stage_daemon_pb2.SendInputsRequest.FromString(content).microbatch
-    assert stage_daemon_pb2.Microbatch.FromString(skimmed.content).SerializeToString() == found.SerializeToString()
-    assert list(skimmed.data_bytes) == [len(value.tensor.data) for value in found.values]
-    for value in found.values:
+    microbatch = stage_daemon_pb2.SendInputsRequest.FromString(content).microbatch
+    assert stage_daemon_pb2.Microbatch.FromString(skimmed.content).SerializeToString() == microbatch.SerializeToString()
+    assert list(skimmed.data_bytes) == [len(value.tensor.data) for value in microbatch.values]
+    for value in microbatch.values:
         if value.HasField("tensor"):
             value.tensor.ClearField("data")
     # Not by `==`: there is a number that is none.
-    assert skimmed.microbatch.SerializeToString() == found.SerializeToString()
+    assert skimmed.microbatch.SerializeToString() == microbatch.SerializeToString()
 
 
 @random_examples(200)

@@ -37,28 +37,32 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def preparation(tmp_path: Path) -> Iterator[Preparation]:
-    found = Preparation(tmp_path)
-    yield found
-    found.close()
+    preparation = Preparation(tmp_path)
+    yield preparation
+    preparation.close()
 
 
 @pytest.fixture
 async def daemons(preparation: Preparation) -> AsyncIterator[dict[str, Daemon]]:
-    async with two_daemons(preparation) as found:
-        yield found
+    async with two_daemons(preparation) as daemons:
+        yield daemons
 
 
 @pytest.fixture
 async def daemon(preparation: Preparation) -> AsyncIterator[Daemon]:
-    async with serving("node0/cpu", preparation.address) as found:
-        yield found
+    async with serving("node0/cpu", preparation.address) as daemon:
+        yield daemon
 
 
 async def standings(daemon: Daemon) -> list[tuple[str, int, str]]:
     """(deployment, generation, state) of each."""
     return [
-        (held.deployment_id, held.generation, planner_pb2.WorkerState.Name(held.state).removeprefix("WORKER_STATE_"))
-        for held in (await daemon.status()).deployments
+        (
+            standing.deployment_id,
+            standing.generation,
+            planner_pb2.WorkerState.Name(standing.state).removeprefix("WORKER_STATE_"),
+        )
+        for standing in (await daemon.status()).deployments
     ]
 
 
@@ -66,11 +70,11 @@ async def until(daemon: Daemon, state: str) -> planner_pb2.DeploymentOnDaemon:
     """The only deployment, once it stands so."""
 
     async def reached() -> bool:
-        return [found for _, _, found in await standings(daemon)] == [state]
+        return [standing for _, _, standing in await standings(daemon)] == [state]
 
     await eventually(reached, f"the deployment to be {state}")
-    [held] = (await daemon.status()).deployments
-    return held
+    [standing] = (await daemon.status()).deployments
+    return standing
 
 
 @pytest.mark.parametrize("phase", ["LOADED", "RUNNING"])
@@ -79,18 +83,22 @@ async def test_a_worker_that_hangs_is_noticed_although_nobody_waits_for_it(
 ) -> None:
     """All stages are its own: it has no edge."""
     async with serving("node0/cpu", preparation.address, worker_silence_seconds=2.0) as daemon:
-        wanted = prepared(preparation, "dep-1", devices=(0, 0))
+        case = prepared(preparation, "dep-1", devices=(0, 0))
         if phase == "LOADED":
-            await daemon.load(wanted.requests.load["node0/cpu"])
+            await daemon.load(case.requests.load["node0/cpu"])
         else:
-            await roll_out({"node0/cpu": daemon}, wanted)
+            await roll_out({"node0/cpu": daemon}, case)
         await asyncio.sleep(2.5)
         worker = (await daemon.status()).stages[0].worker_process_id
         assert await standings(daemon) == [("dep-1", 1, phase)]
         os.kill(worker, signal.SIGSTOP)
-        held = await until(daemon, "FAILED")
-        assert (held.failure.reason, held.failure.stage, held.failure.device_id) == ("WORKER_HUNG", 0, "node0/cpu")
-        assert "has answered nothing for 2 s" in held.failure.message
+        standing = await until(daemon, "FAILED")
+        assert (standing.failure.reason, standing.failure.stage, standing.failure.device_id) == (
+            "WORKER_HUNG",
+            0,
+            "node0/cpu",
+        )
+        assert "has answered nothing for 2 s" in standing.failure.message
         assert is_gone(worker)
 
 
@@ -129,8 +137,8 @@ async def test_draining_lets_out_what_is_in_flight(daemons: dict[str, Daemon], p
     sending = deployment.first.SendInputs(iter(inputs("dep-1", 1, batches)), timeout=WAIT_SECONDS)
     assert [answer.sequence async for answer in sending] == [1, 2, 3, 4, 5, 6]
     await deployment.release(drain=True)
-    found = [await results.read() for _ in batches]
-    assert_results(batches, [(response.sequence, *decoded(response)) for response in found])
+    responses = [await results.read() for _ in batches]
+    assert_results(batches, [(response.sequence, *decoded(response)) for response in responses])
     assert (await refusal(results.read()))[0] == "DEPLOYMENT_RELEASED"
     assert [await standings(daemon) for daemon in daemons.values()] == [[], []]
 
@@ -141,8 +149,8 @@ async def test_a_drain_goes_on_and_ends_sessions_although_the_planner_died_in_it
     deployment = await roll_out(daemons, prepared(preparation, "dep-1"))
     results = await open_outputs(deployment, 1)
     last = daemons["node1/cpu"]
-    asked = stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id="dep-1", drain=True, drain_seconds=WAIT_SECONDS)
-    call = last.stub.ReleaseDeployment(asked)
+    request = stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id="dep-1", drain=True, drain_seconds=WAIT_SECONDS)
+    call = last.stub.ReleaseDeployment(request)
     await until(last, "DRAINING")
     call.cancel()
     await daemons["node0/cpu"].release("dep-1", drain=True)
@@ -163,7 +171,7 @@ async def test_a_drain_that_is_asked_for_again_loses_nothing(
     sending = deployment.first.SendInputs(iter(inputs("dep-1", 1, batches)), timeout=WAIT_SECONDS)
     assert [answer.sequence async for answer in sending] == [1, 2, 3, 4, 5, 6]
     await asyncio.gather(*draining, daemons["node0/cpu"].release("dep-1", drain=True))
-    assert_results(batches, [(found.sequence, *decoded(found)) for found in [await results.read() for _ in batches]])
+    assert_results(batches, [(result.sequence, *decoded(result)) for result in [await results.read() for _ in batches]])
 
 
 async def test_draining_that_takes_too_long_is_cut_short(daemons: dict[str, Daemon], preparation: Preparation) -> None:
@@ -219,16 +227,20 @@ async def test_a_killed_worker_ends_its_deployment_and_the_daemon_says_so(
     worker = (await daemon.status()).stages[0].worker_process_id
     daemon.supervisor.changed.clear()
     os.kill(worker, signal.SIGKILL)
-    held = await until(daemon, "FAILED")
+    standing = await until(daemon, "FAILED")
     assert daemon.supervisor.changed.is_set()
-    assert (held.failure.reason, held.failure.stage, held.failure.device_id) == ("WORKER_DIED", 0, "node0/cpu")
-    assert held.failure.message.startswith(f"worker {worker} of dep-1 on cpu was killed")
-    assert (held.failure.stage, held.failure.device_id) == (0, "node0/cpu")
-    assert "SIGKILL" in held.failure.message
+    assert (standing.failure.reason, standing.failure.stage, standing.failure.device_id) == (
+        "WORKER_DIED",
+        0,
+        "node0/cpu",
+    )
+    assert standing.failure.message.startswith(f"worker {worker} of dep-1 on cpu was killed")
+    assert (standing.failure.stage, standing.failure.device_id) == (0, "node0/cpu")
+    assert "SIGKILL" in standing.failure.message
     assert (await refusal(results.read()))[0] == "WORKER_DIED"
     # Whoever comes later is told the same.
     later = deployment.first.SendInputs(iter(inputs("dep-1", 2, [])))
-    assert await refusal(later) == ("WORKER_DIED", held.failure.message)
+    assert await refusal(later) == ("WORKER_DIED", standing.failure.message)
     assert list((await daemon.status()).stages) == []
     # It is reported until the planner lets go of it.
     await daemon.release("dep-1")
@@ -238,20 +250,20 @@ async def test_a_killed_worker_ends_its_deployment_and_the_daemon_says_so(
 async def test_what_cannot_be_loaded_fails_and_may_come_again_in_a_newer_generation(
     daemon: Daemon, preparation: Preparation
 ) -> None:
-    wanted = prepared(preparation, "dep-1", devices=(0, 0))
+    case = prepared(preparation, "dep-1", devices=(0, 0))
     broken = stage_daemon_pb2.LoadStagesRequest()
-    broken.CopyFrom(wanted.requests.load["node0/cpu"])
+    broken.CopyFrom(case.requests.load["node0/cpu"])
     broken.stages[1].graph_sha256 = bytes(32)
     reason, message = await refusal(daemon.stub.LoadStages(broken))
     assert (reason, message.startswith("blob 0000")) == ("NOT_FOUND", True)
-    held = await until(daemon, "FAILED")
-    assert (held.failure.reason, held.failure.stage) == ("NOT_FOUND", 1)
-    assert (await refusal(daemon.stub.LoadStages(wanted.requests.load["node0/cpu"])))[0] == "CONFLICT"
+    standing = await until(daemon, "FAILED")
+    assert (standing.failure.reason, standing.failure.stage) == ("NOT_FOUND", 1)
+    assert (await refusal(daemon.stub.LoadStages(case.requests.load["node0/cpu"])))[0] == "CONFLICT"
     rendezvous = stage_daemon_pb2.OpenRendezvousRequest(deployment_id="dep-1", generation=1)
     assert await refusal(daemon.stub.OpenRendezvous(rendezvous)) == ("NOT_FOUND", message)
-    for request in (*wanted.requests.load.values(), *wanted.requests.connect.values()):
+    for request in (*case.requests.load.values(), *case.requests.connect.values()):
         request.generation = 2
-    deployment = await roll_out({"node0/cpu": daemon}, wanted)
+    deployment = await roll_out({"node0/cpu": daemon}, case)
     assert await standings(daemon) == [("dep-1", 2, "RUNNING")]
     batches = [torch.randn(2, 8)]
     assert_results(batches, await run_session(deployment, 1, batches))
@@ -260,15 +272,15 @@ async def test_what_cannot_be_loaded_fails_and_may_come_again_in_a_newer_generat
 async def test_a_later_generation_takes_the_place_of_an_earlier_one_which_cannot_end_it(
     daemon: Daemon, preparation: Preparation
 ) -> None:
-    wanted = prepared(preparation, "dep-1", devices=(0, 0))
-    first = await roll_out({"node0/cpu": daemon}, wanted)
+    case = prepared(preparation, "dep-1", devices=(0, 0))
+    first = await roll_out({"node0/cpu": daemon}, case)
     worker = (await daemon.status()).stages[0].worker_process_id
     results = await open_outputs(first, 1)
     earlier = stage_daemon_pb2.LoadStagesRequest()
-    earlier.CopyFrom(wanted.requests.load["node0/cpu"])
-    for request in (*wanted.requests.load.values(), *wanted.requests.connect.values()):
+    earlier.CopyFrom(case.requests.load["node0/cpu"])
+    for request in (*case.requests.load.values(), *case.requests.connect.values()):
         request.generation = 2
-    second = await roll_out({"node0/cpu": daemon}, wanted)
+    second = await roll_out({"node0/cpu": daemon}, case)
     assert is_gone(worker)
     assert (await refusal(results.read()))[0] == "DEPLOYMENT_RELEASED"
     reason, message = await refusal(daemon.stub.LoadStages(earlier))
@@ -287,10 +299,10 @@ async def test_a_later_generation_takes_the_place_of_an_earlier_one_which_cannot
 
 
 async def test_the_next_generation_reads_no_weights_that_are_here(daemon: Daemon, preparation: Preparation) -> None:
-    wanted = prepared(preparation, "dep-1", devices=(0, 0))
-    [load] = wanted.requests.load.values()
+    case = prepared(preparation, "dep-1", devices=(0, 0))
+    [load] = case.requests.load.values()
     load.keep_states = True
-    await roll_out({"node0/cpu": daemon}, wanted)
+    await roll_out({"node0/cpu": daemon}, case)
     os.kill((await daemon.status()).stages[0].worker_process_id, signal.SIGKILL)
     await until(daemon, "FAILED")
     follows = stage_daemon_pb2.ReleaseDeploymentRequest(deployment_id="dep-1", generation=1, keep_states=True)
@@ -299,9 +311,9 @@ async def test_the_next_generation_reads_no_weights_that_are_here(daemon: Daemon
     assert not daemon.supervisor.holds_work
     for state in (state for stage in load.stages for state in stage.states):
         preparation.blobs.delete(state.file_sha256)
-    for request in (*wanted.requests.load.values(), *wanted.requests.connect.values()):
+    for request in (*case.requests.load.values(), *case.requests.connect.values()):
         request.generation = 2
-    again = await roll_out({"node0/cpu": daemon}, wanted)
+    again = await roll_out({"node0/cpu": daemon}, case)
     assert await standings(daemon) == [("dep-1", 2, "RUNNING")]
     # Late, and of a generation whose weights the next has by now.
     await daemon.supervisor.release("dep-1", 0.0, 1)
@@ -334,10 +346,10 @@ async def test_weights_that_no_generation_needs_are_let_go_of(
 
 
 async def test_what_cannot_be_connected_fails(daemon: Daemon, preparation: Preparation) -> None:
-    wanted = prepared(preparation, "dep-1", devices=(0, 0))
-    await daemon.load(wanted.requests.load["node0/cpu"])
+    case = prepared(preparation, "dep-1", devices=(0, 0))
+    await daemon.load(case.requests.load["node0/cpu"])
     assert await standings(daemon) == [("dep-1", 1, "LOADED")]
-    request = wanted.requests.connect["node0/cpu"]
+    request = case.requests.connect["node0/cpu"]
     request.deadline_seconds = 0
     reason, message = await refusal(daemon.stub.ConnectStages(request))
     assert (reason, "a deadline of 0.0 s" in message) == ("INVALID_ARGUMENT", True)
@@ -354,18 +366,20 @@ async def test_a_planner_that_goes_away_while_loading_ends_the_deployment(
     reason, message = await refusal(daemon.stub.SendInputs(iter(inputs("dep-1", 1, []))))
     assert (reason, "is loading here, not running; send to it once it is ready" in message) == ("CONFLICT", True)
     call.cancel()
-    held = await until(daemon, "FAILED")
-    assert (held.failure.reason, "planner went away" in held.failure.message) == ("CANCELLED", True)
+    standing = await until(daemon, "FAILED")
+    assert (standing.failure.reason, "planner went away" in standing.failure.message) == ("CANCELLED", True)
     preparation.resume()
 
 
 async def test_of_many_that_load_some_wait_for_their_turn(daemon: Daemon, preparation: Preparation) -> None:
     preparation.pause()
     daemon.supervisor._loading = asyncio.Semaphore(1)
-    wanted = [prepared(preparation, f"dep-{number}", devices=(0, 0)).requests.load["node0/cpu"] for number in range(3)]
-    loads = [asyncio.ensure_future(daemon.load(wanted[number])) for number in range(2)]
+    requests = [
+        prepared(preparation, f"dep-{number}", devices=(0, 0)).requests.load["node0/cpu"] for number in range(3)
+    ]
+    loads = [asyncio.ensure_future(daemon.load(requests[number])) for number in range(2)]
     await eventually(lambda: len(daemon.supervisor._hosted) == 2 and bool(running_workers(daemon)))
-    last = asyncio.ensure_future(refusal(daemon.stub.LoadStages(wanted[2])))
+    last = asyncio.ensure_future(refusal(daemon.stub.LoadStages(requests[2])))
     await eventually(lambda: len(daemon.supervisor._hosted) == 3)
     await daemon.supervisor.release("dep-2", 0.0)
     assert len(running_workers(daemon)) == 1
@@ -393,8 +407,8 @@ async def test_a_daemon_holds_so_many_deployments_and_no_more(
 
 
 async def test_a_daemon_that_leaves_takes_nothing_more_and_says_so(daemon: Daemon, preparation: Preparation) -> None:
-    wanted = prepared(preparation, "dep-1", devices=(0, 0))
-    deployment = await roll_out({"node0/cpu": daemon}, wanted)
+    case = prepared(preparation, "dep-1", devices=(0, 0))
+    deployment = await roll_out({"node0/cpu": daemon}, case)
     daemon.supervisor.changed.clear()
     daemon.supervisor.leave()
     assert (daemon.supervisor.changed.is_set(), daemon.supervisor.is_leaving) == (True, True)

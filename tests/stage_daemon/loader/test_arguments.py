@@ -49,9 +49,9 @@ def none() -> pb.Argument:
     ids=str,
 )
 def test_each_kind(argument: pb.Argument, expected: object) -> None:
-    found = READER.read("here", argument)
-    assert found == expected
-    assert type(found) is type(expected)
+    value = READER.read("here", argument)
+    assert value == expected
+    assert type(value) is type(expected)
 
 
 def test_a_complex_number() -> None:
@@ -89,10 +89,10 @@ def test_what_cannot_be_is_refused_by_name(argument: pb.Argument, words: str) ->
 
 
 def test_the_deepest_and_longest_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = READER.read("here", nested(MAX_ARGUMENT_DEPTH))
+    value = READER.read("here", nested(MAX_ARGUMENT_DEPTH))
     for _ in range(MAX_ARGUMENT_DEPTH):
-        [found] = found
-    assert found == 1
+        [value] = value
+    assert value == 1
     monkeypatch.setattr(arguments, "MAX_ARGUMENT_ITEMS", 3)
     three = [pb.Argument(integer=1)] * 3
     assert READER.read("here", items(*three)) == [1, 1, 1]

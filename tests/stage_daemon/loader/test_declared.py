@@ -12,10 +12,10 @@ from stage_daemon.loader.dtypes import torch_dtype, torch_layout, torch_memory_f
 
 
 def value(dims: tuple[int, ...], strides: tuple[int, ...] = (), dtype: int = pb.DTYPE_FLOAT32) -> pb.Value:
-    found = pb.Value(id=3, name="x", kind=pb.VALUE_KIND_TENSOR, dtype=dtype)
-    found.dims.extend(pb.Expression(constant=dim) for dim in dims)
-    found.strides.extend(pb.Expression(constant=stride) for stride in strides)
-    return found
+    value = pb.Value(id=3, name="x", kind=pb.VALUE_KIND_TENSOR, dtype=dtype)
+    value.dims.extend(pb.Expression(constant=dim) for dim in dims)
+    value.strides.extend(pb.Expression(constant=stride) for stride in strides)
+    return value
 
 
 def test_every_dtype_of_the_wire_is_torchs_of_that_name() -> None:

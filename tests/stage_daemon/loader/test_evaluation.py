@@ -41,10 +41,10 @@ MODULES = {
 
 def rebuilt(module: nn.Module, x: torch.Tensor) -> StageModule:
     graph = export(module, (x,)).graph
-    found = rebuild_module(parse_graph(graph_to_bytes(graph)), torch.device("cpu"))
+    rebuilt = rebuild_module(parse_graph(graph_to_bytes(graph)), torch.device("cpu"))
     states = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    found.set_states({name: states[name].detach().clone() for name in found.state_names})
-    return found
+    rebuilt.set_states({name: states[name].detach().clone() for name in rebuilt.state_names})
+    return rebuilt
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -56,8 +56,8 @@ def test_it_gives_what_the_module_does_in_eval(name: str) -> None:
         program(x)  # changes running statistics, as it does below
         module(x)
         before = {name: state.clone() for name, state in program.states().items()}
-        found = program.evaluating()(x)[0]
-        assert torch.equal(found, module.eval()(x))
+        output = program.evaluating()(x)[0]
+        assert torch.equal(output, module.eval()(x))
     assert all(torch.equal(before[name], state) for name, state in program.states().items())
 
 

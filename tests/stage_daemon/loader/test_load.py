@@ -56,10 +56,10 @@ def test_tied_states_share_one_tensor() -> None:
 
 
 def test_tells_its_progress_in_bytes() -> None:
-    seen: list[tuple[int, int]] = []
-    _load(small_message(), on_progress=lambda loaded, total: seen.append((loaded, total)))
-    assert seen[-1] == (64, 64)
-    assert seen == sorted(seen)
+    progress: list[tuple[int, int]] = []
+    _load(small_message(), on_progress=lambda loaded, total: progress.append((loaded, total)))
+    assert progress[-1] == (64, 64)
+    assert progress == sorted(progress)
 
 
 def test_constant_inputs_and_outputs_are_not_passed() -> None:

@@ -36,10 +36,10 @@ def scalar(graph: pb.Graph, value_id: int, kind: int = pb.VALUE_KIND_SYM_INT) ->
 def node(graph: pb.Graph, operator: tuple[int, str, str], *reads: int, gives: int, name: str = "n") -> pb.Node:
     kind, operator_name, overload = operator
     graph.operators.add(kind=kind, name=operator_name, overload=overload)
-    found = graph.nodes.add(operator=len(graph.operators) - 1, outputs=[gives], name=name)
+    node = graph.nodes.add(operator=len(graph.operators) - 1, outputs=[gives], name=name)
     for value_id in reads:
-        found.arguments.add(value=value_id)
-    return found
+        node.arguments.add(value=value_id)
+    return node
 
 
 def aten(name: str, overload: str = "default") -> tuple[int, str, str]:
@@ -78,10 +78,10 @@ def test_scalars_without_an_expression_are_of_their_kind() -> None:
     graph = graph_of("batch", 3)
     graph.inputs.add(name="n", value=2)
     scalar(graph, 2)
-    found = scalar(graph, 3, pb.VALUE_KIND_SYM_FLOAT)
+    value = scalar(graph, 3, pb.VALUE_KIND_SYM_FLOAT)
     node(graph, python("sym_float"), 2, gives=3)
     check(graph)
-    found.kind = pb.VALUE_KIND_SYM_INT
+    value.kind = pb.VALUE_KIND_SYM_INT
     with pytest.raises(
         ShapeMismatch, match=r"^value 3 \('s3'\): the rebuilt stage gives float, the graph declares int"
     ):
@@ -100,11 +100,11 @@ def test_what_depends_on_data_is_taken_as_declared() -> None:
     """nonzero(x) has as many rows as x has ones; the sum of two such rows is compared again."""
     graph = graph_of(4)
     tensor(graph, 2, 7, 1, dtype=pb.DTYPE_INT64)
-    found = tensor(graph, 3, 7, 1, dtype=pb.DTYPE_INT64)
+    value = tensor(graph, 3, 7, 1, dtype=pb.DTYPE_INT64)
     node(graph, aten("nonzero"), 1, gives=2)
     node(graph, aten("add", "Tensor"), 2, 2, gives=3)
     check(graph)
-    found.dims[0].constant = 8
+    value.dims[0].constant = 8
     words = r"^value 3 \('t3'\): the rebuilt stage gives torch.int64 \[7, 1\], the graph declares torch.int64 \[8, 1\]"
     with pytest.raises(ShapeMismatch, match=words):
         check(graph)

@@ -42,9 +42,9 @@ def test_an_entry_is_the_exact_overload() -> None:
 
 def test_what_a_call_may_give_is_the_schemas() -> None:
     """add.Tensor(self, other, *, alpha=1)"""
-    found = find_operator(pb.Operator(kind=pb.OPERATOR_KIND_ATEN, name="aten::add", overload="Tensor"))
-    assert found.argument_names == ("self", "other", "alpha")
-    assert (found.num_positional, found.num_required) == (2, 2)
+    operator = find_operator(pb.Operator(kind=pb.OPERATOR_KIND_ATEN, name="aten::add", overload="Tensor"))
+    assert operator.argument_names == ("self", "other", "alpha")
+    assert (operator.num_positional, operator.num_required) == (2, 2)
     scalar = find_operator(pb.Operator(kind=pb.OPERATOR_KIND_PYTHON, name="round"))
     assert (scalar.num_positional, scalar.num_required) == (2, 1)
     cond = find_operator(pb.Operator(kind=pb.OPERATOR_KIND_HIGHER_ORDER, name="cond"))
@@ -54,5 +54,5 @@ def test_what_a_call_may_give_is_the_schemas() -> None:
 def test_cond_takes_the_branch_that_the_condition_says() -> None:
     cond = find_operator(pb.Operator(kind=pb.OPERATOR_KIND_HIGHER_ORDER, name="cond")).function
     for condition in (True, False, torch.tensor(True), torch.tensor([False])):
-        found = cond(condition, lambda a, b: ("true", a, b), lambda a, b: ("false", a, b), (1, 2))
-        assert found == ("true" if bool(condition) else "false", 1, 2)
+        branch = cond(condition, lambda a, b: ("true", a, b), lambda a, b: ("false", a, b), (1, 2))
+        assert branch == ("true" if bool(condition) else "false", 1, 2)

@@ -35,10 +35,10 @@ RIGHT = torch.randn(48, 32, generator=torch.Generator().manual_seed(2)).to(torch
 def test_float8_matrices_are_multiplied_with_their_scales(dims: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     scale_rows, scale_columns = (torch.rand(one) + 0.5 for one in dims)
     bias = torch.arange(48.0).bfloat16()
-    found = float8_product(LEFT, RIGHT, scale_rows, scale_columns, bias, None, torch.bfloat16)
-    wanted = (LEFT.float() * scale_rows) @ (RIGHT.float() * scale_columns) + bias.float()
-    assert found.dtype == torch.bfloat16
-    assert torch.allclose(found.float(), wanted, rtol=2**-7, atol=2**-6)
+    product = float8_product(LEFT, RIGHT, scale_rows, scale_columns, bias, None, torch.bfloat16)
+    expected = (LEFT.float() * scale_rows) @ (RIGHT.float() * scale_columns) + bias.float()
+    assert product.dtype == torch.bfloat16
+    assert torch.allclose(product.float(), expected, rtol=2**-7, atol=2**-6)
 
 
 ONE = torch.ones(())
@@ -63,6 +63,6 @@ ONE = torch.ones(())
     ],
 )
 def test_what_no_kernel_checks_of_a_float8_product_is_refused(changes: dict[str, object], why: str) -> None:
-    given = {"rows": LEFT, "columns": RIGHT, "scale_rows": ONE, "scale_columns": ONE, "out_dtype": torch.bfloat16}
+    arguments = {"rows": LEFT, "columns": RIGHT, "scale_rows": ONE, "scale_columns": ONE, "out_dtype": torch.bfloat16}
     with pytest.raises(InvalidRequest, match=why):
-        float8_product(**given | changes)  # type: ignore[arg-type]
+        float8_product(**arguments | changes)  # type: ignore[arg-type]

@@ -89,8 +89,8 @@ def _second_value(**fields: object) -> Change:
 
 def _state(index: int, **fields: object) -> Change:
     def change(graph: pb.Graph) -> None:
-        for name, found in fields.items():
-            setattr(graph.states[index], name, found)
+        for name, field in fields.items():
+            setattr(graph.states[index], name, field)
 
     return change
 

@@ -82,8 +82,8 @@ def test_keywords_may_stand_for_positions() -> None:
     del graph.nodes[0].arguments[1:]
     graph.nodes[0].keyword_arguments.add(name="other").argument.value = 1
     graph.nodes[0].keyword_arguments.add(name="alpha").argument.integer = 3
-    (found,) = rebuild_module(graph, CPU)(torch.ones(2))
-    assert torch.equal(found, torch.full((2,), 4.0))
+    (output,) = rebuild_module(graph, CPU)(torch.ones(2))
+    assert torch.equal(output, torch.full((2,), 4.0))
 
 
 def _adding() -> pb.Graph:

@@ -79,9 +79,9 @@ def test_maximum_of_mixed_numbers_is_a_float() -> None:
     ],
 )
 def test_the_others(name: str, arguments: tuple[Any, ...], expected: float) -> None:
-    found = SCALAR_FUNCTIONS[name][0](*arguments)
-    assert found == expected
-    assert type(found) is type(expected)
+    scalar = SCALAR_FUNCTIONS[name][0](*arguments)
+    assert scalar == expected
+    assert type(scalar) is type(expected)
 
 
 @pytest.mark.parametrize(

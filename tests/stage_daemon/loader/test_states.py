@@ -149,11 +149,11 @@ def test_a_place_of_another_size_is_refused(length_bytes: int) -> None:
 
 
 def test_each_state_is_read_from_its_place_and_an_empty_one_from_nowhere() -> None:
-    asked: list[tuple[bytes, int, int]] = []
-    seen: list[tuple[int, int]] = []
+    reads: list[tuple[bytes, int, int]] = []
+    progress: list[tuple[int, int]] = []
 
     def read(sha256: bytes, offset: int, length: int) -> Iterator[bytes]:
-        asked.append((sha256, offset, length))
+        reads.append((sha256, offset, length))
         yield bytes(length)
 
     states = [
@@ -161,16 +161,18 @@ def test_each_state_is_read_from_its_place_and_an_empty_one_from_nowhere() -> No
         StateToLoad(("none",), Declared(torch.int32, (0, 3), ()), b"", _place("none", 0, offset_bytes=50)),
         StateToLoad(("b", "c"), Declared(torch.int8, (5,), ()), b"", _place("b", 5, offset_bytes=7)),
     ]
-    found = load_states(states, read, torch.device("cpu"), lambda loaded, total: seen.append((loaded, total)))
-    assert asked == [(bytes(32), 100, 12), (bytes(32), 7, 5)]
-    assert seen == [(12, 17), (17, 17)]
-    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {
+    loaded_states = load_states(
+        states, read, torch.device("cpu"), lambda loaded, total: progress.append((loaded, total))
+    )
+    assert reads == [(bytes(32), 100, 12), (bytes(32), 7, 5)]
+    assert progress == [(12, 17), (17, 17)]
+    assert {name: tuple(tensor.shape) for name, tensor in loaded_states.items()} == {
         "a": (3,),
         "none": (0, 3),
         "b": (5,),
         "c": (5,),
     }
-    assert found["b"] is found["c"]
+    assert loaded_states["b"] is loaded_states["c"]
 
 
 def test_bytes_may_come_in_any_chunks() -> None:
@@ -184,8 +186,8 @@ def test_bytes_may_come_in_any_chunks() -> None:
     state = StateToLoad(
         ("x",), Declared(torch.int16, (100,), ()), hashlib.sha256(data).digest(), _place("x", len(data))
     )
-    found = load_states([state], read, torch.device("cpu"), lambda loaded, total: None)["x"]
-    assert torch.equal(found, tensor)
+    loaded = load_states([state], read, torch.device("cpu"), lambda loaded, total: None)["x"]
+    assert torch.equal(loaded, tensor)
 
 
 def test_one_byte_too_many_is_refused_whatever_came_before() -> None:

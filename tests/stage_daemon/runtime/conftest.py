@@ -12,9 +12,9 @@ from tests.stage_daemon.runtime.workers import Preparation
 
 @pytest.fixture
 def preparation(tmp_path: Path) -> Iterator[Preparation]:
-    found = Preparation(tmp_path)
-    yield found
-    found.close()
+    preparation = Preparation(tmp_path)
+    yield preparation
+    preparation.close()
 
 
 @pytest.fixture

@@ -65,5 +65,5 @@ def batch_of(batch: int, length: int, start: int = 0) -> tuple[torch.Tensor, tor
 
 def wanted(module: ThreeStages, batch: tuple[torch.Tensor, torch.Tensor]) -> list[Any]:
     with torch.no_grad():
-        found = module(*batch)
-    return [found["logits"], found["mask"], found["length"]]
+        output = module(*batch)
+    return [output["logits"], output["mask"], output["length"]]

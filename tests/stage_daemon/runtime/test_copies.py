@@ -55,17 +55,17 @@ async def test_equal_the_unsplit_module(
             for copy, device in enumerate(own)
         }
         await eventually(lambda: have_run(pipeline, shares), f"copies to have run {shares}")
-    for batch, found in zip(batches, results, strict=True):
-        assert_same(found, wanted(module, batch))
+    for batch, result in zip(batches, results, strict=True):
+        assert_same(result, wanted(module, batch))
 
 
 async def have_run(pipeline: Running, shares: dict[tuple[int, str], int]) -> bool:
-    found = {
+    draws = {
         (stage.stage, device_id): stage.num_microbatches
         for device_id, worker in pipeline.workers.items()
         for stage in await worker.metrics()
     }
-    return found == shares
+    return draws == shares
 
 
 async def test_one_stage_alone_has_copies(preparation: Preparation, module: ThreeStages) -> None:
@@ -73,8 +73,8 @@ async def test_one_stage_alone_has_copies(preparation: Preparation, module: Thre
     alone = preparation.prepare(module, batch_of(2, 3), SHAPES, (), (0,), replicas=((1, 2),))
     async with running(alone) as pipeline:
         results = await pipeline.run(batches)
-    for batch, found in zip(batches, results, strict=True):
-        assert_same(found, wanted(module, batch))
+    for batch, result in zip(batches, results, strict=True):
+        assert_same(result, wanted(module, batch))
 
 
 async def test_sessions_share_the_copies_whatever_each_sends(preparation: Preparation, module: ThreeStages) -> None:
@@ -83,8 +83,8 @@ async def test_sessions_share_the_copies_whatever_each_sends(preparation: Prepar
         for session_id, count in enumerate((1, 2, 5, 1, 3), start=1):
             batches = [batch_of(3, 4, start) for start in range(count)]
             results = await pipeline.run(batches, session_id)
-            for batch, found in zip(batches, results, strict=True):
-                assert_same(found, wanted(module, batch))
+            for batch, result in zip(batches, results, strict=True):
+                assert_same(result, wanted(module, batch))
 
 
 async def test_a_microbatch_that_a_copy_cannot_run_fails_alone(preparation: Preparation, module: ThreeStages) -> None:
@@ -126,11 +126,11 @@ async def test_draining_lets_everything_in_flight_out(
         outputs = pipeline.last.outputs()
         await pipeline.send([batch_of(2, 3, start) for start in range(count)])
         draining = asyncio.gather(*(worker.drain() for worker in pipeline.workers.values()))
-        found = [sequence async for _, sequence, _ in outputs]
+        sequences = [sequence async for _, sequence, _ in outputs]
         await asyncio.wait_for(draining, WAIT_SECONDS)
         reasons = [await asyncio.wait_for(worker.exited, WAIT_SECONDS) for worker in pipeline.workers.values()]
     assert set(reasons) == {"drained"}
-    assert found == list(range(1, count + 1))
+    assert sequences == list(range(1, count + 1))
 
 
 async def test_the_peers_of_a_killed_copy_name_it(preparation: Preparation, module: ThreeStages) -> None:

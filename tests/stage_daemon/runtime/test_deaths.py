@@ -74,10 +74,10 @@ async def load_one(prepared: Prepared, request: stage_daemon_pb2.LoadStagesReque
 
 async def test_a_stage_that_cannot_be_loaded_is_named(prepared: Prepared, preparation: Preparation) -> None:
     [request] = [request for request in prepared.requests.load.values() if request.stages[0].stage == 1]
-    moved = stage_daemon_pb2.LoadStagesRequest.FromString(request.SerializeToString())
-    for state in moved.stages[0].states:
+    onto_another = stage_daemon_pb2.LoadStagesRequest.FromString(request.SerializeToString())
+    for state in onto_another.stages[0].states:
         state.offset_bytes += 4
-    error = await load_one(prepared, moved)
+    error = await load_one(prepared, onto_another)
     assert isinstance(error, StateMismatch)
     assert error.stage == 1
     missing = stage_daemon_pb2.LoadStagesRequest.FromString(request.SerializeToString())

@@ -30,9 +30,9 @@ def three_stages(
     return preparation.prepare(module, batch_of(2, 3), SHAPES, STARTS, devices, **options)
 
 
-def assert_same(found: list[Any], expected: list[Any]) -> None:
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
+def assert_same(outputs: list[Any], expected: list[Any]) -> None:
+    assert len(outputs) == len(expected)
+    for ours, theirs in zip(outputs, expected, strict=True):
         if isinstance(theirs, torch.Tensor):
             assert ours.dtype == theirs.dtype
             assert torch.equal(ours, theirs)
@@ -56,8 +56,8 @@ async def test_equals_the_unsplit_module(
     batches = [batch_of(*size, start) for start, size in enumerate(SIZES * 2)]
     async with running(three_stages(preparation, module, devices, routing=routing)) as pipeline:
         results = await pipeline.run(batches)
-    for batch, found in zip(batches, results, strict=True):
-        assert_same(found, wanted(module, batch))
+    for batch, result in zip(batches, results, strict=True):
+        assert_same(result, wanted(module, batch))
 
 
 async def test_a_microbatch_that_a_stage_cannot_run_fails_alone(preparation: Preparation, module: ThreeStages) -> None:
@@ -159,9 +159,9 @@ async def test_inputs_wait_while_nobody_takes_results(preparation: Preparation, 
                 await task
             assert not finished
             outputs = pipeline.last.outputs()
-            found = [await asyncio.wait_for(anext(outputs), WAIT_SECONDS) for _ in batches]
+            results = [await asyncio.wait_for(anext(outputs), WAIT_SECONDS) for _ in batches]
             await sending
-        assert [sequence for _, sequence, _ in found] == list(range(1, len(batches) + 1))
+        assert [sequence for _, sequence, _ in results] == list(range(1, len(batches) + 1))
 
     await with_short_deadline_async(scenario)
 
@@ -176,8 +176,8 @@ async def test_draining_lets_everything_in_flight_out(preparation: Preparation, 
         await asyncio.sleep(0)
         with pytest.raises(Conflict, match="draining"):
             await pipeline.send([batch_of(2, 3)], session_id=1)
-        found = [sequence async for _, sequence, _ in outputs]
+        sequences = [sequence async for _, sequence, _ in outputs]
         await asyncio.wait_for(draining, WAIT_SECONDS)
         reasons = [await asyncio.wait_for(worker.exited, WAIT_SECONDS) for worker in pipeline.workers.values()]
     assert reasons == ["drained"] * 3
-    assert found == list(range(1, len(batches) + 1))
+    assert sequences == list(range(1, len(batches) + 1))

@@ -34,8 +34,8 @@ class Writer:
         self.timeline.ends[position - 1] = self.now
         self.entries.append(-1 - number)
         self.ends.append(self.now)
-        for action, spent in zip(actions, seconds, strict=False):
-            self.now += spent
+        for action, duration in zip(actions, seconds, strict=False):
+            self.now += duration
             self.timeline.ends[position] = self.now
             position += 1
             self.timeline.position = position
@@ -59,12 +59,12 @@ def test_the_ring_has_the_latest_whole_runs_and_the_totals_everything(
     if last_is_under_way:
         writer.run(len(runs), [0, 1, 2], [1.0])
     snapshot = writer.timeline.snapshot()
-    kept = len(snapshot.entries)
-    assert snapshot.entries.tolist() == writer.entries[len(writer.entries) - kept :]
-    assert snapshot.end_seconds.tolist() == writer.ends[len(writer.ends) - kept :]
-    assert not kept or snapshot.entries[0] < 0
+    num_entries = len(snapshot.entries)
+    assert snapshot.entries.tolist() == writer.entries[len(writer.entries) - num_entries :]
+    assert snapshot.end_seconds.tolist() == writer.ends[len(writer.ends) - num_entries :]
+    assert not num_entries or snapshot.entries[0] < 0
     # Of two laps one is whole, but for a run that is cut and the room left at its end.
-    assert kept >= min(len(writer.entries), capacity - 2 * 6)
+    assert num_entries >= min(len(writer.entries), capacity - 2 * 6)
     assert snapshot.counts.tolist() == [writer.entries.count(action) for action in range(5)]
     assert np.allclose(snapshot.seconds, [_seconds(writer, action) for action in range(5)])
     assert writer.timeline.total_seconds(COMPUTE) == float(snapshot.seconds[[1, 3]].sum())
@@ -111,22 +111,22 @@ def test_a_reader_sees_whole_runs_while_the_lane_goes_on() -> None:
         timeline,
         range(len(LANE)),
     )
-    found: list[Snapshot] = []
+    snapshots: list[Snapshot] = []
     is_over = threading.Event()
 
     def read() -> None:
         while not is_over.is_set():
-            found.append(timeline.snapshot())
+            snapshots.append(timeline.snapshot())
 
     reader = threading.Thread(target=read)
     reader.start()
     number = 0
-    while number < 20_000 or len(found) < 5:
+    while number < 20_000 or len(snapshots) < 5:
         loop.run(number, (Environment(microbatch=number),))
         number += 1
     is_over.set()
     reader.join()
-    for snapshot in (*found, timeline.snapshot()):
+    for snapshot in (*snapshots, timeline.snapshot()):
         begins = np.flatnonzero(snapshot.entries < 0)
         numbers = (-1 - snapshot.entries[begins]).tolist()
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True

@@ -217,14 +217,14 @@ def microbatch(sequence: int, items: Sequence[Any]) -> bytes:
 def decoded(response: stage_daemon_pb2.ReceiveOutputsResponse) -> Any:
     if response.WhichOneof("content") == "failure":
         return response.failure
-    return [_item(found) for found in response.result.values]
+    return [_item(datum) for datum in response.result.values]
 
 
-def _item(found: stage_daemon_pb2.Datum) -> Any:
-    if found.WhichOneof("kind") != "tensor":
-        return getattr(found, found.WhichOneof("kind"))
-    dims = tuple(found.tensor.dims)
-    dtype = _TORCH_DTYPES[found.tensor.dtype]
-    if not found.tensor.data:
+def _item(datum: stage_daemon_pb2.Datum) -> Any:
+    if datum.WhichOneof("kind") != "tensor":
+        return getattr(datum, datum.WhichOneof("kind"))
+    dims = tuple(datum.tensor.dims)
+    dtype = _TORCH_DTYPES[datum.tensor.dtype]
+    if not datum.tensor.data:
         return torch.empty(dims, dtype=dtype)
-    return torch.frombuffer(bytearray(found.tensor.data), dtype=dtype).view(dims)
+    return torch.frombuffer(bytearray(datum.tensor.data), dtype=dtype).view(dims)

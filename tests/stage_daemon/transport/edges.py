@@ -63,11 +63,11 @@ def edge_of(*values: DeclaredValue, generation: int = 1) -> Edge:
 class Failures:
     """What a channel reported besides raising it."""
 
-    found: list[DaemonError] = field(default_factory=list)
+    errors: list[DaemonError] = field(default_factory=list)
     arrived: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, error: DaemonError) -> None:
-        self.found.append(error)
+        self.errors.append(error)
         self.arrived.set()
 
 

@@ -25,10 +25,10 @@ def data(microbatch: int, *items: Item, session_id: int = 2**64 - 1) -> Parcel:
 
 def odd_tensors() -> dict[str, torch.Tensor]:
     """Every dtype and layout that a stage may hand on, the same at each call."""
-    made = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(5)
 
     def numbers(*dims: int) -> torch.Tensor:
-        return torch.randn(dims, generator=made)
+        return torch.randn(dims, generator=generator)
 
     return {
         "plain": numbers(3, 4),

@@ -70,25 +70,25 @@ def sender(connect: Callable[..., AbstractContextManager], opened: ExitStack) ->
 
 
 def test_every_dtype_and_layout_arrives_as_it_was(receiver: Receive) -> None:
-    wanted = scripts.odd_tensors()
-    values = [tensor(index, name, item.dtype, *item.shape) for index, (name, item) in enumerate(wanted.items())]
+    expected = scripts.odd_tensors()
+    values = [tensor(index, name, item.dtype, *item.shape) for index, (name, item) in enumerate(expected.items())]
     parcel, num_bytes = receiver(edge_of(*values), scripts.send_odd_tensors).receive()
     assert (parcel.microbatch, parcel.session_id, parcel.sequence) == (1, 2**64 - 1, 10)
-    for (name, item), found in zip(wanted.items(), parcel.items, strict=True):
-        assert found.dtype == item.dtype, name
-        assert found.shape == item.shape, name
-        assert torch.equal(_bits(found), _bits(item)), name
-        assert found.stride() in (item.stride(), pack(item)[0].strides), name
+    for (name, item), received in zip(expected.items(), parcel.items, strict=True):
+        assert received.dtype == item.dtype, name
+        assert received.shape == item.shape, name
+        assert torch.equal(_bits(received), _bits(item)), name
+        assert received.stride() in (item.stride(), pack(item)[0].strides), name
     assert num_bytes > 0
 
 
 def test_strides_with_small_gaps_are_kept(receiver: Receive) -> None:
-    wanted = scripts.odd_tensors()
-    values = [tensor(index, name, item.dtype, *item.shape) for index, (name, item) in enumerate(wanted.items())]
+    expected = scripts.odd_tensors()
+    values = [tensor(index, name, item.dtype, *item.shape) for index, (name, item) in enumerate(expected.items())]
     parcel, _ = receiver(edge_of(*values), scripts.send_odd_tensors).receive()
-    found = dict(zip(wanted, parcel.items, strict=True))
-    kept = ("transposed", "permuted", "channels_last", "expanded", "expanded_transposed", "column", "every_second")
-    assert {name: found[name].stride() for name in kept} == {name: wanted[name].stride() for name in kept}
+    items = dict(zip(expected, parcel.items, strict=True))
+    dense = ("transposed", "permuted", "channels_last", "expanded", "expanded_transposed", "column", "every_second")
+    assert {name: items[name].stride() for name in dense} == {name: expected[name].stride() for name in dense}
 
 
 def test_scalars_keep_type_and_bits(receiver: Receive) -> None:
@@ -96,9 +96,9 @@ def test_scalars_keep_type_and_bits(receiver: Receive) -> None:
     values = [DeclaredValue(value_id=index, name=kind.value, kind=kind) for index, kind in enumerate(kinds)]
     channel = receiver(edge_of(*values), scripts.send_scalars)
     assert channel.receive()[0].items == (-(2**63), -0.1, True)
-    found = channel.receive()[0].items
-    assert found == (2**63 - 1, float("inf"), False)
-    assert [type(item) for item in found] == [int, float, bool]
+    items = channel.receive()[0].items
+    assert items == (2**63 - 1, float("inf"), False)
+    assert [type(item) for item in items] == [int, float, bool]
 
 
 def test_sizes_change_from_one_microbatch_to_the_next(receiver: Receive) -> None:
@@ -270,7 +270,7 @@ def test_a_receiver_learns_of_a_lost_sender(way: str, script: Script, error_type
                 channel.receive()
             _check_names_edge(raised.value, peer_stage=0)
             assert failures.arrived.wait(WAIT_SECONDS)
-            assert failures.found == [raised.value]
+            assert failures.errors == [raised.value]
             with pytest.raises(error_type) as again:
                 channel.receive()
             assert again.value is raised.value
@@ -316,7 +316,7 @@ def test_a_microbatch_that_was_lost_is_missed(opened: ExitStack) -> None:
     with pytest.raises(EdgeMismatch, match="microbatch 3, needs 2") as raised:
         [channel.receive() for _ in range(2)]
     assert (raised.value.stage, raised.value.device_id, raised.value.metadata["edge"]) == (0, "node0/cpu", "3")
-    assert failures.found == [raised.value]
+    assert failures.errors == [raised.value]
 
 
 def _check_names_edge(error: DaemonError, peer_stage: int) -> None:

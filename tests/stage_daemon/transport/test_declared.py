@@ -29,7 +29,7 @@ def mismatch(*pairs: tuple[tuple[Dimension, ...], tuple[int, ...]]) -> str | Non
         DeclaredValue(value_id=index, name=f"x{index}", kind=ValueKind.TENSOR, dtype=torch.float32, dims=dims)
         for index, (dims, _) in enumerate(pairs)
     ]
-    return find_mismatch(declared, [(torch.float32, found) for _, found in pairs], SYMBOLS)
+    return find_mismatch(declared, [(torch.float32, shape) for _, shape in pairs], SYMBOLS)
 
 
 DOUBLE_AND_ONE = call(DimensionOperator.ADD, call(DimensionOperator.MULTIPLY, 2, LENGTH), 1)

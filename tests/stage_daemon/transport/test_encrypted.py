@@ -61,11 +61,11 @@ def all_of(send: Callable[[memoryview], int], content: bytes) -> None:
 
 
 def exactly(connection: EncryptedConnection, num_bytes: int) -> bytes:
-    found = bytearray(num_bytes)
-    view = memoryview(found)
+    received = bytearray(num_bytes)
+    view = memoryview(received)
     while view:
         view = view[connection.recv_into(view) :]
-    return bytes(found)
+    return bytes(received)
 
 
 def test_a_header_and_a_small_payload_are_one_record_and_a_large_one_is_not(
@@ -83,10 +83,10 @@ def test_both_ways_at_once_whatever_the_socket_holds(
 ) -> None:
     """As a receiver does it: one thread takes payloads ahead while another sends receipts."""
     payload = torch.randint(256, (8 << 20,), dtype=torch.uint8).numpy().tobytes()
-    found: dict[str, bytes] = {}
+    received: dict[str, bytes] = {}
 
     def read(name: str, connection: EncryptedConnection) -> None:
-        found[name] = exactly(connection, len(payload))
+        received[name] = exactly(connection, len(payload))
 
     def write(connection: EncryptedConnection) -> None:
         all_of(lambda view: connection.sendmsg([view]), payload)
@@ -97,7 +97,7 @@ def test_both_ways_at_once_whatever_the_socket_holds(
         thread.start()
     for thread in threads:
         thread.join(WAIT_SECONDS)
-    assert found == {"0": payload, "1": payload}
+    assert received == {"0": payload, "1": payload}
 
 
 def test_a_wait_ends_with_the_connection_and_nobody_waits_who_does_not_want_to(
@@ -119,14 +119,14 @@ def test_a_wait_ends_with_the_connection_and_nobody_waits_who_does_not_want_to(
 
 def refused_with(listening: StreamTls, connecting: StreamTls | None) -> tuple[Exception, str]:
     """What the source is told, and what the target says once it has waited in vain."""
-    told: list[str] = []
+    messages: list[str] = []
     gave_up = threading.Event()
 
     def accept(listener: Listener) -> None:
         try:
             listener.accept(lambda: 0.05 if gave_up.is_set() else WAIT_SECONDS)
         except (PeerGone, WaitTimedOut) as error:
-            told.append(str(error))
+            messages.append(str(error))
 
     with Listener(HERE, listening) as listener:
         thread = threading.Thread(target=accept, args=(listener,), daemon=True)
@@ -137,7 +137,7 @@ def refused_with(listening: StreamTls, connecting: StreamTls | None) -> tuple[Ex
         # Somebody who says nothing: the target's wait begins anew, and is short now.
         with socket.create_connection((str(listener.address[0]), int(listener.address[1]))):
             thread.join(WAIT_SECONDS)
-    return raised.value, told[0]
+    return raised.value, messages[0]
 
 
 def test_certificates_that_are_not_a_daemons_are_refused(certificates: Certificates, daemon: StreamTls) -> None:
@@ -206,14 +206,14 @@ def test_one_end_with_certificates_and_one_without_are_named(daemon: StreamTls) 
 
 def test_what_crosses_cannot_be_read(daemon: StreamTls) -> None:
     """A wire in between sees the tensors of a plain connection, and not of this one."""
-    secret, seen = b"the weights of a good model" * 20, bytearray()
+    secret, wire_bytes = b"the weights of a good model" * 20, bytearray()
     source_end, wire_source = socket.socketpair()
     wire_target, target_end = socket.socketpair()
 
     def relay(one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError):
             while content := one.recv(1 << 16):
-                seen.extend(content)
+                wire_bytes.extend(content)
                 other.sendall(content)
 
     for ends in ((wire_source, wire_target), (wire_target, wire_source)):
@@ -226,7 +226,7 @@ def test_what_crosses_cannot_be_read(daemon: StreamTls) -> None:
     greeting.join(WAIT_SECONDS)
     source.sendmsg([secret])
     assert exactly(target, len(secret)) == secret
-    assert len(seen) > len(secret)
-    assert secret not in seen
+    assert len(wire_bytes) > len(secret)
+    assert secret not in wire_bytes
     for end in (source, target, wire_source, wire_target):
         end.close()

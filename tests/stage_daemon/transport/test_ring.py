@@ -26,13 +26,13 @@ def test_what_is_written_is_read_in_the_same_memory() -> None:
     assert slot is not None
     sent = torch.arange(6.0)
     writer.write(slot, 64, sent.data_ptr(), sent.nbytes)
-    found = torch.frombuffer(reader.lend(slot), dtype=torch.float32, count=6, offset=64)
-    assert torch.equal(found, sent)
-    assert found.data_ptr() % 64 == 0
+    tensor = torch.frombuffer(reader.lend(slot), dtype=torch.float32, count=6, offset=64)
+    assert torch.equal(tensor, sent)
+    assert tensor.data_ptr() % 64 == 0
     zero = torch.zeros(1)
     writer.write(slot, 64, zero.data_ptr(), zero.nbytes)
-    found[1] = 7
-    assert found[:3].tolist() == [0, 7, 2]
+    tensor[1] = 7
+    assert tensor[:3].tolist() == [0, 7, 2]
 
 
 def test_a_slot_is_free_once_no_tensor_uses_it() -> None:
@@ -54,9 +54,9 @@ def test_memory_stays_while_a_tensor_uses_it_though_the_ring_is_gone() -> None:
     writer, reader = both_ends()
     sent = torch.full((4,), 3.0)
     writer.write(0, 0, sent.data_ptr(), sent.nbytes)
-    found = torch.frombuffer(reader.lend(0), dtype=torch.float32, count=4)
+    tensor = torch.frombuffer(reader.lend(0), dtype=torch.float32, count=4)
     del writer, reader
-    assert found.tolist() == [3.0] * 4
+    assert tensor.tolist() == [3.0] * 4
 
 
 def test_no_descriptor_and_no_name_is_left() -> None:

@@ -31,9 +31,9 @@ KEY = b"key of the deployment"
 
 @pytest.fixture
 def server() -> Iterator[StoreServer]:
-    found = StoreServer("127.0.0.1", KEY)
-    yield found
-    found.close()
+    server = StoreServer("127.0.0.1", KEY)
+    yield server
+    server.close()
 
 
 def reach(server: StoreServer, key: bytes = KEY, timeout_seconds: float = WAIT_SECONDS) -> MeetingStore:
@@ -67,13 +67,13 @@ def test_it_keeps_what_it_is_given(server: StoreServer) -> None:
 
 
 def test_who_asks_early_waits_and_holds_up_nobody(server: StoreServer) -> None:
-    store, found = reach(server), list[bytes]()
-    waiting = threading.Thread(target=lambda: found.append(store.get("late")))
+    store, answers = reach(server), list[bytes]()
+    waiting = threading.Thread(target=lambda: answers.append(store.get("late")))
     waiting.start()
     assert store.add("others go on", 1) == 1
     reach(server).set("late", b"here")
     waiting.join(WAIT_SECONDS)
-    assert found == [b"here"]
+    assert answers == [b"here"]
 
 
 def test_a_wait_ends_at_its_deadline_and_leaves_the_store_usable(server: StoreServer) -> None:
@@ -160,9 +160,9 @@ def test_hostile_first_messages_change_nothing(server: StoreServer, seed: int) -
     store.set("key", b"value")
     for _ in range(50):
         connection = stranger(server)
-        said = rng.randbytes(rng.choice([0, 1, HELLO_BYTES - 1, HELLO_BYTES, HELLO_BYTES + 1, 500]))
-        connection.sendall(said)
-        if len(said) >= HELLO_BYTES:
+        noise = rng.randbytes(rng.choice([0, 1, HELLO_BYTES - 1, HELLO_BYTES, HELLO_BYTES + 1, 500]))
+        connection.sendall(noise)
+        if len(noise) >= HELLO_BYTES:
             assert closed(connection)
         connection.close()
     assert store.get("key") == b"value"

@@ -102,9 +102,9 @@ class Ends:
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    made = Ends()
-    yield made
-    made.close()
+    ends = Ends()
+    yield ends
+    ends.close()
 
 
 def cross(ends: Ends, microbatch: int, item: torch.Tensor) -> torch.Tensor:
@@ -158,9 +158,9 @@ def test_small_payloads_may_be_more_under_way_but_no_more_bytes(shares_memory: b
 
 
 def test_tensors_that_are_kept_hold_nobody_up_and_keep_their_values(ends: Ends) -> None:
-    kept = [cross(ends, microbatch, torch.full((30, 40), float(microbatch))) for microbatch in range(1, 20)]
-    for microbatch, found in enumerate(kept, start=1):
-        assert torch.equal(found, torch.full((30, 40), float(microbatch)))
+    tensors = [cross(ends, microbatch, torch.full((30, 40), float(microbatch))) for microbatch in range(1, 20)]
+    for microbatch, received in enumerate(tensors, start=1):
+        assert torch.equal(received, torch.full((30, 40), float(microbatch)))
 
 
 def test_larger_tensors_get_larger_memory_and_smaller_ones_use_it(ends: Ends) -> None:
@@ -180,18 +180,18 @@ def test_layouts_are_remembered_as_what_they_are(shares_memory: bool) -> None:
     for microbatch, source in enumerate(sources, start=1):
         item = source[:, 4:8] if microbatch % 2 else source[:1].expand(3, 12)
         ends.sender.send(data(microbatch, item))
-        found = ends.receiver.receive()[0].items[0]
-        assert torch.equal(found, item)
-        assert found.stride() == item.stride()
+        tensor = ends.receiver.receive()[0].items[0]
+        assert torch.equal(tensor, item)
+        assert tensor.stride() == item.stride()
     ends.close()
 
 
 def test_a_received_tensor_may_be_written_to(ends: Ends) -> None:
     sent = torch.ones(4, 4)
-    found = cross(ends, 1, sent)
-    found.add_(1)
+    received = cross(ends, 1, sent)
+    received.add_(1)
     assert torch.equal(cross(ends, 2, sent), sent)
-    assert torch.equal(found, sent + 1)
+    assert torch.equal(received, sent + 1)
 
 
 @pytest.mark.parametrize("shares_memory", [True, False])
@@ -200,9 +200,9 @@ def test_payloads_of_a_device_go_through_pinned_memory_at_both_ends(shares_memor
     ends = Ends(shares_memory=shares_memory, copies=Copies(streams, CPU))
     for microbatch, item in enumerate((torch.randn(4, 3).t(), torch.randn(3, 1).expand(3, 5), torch.ones(2, 2)), 1):
         ends.sender.send(data(microbatch, item))
-        found = ends.receiver.receive()[0].items[0]
-        assert torch.equal(found, item)
-        assert found.stride() == item.stride()
+        tensor = ends.receiver.receive()[0].items[0]
+        assert torch.equal(tensor, item)
+        assert tensor.stride() == item.stride()
     assert streams.log.count(("host waits for", "stream 1")) == 3
     assert streams.log.count(("waits for stream 1", "compute")) == 3
     ends.close()
@@ -221,9 +221,9 @@ def test_payloads_in_a_pipe() -> None:
     ends = Ends(pipes=(FakePipe(crossing), FakePipe(crossing)))
     for microbatch, item in enumerate((torch.randn(4, 3).t(), torch.randn(3, 1).expand(3, 5), torch.ones(2, 2)), 1):
         ends.sender.send(data(microbatch, item))
-        found = ends.receiver.receive()[0].items[0]
-        assert torch.equal(found, item)
-        assert found.stride() == item.stride()
+        tensor = ends.receiver.receive()[0].items[0]
+        assert torch.equal(tensor, item)
+        assert tensor.stride() == item.stride()
     ends.sender.send(ENDING)
     assert ends.receiver.receive()[0].kind is ParcelKind.END
     ends.sender.wait(WAIT_SECONDS)
@@ -267,13 +267,13 @@ def test_a_payload_that_never_comes_through_its_pipe_is_noticed_though_the_peer_
     ends.sender.send(data(1, torch.ones(1, 1)))
     assert waiting.wait(WAIT_SECONDS)
     lifeline.check()
-    assert ends.failures[1].found == []
+    assert ends.failures[1].errors == []
     lifeline.deadline_seconds = 0.1
     threading.Event().wait(2 * lifeline.deadline_seconds)
     ends.lifelines[0].tell()
     assert lifeline.hear()
     lifeline.check()
-    assert len(ends.failures[1].found) == 1
+    assert len(ends.failures[1].errors) == 1
     with pytest.raises(EdgeTimeout, match="edge 3"):
         ends.receiver.receive()
     ends.close()
@@ -286,7 +286,7 @@ def test_a_peer_that_took_everything_may_leave_first(ends: Ends) -> None:
     ends.sockets[1].close()
     assert not ends.lifelines[0].hear()
     ends.sender.wait(WAIT_SECONDS)
-    assert ends.failures[0].found == []
+    assert ends.failures[0].errors == []
 
 
 def test_a_peer_that_leaves_before_the_end_was_received_is_lost(ends: Ends) -> None:

@@ -28,9 +28,9 @@ def test_inputs_are_copied_beside_the_stages_and_the_stages_wait_for_them() -> N
 
 def test_outputs_are_copied_once_they_are_computed_and_are_there_when_it_returns() -> None:
     streams = MadeUpStreams()
-    made = [torch.randn(2, 3)]
-    copied = Copies(streams, CPU).to_host(made)
-    assert torch.equal(copied[0], made[0])
+    tensors = [torch.randn(2, 3)]
+    copied = Copies(streams, CPU).to_host(tensors)
+    assert torch.equal(copied[0], tensors[0])
     assert streams.log == [
         ("waits for compute", "stream 1"),
         ("pinned", "stream 1"),

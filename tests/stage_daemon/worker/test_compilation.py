@@ -74,14 +74,14 @@ class Stored:
     def load(self, *, compiled: bool) -> tuple[Stage, Responses]:
         request = stage_daemon_pb2.LoadStagesRequest(compile=compiled)
         request.stages.add(stage=3, states=self.files.locations(self.graph))
-        told: Responses = []
+        responses: Responses = []
 
         def on_progress(response: stage_daemon_pb2.LoadStagesResponse) -> None:
             copy = stage_daemon_pb2.LoadStagesResponse()
             copy.CopyFrom(response)
-            told.append(copy)
+            responses.append(copy)
 
-        return load_stages(request, self, CPU, on_progress)[3], told
+        return load_stages(request, self, CPU, on_progress)[3], responses
 
 
 def stored(module: nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path) -> Stored:
@@ -129,12 +129,12 @@ def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Backend
 def test_it_gives_what_the_stage_does_at_any_size(tmp_path: Path, backend: Backend) -> None:
     torch.manual_seed(0)
     source = stored(Words().train(), inputs_of(4), tmp_path)
-    plain, told = source.load(compiled=False)
-    assert not any(response.HasField("compiled_difference") for response in told)
+    plain, responses = source.load(compiled=False)
+    assert not any(response.HasField("compiled_difference") for response in responses)
     assert backend.num_compiled == 0
-    compiled, told = source.load(compiled=True)
-    assert [response.stage for response in told if response.HasField("compiled_difference")] == [3]
-    assert told[-1].compiled_difference < 0.01
+    compiled, responses = source.load(compiled=True)
+    assert [response.stage for response in responses if response.HasField("compiled_difference")] == [3]
+    assert responses[-1].compiled_difference < 0.01
     assert not totals(compiled).any()
     num_compiled = backend.num_compiled
     for number, size in enumerate((4, 1, 33, 64)):

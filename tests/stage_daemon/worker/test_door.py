@@ -87,11 +87,11 @@ def result(passage: Passage) -> tuple[int, list[object]]:
     return sequence, decode_beside(MessageReader().read(message).places, TensorKind.TORCH, payload)
 
 
-def assert_same(found: object, sent: Items) -> None:
-    assert isinstance(found, tuple | list)
-    assert torch.equal(found[0], sent[0])
-    assert found[1] == sent[1]
-    assert torch.equal(found[2], sent[2])
+def assert_same(received: object, sent: Items) -> None:
+    assert isinstance(received, tuple | list)
+    assert torch.equal(received[0], sent[0])
+    assert received[1] == sent[1]
+    assert torch.equal(received[2], sent[2])
 
 
 def test_both_services_mean_the_same_host() -> None:
@@ -103,10 +103,10 @@ def test_microbatches_come_in_with_their_values(worker: Worker) -> None:
     for sequence, rows in enumerate((5, 1, 0, 300), start=1):
         sent = items(rows)
         send(passage, sequence, sent)
-        place, found = worker.take()
+        place, received = worker.take()
         assert place == (7, sequence)
-        assert_same(found, sent)
-        assert found[2].data_ptr() % 64 == 0
+        assert_same(received, sent)
+        assert received[2].data_ptr() % 64 == 0
     # Nobody acknowledges what comes this way.
     assert worker.taken == []
 
@@ -121,52 +121,52 @@ def test_microbatches_come_in_whatever_pieces(piece_bytes: int) -> None:
     rows_of_all = ROWS_OF_MANY[:5] if piece_bytes < 10 else ROWS_OF_MANY
     inlet, everything = Inlet(ours, 7, InputReader(INPUT_FORMAT)), [items(rows) for rows in rows_of_all]
     sent = b"".join(b"".join(framed(sequence, *message_of(each))) for sequence, each in enumerate(everything, start=1))
-    found: list[Submission] = []
+    submissions: list[Submission] = []
     with ours, theirs:
         for begin in range(0, len(sent), piece_bytes):
             rest = memoryview(sent)[begin : begin + piece_bytes]
             while rest:
                 rest = rest[theirs.send(rest[: 1 << 16]) :]
-                found += inlet.advance()
-        while len(found) < len(everything):
-            found += inlet.advance()
-    assert [submission.sequence for submission in found] == list(range(1, len(everything) + 1))
-    for submission, each in zip(found, everything, strict=True):
+                submissions += inlet.advance()
+        while len(submissions) < len(everything):
+            submissions += inlet.advance()
+    assert [submission.sequence for submission in submissions] == list(range(1, len(everything) + 1))
+    for submission, each in zip(submissions, everything, strict=True):
         assert_same(submission.read(), each)
 
 
 def test_results_of_any_sizes_come_out(worker: Worker) -> None:
     passage = worker.passage(OUTPUTS)
-    given = [items(rows) for rows in ROWS_OF_MANY * 2]
-    for sequence, each in enumerate(given, start=1):
+    batches = [items(rows) for rows in ROWS_OF_MANY * 2]
+    for sequence, each in enumerate(batches, start=1):
         assert worker.door.give(Result(session_id=7, sequence=sequence, items=each))
-    for sequence, each in enumerate(given, start=1):
-        number, found = result(passage)
+    for sequence, each in enumerate(batches, start=1):
+        number, received = result(passage)
         assert number == sequence
-        assert_same(found, each)
+        assert_same(received, each)
     assert not passage.is_ready()
 
 
 def test_results_go_to_the_session_that_they_are_of(worker: Worker) -> None:
     passages = {session_id: worker.passage(OUTPUTS, session_id) for session_id in (1, 2)}
-    given = {session_id: [items(rows) for rows in (2, 0, 50)] for session_id in passages}
+    batches = {session_id: [items(rows) for rows in (2, 0, 50)] for session_id in passages}
     for sequence in (1, 2, 3):
         for session_id in passages:
-            sent = given[session_id][sequence - 1]
+            sent = batches[session_id][sequence - 1]
             assert worker.door.give(Result(session_id=session_id, sequence=sequence, items=sent))
     assert not worker.door.give(Result(session_id=3, sequence=1))
     for session_id, passage in passages.items():
         for sequence in (1, 2, 3):
-            found = result(passage)
-            assert found[0] == sequence
-            assert_same(found[1], given[session_id][sequence - 1])
+            received = result(passage)
+            assert received[0] == sequence
+            assert_same(received[1], batches[session_id][sequence - 1])
 
 
 def test_results_of_one_shape_have_their_own_bytes(worker: Worker) -> None:
     passage = worker.passage(OUTPUTS)
     real, complex_ = torch.randn(3, 3), torch.randn(3, 3, dtype=torch.complex64)
-    given = [real, real.t(), torch._neg_view(real), real.expand(2, 3, 3)[1], complex_, complex_.conj(), complex_.t()]
-    for sequence, tensor in enumerate([*given, *given], start=1):
+    tensors = [real, real.t(), torch._neg_view(real), real.expand(2, 3, 3)[1], complex_, complex_.conj(), complex_.t()]
+    for sequence, tensor in enumerate([*tensors, *tensors], start=1):
         worker.door.give(Result(session_id=7, sequence=sequence, items=(tensor,)))
         assert torch.equal(result(passage)[1][0], tensor)
 
@@ -178,9 +178,9 @@ def test_a_failure_and_a_result_that_cannot_be_sent(worker: Worker) -> None:
     worker.door.give(Result(session_id=7, sequence=2, items=(torch.ones(3), torch.ones(1, dtype=torch.uint16))))
     worker.door.give(Result(session_id=7, sequence=3, items=items(2)))
     for reason in ("STAGE_FAILED", "INVALID_ARGUMENT"):
-        taken = passage.take(WAIT_SECONDS)
-        assert taken is not None
-        _, message, payload = taken
+        outcome = passage.take(WAIT_SECONDS)
+        assert outcome is not None
+        _, message, payload = outcome
         assert stage_daemon_pb2.ReceiveOutputsResponse.FromString(message).failure.reason == reason
         assert len(payload) == 0
     assert result(passage)[0] == 3
@@ -278,11 +278,11 @@ def test_a_microbatch_that_does_not_fit_fails_alone(
 def test_a_message_that_is_known_is_checked_again_with_other_bytes_beside_it(worker: Worker) -> None:
     passage = worker.passage(INPUTS)
     flags, count, x = items(2)
-    known, payloads = MessageWriter().message([to_raw(flags, Dtype.BOOL), count, to_raw(x, Dtype.FLOAT32)])
+    message, payloads = MessageWriter().message([to_raw(flags, Dtype.BOOL), count, to_raw(x, Dtype.FLOAT32)])
     for sequence in (1, 2):
-        passage.send(sequence, known, payloads, WAIT_SECONDS)
+        passage.send(sequence, message, payloads, WAIT_SECONDS)
         assert_same(worker.take()[1], (flags, count, x))
-    passage.send(3, known, [memoryview(bytes(20))], WAIT_SECONDS)
+    passage.send(3, message, [memoryview(bytes(20))], WAIT_SECONDS)
     with pytest.raises(InvalidMicrobatch, match="need 24"):
         worker.take()
 
@@ -304,9 +304,9 @@ def test_a_slow_reader_loses_nothing_and_holds_nobody_up(worker: Worker) -> None
     for sequence in range(1, 21):
         worker.door.give(Result(session_id=7, sequence=sequence, items=big))
     for sequence in range(1, 21):
-        number, found = result(passage)
+        number, received = result(passage)
         assert number == sequence
-        assert_same(found, big)
+        assert_same(received, big)
     worker.door.flush()
     assert worker.unread == []
 

@@ -17,10 +17,10 @@ def test_every_kind_comes_back_whole(kind: type[errors.DaemonError], stage: int 
     error = kind("what was found", stage=stage, device_id="node0/cpu", edge=3)
     failure = planner_pb2.Failure.FromString(failure_from_error(error).SerializeToString())
     assert failure.HasField("stage") is (stage is not None)
-    found = error_from_failure(failure)
-    assert type(found) is kind
-    assert (found.message, found.stage, found.device_id) == ("what was found", stage, "node0/cpu")
-    assert found.metadata == {"edge": "3"}
+    blamed = error_from_failure(failure)
+    assert type(blamed) is kind
+    assert (blamed.message, blamed.stage, blamed.device_id) == ("what was found", stage, "node0/cpu")
+    assert blamed.metadata == {"edge": "3"}
 
 
 def test_an_error_of_another_type_is_internal_and_names_it() -> None:
@@ -30,6 +30,6 @@ def test_an_error_of_another_type_is_internal_and_names_it() -> None:
 
 
 def test_a_reason_that_nobody_knows_is_an_error_all_the_same() -> None:
-    found = error_from_failure(planner_pb2.Failure(reason="FROM_A_NEWER_VERSION", message="what it says"))
-    assert type(found) is errors.DaemonError
-    assert (found.message, found.stage, found.device_id) == ("what it says", None, None)
+    error = error_from_failure(planner_pb2.Failure(reason="FROM_A_NEWER_VERSION", message="what it says"))
+    assert type(error) is errors.DaemonError
+    assert (error.message, error.stage, error.device_id) == ("what it says", None, None)

@@ -28,17 +28,17 @@ def six_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "workers_on_host", "used"),
+    ("setting", "workers_on_host", "used"),
     [(0, 0, OF_HOST), (0, 1, OF_HOST), (0, 2, 3), (0, 4, 1), (0, 12, 1), (5, 1, 5), (5, 6, 5)],
 )
-def test_workers_of_a_host_share_its_cores_unless_told_otherwise(asked: int, workers_on_host: int, used: int) -> None:
-    use_threads(CPU, asked, workers_on_host)
+def test_workers_of_a_host_share_its_cores_unless_told_otherwise(setting: int, workers_on_host: int, used: int) -> None:
+    use_threads(CPU, setting, workers_on_host)
     assert torch.get_num_threads() == used
-    seen: list[int] = []
-    lane = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    counts: list[int] = []
+    lane = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
     lane.start()
     lane.join()
-    assert seen == [used]
+    assert counts == [used]
 
 
 @pytest.mark.parametrize("name", SHARED_OUT_BY)
@@ -51,16 +51,16 @@ def test_who_has_shared_the_cores_out_is_not_overruled(name: str, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("set_for_all", "asked", "room"),
+    ("set_for_all", "setting", "room"),
     [(None, 0, 0), (None, 2, 2), ("1", 0, 5), ("4", 0, 0), ("4", 3, 1), ("many", 0, 0)],
 )
 def test_neighbours_are_as_many_as_there_are_cores_for(
-    monkeypatch: pytest.MonkeyPatch, set_for_all: str | None, asked: int, room: int
+    monkeypatch: pytest.MonkeyPatch, set_for_all: str | None, setting: int, room: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(OF_HOST))
     if set_for_all is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", set_for_all)
-    assert room_for_neighbours(asked) == room
+    assert room_for_neighbours(setting) == room
 
 
 def test_what_runs_on_a_gpu_needs_no_share() -> None:

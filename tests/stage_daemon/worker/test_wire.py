@@ -27,10 +27,10 @@ def given_back(*items: Item) -> list[stage_daemon_pb2.Datum]:
 
 
 def test_scalars_keep_their_kind() -> None:
-    found = given_back(True, 1, 1.0, False, -(2**63))
+    data = given_back(True, 1, 1.0, False, -(2**63))
     kinds = ["boolean", "integer", "floating", "boolean", "integer"]
-    assert [datum.WhichOneof("kind") for datum in found] == kinds
-    values = [getattr(datum, kind) for datum, kind in zip(found, kinds, strict=True)]
+    assert [datum.WhichOneof("kind") for datum in data] == kinds
+    values = [getattr(datum, kind) for datum, kind in zip(data, kinds, strict=True)]
     assert values == [True, 1, 1.0, False, -(2**63)]
 
 
@@ -79,8 +79,8 @@ def test_a_bool_is_a_byte_of_0_or_of_anything_else() -> None:
         ]
     )
     raw = RawTensor(dtype=torch.bool, dims=(3,), data=b"\x00\x01\x02")
-    [found] = InputFormat(values=declared, symbols={}).read([raw])
-    assert found.view(torch.uint8).tolist() == [0, 1, 1]
+    [item] = InputFormat(values=declared, symbols={}).read([raw])
+    assert item.view(torch.uint8).tolist() == [0, 1, 1]
 
 
 def test_dims_that_torch_cannot_count_are_refused() -> None:
@@ -167,19 +167,19 @@ def test_every_operator_of_a_dimension_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "said"),
+    ("operation", "message"),
     [
         ({"operator": "OPERATOR_FLOOR_DIVIDE", "operands": [{"symbol": 4}]}, "1 operands of floor_divide, needs 2"),
         ({"operator": "OPERATOR_ADD"}, "0 operands of add, needs at least 1"),
         ({}, "operator 0, needs a known one"),
     ],
 )
-def test_a_dimension_that_cannot_be_computed_is_refused(operation: dict[str, object], said: str) -> None:
+def test_a_dimension_that_cannot_be_computed_is_refused(operation: dict[str, object], message: str) -> None:
     value = json_format.ParseDict(
         {"name": "x", "kind": "VALUE_KIND_TENSOR", "dtype": "DTYPE_FLOAT32", "dims": [{"operation": operation}]},
         stage_daemon_pb2.EdgeValue(),
     )
-    with pytest.raises(InvalidRequest, match=f"'x': a dimension with {said}"):
+    with pytest.raises(InvalidRequest, match=f"'x': a dimension with {message}"):
         wire.declared_from_proto([value])
 
 

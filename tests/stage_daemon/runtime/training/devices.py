@@ -119,20 +119,20 @@ class Cluster:
         if errors:
             raise errors[0]
         assert not any(thread.is_alive() for thread in threads)
-        told = {(one.applied, one.gradient_norm, one.failure) for one in self.outcomes.values()}
-        assert len({(applied, repr(norm), failure) for applied, norm, failure in told}) == 1, told
+        results = {(one.applied, one.gradient_norm, one.failure) for one in self.outcomes.values()}
+        assert len({(applied, repr(norm), failure) for applied, norm, failure in results}) == 1, results
         outputs = {place: items for one in self.outcomes.values() for place, items in one.outputs.items()}
         return replace(self.outcomes[self.last], outputs=dict(sorted(outputs.items())))
 
     def states(self) -> dict[str, torch.Tensor]:
         """Trained states by name; tied ones are asserted to be the same wherever they are."""
-        found: dict[str, torch.Tensor] = {}
+        states: dict[str, torch.Tensor] = {}
         for weights in self.weights.values():
             for weight in weights.all:
                 for name in weight.names:
                     value = weight.parameter.detach()
-                    assert torch.equal(found.setdefault(name, value), value)
-        return found
+                    assert torch.equal(states.setdefault(name, value), value)
+        return states
 
 
 def deployment_of(plan: Plan) -> Deployment:

@@ -16,7 +16,7 @@ class Eager:
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
-    loss_of: Callable[[Any], torch.Tensor] = lambda found: found
+    loss_of: Callable[[Any], torch.Tensor] = lambda output: output
 
     def step(
         self,

@@ -31,13 +31,13 @@ class Skips(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(num_layers))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        made = [x]
+        outputs = [x]
         for layer in self.layers:
-            total = made[0]
-            for one in made[1:]:
+            total = outputs[0]
+            for one in outputs[1:]:
                 total = total + one
-            made.append(torch.tanh(layer(total)))
-        return functional.mse_loss(made[-1], y)
+            outputs.append(torch.tanh(layer(total)))
+        return functional.mse_loss(outputs[-1], y)
 
 
 class Tied(nn.Module):

@@ -53,14 +53,14 @@ def exported(name: str) -> tuple[ExportedModel, nn.Module]:
 
 
 def cluster_of(name: str, devices: Sequence[int], schedule: PipelineSchedule = PipelineSchedule.GPIPE) -> Cluster:
-    found, module = exported(name)
+    program, module = exported(name)
     return train_on_threads(
         module,
         MODULES[name][1](4, 99),
         stage_of_node=cut_into(len(devices)),
         devices=devices,
         schedule=schedule,
-        exported=found,
+        exported=program,
     )
 
 
@@ -98,8 +98,8 @@ def test_what_is_saved_on_one_plan_goes_on_on_another(seed: int, monkeypatch: py
 
     first, _ = trainer_on(cluster_of(name, places[0], schedules[0]), optimizer, monkeypatch, clip_norm=1.0, saved=saved)
     steps(first, name, range(num_done))
-    kept = saved_by(first, saved)
-    wanted = steps(first, name, (7, 8))
+    checkpoint = saved_by(first, saved)
+    expected = steps(first, name, (7, 8))
 
     second, streams = trainer_on(
         cluster_of(name, places[1], schedules[1]),
@@ -111,30 +111,30 @@ def test_what_is_saved_on_one_plan_goes_on_on_another(seed: int, monkeypatch: py
     )
     steps(second, name, range(chosen.randint(0, 1)))
     second.load("run")
-    assert by_first_names(saved_by(second, saved, "again")) == by_first_names(kept)
+    assert by_first_names(saved_by(second, saved, "again")) == by_first_names(checkpoint)
     assert_own_bytes_only(streams)
-    found = steps(second, name, (7, 8))
+    losses = steps(second, name, (7, 8))
     if name == "tied":
         # Where the head's stage and the table's are two devices, their gradients have another order of sums.
-        assert found == [pytest.approx(losses, rel=1e-6) for losses in wanted]
+        assert losses == [pytest.approx(step, rel=1e-6) for step in expected]
     else:
-        assert found == wanted
+        assert losses == expected
         assert saved_by(second, saved) == saved_by(first, saved)
 
 
 def assert_own_bytes_only(streams: ThreadStreams) -> None:
     """What a device has read is what it holds, tied states once."""
     for device_id, device in streams.devices.items():
-        held = device._states.select((name for name, _ in device._states.read()), device.interpreter)
-        assert streams.blobs[device_id].read_bytes <= sum(tensor.nbytes for tensor in held.values())
+        own_states = device._states.select((name for name, _ in device._states.read()), device.interpreter)
+        assert streams.blobs[device_id].read_bytes <= sum(tensor.nbytes for tensor in own_states.values())
 
 
 def test_a_tie_over_two_devices_is_written_once_and_read_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
     saved = SavedHere()
     first, _ = trainer_on(cluster_of("tied", (0, 1, 2)), "adamw:lr=0.01", monkeypatch, saved=saved)
     steps(first, "tied", range(3))
-    kept = {name for name in by_first_names(saved_by(first, saved)) if name.startswith("exp_avg/")}
-    assert kept == {f"exp_avg/{name}" for name, _ in exported("tied")[1].named_parameters()}
+    saved_moments = {name for name in by_first_names(saved_by(first, saved)) if name.startswith("exp_avg/")}
+    assert saved_moments == {f"exp_avg/{name}" for name, _ in exported("tied")[1].named_parameters()}
     second, streams = trainer_on(cluster_of("tied", (0, 1, 2)), "adamw:lr=0.01", monkeypatch, saved=saved)
     second.load("run")
     moments = [
@@ -185,7 +185,7 @@ def test_masters_are_kept_where_bfloat16_would_lose_them(monkeypatch: pytest.Mon
     def batch(seed: int) -> tuple[torch.Tensor, ...]:
         return tuple(one.bfloat16() for one in rows(8, seed))
 
-    found = export(module, batch(0), dynamic_shapes=({0: BATCH}, {0: BATCH}))
+    program = export(module, batch(0), dynamic_shapes=({0: BATCH}, {0: BATCH}))
     optimizer = Optimizer(
         name="sgd",
         learning_rate=1e-3,
@@ -196,7 +196,7 @@ def test_masters_are_kept_where_bfloat16_would_lose_them(monkeypatch: pytest.Mon
     trainers = []
     for devices in ((0, 1), (0, 0, 1)):
         cluster = train_on_threads(
-            module, batch(0), stage_of_node=cut_into(len(devices)), devices=devices, exported=found
+            module, batch(0), stage_of_node=cut_into(len(devices)), devices=devices, exported=program
         )
         trainers.append(trainer_on(cluster, optimizer, monkeypatch, saved=saved)[0])
     first, second = trainers
@@ -252,12 +252,12 @@ def test_a_damaged_checkpoint_is_refused_and_changes_nothing(
     saved = SavedHere()
     trainer, _ = trainer_on(cluster_of("layers", (0, 1)), "adamw:lr=0.01", monkeypatch, saved=saved)
     steps(trainer, "layers", range(2))
-    found = saved.find_checkpoint(trainer.save("damaged").result().id)
+    checkpoint = saved.find_checkpoint(trainer.save("damaged").result().id)
     steps(trainer, "layers", range(1))
     before = saved_by(trainer, saved)
-    damage(saved, found)
+    damage(saved, checkpoint)
     with pytest.raises(error, match=words):
-        trainer.load(found.record.id)
+        trainer.load(checkpoint.record.id)
     assert saved_by(trainer, saved) == before
 
 
@@ -307,10 +307,10 @@ def test_what_no_stage_reads_is_read_back_as_it_came(monkeypatch: pytest.MonkeyP
     cluster = train_on_threads(module, rows(4, 99), stage_of_node=cut_into(2), devices=(0, 1), dynamic_shapes=SHAPES)
     trainer, _ = trainer_on(cluster, "sgd:lr=0.1", monkeypatch, saved=saved)
     trainer.step(*rows(8, 1))
-    found = trainer.state_dict()
-    assert torch.equal(found["pooler.weight"], saved.weights["pooler.weight"])
-    assert not torch.equal(found["layers.0.weight"], saved.weights["layers.0.weight"])
-    module.load_state_dict(found)
+    states = trainer.state_dict()
+    assert torch.equal(states["pooler.weight"], saved.weights["pooler.weight"])
+    assert not torch.equal(states["layers.0.weight"], saved.weights["layers.0.weight"])
+    module.load_state_dict(states)
     trainer.save("run").result()
     trainer.load("run")
 
@@ -342,7 +342,7 @@ def test_steps_go_on_while_states_are_copied_and_written(monkeypatch: pytest.Mon
     saved = SavedHere()
     trainer, streams = trainer_on(cluster_of("dropout", (0, 1)), "adamw:lr=0.01", monkeypatch, saved=saved)
     steps(trainer, "dropout", range(2))
-    wanted = saved_by(trainer, saved)
+    expected = saved_by(trainer, saved)
     # What the next snapshot does not wait for any more.
     for device in streams.devices.values():
         device._settle()
@@ -358,9 +358,9 @@ def test_steps_go_on_while_states_are_copied_and_written(monkeypatch: pytest.Mon
         wants_to_write.set()
         settle(one)
 
-    def save_late(*told: Any) -> Any:
+    def save_late(*arguments: Any) -> Any:
         assert stepped.wait(WAIT_SECONDS)
-        return save(*told)
+        return save(*arguments)
 
     monkeypatch.setattr(snapshot, "_copy", copy_late)
     monkeypatch.setattr(snapshot.Snapshot, "settle", settle_noting)
@@ -370,8 +370,8 @@ def test_steps_go_on_while_states_are_copied_and_written(monkeypatch: pytest.Mon
     assert not written.done()
     assert len(saved.checkpoints) == 1
     stepped.set()
-    assert bytes_of(saved.tensors(written.result(WAIT_SECONDS).id)) == wanted
-    assert saved_by(trainer, saved) != wanted
+    assert bytes_of(saved.tensors(written.result(WAIT_SECONDS).id)) == expected
+    assert saved_by(trainer, saved) != expected
 
 
 def test_what_cannot_be_written_is_told_and_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,27 +400,27 @@ def test_what_a_lost_generation_did_is_done_again(lost_at: int, every: int, monk
 
     def run(trainer: Trainer) -> tuple[list[Any], dict[str, bytes]]:
         trainer.save().result()
-        found: list[Any] = steps(trainer, "dropout", (0, 1))
+        losses: list[Any] = steps(trainer, "dropout", (0, 1))
         x, y = rows(8, 3)
         with pytest.raises(StepNotApplied, match="the loss is nan"):
             trainer.step(x * float("nan"), y)
         trainer.load_state_dict({"layers.0.bias": torch.full((8,), 0.5)})
-        found.append(trainer.step(x, y).losses)
+        losses.append(trainer.step(x, y).losses)
         # A batch is the caller's, who may write over it.
         x.zero_()
         trainer.learning_rate = 0.02
-        found += steps(trainer, "dropout", (4, 5))
-        return found, bytes_of(trainer.state_dict())
+        losses += steps(trainer, "dropout", (4, 5))
+        return losses, bytes_of(trainer.state_dict())
 
     cluster, later = cluster_of("dropout", (0, 1)), cluster_of("dropout", (0, 0, 1))
     checkpoints = Checkpointing(run="run", every=every, keep=1)
-    wanted = run(trainer_on(cluster_of("dropout", (0, 1)), "adamw:lr=0.01", monkeypatch, checkpoints=checkpoints)[0])
+    expected = run(trainer_on(cluster_of("dropout", (0, 1)), "adamw:lr=0.01", monkeypatch, checkpoints=checkpoints)[0])
     saved = SavedHere()
     trainer, streams = trainer_on(
         cluster, "adamw:lr=0.01", monkeypatch, checkpoints=checkpoints, saved=saved, later=[later]
     )
     streams.lost_at = lost_at
-    assert run(trainer) == wanted
+    assert run(trainer) == expected
     assert trainer._generation == 2
     trainer.close()
     assert [one.progress.num_steps for one in saved.list_checkpoints(run="run")] == [6 if every else 0]

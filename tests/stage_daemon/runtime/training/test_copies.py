@@ -83,7 +83,7 @@ def test_values_read_by_copies_of_several_stages(replicas: Sequence[Sequence[int
 )
 def test_ties_over_copies_count_each_copy_once(devices: Sequence[int], replicas: Sequence[Sequence[int]]) -> None:
     cluster, eager = both(Tied().double(), tokens, 3, devices, replicas=replicas)
-    eager.loss_of = lambda found: found[0]
+    eager.loss_of = lambda outputs: outputs[0]
     assert_same_steps(cluster, eager, tokens, num_steps=2, tolerance=TOLERANCE, clip_norm=0.5)
 
 
@@ -118,8 +118,8 @@ def test_what_no_copy_has_a_gradient_for_is_not_stepped() -> None:
         optimizer=DECAYING,
         loss="0",
     )
-    found = cluster.step([double_rows(4, one) for one in range(4)])
-    assert found.applied
+    outcome = cluster.step([double_rows(4, one) for one in range(4)])
+    assert outcome.applied
     assert torch.equal(cluster.states()["idle.weight"], before)
     assert not torch.equal(cluster.states()["layer.weight"], module.layer.weight)
 
@@ -142,8 +142,8 @@ def test_computed_again_and_with_dropout_it_is_the_same_step() -> None:
             replicas=replicas,
             activations=activations,
         )
-        found = [cluster.step([double_rows(4, 10 * step + one) for one in range(4)]) for step in range(3)]
-        losses.append([float(output[0]) for outcome in found for output in outcome.outputs.values()])
+        outcomes = [cluster.step([double_rows(4, 10 * step + one) for one in range(4)]) for step in range(3)]
+        losses.append([float(output[0]) for outcome in outcomes for output in outcome.outputs.values()])
     assert losses[1] == pytest.approx(losses[0], rel=TOLERANCE)
     assert losses[2] == pytest.approx(losses[0], rel=TOLERANCE)
 
@@ -161,7 +161,7 @@ def test_a_loss_of_one_copy_that_is_no_number_stops_all() -> None:
 
 def test_a_microbatch_that_one_copy_cannot_run_fails_the_step_and_no_later_one() -> None:
     cluster, eager = both(Tied().double(), tokens, 3, (0, 1, 2), replicas=((3,), (), (4,)))
-    eager.loss_of = lambda found: found[0]
+    eager.loss_of = lambda outputs: outputs[0]
     before = {name: one.clone() for name, one in cluster.states().items()}
     ids, targets = tokens(2, 1)
     for bad, stage, device in (((ids + 100, targets), 0, "node3/cpu"), ((ids, targets + 100), 2, "node4/cpu")):
@@ -173,14 +173,14 @@ def test_a_microbatch_that_one_copy_cannot_run_fails_the_step_and_no_later_one()
 
 
 def cluster_of(name: str, devices: Sequence[int], replicas: Sequence[Sequence[int]]) -> Cluster:
-    found, module = exported(name)
+    program, module = exported(name)
     return train_on_threads(
         module,
         MODULES[name][1](4, 99),
         stage_of_node=cut_into(len(devices)),
         devices=devices,
         replicas=replicas,
-        exported=found,
+        exported=program,
     )
 
 
@@ -191,30 +191,30 @@ def test_a_checkpoint_goes_on_on_other_copies(name: str, monkeypatch: pytest.Mon
     plans: list[Any] = [((0, 1), ((2,), ())), ((0,), ((1, 2),)), ((0, 1, 2), ()), ((0, 1), ((), (2, 3)))]
     first, _ = trainer_on(cluster_of(name, *plans[0]), "adamw:lr=0.01", monkeypatch, saved=saved)
     steps(first, name, range(2))
-    kept = saved_by(first, saved)
-    assert len(kept) == len(saved.find_checkpoint("run").tensors)
+    checkpoint = saved_by(first, saved)
+    assert len(checkpoint) == len(saved.find_checkpoint("run").tensors)
     weights = {key: one.clone() for key, one in first.state_dict().items()}
-    wanted = steps(first, name, (7, 8))
+    expected = steps(first, name, (7, 8))
     for plan in plans[1:]:
         second, streams = trainer_on(cluster_of(name, *plan), "adamw:lr=0.01", monkeypatch, saved=saved, seed="other")
         second.load("run")
-        found = second.state_dict()
-        assert found.keys() == weights.keys()
-        assert all(torch.equal(found[key], weights[key]) for key in weights)
+        states = second.state_dict()
+        assert states.keys() == weights.keys()
+        assert all(torch.equal(states[key], weights[key]) for key in weights)
         for device_id, device in streams.devices.items():
-            held = device._states.select((key for key, _ in device._states.read()), device.interpreter)
-            assert streams.blobs[device_id].read_bytes <= sum(tensor.nbytes for tensor in held.values())
+            own_states = device._states.select((key for key, _ in device._states.read()), device.interpreter)
+            assert streams.blobs[device_id].read_bytes <= sum(tensor.nbytes for tensor in own_states.values())
         again = steps(second, name, (7, 8))
-        assert again == [pytest.approx(losses, rel=1e-5) for losses in wanted]
+        assert again == [pytest.approx(losses, rel=1e-5) for losses in expected]
 
 
 def test_results_come_in_the_order_of_the_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, _ = trainer_on(cluster_of("tied", (0, 1), ((2, 5), (3, 4))), "sgd:lr=0.0", monkeypatch)
     alone, _ = trainer_on(cluster_of("tied", (0, 1), ()), "sgd:lr=0.0", monkeypatch)
     batches = [tokens(size, size) for size in (3, 1, 2, 4, 2, 3, 1)]
-    found, wanted = trainer.step_microbatches(batches), alone.step_microbatches(batches)
-    assert found.losses == wanted.losses
-    assert all(torch.equal(one[1], other[1]) for one, other in zip(found.outputs, wanted.outputs, strict=True))
+    outcome, expected = trainer.step_microbatches(batches), alone.step_microbatches(batches)
+    assert outcome.losses == expected.losses
+    assert all(torch.equal(one[1], other[1]) for one, other in zip(outcome.outputs, expected.outputs, strict=True))
 
 
 def test_inputs_of_a_microbatch_that_lacks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

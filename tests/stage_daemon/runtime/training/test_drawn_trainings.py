@@ -48,16 +48,16 @@ def test_what_is_saved_on_one_plan_goes_on_on_another(seed: int, monkeypatch: py
     before, _ = trainer_on(cluster_of(first), optimizer, monkeypatch, saved=saved, clip_norm=first.clip_norm)
     steps(before, first, range(2))
     before.save("run").result()
-    wanted = steps(before, first, range(2, 2 + NUM_LATER))
+    expected = steps(before, first, range(2, 2 + NUM_LATER))
     after, streams = trainer_on(
         cluster_of(second), optimizer, monkeypatch, saved=saved, seed="another", clip_norm=first.clip_norm
     )
     after.load("run")
     for device_id, device in streams.devices.items():
-        held = device._states.select((name for name, _ in device._states.read()), device.interpreter)
-        assert streams.blobs[device_id].read_bytes <= 1.05 * sum(tensor.nbytes for tensor in held.values())
-    found = steps(after, first, range(2, 2 + NUM_LATER))
-    assert [pytest.approx(losses, rel=1e-9) for losses in wanted] == found
+        own_states = device._states.select((name for name, _ in device._states.read()), device.interpreter)
+        assert streams.blobs[device_id].read_bytes <= 1.05 * sum(tensor.nbytes for tensor in own_states.values())
+    losses = steps(after, first, range(2, 2 + NUM_LATER))
+    assert [pytest.approx(losses, rel=1e-9) for losses in expected] == losses
 
 
 def steps(trainer: Trainer, drawn: DrawnTraining, numbers: Sequence[int]) -> list[tuple[float, ...]]:

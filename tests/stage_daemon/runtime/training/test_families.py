@@ -28,10 +28,10 @@ class Squared(nn.Module):
         self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        found = self.model(*args, **kwargs)
-        if not isinstance(found, torch.Tensor):
-            found = found[0] if isinstance(found, tuple) else next(iter(found.values()))
-        return found.pow(2).mean()
+        output = self.model(*args, **kwargs)
+        if not isinstance(output, torch.Tensor):
+            output = output[0] if isinstance(output, tuple) else next(iter(output.values()))
+        return output.pow(2).mean()
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_three_steps_equal_one_process(
         losses, norm = eager.step([case.args] * 3, rate=1e-2)
         assert [float(output[0]) for output in outcome.outputs.values()] == pytest.approx(losses, rel=1e-5)
         assert outcome.gradient_norm == pytest.approx(norm, rel=1e-5)
-    wanted = dict(module.named_parameters(remove_duplicate=False))
-    for name, found in cluster.states().items():
-        torch.testing.assert_close(found, wanted[name].detach(), rtol=1e-5, atol=1e-6)
+    expected = dict(module.named_parameters(remove_duplicate=False))
+    for name, tensor in cluster.states().items():
+        torch.testing.assert_close(tensor, expected[name].detach(), rtol=1e-5, atol=1e-6)
 
 
 class Called(nn.Module):
@@ -80,5 +80,5 @@ class Called(nn.Module):
         self.kwargs = kwargs
 
     def forward(self, *args: Any) -> torch.Tensor:
-        found: torch.Tensor = self.module(*args, **self.kwargs)
-        return found
+        loss: torch.Tensor = self.module(*args, **self.kwargs)
+        return loss

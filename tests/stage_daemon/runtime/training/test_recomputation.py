@@ -70,19 +70,19 @@ def both_ways(
 
 
 def assert_the_same(module: nn.Module, make: Any, devices: Sequence[int], schedule: PipelineSchedule) -> None:
-    kept, again = both_ways(module, make, devices, schedule)
+    plain, again = both_ways(module, make, devices, schedule)
     assert [stage.recomputes_activations for stage in again.plan.stages] == [True] * len(devices)
     for number in range(3):
         sizes = (3, 2, 4, 2, 3)
-        found = [
+        outcomes = [
             one.step([make(size, 10 * number + index) for index, size in enumerate(sizes)], clip_norm=1.0)
-            for one in (kept, again)
+            for one in (plain, again)
         ]
-        losses = [[float(output[0]) for output in outcome.outputs.values()] for outcome in found]
+        losses = [[float(output[0]) for output in outcome.outputs.values()] for outcome in outcomes]
         assert losses[0] == losses[1]
-        assert found[0].gradient_norm == found[1].gradient_norm
-        assert all(outcome.applied for outcome in found)
-    for index, stage in kept.stages.items():
+        assert outcomes[0].gradient_norm == outcomes[1].gradient_norm
+        assert all(outcome.applied for outcome in outcomes)
+    for index, stage in plain.stages.items():
         assert stage.module is not None
         other = again.stages[index].module
         assert other is not None
@@ -137,8 +137,8 @@ def saved_bytes() -> Iterator[Callable[[], int]]:
         nonlocal most
         saved = Saved(tensor.detach())
         alive.add(saved)
-        held = {one.tensor.untyped_storage().data_ptr(): one.tensor.untyped_storage().nbytes() for one in alive}
-        most = max(most, sum(held.values()))
+        sizes = {one.tensor.untyped_storage().data_ptr(): one.tensor.untyped_storage().nbytes() for one in alive}
+        most = max(most, sum(sizes.values()))
         return saved
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):

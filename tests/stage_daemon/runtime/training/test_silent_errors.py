@@ -87,12 +87,12 @@ def num_tokens(ids: torch.Tensor, targets: torch.Tensor) -> float:
 
 
 def cluster_of(
-    made: Callable[[], tuple[nn.Module, ExportedModel]],
+    make: Callable[[], tuple[nn.Module, ExportedModel]],
     devices: Sequence[int] = (0, 1, 2),
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B,
     activations: Activations = Activations.KEPT,
 ) -> Cluster:
-    module, exported = made()
+    module, exported = make()
     return train_on_threads(
         module,
         (),
@@ -133,9 +133,9 @@ class OneProcess:
 
 
 def assert_same_weights(trainer: Trainer, one: OneProcess) -> None:
-    found = trainer.state_dict()
-    for name, wanted in one.module.state_dict().items():
-        torch.testing.assert_close(found[name], wanted, rtol=1e-5, atol=1e-6, msg=name)
+    states = trainer.state_dict()
+    for name, expected in one.module.state_dict().items():
+        torch.testing.assert_close(states[name], expected, rtol=1e-5, atol=1e-6, msg=name)
 
 
 def same_two_steps(trainer: Trainer, one: OneProcess, clip_norm: float = math.inf) -> list[StepResult]:
@@ -175,21 +175,21 @@ def test_03_tied_embeddings_sum_their_gradients_and_the_checkpoint_has_the_head(
     trainer.save("run").result()
     other = trainer_of(monkeypatch, cluster_of(language, (0, 1, 2, 3)), saved=saved)
     other.load("run")
-    found = other.state_dict()
-    assert torch.equal(found["head.weight"], found["table.weight"])
-    assert found.keys() == one.module.state_dict().keys()
+    states = other.state_dict()
+    assert torch.equal(states["head.weight"], states["table.weight"])
+    assert states.keys() == one.module.state_dict().keys()
     assert_same_weights(other, one)
 
 
 def test_04_later_stages_get_their_own_layers_from_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     saved = SavedHere()
     first = trainer_of(monkeypatch, cluster_of(language, (0, 1)), saved=saved)
-    given = {f"layers.{index}.weight": torch.full((WIDTH, WIDTH), float(index)) for index in range(3)}
-    first.load_state_dict(given)
+    weights = {f"layers.{index}.weight": torch.full((WIDTH, WIDTH), float(index)) for index in range(3)}
+    first.load_state_dict(weights)
     second = trainer_of(monkeypatch, cluster_of(language, (0, 1, 2, 3)), saved=saved)
     second.load(first.save().result().id)
-    found = second.state_dict()
-    assert all(torch.equal(found[name], wanted) for name, wanted in given.items())
+    states = second.state_dict()
+    assert all(torch.equal(states[name], expected) for name, expected in weights.items())
 
 
 def test_05_a_stage_computes_its_own_activations_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_06_gradients_are_clipped_by_the_norm_over_all_stages(monkeypatch: pytes
 def test_07_frozen_parameters_stay_and_let_gradients_through(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, before = trainer_of(monkeypatch), language()[0].state_dict()
     same_two_steps(trainer, OneProcess())
-    changed = {name for name, found in trainer.state_dict().items() if not torch.equal(found, before[name])}
+    changed = {name for name, tensor in trainer.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {name for name in before if not name.startswith("layers.1.")}
 
 
@@ -214,21 +214,21 @@ def losses(trainer: Trainer, numbers: Sequence[int]) -> list[tuple[float, ...]]:
 
 
 def test_08_dropout_draws_the_same_when_activations_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, again = (
+    plain, again = (
         trainer_of(monkeypatch, cluster_of(dropping, (0, 1), PipelineSchedule.GPIPE, activations))
         for activations in (Activations.KEPT, Activations.RECOMPUTED)
     )
-    wanted = losses(kept, (1, 1, 2))
-    assert losses(again, (1, 1, 2)) == wanted
-    found = again.state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in kept.state_dict().items())
+    expected = losses(plain, (1, 1, 2))
+    assert losses(again, (1, 1, 2)) == expected
+    states = again.state_dict()
+    assert all(torch.equal(states[name], tensor) for name, tensor in plain.state_dict().items())
 
 
 def test_08_each_step_and_each_microbatch_drops_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows again and again, and weights that stay: only what is dropped differs."""
     trainer = trainer_of(monkeypatch, cluster_of(dropping, (0, 1)), "sgd:lr=0.0")
-    found = [trainer.step_microbatches([rows(4, 1)] * 4).losses for _ in range(2)]
-    assert len({loss for losses_of_step in found for loss in losses_of_step}) == 8
+    losses = [trainer.step_microbatches([rows(4, 1)] * 4).losses for _ in range(2)]
+    assert len({loss for losses_of_step in losses for loss in losses_of_step}) == 8
 
 
 def test_09_a_run_goes_on_on_another_number_of_stages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,8 +256,8 @@ def test_11_an_overflow_in_one_stage_keeps_every_stage_from_the_step(monkeypatch
     [last] = [one.parameter for one in cluster.weights[cluster.last].all if "norm.bias" in one.names]
     overflowing = last.register_hook(lambda gradient: gradient * math.inf)
     assert not trainer.step(*sentences(8, 0)).applied
-    found = trainer.state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in before.items())
+    states = trainer.state_dict()
+    assert all(torch.equal(states[name], tensor) for name, tensor in before.items())
     overflowing.remove()
     same_two_steps(trainer, OneProcess())
 
@@ -278,8 +278,8 @@ def test_13_an_evaluation_between_steps_changes_nothing(monkeypatch: pytest.Monk
     assert losses(plain, (1,)) == losses(evaluated, (1,))
     evaluate(clusters[1], rows(6, 5))
     assert losses(plain, (2, 3)) == losses(evaluated, (2, 3))
-    found = evaluated.state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in plain.state_dict().items())
+    states = evaluated.state_dict()
+    assert all(torch.equal(states[name], tensor) for name, tensor in plain.state_dict().items())
 
 
 def evaluate(cluster: Cluster, inputs: Sequence[torch.Tensor]) -> None:

@@ -60,9 +60,9 @@ def passed_on_as_it_came(layers: nn.ModuleList, x: torch.Tensor, other: torch.Te
 
 
 def written_in_place(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
-    made = layers[0](x)
-    made[:, :2] = layers[1](x)[:, 2:4]
-    return [layers[2](made).relu_()]
+    hidden = layers[0](x)
+    hidden[:, :2] = layers[1](x)[:, 2:4]
+    return [layers[2](hidden).relu_()]
 
 
 def nothing_on_the_way(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
@@ -73,11 +73,11 @@ def drawn(seed: int) -> Stage:
     """Any layers on any sums of what is there; some never read what was given, or are read by nothing."""
 
     def stage(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
-        chosen, made = random.Random(seed), [x, other]
+        chosen, tensors = random.Random(seed), [x, other]
         for _ in range(chosen.randint(1, 8)):
-            one, two = chosen.choices(made, k=2)
-            made.append(torch.tanh(chosen.choice(layers)(one)) + chosen.choice((0.0, two)))
-        return [made[-1], *(one for one in made[2:-1] if chosen.random() < 0.3)]
+            one, two = chosen.choices(tensors, k=2)
+            tensors.append(torch.tanh(chosen.choice(layers)(one)) + chosen.choice((0.0, two)))
+        return [tensors[-1], *(one for one in tensors[2:-1] if chosen.random() < 0.3)]
 
     return stage
 
@@ -112,16 +112,16 @@ def whole(stage: Stage, seed: int = 0) -> list[torch.Tensor | None]:
 
 def in_two(stage: Stage, seed: int = 0) -> list[torch.Tensor | None]:
     layers, x, roots, gradients = ran(stage, seed)
-    found, weight_pass = input_pass(roots, gradients, [x], list(layers.parameters()))
+    input_gradients, weight_pass = input_pass(roots, gradients, [x], list(layers.parameters()))
     assert all(weight.grad is None for weight in layers.parameters())
     weight_pass.run()
     assert x.grad is None
-    return [*found, *(weight.grad for weight in layers.parameters())]
+    return [*input_gradients, *(weight.grad for weight in layers.parameters())]
 
 
-def assert_same(found: Sequence[torch.Tensor | None], wanted: Sequence[torch.Tensor | None]) -> None:
-    assert [one is None for one in found] == [one is None for one in wanted]
-    for one, other in zip(found, wanted, strict=True):
+def assert_same(gradients: Sequence[torch.Tensor | None], expected: Sequence[torch.Tensor | None]) -> None:
+    assert [one is None for one in gradients] == [one is None for one in expected]
+    for one, other in zip(gradients, expected, strict=True):
         if one is not None and other is not None:
             torch.testing.assert_close(one, other, rtol=0, atol=0)
 
@@ -161,19 +161,19 @@ def test_each_half_does_half_of_the_products() -> None:
 
 def test_a_stage_that_was_given_nothing_does_all_with_its_weights() -> None:
     layers, x, _, _ = ran(chain)
-    [made] = chain(layers, x.detach(), x)
+    [output] = chain(layers, x.detach(), x)
     with Counted() as inputs:
-        found, weight_pass = input_pass([made], [torch.ones_like(made)], [], list(layers.parameters()))
+        input_gradients, weight_pass = input_pass([output], [torch.ones_like(output)], [], list(layers.parameters()))
     with Counted() as weights:
         weight_pass.run()
-    assert (list(found), inputs.calls["mm"], weights.calls["mm"]) == ([], 0, 5)
+    assert (list(input_gradients), inputs.calls["mm"], weights.calls["mm"]) == ([], 0, 5)
 
 
 def test_what_has_no_gradient_on_its_way_is_not_walked() -> None:
     """The second result of the node is not among what backward begins with."""
     layers, x, _, _ = ran(chain)
     first, _ = (layers[0](x) * layers[1].weight[0]).split(WIDTH // 2, dim=1)
-    found, weight_pass = input_pass([first], [torch.ones_like(first)], [x], list(layers.parameters()))
+    input_gradients, weight_pass = input_pass([first], [torch.ones_like(first)], [x], list(layers.parameters()))
     weight_pass.run()
-    assert found[0] is not None
+    assert input_gradients[0] is not None
     assert [weight.grad is None for weight in layers.parameters()] == [False, False, False, True, True, True]

@@ -81,12 +81,12 @@ def assert_same_steps(
             losses, rel=tolerance, abs=0
         )
         assert outcome.gradient_norm == pytest.approx(norm, rel=tolerance, abs=0)
-    found, wanted = cluster.states(), eager.states()
+    states, expected = cluster.states(), eager.states()
     # Of tied names the graph may know one.
-    held = {wanted[name].data_ptr() for name in found}
-    assert held == {one.data_ptr() for one in wanted.values()}
-    for name in found:
-        torch.testing.assert_close(found[name], wanted[name], rtol=tolerance, atol=tolerance)
+    addresses = {expected[name].data_ptr() for name in states}
+    assert addresses == {one.data_ptr() for one in expected.values()}
+    for name in states:
+        torch.testing.assert_close(states[name], expected[name], rtol=tolerance, atol=tolerance)
 
 
 # These need two stages on each device, there and back.
@@ -122,18 +122,18 @@ def test_gradients_of_several_readers_are_summed(schedule: PipelineSchedule, rou
 @pytest.mark.parametrize("devices", [(0, 1, 2), (0, 1, 0), (0, 0, 0)])
 def test_tied_weights_stay_one(schedule: PipelineSchedule, devices: tuple[int, ...]) -> None:
     cluster, eager = both(Tied(), tokens, 3, devices, schedule=schedule)
-    eager.loss_of = lambda found: found[0]
+    eager.loss_of = lambda outputs: outputs[0]
     assert_same_steps(cluster, eager, tokens, tolerance=1e-6, clip_norm=0.5)
 
 
 def test_gradients_of_one_value_are_added_with_the_last_reader_first() -> None:
     """As autograd does: from the last stage back, which rounds otherwise than from the first on."""
-    found = StagePass(stage=0, microbatch=0)
+    stage_pass = StagePass(stage=0, microbatch=0)
     root = torch.zeros((), requires_grad=True)
-    found.roots[7] = root
+    stage_pass.roots[7] = root
     for stage, gradient in ((1, 1.0), (2, 1e8), (3, -1e8)):
-        found.receive_gradients([7], [torch.full((1,), gradient)], stage)
-    found.backward()
+        stage_pass.receive_gradients([7], [torch.full((1,), gradient)], stage)
+    stage_pass.backward()
     assert root.grad == 1.0
 
 
@@ -149,14 +149,14 @@ def test_more_and_fewer_microbatches_than_planned() -> None:
 def test_buffers_change_in_microbatch_order() -> None:
     cluster, eager = both(Normed(), rows, 3, (0, 1, 2))
     assert_same_steps(cluster, eager, rows)
-    found = {
+    draws = {
         name: tensor
         for stage in cluster.stages.values()
         if stage.module is not None
         for name, tensor in stage.module.states().items()
     }
-    for name, wanted in eager.module.named_buffers():
-        assert torch.equal(found[name], wanted), name
+    for name, expected in eager.module.named_buffers():
+        assert torch.equal(draws[name], expected), name
 
 
 def test_dropout_draws_the_same_wherever_stages_are() -> None:
@@ -187,7 +187,7 @@ def test_what_is_frozen_stays_and_gets_no_gradient() -> None:
 def test_no_gradient_is_not_a_gradient_of_zeros(schedule: PipelineSchedule) -> None:
     """The square root of 0 has an infinite derivative; zeros times that are not a number."""
     cluster, eager = both(Half(), rows, 3, (0, 1, 2), schedule=schedule)
-    eager.loss_of = lambda found: found[0]
+    eager.loss_of = lambda outputs: outputs[0]
     assert_same_steps(cluster, eager, rows)
 
 
@@ -221,8 +221,8 @@ def test_optimizers_are_torchs_own_with_groups_by_name(name: str) -> None:
         microbatches = [rows(3, step)] * 2
         cluster.step(microbatches, rates=(0.05, 0.05))
         eager.step(microbatches, rate=0.05)
-    for key, wanted in eager.states().items():
-        assert torch.equal(cluster.states()[key], wanted), key
+    for key, expected in eager.states().items():
+        assert torch.equal(cluster.states()[key], expected), key
 
 
 @pytest.mark.parametrize("pattern", ["table.*", "head.*"])
@@ -268,8 +268,8 @@ def test_master_weights_take_steps_that_bfloat16_would_lose() -> None:
                 masters[name] -= 1e-3 * parameter.grad.float()
                 parameter.copy_(masters[name])
         module.zero_grad()
-    for name, wanted in eager.states().items():
-        assert torch.equal(cluster.states()[name], wanted), name
+    for name, expected in eager.states().items():
+        assert torch.equal(cluster.states()[name], expected), name
 
 
 def test_the_scale_of_the_loss_changes_nothing_but_its_overflow() -> None:
@@ -281,8 +281,8 @@ def test_the_scale_of_the_loss_changes_nothing_but_its_overflow() -> None:
     assert all(torch.equal(before[name], one) for name, one in cluster.states().items())
     cluster.step([rows(3, 1)] * 2, loss_scale=1024.0)
     eager.step([rows(3, 1)] * 2)
-    for name, wanted in eager.states().items():
-        torch.testing.assert_close(cluster.states()[name], wanted, rtol=1e-6, atol=1e-7)
+    for name, expected in eager.states().items():
+        torch.testing.assert_close(cluster.states()[name], expected, rtol=1e-6, atol=1e-7)
 
 
 def test_a_loss_that_is_no_number_changes_no_weight() -> None:
@@ -300,7 +300,7 @@ def test_a_loss_that_is_no_number_changes_no_weight() -> None:
 @pytest.mark.parametrize("schedule", ANYWHERE)
 def test_a_microbatch_that_fails_fails_the_step_and_no_later_one(schedule: PipelineSchedule) -> None:
     cluster, eager = both(Tied(), tokens, 3, (0, 1, 2), schedule=schedule)
-    eager.loss_of = lambda found: found[0]
+    eager.loss_of = lambda outputs: outputs[0]
     before = {name: one.clone() for name, one in cluster.states().items()}
     ids, targets = tokens(2, 1)
     for bad, stage in (((ids + 100, targets), 0), ((ids, targets + 100), 2)):

@@ -70,18 +70,18 @@ def loop(model: nn.Module, optimizer: torch.optim.Optimizer, accumulate: int, nu
     for step in range(num_steps):
         optimizer.zero_grad()
         for part in range(accumulate):
-            found = model(**named(6, 10 * step + part))
-            assert found["logits"].shape == (6, 5, ROWS)
-            (found["loss"] / accumulate).backward()
-            yield found["loss"].item()
+            output = model(**named(6, 10 * step + part))
+            assert output["logits"].shape == (6, 5, ROWS)
+            (output["loss"] / accumulate).backward()
+            yield output["loss"].item()
         optimizer.step()
         scheduler.step()
 
 
 def assert_same_weights(trainer: Trainer, module: nn.Module) -> None:
-    found = trainer.state_dict()
-    for name, wanted in module.state_dict().items():
-        torch.testing.assert_close(found[name], wanted, rtol=1e-6, atol=1e-7)
+    states = trainer.state_dict()
+    for name, expected in module.state_dict().items():
+        torch.testing.assert_close(states[name], expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -90,12 +90,12 @@ def test_a_loop_of_torch_runs_as_it_is(accumulate: int, monkeypatch: pytest.Monk
     model = PipelinedModule(trainer, accumulate=accumulate)
     optimizer = PipelinedOptimizer(model)
     own = torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1)
-    found, wanted = list(loop(model, optimizer, accumulate)), list(loop(module, own, accumulate))
-    assert found == pytest.approx(wanted, rel=1e-6)
+    losses, expected = list(loop(model, optimizer, accumulate)), list(loop(module, own, accumulate))
+    assert losses == pytest.approx(expected, rel=1e-6)
     assert_same_weights(trainer, module)
     assert optimizer.result is not None
     assert (optimizer.result.number, trainer.num_steps) == (4, 4)
-    assert optimizer.result.loss == pytest.approx(sum(wanted[-accumulate:]) / accumulate, rel=1e-6)
+    assert optimizer.result.loss == pytest.approx(sum(expected[-accumulate:]) / accumulate, rel=1e-6)
     assert optimizer.result.learning_rate == pytest.approx(0.01 / 4)
     assert 0 <= optimizer.result.bubble_share < 1
     states = model.state_dict()
@@ -107,9 +107,9 @@ def test_a_loop_of_torch_runs_as_it_is(accumulate: int, monkeypatch: pytest.Monk
 
 def test_groups_keep_their_ratio_to_the_rate_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """And gradients whose norm is below the limit are not clipped."""
-    told = optimizer_from_text("sgd:lr=0.1")
+    spec = optimizer_from_text("sgd:lr=0.1")
     group = ParameterGroup(pattern="*.bias", learning_rate=0.02)
-    optimizer = Optimizer(name="sgd", learning_rate=told.learning_rate, groups=(group,))
+    optimizer = Optimizer(name="sgd", learning_rate=spec.learning_rate, groups=(group,))
     trainer, module = trainer_of(monkeypatch, optimizer, clip_norm=1e3)
     model = PipelinedModule(trainer)
     biases = [one for name, one in module.named_parameters() if name.endswith(".bias")]
@@ -142,9 +142,9 @@ def test_what_a_pipeline_cannot_follow_is_refused(monkeypatch: pytest.MonkeyPatc
     trainer, _ = trainer_of(monkeypatch, saved=saved)
     model = PipelinedModule(trainer, accumulate=2)
     optimizer = PipelinedOptimizer(model)
-    found = model(**named(6, 1))["loss"]
+    loss = model(**named(6, 1))["loss"]
     with pytest.raises(InvalidArgument, match=r"scaled by 1, and its passes ran with 0\.5"):
-        found.backward()
+        loss.backward()
     with pytest.raises(Conflict, match="1 batches ran forward since the last step and 0 backward"):
         optimizer.step()
     with pytest.raises(Conflict, match="which no checkpoint has"):

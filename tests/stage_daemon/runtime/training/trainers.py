@@ -47,10 +47,10 @@ class SavedHere:
         return record
 
     def find_checkpoint(self, name: str) -> Checkpoint:
-        found = [one for one in self.checkpoints if name in (one.record.id, one.record.run)]
-        if not found:
+        matches = [one for one in self.checkpoints if name in (one.record.id, one.record.run)]
+        if not matches:
             raise NotFound(f"no checkpoint {name}")
-        return max(found, key=lambda one: one.record.progress.num_steps)
+        return max(matches, key=lambda one: one.record.progress.num_steps)
 
     def list_checkpoints(self, *, run: str = "") -> Iterator[CheckpointRecord]:
         return iter([one.record for one in self.checkpoints if one.record.run == run])
@@ -61,15 +61,15 @@ class SavedHere:
 
     def read_weights(self, graph_id: str, names: StateNames, wanted: Iterable[str]) -> dict[str, RawTensor]:
         """Of what the graph came with, which is in `weights`."""
-        found = {name: self.weights[name] for name in wanted}
-        return {name: to_raw(one, Dtype(str(one.dtype).removeprefix("torch."))) for name, one in found.items()}
+        tensors = {name: self.weights[name] for name in wanted}
+        return {name: to_raw(one, Dtype(str(one.dtype).removeprefix("torch."))) for name, one in tensors.items()}
 
     def tensors(self, checkpoint_id: str) -> dict[str, torch.Tensor]:
         """As safetensors alone reads the files."""
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for file in self.find_checkpoint(checkpoint_id).record.files:
-            found |= load(self.blobs[file.sha256])
-        return found
+            tensors |= load(self.blobs[file.sha256])
+        return tensors
 
 
 class ThreadStreams:
@@ -156,7 +156,7 @@ def trainer_on(
     def find_next(_: str, generation: int) -> Deployment | None:
         return deployments[generation] if generation < len(deployments) else None
 
-    made = Trainer(
+    built = Trainer(
         graph=cluster.graph,
         deployment=deployments[0],
         microbatches=4,
@@ -176,4 +176,4 @@ def trainer_on(
         find_next=find_next if later else None,
     )
     assert not options
-    return made, streams[0]
+    return built, streams[0]

@@ -48,9 +48,9 @@ def _eager(drawn: DrawnTraining) -> Trained:
     eager = Eager(_Called(case.module), torch.optim.SGD(case.module.parameters(), lr=RATE, momentum=0.9))
     losses, norms = [], []
     for batches in drawn.steps():
-        found = eager.step([(one,) for one in batches], shares(batches), rate=RATE, clip_norm=drawn.clip_norm)
-        losses.append(found[0])
-        norms.append(found[1])
+        outcome = eager.step([(one,) for one in batches], shares(batches), rate=RATE, clip_norm=drawn.clip_norm)
+        losses.append(outcome[0])
+        norms.append(outcome[1])
     named = case.module.named_parameters(remove_duplicate=False)
     return Trained(losses=losses, norms=norms, states={name: one.detach() for name, one in named if one.requires_grad})
 
@@ -83,9 +83,9 @@ def on_threads(drawn: DrawnTraining) -> Trained:
         norms.append(outcome.gradient_norm)
     states = cluster.states()
     named = dict(drawn.case().module.named_parameters(remove_duplicate=False))
-    held = {id(named[name]) for name in states}
+    identities = {id(named[name]) for name in states}
     # As a trainer's state_dict has it: what no stage reads is as it came.
-    unread = {name: one.detach() for name, one in named.items() if one.requires_grad and id(one) not in held}
+    unread = {name: one.detach() for name, one in named.items() if one.requires_grad and id(one) not in identities}
     return Trained(losses=losses, norms=norms, states=states | unread)
 
 
@@ -106,24 +106,24 @@ class _Called(torch.nn.Module):
         self.module = module
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        found: torch.Tensor = self.module(*batch.args, **batch.kwargs)
-        return found
+        loss: torch.Tensor = self.module(*batch.args, **batch.kwargs)
+        return loss
 
 
-def difference(found: Trained, wanted: Trained) -> float:
+def difference(trained: Trained, expected: Trained) -> float:
     """The largest: of losses and norms relative to themselves, of a weight relative to the largest of its tensor, or to
     how far a step moves all weights where that is more: the bias of keys begins at 0, and its gradient is rounding.
     """
-    assert [len(step) for step in found.losses] == [len(step) for step in wanted.losses]
-    pairs = list(zip(_flat(found), _flat(wanted), strict=True))
+    assert [len(step) for step in trained.losses] == [len(step) for step in expected.losses]
+    pairs = list(zip(_flat(trained), _flat(expected), strict=True))
     scalars = [abs(one - other) / abs(other) for one, other in pairs if one != other]
-    known = {name: state for name, state in wanted.states.items() if name in found.states}
-    assert {state.data_ptr() for state in known.values()} == {state.data_ptr() for state in wanted.states.values()}
-    moved = RATE * max(wanted.norms)
+    common = {name: state for name, state in expected.states.items() if name in trained.states}
+    assert {state.data_ptr() for state in common.values()} == {state.data_ptr() for state in expected.states.values()}
+    farthest = RATE * max(expected.norms)
     weights = [
-        float((found.states[name] - state).abs().max()) / max(float(state.abs().max()), moved)
-        for name, state in known.items()
-        if not torch.equal(found.states[name], state)
+        float((trained.states[name] - state).abs().max()) / max(float(state.abs().max()), farthest)
+        for name, state in common.items()
+        if not torch.equal(trained.states[name], state)
     ]
     return max((*scalars, *weights), default=0.0)
 

@@ -176,8 +176,8 @@ class Trained(nn.Module):
 def test_backward_passes_are_measured_where_gradients_go() -> None:
     graph = export(Trained(), (ones(4, 8),)).graph
     bench = Bench(graph_pb2.Graph.FromString(graph_to_bytes(graph)), {}, CPU, ONCE, backward=True)
-    found = {one.nodes: bench.measure_backward(one) for one in bench.distinct}
-    by_node = {node: seconds for nodes, seconds in found.items() for node in nodes}
+    seconds = {one.nodes: bench.measure_backward(one) for one in bench.distinct}
+    by_node = {node: seconds for nodes, seconds in seconds.items() for node in nodes}
     names = [node.operator.name.removeprefix("aten::") for node in graph.nodes]
     goes = [(name, by_node[index] is not None) for index, name in enumerate(names)]
     # The layers are one operator: the frozen one has no gradient to give, the first none to give back.
@@ -185,7 +185,7 @@ def test_backward_passes_are_measured_where_gradients_go() -> None:
     assert ("relu", False) in goes
     assert ("tanh", True) in goes
     assert ("sigmoid", False) in goes
-    assert all(seconds is None or seconds.whole > 0 for seconds in found.values())
+    assert all(seconds is None or seconds.whole > 0 for seconds in seconds.values())
     assert len(bench.distinct) > len(bench_of(graph).distinct)
 
 
@@ -212,13 +212,13 @@ def test_each_half_of_a_backward_pass_is_measured_apart(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(bench_module, "seconds_of", products_of)
     graph = export(Projected(), (ones(4, 8),)).graph
-    made = Bench(graph_pb2.Graph.FromString(graph_to_bytes(graph)), {}, CPU, ONCE, backward=True)
+    backward_bench = Bench(graph_pb2.Graph.FromString(graph_to_bytes(graph)), {}, CPU, ONCE, backward=True)
     halves = {}
-    for one in made.distinct:
-        found = made.measure_backward(one)
-        assert found is not None
-        assert found.whole == found.input_gradients + found.weight_gradients
-        halves |= dict.fromkeys(one.nodes, (found.input_gradients, found.weight_gradients))
+    for one in backward_bench.distinct:
+        seconds = backward_bench.measure_backward(one)
+        assert seconds is not None
+        assert seconds.whole == seconds.input_gradients + seconds.weight_gradients
+        halves |= dict.fromkeys(one.nodes, (seconds.input_gradients, seconds.weight_gradients))
     in_order = [halves[index] for index in range(len(graph.nodes))]
     names = [node.operator.name.removeprefix("aten::") for node in graph.nodes]
     product = 2.0 * 4 * 8 * 8

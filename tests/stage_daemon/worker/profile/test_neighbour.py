@@ -29,7 +29,7 @@ def keep_busy_with(module: nn.Module, *args: torch.Tensor, on_busy: Callable[[],
 
 
 def test_runs_the_graph_over_and_over_and_says_so_before_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
+    counts: list[int] = []
     num_runs = 0
 
     def counted(*_: object) -> object:
@@ -41,8 +41,8 @@ def test_runs_the_graph_over_and_over_and_says_so_before_the_first_run(monkeypat
 
     monkeypatch.setattr("stage_daemon.worker.profile.rehearsal.StageModule.forward", counted)
     with pytest.raises(EnoughError):
-        keep_busy_with(nn.ReLU(), torch.ones(2), on_busy=lambda: told.append(num_runs))
-    assert told == [0]
+        keep_busy_with(nn.ReLU(), torch.ones(2), on_busy=lambda: counts.append(num_runs))
+    assert counts == [0]
     assert num_runs == 5
 
 
@@ -75,14 +75,14 @@ def test_graph_that_does_not_run_is_stood_in_for(monkeypatch: pytest.MonkeyPatch
     def beyond_the_table(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return functional.embedding(tokens + 4, table)
 
-    told: list[int] = []
+    counts: list[int] = []
     monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
     with pytest.raises(EnoughError):
         keep_busy_with(
             Calls(beyond_the_table),
             torch.zeros(3, dtype=torch.int64),
             torch.ones(5, 2),
-            on_busy=lambda: told.append(products),
+            on_busy=lambda: counts.append(products),
             trains=True,
         )
-    assert told == [0]
+    assert counts == [0]

@@ -121,8 +121,8 @@ def test_microbatch_is_handed_in_before_each_run_and_over_after_it(monkeypatch: 
     monkeypatch.setattr(rehearsal, "handed_in", handed_in)
     monkeypatch.setattr(rehearsal, "handed_over", handed_over)
     graph = message_of(Calls(lambda x, y: (x + y, x, x - y)), torch.ones(2), torch.ones(2))
-    found = rehearse(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None, Runs([3.0], [0.0, 1.0, 1.0, 0.0]))
-    assert (found.input_seconds, found.output_seconds) == (0.25, 0.5)
+    outcome = rehearse(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None, Runs([3.0], [0.0, 1.0, 1.0, 0.0]))
+    assert (outcome.input_seconds, outcome.output_seconds) == (0.25, 0.5)
     # The run with marks follows without them.
     assert done == 2 * ["2 in", "run", "3 out", "run"]
 
@@ -134,9 +134,9 @@ def test_what_no_message_holds_is_not_handed_over(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("stage_daemon.worker.profile.delivery.wire.fill_all", refuse)
     monkeypatch.setattr("stage_daemon.worker.profile.delivery.Outlet.give", refuse)
     graph = message_of(nn.ReLU(), torch.ones(2))
-    found = rehearse(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None)
-    assert (found.input_seconds, found.output_seconds) == (None, None)
-    assert len(found.nodes) == 1
+    rehearsal = rehearse(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None)
+    assert (rehearsal.input_seconds, rehearsal.output_seconds) == (None, None)
+    assert len(rehearsal.nodes) == 1
 
 
 def test_typical_is_a_mean_that_the_slowest_tenth_does_not_touch() -> None:

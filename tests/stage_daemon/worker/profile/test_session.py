@@ -39,8 +39,8 @@ class Rehearsing:
         return self._backward_seconds
 
 
-@pytest.mark.parametrize(("whole", "told"), [(6.0, (2.0, 1.5, 1.0)), (None, (0.0, 0.0, 0.0)), (-1.0, (0.0, 0.0, 0.0))])
-def test_backward_passes_of_nodes_add_up_to_the_graphs(whole: float | None, told: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(("whole", "parts"), [(6.0, (2.0, 1.5, 1.0)), (None, (0.0, 0.0, 0.0)), (-1.0, (0.0, 0.0, 0.0))])
+def test_backward_passes_of_nodes_add_up_to_the_graphs(whole: float | None, parts: tuple[float, ...]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         session = Session(ours, "cpu")
@@ -53,9 +53,9 @@ def test_backward_passes_of_nodes_add_up_to_the_graphs(whole: float | None, told
     layers, loss = stage_daemon_pb2.ProfileResponse.FromString(frame.body).measured
     assert (layers.seconds, loss.seconds) == (0.5, 0.25)
     for one in (layers, loss):
-        found = (one.backward_seconds, one.input_gradient_seconds, one.weight_gradient_seconds)
+        seconds = (one.backward_seconds, one.input_gradient_seconds, one.weight_gradient_seconds)
         # What is not told again stays as it was told of each node alone: the response has none.
-        assert found == told
+        assert seconds == parts
 
 
 def test_nothing_is_run_back_where_nothing_was_asked_for_that() -> None:
