@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torchao.core.config import AOBaseConfig
+from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
+from torchao.quantization import (
+    Float8WeightOnlyConfig,
+    Int8DynamicActivationInt8WeightConfig,
+    Int8DynamicActivationIntxWeightConfig,
+    Int8Tensor,
+    Int8WeightOnlyConfig,
+    IntxWeightOnlyConfig,
+    PerGroup,
+    quantize_,
+)
 
 from planner.client.export import export
 from planner.client.export.plain_weights import with_plain_weights
@@ -34,55 +45,66 @@ def test_quantised_weights_are_planned_by_their_bytes() -> None:
     assert plan.stages[0].memory.state_bytes == sum(buffer.nbytes for buffer in case.module.buffers())
 
 
-class Bytes(torch.Tensor):
-    """A weight in the form of torchao's: int8 rows and a scale for each, of which a product makes floating numbers."""
-
-    rows: torch.Tensor
-    scales: torch.Tensor
-
-    @staticmethod
-    def __new__(cls, rows: torch.Tensor, scales: torch.Tensor) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(cls, rows.shape, dtype=scales.dtype)  # type: ignore[attr-defined]
-        made.rows, made.scales = rows, scales
-        return made
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["rows", "scales"], None
-
-    @staticmethod
-    def __tensor_unflatten__(inner: dict[str, torch.Tensor], more: None, size: Any, stride: Any) -> Any:
-        return Bytes(inner["rows"], inner["scales"])
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is nn.functional.linear:
-            features, weight, bias = args
-            return nn.functional.linear(features, weight.rows.float() * weight.scales, bias)
-        return super().__torch_function__(function, types, args, kwargs or {})
-
-    @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert function is torch.ops.aten.detach.default, function
-        return Bytes(args[0].rows, args[0].scales)
+OF_TORCHAO = ("choose_qparams_affine", "quantize_affine", "dequantize_affine")
 
 
-def test_weights_of_a_class_that_holds_tensors_are_those_tensors(tmp_path: Path) -> None:
+def quantised(config: AOBaseConfig, dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
-    rows, scales = torch.randint(-128, 128, (8, 8), dtype=torch.int8), torch.rand(8, 1)
-    module[0].weight = nn.Parameter(Bytes(rows, scales), requires_grad=False)
-    exported = export(module, (torch.randn(3, 8),))
+    module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)).to(dtype).eval()
+    quantize_(module, config)
+    return module
+
+
+def assert_comes_through(module: nn.Module, dtype: torch.dtype, directory: Path) -> None:
+    """A batch of another size than that of the example, too."""
+    exported = export(module, (torch.randn(3, 64, dtype=dtype),), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    program = reload(exported, directory)
+    for rows in (3, 5):
+        batch = Batch(args=(torch.randn(rows, 64, dtype=dtype),))
+        assert_bitwise_equal(run_program(exported, program, batch), run_module(module, batch))
+
+
+@pytest.mark.slow
+def test_weights_that_torchao_quantised_are_the_tensors_that_they_hold() -> None:
+    module = quantised(Int8WeightOnlyConfig())
+    exported = export(module, (torch.randn(3, 64),))
     values = exported.graph.values_by_id()
     dtypes = {state.name: values[state.value_id].dtype for state in exported.graph.states}
-    first = "0.parametrizations.weight.original"
-    assert (dtypes[f"{first}0"], dtypes[f"{first}1"]) == (Dtype.INT8, Dtype.FLOAT32)
-    assert set(dtypes) == {f"{first}0", f"{first}1", "0.bias", "2.weight", "2.bias"}
-    assert exported.tensors[f"{first}0"].data_ptr() == rows.data_ptr()
-    assert type(module[0].weight) is Bytes
+    held = [f"{layer}.parametrizations.weight.original" for layer in (0, 2)]
+    assert [dtypes[f"{name}0"] for name in held] == [Dtype.INT8, Dtype.INT8]
+    assert [dtypes[f"{name}1"] for name in held] == [Dtype.FLOAT32, Dtype.FLOAT32]
+    assert exported.tensors[f"{held[0]}0"].data_ptr() == module[0].weight.qdata.data_ptr()
+    assert type(module[0].weight) is Int8Tensor
     assert not any(part.training for part in with_plain_weights(module).modules())
-    batch = Batch(args=(torch.randn(3, 8),))
-    program = reload(exported, tmp_path)
-    assert_bitwise_equal(run_program(exported, program, batch), run_module(module, batch))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "config",
+    [Int8WeightOnlyConfig(), Float8WeightOnlyConfig(), PrototypeInt4WeightOnlyConfig(group_size=32)],
+    ids=lambda config: type(config).__name__,
+)
+def test_modules_that_torchao_quantised_run_without_it(
+    config: AOBaseConfig, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    assert_comes_through(quantised(config, dtype), dtype, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        Int8DynamicActivationInt8WeightConfig(),
+        IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)),
+        Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32)),
+    ],
+    ids=lambda config: type(config).__name__,
+)
+def test_torchaos_own_operators_run_where_they_are_allowed(config: AOBaseConfig, tmp_path: Path) -> None:
+    names = ",".join(f"torchao::{name}" for name in OF_TORCHAO)
+    allow_operators(parse_custom_operators(f"torchao.quantization.quant_primitives={names}"))
+    assert_comes_through(quantised(config), torch.float32, tmp_path)
 
 
 DECOMPOSED = "torch.ao.quantization.fx._decomposed"
