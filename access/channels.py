@@ -40,17 +40,17 @@ def server_options(handshake_seconds: float = HANDSHAKE_SECONDS) -> Options:
 
 def server_credentials(watched: WatchedCredentials) -> grpc.ServerCredentials:
     """Every client has to show a certificate of the authorities."""
-    given = [watched.current()]
+    served = [watched.current()]
 
     def newest() -> grpc.ServerCertificateConfiguration | None:
         credentials = watched.current()
-        if credentials is given[0]:
+        if credentials is served[0]:
             return None
-        given[0] = credentials
+        served[0] = credentials
         return _configuration(credentials)
 
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(given[0]),
+        _configuration(served[0]),
         # None means that nothing has changed; the stubs do not know.
         newest,  # type: ignore[arg-type]
         require_client_authentication=True,

@@ -42,8 +42,8 @@ def why_refused(address: str, files: TlsFiles) -> str:
 
 def account_of(error: ssl.SSLError) -> str:
     """What the other end says, in words."""
-    said = str(error).upper().replace(" ", "_")
-    return next((text for word, text in _TOLD.items() if word in said), str(error))
+    account = str(error).upper().replace(" ", "_")
+    return next((text for word, text in _TOLD.items() if word in account), str(error))
 
 
 def _greet(context: ssl.SSLContext, host: str, port: int) -> bytes:

@@ -33,21 +33,21 @@ def field_head(number: int, size_bytes: int) -> bytes:
 
 
 def _read_varint(content: bytes, at: int) -> tuple[int, int]:
-    found = 0
+    number = 0
     for index in range(_MOST_VARINT_BYTES):
         if at + index >= len(content):
             break
         byte = content[at + index]
-        found |= (byte & ~_MORE) << (7 * index)
+        number |= (byte & ~_MORE) << (7 * index)
         if not byte & _MORE:
-            return found, at + index + 1
+            return number, at + index + 1
     raise DecodeError("a number does not end")
 
 
 def _varint_bytes(number: int) -> bytes:
-    found = bytearray()
+    content = bytearray()
     while number >= _MORE:
-        found.append(number & ~_MORE & 0xFF | _MORE)
+        content.append(number & ~_MORE & 0xFF | _MORE)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    content.append(number)
+    return bytes(content)

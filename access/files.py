@@ -191,17 +191,17 @@ def _revoked(path: Path, authorities: list[x509.Certificate]) -> frozenset[int]:
     from cryptography.x509 import load_pem_x509_crl
 
     try:
-        found = load_pem_x509_crl(_read(path))
+        revocations = load_pem_x509_crl(_read(path))
     except ValueError:
         raise AccessError(f"{path} holds no list of revoked certificates (a CRL in PEM)") from None
-    if not any(_has_signed(authority, found) for authority in authorities):
+    if not any(_has_signed(authority, revocations) for authority in authorities):
         raise AccessError(f"{path} is signed by none of the authorities; take the list of the one that issues here")
-    return frozenset(entry.serial_number for entry in found)
+    return frozenset(entry.serial_number for entry in revocations)
 
 
-def _has_signed(authority: x509.Certificate, found: x509.CertificateRevocationList) -> bool:
+def _has_signed(authority: x509.Certificate, revocations: x509.CertificateRevocationList) -> bool:
     try:
-        return found.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+        return revocations.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
     except TypeError:
         # A key of a kind that signs no list.
         return False

@@ -104,15 +104,15 @@ class _StateCollector(Collector):
         """Called in a thread of the server that answers scrapes."""
         known = GaugeMetricFamily(f"{self._service}_state_known", "1 where how it stands could be read for this scrape")
         reading = asyncio.run_coroutine_threadsafe(self._in_time(), self._loop)
-        found: tuple[Metric, ...] = ()
+        metrics: tuple[Metric, ...] = ()
         try:
-            found = tuple(reading.result())
+            metrics = tuple(reading.result())
         except Exception as error:
             # A database that is away, say: what is counted in memory is scraped all the same.
             log.warning("a scrape goes without how the service stands", error=f"{type(error).__name__}: {error}")
-        known.add_metric((), float(bool(found)))
+        known.add_metric((), float(bool(metrics)))
         yield known
-        yield from found
+        yield from metrics
 
     async def _in_time(self) -> Iterable[Metric]:
         async with asyncio.timeout(READ_SECONDS):
@@ -151,9 +151,9 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
 
 
 @lru_cache(maxsize=1)
-def _context(found: Credentials, files: TlsFiles) -> ssl.SSLContext:
-    """`found` tells when the files have changed."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=found.authorities_pem.decode())
+def _context(credentials: Credentials, files: TlsFiles) -> ssl.SSLContext:
+    """`credentials` tells when the files have changed."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=credentials.authorities_pem.decode())
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(files.certificate, files.key)
     if files.revoked is not None:

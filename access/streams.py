@@ -27,12 +27,12 @@ class StreamTls:
 def stream_context(tls: StreamTls, *, server_side: bool) -> ssl.SSLContext:
     """With what the files hold now. Raises AccessError where they are not sound."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
-    found = read_pair(tls.files)
+    credentials = read_pair(tls.files)
     # Workers of one version speak to each other.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=found.authorities_pem.decode("ascii", errors="ignore"))
-    _load_own(context, found)
+    context.load_verify_locations(cadata=credentials.authorities_pem.decode("ascii", errors="ignore"))
+    _load_own(context, credentials)
     if server_side:
         # Nobody resumes a session; a ticket would only be something to read where a receipt is awaited.
         context.num_tickets = 0
@@ -44,8 +44,8 @@ def check_peer(connection: ssl.SSLSocket, tls: StreamTls) -> None:
     # Not at the top: see files.
     from cryptography.x509 import load_der_x509_certificate
 
-    shown = connection.getpeercert(binary_form=True)
-    certificate = load_der_x509_certificate(shown) if shown else None
+    certificate_der = connection.getpeercert(binary_form=True)
+    certificate = load_der_x509_certificate(certificate_der) if certificate_der else None
     names = names_of(certificate) if certificate else ()
     if certificate and certificate.serial_number in read_pair(tls.files).revoked:
         raise AccessError(f"the peer's certificate (for {', '.join(names)}) was revoked; issue its daemon another")
@@ -63,11 +63,11 @@ def why_failed(error: ssl.SSLError) -> str:
     return f"TLS with the peer failed: {account_of(error)}"
 
 
-def _load_own(context: ssl.SSLContext, found: Credentials) -> None:
+def _load_own(context: ssl.SSLContext, credentials: Credentials) -> None:
     """From memory: the files may be replaced at any moment, one after the other."""
     descriptor = os.memfd_create("certificate")
     try:
-        os.write(descriptor, found.key_pem + b"\n" + found.certificate_pem)
+        os.write(descriptor, credentials.key_pem + b"\n" + credentials.certificate_pem)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)

@@ -39,10 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from planner.settings import Settings
 
-    given = vars(_parser().parse_args(arguments))
-    scrub, administrator = given.pop("scrub"), given.pop("create_admin_token")
+    flags = vars(_parser().parse_args(arguments))
+    scrub, administrator = flags.pop("scrub"), flags.pop("create_admin_token")
     try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         for problem in error.errors():
             print(

@@ -184,21 +184,21 @@ def _best_share_of_cores(question: _Question, place: Callable[[PartitionProblem]
     for devices in choices:
         part = question.over(devices)
         try:
-            found = place(part.numbers().problem)
+            assignment = place(part.numbers().problem)
         except Infeasible:
             if best is None and len(devices) == len(inventory.devices):
                 raise
             continue
-        found = on_devices(found, devices)
-        bounds.append(found.lower_bound_seconds)
-        problem = question.numbers(_used(found)).problem
-        value = objective_value(evaluate(problem, found), options.objective)
+        assignment = on_devices(assignment, devices)
+        bounds.append(assignment.lower_bound_seconds)
+        problem = question.numbers(_used(assignment)).problem
+        value = objective_value(evaluate(problem, assignment), options.objective)
         if best is None or value < least_value:
-            best, least_value = found, value
+            best, least_value = assignment, value
     assert best is not None, "all devices are the last choice"
-    known = [bound for bound in bounds if bound is not None]
-    proven = searches and choices_are_all(inventory, fixed) and len(known) == len(bounds)
-    return replace(best, lower_bound_seconds=min(known) if proven else None)
+    proven_bounds = [bound for bound in bounds if bound is not None]
+    proven = searches and choices_are_all(inventory, fixed) and len(proven_bounds) == len(bounds)
+    return replace(best, lower_bound_seconds=min(proven_bounds) if proven else None)
 
 
 def _on_other_devices(options: PlanOptions, inventory: Inventory) -> tuple[PlanOptions, OptimalMode]:
@@ -307,7 +307,9 @@ def _alternative(problem: PartitionProblem, cut: NextBestCut, value: float) -> C
 
 
 def _microbatches_in_flight(options: PlanOptions) -> int:
-    asked = options.microbatches_in_flight
-    if not 0 <= asked <= MAX_MICROBATCHES_IN_FLIGHT:
-        raise OptionsError(f"microbatches_in_flight is {asked}, needs 0 (the default) to {MAX_MICROBATCHES_IN_FLIGHT}")
-    return asked or DEFAULT_MICROBATCHES_IN_FLIGHT
+    num_microbatches = options.microbatches_in_flight
+    if not 0 <= num_microbatches <= MAX_MICROBATCHES_IN_FLIGHT:
+        raise OptionsError(
+            f"microbatches_in_flight is {num_microbatches}, needs 0 (the default) to {MAX_MICROBATCHES_IN_FLIGHT}"
+        )
+    return num_microbatches or DEFAULT_MICROBATCHES_IN_FLIGHT

@@ -32,8 +32,8 @@ async def create_token(database: Database, holder: str, scopes: tuple[str, ...],
         raise InvalidArgument(f"holder {holder[:80]!r}: needs a name of 1 to {MAX_HOLDER_CHARACTERS} characters")
     unknown = sorted(set(scopes) - set(_SCOPES))
     if unknown or not scopes:
-        found = repr(unknown[0][:80]) if unknown else "none"
-        raise InvalidArgument(f"scope {found}: needs one or more of {', '.join(_SCOPES)}")
+        named = repr(unknown[0][:80]) if unknown else "none"
+        raise InvalidArgument(f"scope {named}: needs one or more of {', '.join(_SCOPES)}")
     if not timedelta() < valid <= MAX_VALID:
         raise InvalidArgument(
             f"valid for {valid.total_seconds():g} s: needs more than 0 and at most {MAX_VALID.days} days"
@@ -64,8 +64,8 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
     async def ListTokens(self, request: access_pb2.ListTokensRequest, _: Any) -> access_pb2.ListTokensResponse:
         page = page_of(request, "token", holder=request.holder)
         async with self._database.reading() as session:
-            found, next_page = await list_tokens(session, page, holder=request.holder)
-        return access_pb2.ListTokensResponse(tokens=map(_token_to_proto, found), next_page_token=next_page)
+            tokens, next_page = await list_tokens(session, page, holder=request.holder)
+        return access_pb2.ListTokensResponse(tokens=map(_token_to_proto, tokens), next_page_token=next_page)
 
     async def RevokeToken(self, request: access_pb2.RevokeTokenRequest, _: Any) -> access_pb2.TokenRecord:
         async with self._database.session() as session:
@@ -87,7 +87,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
     async def ListAudit(self, request: access_pb2.ListAuditRequest, _: Any) -> access_pb2.ListAuditResponse:
         page = page_of(request, "audit", principal=request.principal, subject=request.subject)
         async with self._database.reading() as session:
-            found, next_page = await list_audit(session, page, principal=request.principal, subject=request.subject)
+            entries, next_page = await list_audit(session, page, principal=request.principal, subject=request.subject)
         return access_pb2.ListAuditResponse(
             entries=[
                 access_pb2.AuditEntry(
@@ -99,7 +99,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
                     peer=entry.peer,
                     outcome=entry.outcome,
                 )
-                for entry in found
+                for entry in entries
             ],
             next_page_token=next_page,
         )

@@ -47,8 +47,8 @@ class CheckpointCalls:
         self, request: planner_pb2.CreateCheckpointRequest, _: Any
     ) -> planner_pb2.CheckpointRecord:
         now = datetime.now(UTC)
-        told = checkpoint_record_from_proto(request.checkpoint.record)
-        record = replace(told, id=new_id("ckpt"), created_at=now)
+        requested = checkpoint_record_from_proto(request.checkpoint.record)
+        record = replace(requested, id=new_id("ckpt"), created_at=now)
         # Made anew each time they are gone through: to free hundreds of thousands at once would hold the event loop.
         tensors = partial(map, saved_tensor_from_proto, request.checkpoint.tensors)
         await in_thread(check_sound, record, tensors())
@@ -78,10 +78,10 @@ class CheckpointCalls:
     async def GetCheckpoint(self, request: planner_pb2.GetCheckpointRequest, _: Any) -> planner_pb2.Checkpoint:
         async with self._database.reading() as session:
             record = await get_checkpoint_record(session, request.checkpoint_id)
-            found = planner_pb2.Checkpoint(record=checkpoint_record_to_proto(record))
+            checkpoint = planner_pb2.Checkpoint(record=checkpoint_record_to_proto(record))
             async for tensor in checkpoint_tensors(session, record.id):
-                found.tensors.append(saved_tensor_to_proto(tensor))
-        return found
+                checkpoint.tensors.append(saved_tensor_to_proto(tensor))
+        return checkpoint
 
     async def ListCheckpoints(
         self, request: planner_pb2.ListCheckpointsRequest, _: Any

@@ -63,7 +63,7 @@ class DeploymentCalls:
             active_only=request.active_only,
         )
         async with self._database.reading() as session:
-            found, token = await list_deployments(
+            deployments, token = await list_deployments(
                 session,
                 page,
                 plan_id=request.plan_id,
@@ -72,7 +72,7 @@ class DeploymentCalls:
                 active_only=request.active_only,
             )
         return planner_pb2.ListDeploymentsResponse(
-            deployments=[deployment_to_proto(deployment) for deployment in found], next_page_token=token
+            deployments=[deployment_to_proto(deployment) for deployment in deployments], next_page_token=token
         )
 
     async def WatchDeployment(
@@ -102,7 +102,9 @@ class DeploymentCalls:
                     device=inventory_to_proto(Inventory(devices=(daemon.device,))).devices[0],
                     daemon_address=daemon.address,
                     lease_expires_at=timestamp(daemon.lease_expires_at),
-                    deployment_ids=[held.id for held in active if daemon.device.id in held.device_ids()],
+                    deployment_ids=[
+                        deployment.id for deployment in active if daemon.device.id in deployment.device_ids()
+                    ],
                     torch_version=daemon.torch_version,
                     draining=daemon.draining,
                 )
@@ -126,5 +128,5 @@ class DeploymentCalls:
             return deployment_to_proto(await get_deployment(session, deployment_id))
 
 
-def _matches(found: str, wanted: str) -> bool:
-    return not wanted or found == wanted
+def _matches(value: str, filter_value: str) -> bool:
+    return not filter_value or value == filter_value

@@ -46,13 +46,13 @@ class GateInterceptor(HandlerInterceptor):
             try:
                 await self._admit(visit)
                 _make_own(request, visit.principal)
-                found = await call(request, context)
-                await self._keep_owner(visit, found)
+                reply = await call(request, context)
+                await self._keep_owner(visit, reply)
             except BaseException as error:
                 self._write_down(visit, error)
                 raise
             self._write_down(visit, None)
-            return found
+            return reply
 
         return answer
 
@@ -97,8 +97,8 @@ class GateInterceptor(HandlerInterceptor):
                     f"token with the scope {Scope.OPERATE.value}"
                 )
 
-    async def _keep_owner(self, visit: _Visit, made: Any) -> None:
-        rule, object_id = visit.rule, str(getattr(made, "id", ""))
+    async def _keep_owner(self, visit: _Visit, reply: Any) -> None:
+        rule, object_id = visit.rule, str(getattr(reply, "id", ""))
         if rule is None or not rule.creates or not object_id:
             return
         assert visit.principal is not None

@@ -66,18 +66,20 @@ async def planner_state(database: Database) -> Iterable[Metric]:
         deployments, operations = await count_deployments(session), await count_operations(session)
     labels = ("device_id", "kind", "host")
     memory = GaugeMetricFamily("planner_device_memory_bytes", "That plans may fill, of live devices", labels=labels)
-    taken = GaugeMetricFamily("planner_device_promised_bytes", "Of it, what active deployments plan", labels=labels)
+    promised_family = GaugeMetricFamily(
+        "planner_device_promised_bytes", "Of it, what active deployments plan", labels=labels
+    )
     devices = GaugeMetricFamily("planner_devices", "Devices whose daemons hold a lease", labels=("kind",))
     kinds = [daemon.device.kind for daemon in daemons]
     for kind in dict.fromkeys(kinds):
         devices.add_metric((kind,), kinds.count(kind))
     for device in (daemon.device for daemon in daemons):
         memory.add_metric((device.id, device.kind, device.host), device.memory_bytes)
-        taken.add_metric((device.id, device.kind, device.host), sum(promised.get(device.id, {}).values()))
+        promised_family.add_metric((device.id, device.kind, device.host), sum(promised.get(device.id, {}).values()))
     by_state = GaugeMetricFamily("planner_deployments", "Deployments that are remembered", labels=("state",))
     for deployment_state, number in deployments.items():
         by_state.add_metric((deployment_state.value,), number)
     plans = GaugeMetricFamily("planner_plan_operations", "Plans asked for; pending ones wait", labels=("state",))
     for operation_state, number in operations.items():
         plans.add_metric((operation_state.value,), number)
-    return devices, memory, taken, by_state, plans
+    return devices, memory, promised_family, by_state, plans

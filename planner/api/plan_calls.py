@@ -49,13 +49,13 @@ class PlanCalls:
         if request.WhichOneof("devices") is None:
             raise InvalidArgument("name the devices: inventory, inventory_id or registered")
         now = datetime.now(UTC)
-        given = None
+        inventory = None
         if request.WhichOneof("devices") == "inventory":
             # A large one takes seconds, for which no transaction waits.
-            given = await in_thread(inventory_from_proto, request.inventory)
+            inventory = await in_thread(inventory_from_proto, request.inventory)
 
         async def create(session: AsyncSession) -> str:
-            return await self._add(session, request, options, given, now)
+            return await self._add(session, request, options, inventory, now)
 
         operation_id, _ = await create_once(
             self._database, "CreatePlan", request.request_id, await fingerprint(request), now, create
@@ -89,10 +89,10 @@ class PlanCalls:
         return await in_thread(plan_to_proto, plan, plan_id=request.plan_id, created_at=created_at)
 
     async def ListPlans(self, request: planner_pb2.ListPlansRequest, _: Any) -> planner_pb2.ListPlansResponse:
-        wanted = PlanFilter(graph_id=request.graph_id, mode=request.mode, device_id=request.device_id)
-        page = page_of(request, "plan", wanted=wanted)
+        plan_filter = PlanFilter(graph_id=request.graph_id, mode=request.mode, device_id=request.device_id)
+        page = page_of(request, "plan", wanted=plan_filter)
         async with self._database.reading() as session:
-            summaries, token = await list_plans(session, page, wanted)
+            summaries, token = await list_plans(session, page, plan_filter)
         return planner_pb2.ListPlansResponse(
             plans=[plan_summary_to_proto(summary) for summary in summaries], next_page_token=token
         )
@@ -111,12 +111,12 @@ class PlanCalls:
         session: AsyncSession,
         request: planner_pb2.CreatePlanRequest,
         options: PlanOptions,
-        given: Inventory | None,
+        inventory_in_request: Inventory | None,
         now: datetime,
     ) -> str:
         await self._check_room(session)
         graph = await get_graph(session, request.graph_id)
-        inventory_id, inventory = await _inventory(session, request, given, now)
+        inventory_id, inventory = await _inventory(session, request, inventory_in_request, now)
         # Now, rather than when its turn comes: a profile that does not serve is refused as the other options are.
         kinds = [device.kind for device in inventory.devices]
         await calibrations_for(session, kinds, RatesFrom.OWN, options.rates_from_profiles)
@@ -148,13 +148,13 @@ def _head_start(num_nodes: int, num_devices: int) -> timedelta:
 
 
 async def _inventory(
-    session: AsyncSession, request: planner_pb2.CreatePlanRequest, given: Inventory | None, now: datetime
+    session: AsyncSession, request: planner_pb2.CreatePlanRequest, inventory_in_request: Inventory | None, now: datetime
 ) -> tuple[str, Inventory]:
-    """Its id, and itself; `given` is the one in the request."""
+    """Its id, and itself; `inventory_in_request` is the one in the request."""
     if request.WhichOneof("devices") == "inventory_id":
         stored = await get_inventory(session, request.inventory_id)
         return stored.id, stored.inventory
-    inventory = given or await _registered(session, tuple(request.registered.device_ids), now)
+    inventory = inventory_in_request or await _registered(session, tuple(request.registered.device_ids), now)
     record = InventoryRecord(id=new_id("inv"), name="", inventory=inventory, created_at=now, listed=False)
     await add_inventory(session, record)
     return record.id, inventory

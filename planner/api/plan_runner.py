@@ -162,12 +162,12 @@ class PlanRunner:
 
     async def _attend(self) -> None:
         async with self._database.session() as session:
-            held = await renew_operations(session, self.planner_id, self._settings.claim_seconds)
+            claimed_ids = await renew_operations(session, self.planner_id, self._settings.claim_seconds)
             # Where a commit was not confirmed, the claim stands and nobody works on it.
-            if unknown := held - self._tasks.keys():
+            if unknown := claimed_ids - self._tasks.keys():
                 await give_back_operations(session, self.planner_id, unknown)
         # Cancelled by a call, or another planner's now.
-        await self._kill([operation_id for operation_id in self._tasks if operation_id not in held])
+        await self._kill([operation_id for operation_id in self._tasks if operation_id not in claimed_ids])
         await self._tell_ended()
         while len(self._tasks) < self._computing.num_workers and (claim := await self._claim()) is not None:
             self._start(claim)

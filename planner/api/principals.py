@@ -88,16 +88,16 @@ class Principals:
 
     async def _find(self, token: str) -> Token:
         digest = _digest(token)
-        until, found = self._remembered.get(digest, (0.0, None))
+        until, token_record = self._remembered.get(digest, (0.0, None))
         if until < time.monotonic():
             async with self._database.reading() as session:
-                found = await find_token(session, digest)
+                token_record = await find_token(session, digest)
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
-            self._remembered[digest] = (time.monotonic() + RECHECK_SECONDS, found)
-        if found is None:
+            self._remembered[digest] = (time.monotonic() + RECHECK_SECONDS, token_record)
+        if token_record is None:
             raise Unauthenticated("the token is not known here; ask an administrator for another")
-        return found
+        return token_record
 
 
 def _holder(token: Token) -> Principal:

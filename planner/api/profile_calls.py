@@ -55,7 +55,7 @@ class ProfileCalls:
             graph = await get_graph(session, request.graph_id)
             live = await list_usable_daemons(session, datetime.now(UTC))
             active = await list_active_deployments(session)
-        asked = stage_daemon_pb2.ProfileRequest(
+        profile_request = stage_daemon_pb2.ProfileRequest(
             graph_sha256=graph.sha256,
             symbol_values=dict(request.symbol_values),
             repetitions=request.repetitions,
@@ -67,8 +67,8 @@ class ProfileCalls:
         for daemon in choose_daemons(live, active, request.device_ids, request.device_kinds):
             remaining_seconds = context.time_remaining()
             if not request.HasField("num_neighbours"):
-                asked.num_neighbours = usual_neighbours(daemon, live)
-            async with aclosing(self._profile(graph, daemon, asked, remaining_seconds)) as responses:
+                profile_request.num_neighbours = usual_neighbours(daemon, live)
+            async with aclosing(self._profile(graph, daemon, profile_request, remaining_seconds)) as responses:
                 async for response in responses:
                     yield response
 
@@ -86,11 +86,11 @@ class ProfileCalls:
     async def ListProfiles(self, request: planner_pb2.ListProfilesRequest, _: Any) -> planner_pb2.ListProfilesResponse:
         page = page_of(request, "profile", graph=request.graph_id, device_kind=request.device_kind)
         async with self._database.reading() as session:
-            found, token = await list_profiles(
+            records, token = await list_profiles(
                 session, page, graph_id=request.graph_id, device_kind=request.device_kind
             )
         return planner_pb2.ListProfilesResponse(
-            profiles=[profile_record_to_proto(record) for record in found], next_page_token=token
+            profiles=[profile_record_to_proto(record) for record in records], next_page_token=token
         )
 
     async def DeleteProfile(
@@ -104,12 +104,12 @@ class ProfileCalls:
         self,
         graph: GraphRecord,
         daemon: Daemon,
-        asked: stage_daemon_pb2.ProfileRequest,
+        profile_request: stage_daemon_pb2.ProfileRequest,
         remaining_seconds: float | None,
     ) -> AsyncGenerator[planner_pb2.ProfileGraphResponse, None]:
         """Progress, then what is stored."""
         answer = planner_pb2.ProfileGraphResponse(device_id=daemon.device.id, device_kind=daemon.device.kind)
-        asking = profile(daemon, graph.id, asked, CallDeadlines(), self._credentials, remaining_seconds)
+        asking = profile(daemon, graph.id, profile_request, CallDeadlines(), self._credentials, remaining_seconds)
         async with aclosing(asking) as steps:
             async for step in steps:
                 if isinstance(step, Measured):

@@ -124,11 +124,11 @@ async def _abort(
 ) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    known = error if isinstance(error, errors.PlannerError) else _incident(error, method)
-    if known is error:
-        log.info("refused", method=method, reason=known.reason, message=known.message)
-    fails(known.reason)
-    status = rpc_status.to_status(status_of(known))
+    declared = error if isinstance(error, errors.PlannerError) else _incident(error, method)
+    if declared is error:
+        log.info("refused", method=method, reason=declared.reason, message=declared.message)
+    fails(declared.reason)
+    status = rpc_status.to_status(status_of(declared))
     await context.abort(status.code, status.details, status.trailing_metadata)
 
 

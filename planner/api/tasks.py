@@ -103,8 +103,8 @@ def compute_replacement(
     os.nice(niceness)
     from planner.planning import make_replacement
 
-    plan, found = make_replacement(source.read(), graph_id, inventory, options, replaced, measured, calibrations)
-    return plan, found.moved_bytes
+    plan, replacement = make_replacement(source.read(), graph_id, inventory, options, replaced, measured, calibrations)
+    return plan, replacement.moved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ def examine_times(source: GraphSource, times: MeasuredTimes) -> TimesFacts:
 
     point = chosen_symbol_values(graph, PlanOptions(symbol_values=times.symbol_values))
     seconds = np.full(len(graph.nodes), np.nan)
-    for node, found in times.seconds:
-        seconds[node] = found
+    for node, node_seconds in times.seconds:
+        seconds[node] = node_seconds
     return TimesFacts(
         num_nodes=len(graph.nodes),
         symbol_values=tuple(sorted((symbol.name, point[symbol.id]) for symbol in graph.symbols)),

@@ -47,13 +47,13 @@ def calibrate(kind: str, measured: Iterable[tuple[Work, Floats]]) -> Calibration
     observations = _observations(measured)
     if len(observations.seconds) < MIN_NODES:
         return None
-    known = device_kind(kind)
-    starts = (_costs(known), _rough(observations, known))
+    nominal = device_kind(kind)
+    starts = (_costs(nominal), _rough(observations, nominal))
     costs, fitted = min((_fit(observations, start) for start in starts), key=lambda fit: _loss(observations, fit[0]))
     errors = np.abs(_predict(observations, costs) - observations.seconds) / observations.seconds
     return Calibration(
         device_kind=kind,
-        rates=_rates(costs, fitted, known),
+        rates=_rates(costs, fitted, nominal),
         num_nodes=len(observations.seconds),
         median_error=float(np.median(errors)),
     )
@@ -69,8 +69,8 @@ def _observations(measured: Iterable[tuple[Work, Floats]]) -> _Observations:
     if not columns:
         empty = np.zeros(0)
         return _Observations(flops=empty, bytes_moved=empty, calls=empty, rate=empty.astype(np.int64), seconds=empty)
-    flops, moved, calls, rate, seconds = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    return _Observations(flops=flops, bytes_moved=moved, calls=calls, rate=rate.astype(np.int64), seconds=seconds)
+    flops, bytes_moved, calls, rate, seconds = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    return _Observations(flops=flops, bytes_moved=bytes_moved, calls=calls, rate=rate.astype(np.int64), seconds=seconds)
 
 
 def _costs(kind: DeviceKind) -> Floats:
@@ -79,9 +79,9 @@ def _costs(kind: DeviceKind) -> Floats:
     return np.array([*(1 / rate for rate in rates), 1 / kind.memory_bytes_per_second, kind.node_seconds])
 
 
-def _rough(observations: _Observations, known: DeviceKind) -> Floats:
+def _rough(observations: _Observations, nominal: DeviceKind) -> Floats:
     """The best that was seen: the quickest calls, the most bytes and flops in a second."""
-    costs = _costs(known)
+    costs = _costs(nominal)
     costs[CALL] = max(float(np.quantile(observations.seconds / observations.calls, 0.05)), 1e-9)
     busy = np.maximum(observations.seconds - observations.calls * costs[CALL], 0.1 * observations.seconds)
     moving = observations.bytes_moved > 0
@@ -104,10 +104,10 @@ def _fit(observations: _Observations, costs: Floats) -> tuple[Floats, Booleans]:
             best, best_loss, best_determined = costs, loss, determined
         table = _table(observations, costs)
         determined = (table > 0).sum(axis=0) >= MIN_NODES_PER_RATE
-        moved = _solve(observations, table, costs, determined)
-        if np.allclose(moved, costs, rtol=1e-9, atol=0.0):
+        next_costs = _solve(observations, table, costs, determined)
+        if np.allclose(next_costs, costs, rtol=1e-9, atol=0.0):
             break
-        costs = moved
+        costs = next_costs
     if _loss(observations, costs) < best_loss:
         return costs, determined
     return best, best_determined
@@ -133,16 +133,16 @@ def _solve(observations: _Observations, table: Floats, costs: Floats, determined
     )
     free = determined.copy()
     while free.any():
-        held = table[:, ~free] @ costs[~free]
+        fixed_seconds = table[:, ~free] @ costs[~free]
         size = np.linalg.norm(table[:, free] * weights[:, None], axis=0)
         solved = np.linalg.lstsq(
-            table[:, free] * weights[:, None] / size, (observations.seconds - held) * weights, rcond=None
+            table[:, free] * weights[:, None] / size, (observations.seconds - fixed_seconds) * weights, rcond=None
         )
         values = solved[0] / size
         if (values > 0).all():
-            moved = costs.copy()
-            moved[free] = values
-            return moved
+            next_costs = costs.copy()
+            next_costs[free] = values
+            return next_costs
         # One that comes out at nothing is held at a tenth of what it was, so that it can come back.
         worst = np.flatnonzero(free)[int(np.argmin(values * size))]
         free[worst] = False
@@ -162,12 +162,12 @@ def _loss(observations: _Observations, costs: Floats) -> float:
     return float(np.where(errors < HUBER, errors**2 / 2, HUBER * (errors - HUBER / 2)).mean())
 
 
-def _rates(costs: Floats, fitted: Booleans, known: DeviceKind) -> DeviceKind:
+def _rates(costs: Floats, fitted: Booleans, nominal: DeviceKind) -> DeviceKind:
     """A class that nothing was bound by keeps its ratio to those that were fitted."""
-    before = _costs(known)
+    before = _costs(nominal)
     classes = fitted[: len(CLASSES)]
     if classes.any():
         ratio = float(np.exp(np.log(costs[: len(CLASSES)] / before[: len(CLASSES)])[classes].mean()))
         costs = np.where([*~classes, False, False], before * ratio, costs)
     rates = {one.value: float(1 / costs[at]) for at, one in enumerate(CLASSES)}
-    return replace(known, **rates, memory_bytes_per_second=float(1 / costs[MEMORY]), node_seconds=float(costs[CALL]))
+    return replace(nominal, **rates, memory_bytes_per_second=float(1 / costs[MEMORY]), node_seconds=float(costs[CALL]))

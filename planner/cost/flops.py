@@ -120,25 +120,29 @@ def _einsum(node: Node, shapes: Shapes) -> int:
     operands = [shapes[value_id].dims for value_id in values_in(_argument(node, 1))]
     if not isinstance(equation, str) or len(operands) < 2:
         return 0
-    given, _, wanted = equation.replace(" ", "").partition("->")
+    operand_terms, _, output_term = equation.replace(" ", "").partition("->")
     sizes: list[dict[str, int]] = []
-    for term, dims in zip(given.split(","), operands, strict=True):
+    for term, dims in zip(operand_terms.split(","), operands, strict=True):
         sizes.append({})
         _add_sizes(term, dims, sizes[-1])
-    kept = _kept(given, wanted if "->" in equation else None, sizes)
+    output_names = _kept(operand_terms, output_term if "->" in equation else None, sizes)
     flops, left = 0, sizes[0]
     for position, right in enumerate(sizes[1:], start=1):
         pair = {name: max(left.get(name, 1), right.get(name, 1)) for name in (*left, *right)}
-        later = kept.union(*sizes[position + 1 :])
+        later = output_names.union(*sizes[position + 1 :])
         flops += 2 * math.prod(pair.values()) if pair.keys() - later else 0
         left = {name: size for name, size in pair.items() if name in later}
     return flops
 
 
-def _kept(given: str, wanted: str | None, sizes: Sequence[Mapping[str, int]]) -> frozenset[str]:
+def _kept(operand_terms: str, output_term: str | None, sizes: Sequence[Mapping[str, int]]) -> frozenset[str]:
     """Indices of the output: those named, or without an arrow those that stand once; an ellipsis always."""
-    letters = given.replace(",", "").replace(".", "")
-    named = set(wanted.replace(".", "")) if wanted is not None else {one for one in letters if letters.count(one) == 1}
+    letters = operand_terms.replace(",", "").replace(".", "")
+    named = (
+        set(output_term.replace(".", ""))
+        if output_term is not None
+        else {one for one in letters if letters.count(one) == 1}
+    )
     return frozenset(named.union(*({name for name in operand if name.startswith("...")} for operand in sizes)))
 
 

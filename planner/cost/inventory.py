@@ -90,13 +90,13 @@ class Inventory:
     def __post_init__(self) -> None:
         if len(self.devices) > MAX_DEVICES:
             raise InventoryError(f"the inventory has {len(self.devices):,} devices, needs at most {MAX_DEVICES:,}")
-        known: set[str] = set()
+        device_ids: set[str] = set()
         for device in self.devices:
-            if device.id in known:
+            if device.id in device_ids:
                 raise InventoryError(f"two devices share an id, {device.id!r}; give each its own", device=device.id)
-            known.add(device.id)
+            device_ids.add(device.id)
         for pair in self.links:
-            unknown = [end for end in pair if end not in known]
+            unknown = [end for end in pair if end not in device_ids]
             if unknown:
                 raise InventoryError(f"link {pair[0]!r} to {pair[1]!r}: no device is called {unknown[0]!r}")
 
@@ -105,8 +105,8 @@ class Inventory:
         left_out = set(device_ids)
         unknown = sorted(left_out - {device.id for device in self.devices})
         if unknown:
-            known = ", ".join(repr(device.id) for device in self.devices[:10])
-            raise InventoryError(f"no device is called {unknown[0]!r}; there are {known}")
+            first_ids = ", ".join(repr(device.id) for device in self.devices[:10])
+            raise InventoryError(f"no device is called {unknown[0]!r}; there are {first_ids}")
         return Inventory(
             devices=tuple(device for device in self.devices if device.id not in left_out),
             links={pair: speed for pair, speed in self.links.items() if not left_out.intersection(pair)},

@@ -71,14 +71,14 @@ def kind_costs(
     measured_ids = tuple(times.profile_id for times in tables if times.profile_id)
     fitted = calibrate(kind, zip(works, seconds, strict=True))
     of_kind = [one for one in calibrations if one.is_of_kind(kind)]
-    chosen = next((one for one in of_kind if one.profile_id in named), None)
-    known = chosen or fitted or next(iter(of_kind), None)
-    rates = known.rates if known else device_kind(kind)
+    named_calibration = next((one for one in of_kind if one.profile_id in named), None)
+    calibration = named_calibration or fitted or next(iter(of_kind), None)
+    rates = calibration.rates if calibration else device_kind(kind)
     costs = KindCosts(
         rates=rates,
-        rate_source=RateSource.CALIBRATED if known else RateSource.ROOFLINE,
+        rate_source=RateSource.CALIBRATED if calibration else RateSource.ROOFLINE,
         measured_profile_ids=measured_ids,
-        calibration_profile_ids=measured_ids if fitted and known is fitted else _stored(known),
+        calibration_profile_ids=measured_ids if fitted and calibration is fitted else _stored(calibration),
     )
     if not tables:
         return costs
@@ -86,8 +86,8 @@ def kind_costs(
     scaled = points[at] != symbol_values
     measured_seconds = seconds[at] * _growth(works[at], work, rates) if scaled else seconds[at]
     split = tables[at].split_seconds
-    weights = _by_node([(node, spent) for node, _, spent in split], len(graph.nodes))
-    both = weights + _by_node([(node, spent) for node, spent, _ in split], len(graph.nodes))
+    weights = _by_node([(node, seconds_of_part) for node, _, seconds_of_part in split], len(graph.nodes))
+    both = weights + _by_node([(node, seconds_of_part) for node, seconds_of_part, _ in split], len(graph.nodes))
     return replace(
         costs,
         measured=measured_seconds,

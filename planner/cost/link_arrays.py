@@ -21,8 +21,8 @@ def link_arrays(inventory: Inventory, sources: Sequence[CostSource]) -> tuple[Fl
     if measured:
         seconds = np.array([message_of(device, measured) for device in devices])
         hosts = np.unique([device.host for device in devices], return_inverse=True)[1]
-        known = (hosts[:, None] == hosts) & (np.minimum.outer(seconds, seconds) >= 0)
-        latency = np.where(known, np.maximum.outer(seconds, seconds), latency)
+        is_measured = (hosts[:, None] == hosts) & (np.minimum.outer(seconds, seconds) >= 0)
+        latency = np.where(is_measured, np.maximum.outer(seconds, seconds), latency)
     index = {device.id: position for position, device in enumerate(devices)}
     for (source, target), link in inventory.links.items():
         latency[index[source], index[target]] = link.latency_seconds

@@ -99,11 +99,13 @@ def check_fits(times: MeasuredTimes, graph: Graph) -> None:
     where = f"times for {times.device_kind!r}"
     if times.seconds and times.seconds[-1][0] >= len(graph.nodes):
         raise InvalidArgument(f"{where}: node {times.seconds[-1][0]}, and the graph has {len(graph.nodes)} nodes")
-    known = {symbol.name for symbol in graph.symbols}
+    dimension_names = {symbol.name for symbol in graph.symbols}
     for name, _ in times.symbol_values:
-        if name not in known:
-            shown = ", ".join(map(repr, sorted(known))) or "none"
-            raise InvalidArgument(f"{where}: symbol_values names {name!r}; the graph's dynamic dimensions are {shown}")
+        if name not in dimension_names:
+            names_text = ", ".join(map(repr, sorted(dimension_names))) or "none"
+            raise InvalidArgument(
+                f"{where}: symbol_values names {name!r}; the graph's dynamic dimensions are {names_text}"
+            )
 
 
 def point_of(times: MeasuredTimes, graph: Graph) -> dict[int, int]:
@@ -117,8 +119,8 @@ def nearest(points: Sequence[Mapping[int, int]], symbol_values: Mapping[int, int
     return min(range(len(points)), key=lambda at: _distance(points[at], symbol_values))
 
 
-def _distance(point: Mapping[int, int], wanted: Mapping[int, int]) -> float:
-    return math.fsum(abs(_log(value) - _log(wanted[symbol])) for symbol, value in point.items())
+def _distance(point: Mapping[int, int], target: Mapping[int, int]) -> float:
+    return math.fsum(abs(_log(value) - _log(target[symbol])) for symbol, value in point.items())
 
 
 def _log(value: int) -> float:

@@ -136,14 +136,16 @@ def _opaque_seconds(node: Node, index: int, kind: str) -> float:
 
 def _source(graph: Graph, name: str, kind: KindCosts, devices: Sequence[Device]) -> CostSource:
     """Rates count as given where each device of the kind comes with both."""
-    given = all(one.flops_per_second > 0 and one.memory_bytes_per_second > 0 for one in devices if one.kind == name)
+    has_own_rates = all(
+        one.flops_per_second > 0 and one.memory_bytes_per_second > 0 for one in devices if one.kind == name
+    )
     return CostSource(
         device_kind=name,
         num_measured=0 if kind.measured is None else int(np.isfinite(kind.measured).sum()),
         num_nodes=len(graph.nodes),
         num_backward=0 if kind.backward_ratio is None else int(np.isfinite(kind.backward_ratio).sum()),
         message_seconds=kind.message_seconds,
-        rates=RateSource.GIVEN if given else kind.rate_source,
+        rates=RateSource.GIVEN if has_own_rates else kind.rate_source,
         scaled=kind.scaled,
         measured_profile_ids=kind.measured_profile_ids,
         calibration_profile_ids=kind.calibration_profile_ids,

@@ -40,9 +40,9 @@ def device_choices(inventory: Inventory, needed: Collection[str], least: int) ->
     hosts = _hosts(devices, needed)
     counts = [range(max(1, sum(devices[at].id in needed for at in members)), len(members) + 1) for members in hosts]
     alone = [at for at, workers in enumerate(workers_on_cores(devices)) if workers == 1]
-    for chosen in _counts(counts):
-        of_hosts = [at for members, count in zip(hosts, chosen, strict=True) for at in members[:count]]
-        if len(alone) + len(of_hosts) >= least or chosen == tuple(len(members) for members in hosts):
+    for num_of_hosts in _counts(counts):
+        of_hosts = [at for members, count in zip(hosts, num_of_hosts, strict=True) for at in members[:count]]
+        if len(alone) + len(of_hosts) >= least or num_of_hosts == tuple(len(members) for members in hosts):
             yield tuple(sorted([*alone, *of_hosts]))
 
 

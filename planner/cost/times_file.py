@@ -117,13 +117,13 @@ def _times(where: str, content: object) -> Iterator[tuple[str, int, float, float
     for index, entry in enumerate(content):
         at = f"{where}times[{index}]"
         fields = _object(at, entry)
-        given = [name for name in ("node", "nodes") if name in fields]
-        if len(given) != 1 or fields.keys() - {BACKWARD, *SPLIT} != {given[0], "seconds"}:
+        node_fields = [name for name in ("node", "nodes") if name in fields]
+        if len(node_fields) != 1 or fields.keys() - {BACKWARD, *SPLIT} != {node_fields[0], "seconds"}:
             raise InvalidArgument(f"{at}: has {sorted(fields)[:5]}, needs seconds and either node or nodes")
         seconds = _seconds(f"{at}.seconds", fields["seconds"])
         back = _seconds(f"{at}.{BACKWARD}", fields[BACKWARD]) if BACKWARD in fields else None
         halves = _halves(at, fields)
-        for node in _nodes(at, given[0], fields[given[0]]):
+        for node in _nodes(at, node_fields[0], fields[node_fields[0]]):
             yield at, node, seconds, back, halves
 
 

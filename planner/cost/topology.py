@@ -63,8 +63,8 @@ def matrix_links(
 
 
 def _check_known(island: Island, devices: Sequence[Device]) -> None:
-    known: Mapping[str, None] = dict.fromkeys(device.id for device in devices)
-    unknown = [device_id for device_id in island.device_ids if device_id not in known]
+    device_ids: Mapping[str, None] = dict.fromkeys(device.id for device in devices)
+    unknown = [device_id for device_id in island.device_ids if device_id not in device_ids]
     if unknown:
         raise InventoryError(f"topology: no device is called {unknown[0]!r}")
     if len(set(island.device_ids)) < 2:

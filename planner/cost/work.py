@@ -72,8 +72,8 @@ def _node_work(
         branches = [inner[index] for index in _subgraphs_in(arguments)]
         return max(branches, default=(0.0, float(bytes_moved(node, shapes)), 1.0))
     flops = node_flops(node, shapes) if node.flops is None else _count(node.flops, symbol_values)
-    moved = bytes_moved(node, shapes) if node.bytes_moved is None else _count(node.bytes_moved, symbol_values)
-    return (float(flops), float(moved), 1.0)
+    size_bytes = bytes_moved(node, shapes) if node.bytes_moved is None else _count(node.bytes_moved, symbol_values)
+    return (float(flops), float(size_bytes), 1.0)
 
 
 def _count(expression: Expression, symbol_values: Mapping[int, int]) -> int:

@@ -136,10 +136,10 @@ class DaemonClient:
     def _with_secret(self, request: stage_daemon_pb2.LoadStagesRequest) -> stage_daemon_pb2.LoadStagesRequest:
         if not self._planner_secret:
             return request
-        wanted = stage_daemon_pb2.LoadStagesRequest()
-        wanted.CopyFrom(request)
-        wanted.secret = deployment_secret(self._planner_secret, request.deployment_id)
-        return wanted
+        with_secret = stage_daemon_pb2.LoadStagesRequest()
+        with_secret.CopyFrom(request)
+        with_secret.secret = deployment_secret(self._planner_secret, request.deployment_id)
+        return with_secret
 
     async def _checked(self, call: Awaitable[Answer], doing: str, seconds: float) -> Answer:
         try:

@@ -25,8 +25,8 @@ async def find_cause(deployment_id: str, clients: Mapping[str, DaemonClient]) ->
     for round_index in range(ROUNDS):
         if round_index:
             await asyncio.sleep(ROUND_SECONDS)
-        found = await asyncio.gather(*(_ask(deployment_id, client) for client in clients.values()))
-        causes = [failure for failure in found if failure is not None]
+        failures = await asyncio.gather(*(_ask(deployment_id, client) for client in clients.values()))
+        causes = [failure for failure in failures if failure is not None]
         if causes:
             return causes[0]
     return None
@@ -43,10 +43,10 @@ async def _ask(deployment_id: str, client: DaemonClient) -> Failure | None:
 
 def own_failure(deployment_id: str, status: stage_daemon_pb2.GetDaemonStatusResponse) -> Failure | None:
     """What broke on this daemon itself, leaving out what it only saw of its peers."""
-    for held in status.deployments:
-        if held.deployment_id != deployment_id or held.state != planner_pb2.WORKER_STATE_FAILED:
+    for deployment in status.deployments:
+        if deployment.deployment_id != deployment_id or deployment.state != planner_pb2.WORKER_STATE_FAILED:
             continue
-        failure = failure_from_proto(held.failure)
+        failure = failure_from_proto(deployment.failure)
         if not is_indirect(failure):
             return failure
     return None

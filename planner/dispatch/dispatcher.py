@@ -213,14 +213,14 @@ class Dispatcher:
         return self._leases.lease_seconds
 
     async def heartbeat(
-        self, device_id: str, incarnation_id: str, held: Iterable[HeldDeployment], *, leaving: bool = False
+        self, device_id: str, incarnation_id: str, reported: Iterable[HeldDeployment], *, leaving: bool = False
     ) -> tuple[float, tuple[str, ...]]:
         """(seconds of the renewed lease, ids to let go of). Raises NotFound: register; DeviceTaken: another did.
 
         `leaving` stands until another incarnation registers.
         """
         await self._resume()
-        reports = {report.deployment_id: report for report in held}
+        reports = {report.deployment_id: report for report in reported}
         await self._recognise(device_id, incarnation_id, reports.values())
         self._leases.hear(device_id, incarnation_id, _seconds())
         for report in reports.values():
@@ -296,10 +296,10 @@ class Dispatcher:
     async def _plan_ahead(self) -> None:
         replanned = [driver for driver in self._drivers.values() if driver.deployment.recovery is RecoveryPolicy.REPLAN]
         for driver in replanned:
-            held = driver.deployment
-            if driver.rollout.state is READY and self._planned_ahead.get(held.id) != held.generation:
-                await self._placer.plan_ahead(held)
-                self._planned_ahead[held.id] = held.generation
+            deployment = driver.deployment
+            if driver.rollout.state is READY and self._planned_ahead.get(deployment.id) != deployment.generation:
+                await self._placer.plan_ahead(deployment)
+                self._planned_ahead[deployment.id] = deployment.generation
         ended = self._planned_ahead.keys() - {d.deployment.id for d in replanned if not d.rollout.state.ended}
         if ended or not self._planned_ahead:
             await self._placer.forget_ended()
@@ -440,7 +440,10 @@ class Dispatcher:
 
     def _remember(self, daemons: Iterable[Daemon], deployments: Iterable[Deployment]) -> None:
         """Daemons in use have a full lease to come back: nobody could hear them before this planner was there."""
-        now, used = datetime.now(UTC), {device_id for held in deployments for device_id in held.device_ids()}
+        now, used = (
+            datetime.now(UTC),
+            {device_id for deployment in deployments for device_id in deployment.device_ids()},
+        )
         for daemon in daemons:
             if daemon.device.id in used or daemon.live_at(now):
                 self._leases.hear(daemon.device.id, daemon.incarnation_id, _seconds())
@@ -453,10 +456,10 @@ class Dispatcher:
                 daemon = await find_daemon(session, device_id)
             if daemon is None:
                 raise NotFound(f"no daemon has registered device {device_id!r}; register", device_id=device_id)
-            found = daemon.incarnation_id
+            holder_id = daemon.incarnation_id
         else:
-            found = standing.incarnation_id
-        if found != incarnation_id:
+            holder_id = standing.incarnation_id
+        if holder_id != incarnation_id:
             self._refuse_taken(device_id, self._ended_of(reported))
 
     async def _succeed(self, device_id: str, standing: Standing) -> None:
@@ -502,25 +505,25 @@ class Dispatcher:
 
     async def _move(self, driver: Driver, device_id: str) -> str:
         """Why it stays on the device; empty where it leaves it. One that is not ready yet is asked about again."""
-        held = driver.deployment
+        deployment = driver.deployment
         if driver.rollout.state in ABANDONED:
             return ""
-        if held.recovery is not RecoveryPolicy.REPLAN:
-            return f"its recovery policy is {held.recovery.value}; it goes on there until the daemon ends"
+        if deployment.recovery is not RecoveryPolicy.REPLAN:
+            return f"its recovery policy is {deployment.recovery.value}; it goes on there until the daemon ends"
         if driver.rollout.state is not READY:
             return ""
         try:
-            await self._placer.check_can_move(held)
+            await self._placer.check_can_move(deployment)
         except BeingPlanned:
             return ""
         except PlannerError as error:
             return error.message
-        await driver.handle(Leaving(device_id, f"device {device_id} is drained"), generation=held.generation)
+        await driver.handle(Leaving(device_id, f"device {device_id} is drained"), generation=deployment.generation)
         return ""
 
-    async def _look_for_lost(self, device_id: str, held: Iterable[str]) -> None:
+    async def _look_for_lost(self, device_id: str, reported_ids: Iterable[str]) -> None:
         """Heartbeats follow each other, so the second that lacks a READY deployment was written after it was READY."""
-        present = frozenset(held)
+        present = frozenset(reported_ids)
         for driver in self._active_on(device_id):
             generation, key = driver.deployment.generation, (driver.deployment.id, device_id)
             if driver.deployment.id in present or driver.rollout.state is not DeploymentState.READY:
@@ -549,10 +552,10 @@ class Dispatcher:
             if driver.rollout.state.ended:
                 self._retire(driver)
                 continue
-            held = driver.deployment
-            failure = failure_of(held, self._leases)
+            deployment = driver.deployment
+            failure = failure_of(deployment, self._leases)
             if failure is not None:
-                await driver.handle(Broken(failure), generation=held.generation)
+                await driver.handle(Broken(failure), generation=deployment.generation)
 
     async def _every_period(self, work: Callable[[], Awaitable[None]], trouble: str) -> None:
         """For ever: a failure is logged as `trouble`, and the next period may do better."""

@@ -233,8 +233,8 @@ class Driver:
         await self.handle(Connected(device_id))
 
     async def _release(self, command: Release) -> None:
-        client, held = self._clients[command.device_id], self.deployment
-        await client.release(held.id, held.generation, drain=command.drain, keep_states=command.keep_states)
+        client, deployment = self._clients[command.device_id], self.deployment
+        await client.release(deployment.id, deployment.generation, drain=command.drain, keep_states=command.keep_states)
         await self.handle(Released(command.device_id))
 
     async def _place(self) -> None:

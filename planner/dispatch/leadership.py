@@ -43,10 +43,10 @@ class Leadership:
         if self._fence is None:
             return False
         async with self._database.session() as session:
-            held = await renew_claims(session, RoleRow, self._planner_id, self.claim_seconds, true())
-        if not held:
+            claims = await renew_claims(session, RoleRow, self._planner_id, self.claim_seconds, true())
+        if not claims:
             self._fence = None
-        return bool(held)
+        return bool(claims)
 
     async def check(self, session: AsyncSession) -> None:
         """Raises NotLeading where another planner has it; none can take it before the transaction ends."""

@@ -31,10 +31,10 @@ def state_from_proto(value: planner_pb2.DeploymentState.ValueType) -> Deployment
     """None where it is not given. Raises InvalidArgument for one that is not known."""
     if not value:
         return None
-    found = next((state for state in DeploymentState if state_to_proto(state) == value), None)
-    if found is None:
+    state = next((one for one in DeploymentState if state_to_proto(one) == value), None)
+    if state is None:
         raise InvalidArgument(f"state is {value}, needs one of DeploymentState")
-    return found
+    return state
 
 
 def state_to_proto(state: DeploymentState) -> planner_pb2.DeploymentState.ValueType:
@@ -45,9 +45,9 @@ def recovery_from_proto(policy: planner_pb2.RecoveryPolicy.ValueType) -> Recover
     """Raises InvalidArgument for one that this planner does not know."""
     if policy == planner_pb2.RECOVERY_POLICY_UNSPECIFIED:
         return RecoveryPolicy.MANUAL
-    for known in RecoveryPolicy:
-        if policy == _recovery_to_proto(known):
-            return known
+    for recovery in RecoveryPolicy:
+        if policy == _recovery_to_proto(recovery):
+            return recovery
     raise InvalidArgument(f"recovery is {policy}, which this planner does not know; use manual, restart or replan")
 
 

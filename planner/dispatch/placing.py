@@ -62,7 +62,7 @@ class _Prospects:
     `promised` the bytes that other deployments have there."""
 
     plan: Plan
-    asked: Plan
+    asked_plan: Plan
     graph: GraphRecord
     live: Mapping[str, Daemon]
     promised: Mapping[str, Mapping[str, int]]
@@ -72,11 +72,11 @@ class _Prospects:
         present = set(device_ids)
         memory = {
             device.id: min(device.memory_bytes, self._free_bytes(device.id))
-            for device in self.asked.inventory.devices
+            for device in self.asked_plan.inventory.devices
             if device.id in present and device.id in self.live
         }
-        gone = [device.id for device in self.asked.inventory.devices if memory.get(device.id, 0) <= 0]
-        left = self.asked.inventory.without(gone)
+        gone = [device.id for device in self.asked_plan.inventory.devices if memory.get(device.id, 0) <= 0]
+        left = self.asked_plan.inventory.without(gone)
         return replace(left, devices=tuple(replace(device, memory_bytes=memory[device.id]) for device in left.devices))
 
     def _free_bytes(self, device_id: str) -> int:
@@ -102,37 +102,37 @@ class Placer:
         self._prepare = prepare
         self._ask = ask
 
-    async def place(self, held: Deployment, tell: Callable[[str], Awaitable[None]]) -> Placement:
+    async def place(self, deployment: Deployment, tell: Callable[[str], Awaitable[None]]) -> Placement:
         """The next generation, once all the daemons that it needs answer. `tell` hears why it has to wait.
 
         Raises DeviceGone, DeviceFull, Infeasible or Unavailable where that is still so after `recovery_seconds`.
         """
-        ends_at, told = time.monotonic() + self._recovery_seconds, ""
+        ends_at, last_reason = time.monotonic() + self._recovery_seconds, ""
         while True:
             try:
-                return await self._place_now(held)
+                return await self._place_now(deployment)
             except BeingPlanned:
                 pass
             except (DeviceGone, DeviceFull, Infeasible, Unavailable) as error:
                 if time.monotonic() > ends_at:
                     raise
-                if isinstance(error, Infeasible) and error.message != told:
-                    told = error.message
-                    await tell(f"{told}; it waits for a device to come back")
+                if isinstance(error, Infeasible) and error.message != last_reason:
+                    last_reason = error.message
+                    await tell(f"{last_reason}; it waits for a device to come back")
             await asyncio.sleep(PLACE_PERIOD_SECONDS)
 
-    async def plan_ahead(self, held: Deployment) -> None:
+    async def plan_ahead(self, deployment: Deployment) -> None:
         """Asks for a plan for each single loss that has none yet, and calls off what earlier generations asked for."""
         now = datetime.now(UTC)
         async with self._database.session() as session:
             await self._leadership.check(session)
             await drop_obsolete_spares(session, now)
-            known = await list_spares(session, held)
-            prospects = await _prospects(session, held)
-            for device_id in held.device_ids()[:MOST_AHEAD]:
+            already_asked = await list_spares(session, deployment)
+            prospects = await _prospects(session, deployment)
+            for device_id in deployment.device_ids()[:MOST_AHEAD]:
                 inventory = prospects.left(prospects.live.keys() - {device_id})
-                if frozenset({device_id}) not in known and inventory.devices:
-                    await _add(session, held, prospects, (device_id,), inventory, background=True)
+                if frozenset({device_id}) not in already_asked and inventory.devices:
+                    await _add(session, deployment, prospects, (device_id,), inventory, background=True)
         self._ask()
 
     async def forget_ended(self) -> None:
@@ -141,55 +141,55 @@ class Placer:
             await self._leadership.check(session)
             await drop_obsolete_spares(session, datetime.now(UTC))
 
-    async def check_can_move(self, held: Deployment) -> None:
+    async def check_can_move(self, deployment: Deployment) -> None:
         """Whether it can leave the devices that are drained. Raises BeingPlanned, Infeasible, DeviceFull ..."""
         async with self._database.reading() as session:
-            prospects = await _prospects(session, held)
-        _, plan = await self._replan(held, prospects)
+            prospects = await _prospects(session, deployment)
+        _, plan = await self._replan(deployment, prospects)
         admit(plan, tuple(prospects.live.values()), prospects.promised)
 
-    async def _place_now(self, held: Deployment) -> Placement:
+    async def _place_now(self, deployment: Deployment) -> Placement:
         async with self._database.reading() as session:
-            prospects = await _prospects(session, held)
-        if held.recovery is RecoveryPolicy.REPLAN:
-            held, plan = await self._replan(held, prospects)
+            prospects = await _prospects(session, deployment)
+        if deployment.recovery is RecoveryPolicy.REPLAN:
+            deployment, plan = await self._replan(deployment, prospects)
         else:
             plan = prospects.plan
         stages = admit(plan, tuple(prospects.live.values()), prospects.promised)
-        deployment = replace(held, generation=held.generation + 1, stages=stages)
-        clients = clients_of(deployment, self._client_of)
-        await asyncio.gather(*(_check_answers(deployment, client) for client in clients.values()))
-        requests = await self._prepare(deployment, plan, prospects.graph)
-        return Placement(deployment=deployment, clients=clients, requests=requests)
+        successor = replace(deployment, generation=deployment.generation + 1, stages=stages)
+        clients = clients_of(successor, self._client_of)
+        await asyncio.gather(*(_check_answers(successor, client) for client in clients.values()))
+        requests = await self._prepare(successor, plan, prospects.graph)
+        return Placement(deployment=successor, clients=clients, requests=requests)
 
-    async def _replan(self, held: Deployment, prospects: _Prospects) -> tuple[Deployment, Plan]:
+    async def _replan(self, deployment: Deployment, prospects: _Prospects) -> tuple[Deployment, Plan]:
         """The same plan where all of its devices are there. Raises BeingPlanned or Infeasible where none is there."""
         present = await self._answering(prospects)
-        lost = tuple(device_id for device_id in held.device_ids() if device_id not in present)
+        lost = tuple(device_id for device_id in deployment.device_ids() if device_id not in present)
         if not lost:
-            return held, prospects.plan
+            return deployment, prospects.plan
         inventory = prospects.left(present)
         if not inventory.devices:
             raise Infeasible(
                 f"without {', '.join(lost)} no device is left of those that the plan may use", device=lost[0]
             )
-        operation = await self._ended_operation(held, prospects, lost, inventory)
+        operation = await self._ended_operation(deployment, prospects, lost, inventory)
         if operation.failure is not None:
             raise _nothing_fits(lost, inventory, operation)
         async with self._database.reading() as session:
             plan, _ = await get_plan(session, operation.id)
         reason = _reason(lost, operation, prospects.plan, plan)
-        return replace(held, plan_id=operation.id, plan_reason=reason), plan
+        return replace(deployment, plan_id=operation.id, plan_reason=reason), plan
 
     async def _ended_operation(
-        self, held: Deployment, prospects: _Prospects, lost: tuple[str, ...], left: Inventory
+        self, deployment: Deployment, prospects: _Prospects, lost: tuple[str, ...], left: Inventory
     ) -> PlanOperation:
         """The one whose plan serves, or that found none. Raises BeingPlanned where it has not ended yet."""
         async with self._database.session() as session:
             await self._leadership.check(session)
-            operation = await find_spare(session, held, lost)
+            operation = await find_spare(session, deployment, lost)
             if operation is None or not await _serves(session, operation, left):
-                await _add(session, held, prospects, lost, left, background=False)
+                await _add(session, deployment, prospects, lost, left, background=False)
             elif operation.state.ended:
                 return operation
             else:
@@ -202,11 +202,13 @@ class Placer:
 
         Raises Unavailable where one is silent while its lease lasts: it may be busy.
         """
-        wanted = [
-            prospects.live[device.id] for device in prospects.asked.inventory.devices if device.id in prospects.live
+        daemons = [
+            prospects.live[device.id]
+            for device in prospects.asked_plan.inventory.devices
+            if device.id in prospects.live
         ]
-        found = await asyncio.gather(*(self._answers(daemon) for daemon in wanted))
-        return frozenset(daemon.device.id for daemon, is_there in zip(wanted, found, strict=True) if is_there)
+        answers = await asyncio.gather(*(self._answers(daemon) for daemon in daemons))
+        return frozenset(daemon.device.id for daemon, is_there in zip(daemons, answers, strict=True) if is_there)
 
     async def _answers(self, daemon: Daemon) -> bool:
         try:
@@ -224,18 +226,22 @@ def clients_of(deployment: Deployment, client_of: Callable[[str, str], DaemonCli
     }
 
 
-async def _prospects(session: AsyncSession, held: Deployment) -> _Prospects:
-    plan, _ = await get_plan(session, held.plan_id)
-    asked = plan if held.asked_plan_id == held.plan_id else (await get_plan(session, held.asked_plan_id))[0]
+async def _prospects(session: AsyncSession, deployment: Deployment) -> _Prospects:
+    plan, _ = await get_plan(session, deployment.plan_id)
+    asked_plan = (
+        plan
+        if deployment.asked_plan_id == deployment.plan_id
+        else (await get_plan(session, deployment.asked_plan_id))[0]
+    )
     live = {daemon.device.id: daemon for daemon in await list_usable_daemons(session, datetime.now(UTC))}
-    promised = await promised_bytes(session, {*live, *held.device_ids()})
+    promised = await promised_bytes(session, {*live, *deployment.device_ids()})
     return _Prospects(
         plan=plan,
-        asked=asked,
-        graph=await get_graph(session, held.graph_id),
+        asked_plan=asked_plan,
+        graph=await get_graph(session, deployment.graph_id),
         live=live,
         promised={
-            device_id: {holder: size for holder, size in holders.items() if holder != held.id}
+            device_id: {holder: size for holder, size in holders.items() if holder != deployment.id}
             for device_id, holders in promised.items()
         },
     )
@@ -258,7 +264,7 @@ async def _serves(session: AsyncSession, operation: PlanOperation, left: Invento
 
 async def _add(
     session: AsyncSession,
-    held: Deployment,
+    deployment: Deployment,
     prospects: _Prospects,
     lost: tuple[str, ...],
     inventory: Inventory,
@@ -267,21 +273,21 @@ async def _add(
 ) -> None:
     now = datetime.now(UTC)
     kinds = [device.kind for device in inventory.devices]
-    options = prospects.asked.options
+    options = prospects.asked_plan.options
     serving = await serving_profiles(session, options.rates_from_profiles, kinds)
     record = InventoryRecord(
         id=f"inv-{secrets.token_hex(6)}", name="", inventory=inventory, created_at=now, listed=False
     )
     operation = PlanOperation(
         id=f"plan-{secrets.token_hex(6)}",
-        graph_id=held.graph_id,
+        graph_id=deployment.graph_id,
         inventory_id=record.id,
         options=replace(options, rates_from_profiles=serving),
         created_at=now,
         background=background,
-        replaced_plan_id=held.plan_id,
+        replaced_plan_id=deployment.plan_id,
     )
-    await add_spare(session, held, lost, operation, record)
+    await add_spare(session, deployment, lost, operation, record)
 
 
 async def _check_answers(deployment: Deployment, client: DaemonClient) -> None:

@@ -118,27 +118,27 @@ def choose_daemons(
 
     Raises NotFound for what is not there, and Conflict for what holds a deployment.
     """
-    holders = {device_id: held.id for held in reversed(active) for device_id in held.device_ids()}
+    holders = {device_id: deployment.id for deployment in reversed(active) for device_id in deployment.device_ids()}
     if device_ids:
         return tuple(_named(live, device_id, holders) for device_id in dict.fromkeys(device_ids))
     present = dict.fromkeys(daemon.device.kind.lower() for daemon in live)
-    wanted = dict.fromkeys(kind.lower() for kind in kinds) or present
-    if not wanted:
+    requested_kinds = dict.fromkeys(kind.lower() for kind in kinds) or present
+    if not requested_kinds:
         raise NotFound("no daemon holds a lease; start a stage-daemon to profile on")
-    chosen = [_free(live, kind, holders) for kind in wanted if kinds or _is_free(live, kind, holders)]
-    if not chosen:
+    daemons = [_free(live, kind, holders) for kind in requested_kinds if kinds or _is_free(live, kind, holders)]
+    if not daemons:
         raise Conflict("every device holds a deployment; stop one, or start another stage-daemon to profile on")
-    return tuple(chosen)
+    return tuple(daemons)
 
 
 def _named(live: Sequence[Daemon], device_id: str, holders: Mapping[str, str]) -> Daemon:
-    found = next((daemon for daemon in live if daemon.device.id == device_id), None)
-    if found is None:
-        known = ", ".join(daemon.device.id for daemon in live) or "none"
-        raise NotFound(f"device {device_id[:80]!r} has no daemon that holds a lease; live now: {known}")
+    named = next((daemon for daemon in live if daemon.device.id == device_id), None)
+    if named is None:
+        live_ids = ", ".join(daemon.device.id for daemon in live) or "none"
+        raise NotFound(f"device {device_id[:80]!r} has no daemon that holds a lease; live now: {live_ids}")
     if device_id in holders:
         raise Conflict(f"device {device_id} holds deployment {holders[device_id]}; profile on one that is free")
-    return found
+    return named
 
 
 def _free(live: Sequence[Daemon], kind: str, holders: Mapping[str, str]) -> Daemon:
@@ -146,10 +146,10 @@ def _free(live: Sequence[Daemon], kind: str, holders: Mapping[str, str]) -> Daem
     if not of_kind:
         kinds = ", ".join(sorted({daemon.device.kind for daemon in live})) or "none"
         raise NotFound(f"no daemon of kind {kind[:80]!r} holds a lease; live now: {kinds}")
-    found = next((daemon for daemon in of_kind if daemon.device.id not in holders), None)
-    if found is None:
+    free = next((daemon for daemon in of_kind if daemon.device.id not in holders), None)
+    if free is None:
         raise Conflict(f"every device of kind {kind!r} holds a deployment; stop one to profile on it")
-    return found
+    return free
 
 
 def _is_free(live: Sequence[Daemon], kind: str, holders: Mapping[str, str]) -> bool:

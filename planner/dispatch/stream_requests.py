@@ -52,16 +52,16 @@ def add_stream(
         _Lane(stage=lane.stage_index, device_ids=copies[lane.stage_index], actions=lane.actions)
         for lane in schedule.lanes
     ]
-    for wanted, ends in ((Kind.TAKE_INPUT, graph.inputs), (Kind.GIVE_OUTPUT, graph.outputs)):
-        if len(copies[_stage_of_end(plan, wanted)]) > 1:
-            _part_from_clients(lanes, routes, wanted, _carried(ends, values))
+    for end_kind, ends in ((Kind.TAKE_INPUT, graph.inputs), (Kind.GIVE_OUTPUT, graph.outputs)):
+        if len(copies[_stage_of_end(plan, end_kind)]) > 1:
+            _part_from_clients(lanes, routes, end_kind, _carried(ends, values))
     first_ids = tuple(accumulate((route.num_channels for route in routes), initial=0))
     for lane in lanes:
         for copy, device_id in enumerate(lane.device_ids):
-            told = requests[device_id].lanes.add()
+            lane_message = requests[device_id].lanes.add()
             if len(lane.device_ids) > 1:
-                told.turn.first, told.turn.every = copy, len(lane.device_ids)
-            told.actions.extend(
+                lane_message.turn.first, lane_message.turn.every = copy, len(lane.device_ids)
+            lane_message.actions.extend(
                 _over_channels(action_to_proto(action), action, copy, lane, routes, first_ids)
                 for action in lane.actions
             )
@@ -106,7 +106,7 @@ class _Route:
     ) -> Iterator[stage_daemon_pb2.Edge]:
         sources, targets = self.source.device_ids, self.target.device_ids
         for number in range(self.num_channels):
-            told = stage_daemon_pb2.Edge(
+            channel = stage_daemon_pb2.Edge(
                 id=first_id + number,
                 source_stage=self.source.stage,
                 target_stage=self.target.stage,
@@ -115,10 +115,10 @@ class _Route:
                 values=[value_to_proto(value, value.name) for value in self.values],
             )
             if self.num_channels > 1:
-                told.turn.first, told.turn.every = number, self.num_channels
-                told.microbatches_in_flight = windows_per_channel(microbatches_in_flight, len(sources), len(targets))
-            add_copies_at_ends(told, plan)
-            yield told
+                channel.turn.first, channel.turn.every = number, self.num_channels
+                channel.microbatches_in_flight = windows_per_channel(microbatches_in_flight, len(sources), len(targets))
+            add_copies_at_ends(channel, plan)
+            yield channel
 
 
 def add_copies_at_ends(edge: stage_daemon_pb2.Edge, plan: Plan) -> None:
@@ -140,18 +140,18 @@ def _part_from_clients(lanes: list[_Lane], routes: list[_Route], kind: Kind, val
     lane = lanes[index]
     many, one = _Side(lane.stage, lane.device_ids), _Side(lane.stage, lane.device_ids[:1])
     is_input = kind is Kind.TAKE_INPUT
-    sent, received = Action(Kind.SEND, len(routes)), Action(Kind.RECEIVE, len(routes))
+    send, receive = Action(Kind.SEND, len(routes)), Action(Kind.RECEIVE, len(routes))
     own = next(action for action in lane.actions if action.kind is kind)
     routes.append(_Route(source=one if is_input else many, target=many if is_input else one, values=values))
-    message = received if is_input else sent
+    message = receive if is_input else send
     actions = tuple(message if action is own else action for action in lane.actions)
     lanes[index] = _Lane(stage=lane.stage, device_ids=lane.device_ids, actions=actions)
-    between = (own, sent) if is_input else (received, own)
+    between = (own, send) if is_input else (receive, own)
     lanes.append(_Lane(stage=lane.stage, device_ids=one.device_ids, actions=between))
 
 
 def _over_channels(
-    told: stage_daemon_pb2.Action,
+    message: stage_daemon_pb2.Action,
     action: Action,
     copy: int,
     lane: _Lane,
@@ -160,14 +160,14 @@ def _over_channels(
 ) -> stage_daemon_pb2.Action:
     """The message's channels in the order in which the copy's microbatches use them."""
     if action.kind not in (Kind.SEND, Kind.RECEIVE):
-        return told
+        return message
     numbers = range(routes[action.index].num_channels)
     own = [number for number in numbers if copy_index(len(lane.device_ids), number) == copy]
     in_turn = [first_ids[action.index] + number for number in own]
-    told.index = in_turn[0]
+    message.index = in_turn[0]
     if len(in_turn) > 1:
-        told.edges_in_turn.extend(in_turn)
-    return told
+        message.edges_in_turn.extend(in_turn)
+    return message
 
 
 def _carried(entries: Sequence[Input | Output], values: Mapping[int, Value]) -> tuple[Value, ...]:

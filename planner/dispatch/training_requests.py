@@ -62,12 +62,12 @@ def add_training(
     writer.add_trained()
 
 
-def _sufficient_capacity(schedule: TrainingSchedule, plan: Plan, wanted: int) -> int:
+def _sufficient_capacity(schedule: TrainingSchedule, plan: Plan, least: int) -> int:
     """Messages that an edge has to hold for the step to end: devices with several stages may send far ahead.
 
-    At least `wanted`, and never more than there are microbatches: nothing waits then.
+    At least `least`, and never more than there are microbatches: nothing waits then.
     """
-    capacity = wanted
+    capacity = least
     while capacity < schedule.microbatches:
         try:
             check_training_schedule(schedule, plan, capacity=capacity)
@@ -88,8 +88,8 @@ def _channels(plan: Plan, microbatches: int) -> dict[_Channel, int]:
 
 
 def _channel(plan: Plan, edge: int, microbatch: int) -> _Channel:
-    told = plan.edges[edge]
-    return edge, copy_of(plan, told.source_stage, microbatch), copy_of(plan, told.target_stage, microbatch)
+    plan_edge = plan.edges[edge]
+    return edge, copy_of(plan, plan_edge.source_stage, microbatch), copy_of(plan, plan_edge.target_stage, microbatch)
 
 
 def _over_channel(action: Action, plan: Plan, channels: Mapping[_Channel, int]) -> Action:
@@ -124,12 +124,14 @@ class _Writer:
             edge = self._plan.edges[index]
             source, target = (edge.source_stage, source_device_id), (edge.target_stage, target_device_id)
             values = [self._value_to_proto(self._values[one], self._values[one].name) for one in edge.value_ids]
-            told = stage_daemon_pb2.TrainingEdge(edge=number, values=self._edge(source, target, values))
+            training_edge = stage_daemon_pb2.TrainingEdge(edge=number, values=self._edge(source, target, values))
             if edge.gradient_value_ids:
                 gradients = [self._gradient_of_value(one) for one in edge.gradient_value_ids]
-                told.gradients.CopyFrom(self._edge(target, source, gradients))
-            for device_id in dict.fromkeys((told.values.source_device_id, told.values.target_device_id)):
-                self._training[device_id].edges.append(told)
+                training_edge.gradients.CopyFrom(self._edge(target, source, gradients))
+            for device_id in dict.fromkeys(
+                (training_edge.values.source_device_id, training_edge.values.target_device_id)
+            ):
+                self._training[device_id].edges.append(training_edge)
 
     def add_copies(self) -> None:
         """Of each stage that has some. Tied states that several devices hold are summed once, with their tie."""
@@ -150,7 +152,7 @@ class _Writer:
                 self._training[device_id].copies.add(index=index, states=[state.name for state in own])
             gradients = [self._gradient_of_value(state.value_id) for state in own]
             copies = [(index, device_id) for device_id in stage.device_ids]
-            self._add_reduction(copies, gradients, gradients, lambda told: told.copies[-1])
+            self._add_reduction(copies, gradients, gradients, lambda training: training.copies[-1])
 
     def add_ties(self) -> None:
         for index, group in enumerate(self._plan.tie_groups):
@@ -170,7 +172,7 @@ class _Writer:
                 )
                 self._training[device_id].ties.add(index=index, states=own)
             gradient = self._gradient_of_value(state.value_id)
-            self._add_reduction(holders, [gradient], [gradient], lambda told: told.ties[-1])
+            self._add_reduction(holders, [gradient], [gradient], lambda training: training.ties[-1])
 
     def add_agreement(self, device_ids: Sequence[str]) -> None:
         """Up: the norm and the position of each trained state, whether some are of float64, whether losses are finite.
@@ -186,7 +188,7 @@ class _Writer:
             stage_daemon_pb2.EdgeValue(kind=graph_pb2.VALUE_KIND_SYM_BOOL, name="applied"),
         ]
         holders = [(self._first_stage[device_id], device_id) for device_id in device_ids]
-        self._add_reduction(holders, up, down, lambda told: told.agreement)
+        self._add_reduction(holders, up, down, lambda training: training.agreement)
 
     def add_trained(self) -> None:
         positions: dict[object, int] = {}
@@ -198,8 +200,8 @@ class _Writer:
                 if name not in stage.states:
                     continue
                 for device_id in stage.device_ids:
-                    told = self._training[device_id]
-                    told.trained.add(
+                    training = self._training[device_id]
+                    training.trained.add(
                         stage=stage.index,
                         name=name,
                         position=positions[_storage(state)],
@@ -217,14 +219,14 @@ class _Writer:
         first, *others = holders
         for other in others:
             gather, spread = self._edge(other, first, up), self._edge(first, other, down)
-            for told in (self._training[device_id] for _, device_id in (first, other)):
-                of(told).gather.append(gather)
-                of(told).spread.append(spread)
+            for training in (self._training[device_id] for _, device_id in (first, other)):
+                of(training).gather.append(gather)
+                of(training).spread.append(spread)
 
     def _edge(
         self, source: _Copy, target: _Copy, values: Sequence[stage_daemon_pb2.EdgeValue]
     ) -> stage_daemon_pb2.Edge:
-        told = stage_daemon_pb2.Edge(
+        edge = stage_daemon_pb2.Edge(
             id=next(self._ids),
             source_stage=source[0],
             target_stage=target[0],
@@ -232,17 +234,17 @@ class _Writer:
             target_device_id=target[1],
             values=values,
         )
-        add_copies_at_ends(told, self._plan)
-        return told
+        add_copies_at_ends(edge, self._plan)
+        return edge
 
     def _gradient_of_value(self, value_id: int) -> stage_daemon_pb2.EdgeValue:
         """With a first dimension of 0 where there is none."""
         value = self._values[value_id]
-        told = self._value_to_proto(value, f"gradient of {value.name}")
+        gradient = self._value_to_proto(value, f"gradient of {value.name}")
         dims = [self._any_size(upper=1), *map(expression_to_proto, value.dims)]
-        del told.dims[:]
-        told.dims.extend(dims)
-        return told
+        del gradient.dims[:]
+        gradient.dims.extend(dims)
+        return gradient
 
     def _tensor(
         self, name: str, dtype: graph_pb2.Dtype.ValueType, dims: Sequence[graph_pb2.Expression]

@@ -34,10 +34,10 @@ def storage_sources(graph: Graph) -> Mapping[int, int]:
     sources = {value.id: value.id for value in graph.values}
     values = graph.values_by_id()
     for node in graph.nodes:
-        chosen: set[int] = set()
+        outputs: set[int] = set()
         for output, source in shares(graph, node, values):
-            if output not in chosen:
-                chosen.add(output)
+            if output not in outputs:
+                outputs.add(output)
                 sources[output] = output if copies(node, values[output], values[source]) else source
     return sources
 
@@ -78,12 +78,12 @@ class WrittenStorage:
 def written_storages(graph: Graph) -> tuple[WrittenStorage, ...]:
     """Every storage with a write (or with a state that is marked as mutated), in order of its first value's id."""
     sharing = _may_share(graph)
-    given = {value for item in graph.inputs for value in values_in(item.content)}
-    given.update(state.value_id for state in graph.states)
+    outside_values = {value for item in graph.inputs for value in values_in(item.content)}
+    outside_values.update(state.value_id for state in graph.states)
     written = {sharing.find(state.value_id) for state in graph.states if state.mutated}
     written.update(sharing.find(value) for node in graph.nodes for value in writes(graph, node))
     storages = {
-        sharing.find(members[0]): WrittenStorage(value_ids=members, has_copies=not given.isdisjoint(members))
+        sharing.find(members[0]): WrittenStorage(value_ids=members, has_copies=not outside_values.isdisjoint(members))
         for members in sharing.sets(least=1, items=(value.id for value in graph.values))
         if sharing.find(members[0]) in written
     }

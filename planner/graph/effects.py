@@ -110,7 +110,7 @@ def _returns_an_input(subgraph: Graph) -> bool:
 
 def _sharing_with_inputs(subgraph: Graph) -> set[int]:
     values = subgraph.values_by_id()
-    sharing = {value for given in subgraph.inputs for value in values_in(given.content)}
+    sharing = {value for graph_input in subgraph.inputs for value in values_in(graph_input.content)}
     sharing = {value for value in sharing if values[value].kind in _WITH_STORAGE}
     for node in subgraph.nodes:
         sharing.update(output for output, source in shares(subgraph, node, values) if source in sharing)

@@ -63,11 +63,11 @@ class _Writer:
 
     def copy(self, index: int, node: Node, stage: int) -> None:
         names = self._names.setdefault(stage, {})
-        made = {value_id: self._next_id + position for position, value_id in enumerate(filter(None, node.outputs))}
-        self._next_id += len(made)
-        self._add(index, renamed(node, names, [made.get(value_id, 0) for value_id in node.outputs]), stage)
-        self.values.extend(replace(self._known[old], id=new) for old, new in made.items())
-        names.update(made)
+        new_ids = {value_id: self._next_id + place for place, value_id in enumerate(filter(None, node.outputs))}
+        self._next_id += len(new_ids)
+        self._add(index, renamed(node, names, [new_ids.get(value_id, 0) for value_id in node.outputs]), stage)
+        self.values.extend(replace(self._known[old], id=new) for old, new in new_ids.items())
+        names.update(new_ids)
 
     def _add(self, index: int, node: Node, stage: int) -> None:
         self.nodes.append(node)

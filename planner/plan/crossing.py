@@ -129,4 +129,4 @@ def _states(
 
 
 def _input_ids(graph: Graph) -> tuple[int, ...]:
-    return tuple(value_id for given in graph.inputs for value_id in values_in(given.content))
+    return tuple(value_id for graph_input in graph.inputs for value_id in values_in(graph_input.content))

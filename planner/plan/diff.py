@@ -99,11 +99,11 @@ def _devices_of_nodes(plan: Plan) -> list[tuple[str, ...]]:
 def _held(graph: Graph, plan: Plan) -> dict[str, frozenset[str]]:
     """Device id to the storages that it holds, each under the first name of its tie group."""
     storage = _storage_of_state(graph)
-    held: dict[str, set[str]] = {}
+    states_of_device: dict[str, set[str]] = {}
     for stage in plan.stages:
         for device_id in stage.device_ids:
-            held.setdefault(device_id, set()).update(storage[name] for name in stage.states)
-    return {device_id: frozenset(states) for device_id, states in held.items()}
+            states_of_device.setdefault(device_id, set()).update(storage[name] for name in stage.states)
+    return {device_id: frozenset(states) for device_id, states in states_of_device.items()}
 
 
 def _storage_of_state(graph: Graph) -> dict[str, str]:
@@ -124,10 +124,10 @@ def _state_moves(
     before: Mapping[str, frozenset[str]], after: Mapping[str, frozenset[str]], sizes: Mapping[str, int]
 ) -> tuple[StateMove, ...]:
     holder = {state: device for device, states in reversed(list(before.items())) for state in states}
-    moved: dict[tuple[str, str], list[str]] = {}
+    states_of_move: dict[tuple[str, str], list[str]] = {}
     for device, states in after.items():
         for state in sorted(states - before.get(device, frozenset())):
-            moved.setdefault((holder.get(state, NOWHERE), device), []).append(state)
+            states_of_move.setdefault((holder.get(state, NOWHERE), device), []).append(state)
     return tuple(
         StateMove(
             source_device_id=source,
@@ -135,5 +135,5 @@ def _state_moves(
             num_states=len(states),
             size_bytes=sum(sizes[state] for state in states),
         )
-        for (source, target), states in moved.items()
+        for (source, target), states in states_of_move.items()
     )

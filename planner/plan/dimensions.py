@@ -29,13 +29,13 @@ def settings_of(graph: Graph, options: PlanOptions) -> tuple[Setting, ...]:
 
     Raises OptionsError, naming the bucket, for an unknown dimension or a value that the graph was not exported for.
     """
-    chosen = chosen_symbol_values(graph, options)
+    symbol_values = chosen_symbol_values(graph, options)
     if not options.buckets:
-        return (Setting(symbol_values=chosen, weight=1.0),)
+        return (Setting(symbol_values=symbol_values, weight=1.0),)
     total = sum(bucket.weight for bucket in options.buckets)
     return tuple(
         Setting(
-            symbol_values=_with(graph, chosen, bucket.symbol_values, f"buckets[{index}].symbol_values"),
+            symbol_values=_with(graph, symbol_values, bucket.symbol_values, f"buckets[{index}].symbol_values"),
             weight=bucket.weight / total,
         )
         for index, bucket in enumerate(options.buckets)
@@ -55,13 +55,13 @@ def planned_sizes(graph: Graph, settings: Iterable[Setting]) -> dict[int, int]:
     return {value.id: max(value.size_bytes(point) for point in points) for value in graph.values}
 
 
-def _with(graph: Graph, base: Mapping[int, int], given: Iterable[tuple[str, int]], where: str) -> dict[int, int]:
+def _with(graph: Graph, base: Mapping[int, int], named_values: Iterable[tuple[str, int]], where: str) -> dict[int, int]:
     by_name = {symbol.name: symbol for symbol in graph.symbols}
     values = dict(base)
-    chosen: dict[str, int] = {}
-    for name, value in given:
-        if chosen.setdefault(name, value) != value:
-            raise OptionsError(f"{where}: {name} is to be {chosen[name]} and {value}; name one", symbol=name)
+    value_of_name: dict[str, int] = {}
+    for name, value in named_values:
+        if value_of_name.setdefault(name, value) != value:
+            raise OptionsError(f"{where}: {name} is to be {value_of_name[name]} and {value}; name one", symbol=name)
         symbol = by_name.get(name)
         if symbol is None:
             raise OptionsError(f"{where}: the graph has no dynamic dimension {name!r}; {_known(name, by_name)}")
@@ -76,8 +76,8 @@ def _with(graph: Graph, base: Mapping[int, int], given: Iterable[tuple[str, int]
     return values
 
 
-def _known(name: str, known: Mapping[str, object]) -> str:
-    if not known:
+def _known(name: str, dimensions: Mapping[str, object]) -> str:
+    if not dimensions:
         return "all of its dimensions are fixed"
-    near = get_close_matches(name[:1000], list(known), n=3, cutoff=0.4)
-    return f"it has {', '.join(map(repr, near or sorted(known)[:10]))}"
+    near = get_close_matches(name[:1000], list(dimensions), n=3, cutoff=0.4)
+    return f"it has {', '.join(map(repr, near or sorted(dimensions)[:10]))}"

@@ -83,11 +83,13 @@ def _pipelining(plan: Plan, alone: Alone | None) -> Iterator[str]:
         if was_searched and len(plan.inventory.devices) > len(plan.stages[0].device_ids):
             yield f"do not pipeline: no stages on the {len(plan.inventory.devices)} devices were found that take less"
         return
-    taken = f"{alone.device_id} holds the whole program and takes {describe_seconds(alone.step_seconds)} for a step"
+    alone_takes = (
+        f"{alone.device_id} holds the whole program and takes {describe_seconds(alone.step_seconds)} for a step"
+    )
     if alone.step_seconds <= plan.step_seconds:
-        yield f"do not pipeline: {taken}, no more than these {len(plan.stages)} stages"
+        yield f"do not pipeline: {alone_takes}, no more than these {len(plan.stages)} stages"
     else:
-        yield f"{taken}: the pipeline is {alone.step_seconds / plan.step_seconds:.2f} times as fast"
+        yield f"{alone_takes}: the pipeline is {alone.step_seconds / plan.step_seconds:.2f} times as fast"
 
 
 def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) -> Iterator[str]:
@@ -103,8 +105,8 @@ def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) ->
         "deliveries": stage.delivery_seconds,
     }
     always = ("compute", "communication")
-    shown = [f"{name} {describe_seconds(spent)}" for name, spent in parts.items() if spent or name in always]
-    yield f"  load {describe_seconds(stage.load_seconds)}: {', '.join(shown)}"
+    part_texts = [f"{name} {describe_seconds(seconds)}" for name, seconds in parts.items() if seconds or name in always]
+    yield f"  load {describe_seconds(stage.load_seconds)}: {', '.join(part_texts)}"
     yield f"  memory {_memory(plan, stage)}"
     consumed = sum(entry.consumed for entry in stage.liveness)
     bypassing = sum(entry.bypassing and not entry.consumed for entry in stage.liveness)
@@ -122,8 +124,8 @@ def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) ->
 
 
 def _recomputed(stage: Stage) -> str:
-    shown = [f"{start} to {end - 1}" if end - start > 1 else f"{start}" for start, end in stage.recomputed_ranges]
-    return ", ".join([*shown[:6], "…"] if len(shown) > 6 else shown)
+    range_texts = [f"{start} to {end - 1}" if end - start > 1 else f"{start}" for start, end in stage.recomputed_ranges]
+    return ", ".join([*range_texts[:6], "…"] if len(range_texts) > 6 else range_texts)
 
 
 def _next_best(plan: Plan, alternative: CutAlternative) -> str:
@@ -151,7 +153,7 @@ _PROMISES: Mapping[Objective, Callable[[float], str]] = {
 
 def _memory(plan: Plan, stage: Stage) -> str:
     memory = stage.memory
-    held = {
+    parts_bytes = {
         "states": memory.state_bytes,
         "gradients": memory.gradient_bytes,
         "optimizer": memory.optimizer_bytes,
@@ -160,24 +162,24 @@ def _memory(plan: Plan, stage: Stage) -> str:
         "buffers": memory.buffer_bytes,
     }
     always = ("states", "activations", "buffers")
-    shown = [f"{name} {describe_bytes(size)}" for name, size in held.items() if size or name in always]
-    parts = f"{describe_bytes(memory.peak_bytes)}: {', '.join(shown)}"
+    part_texts = [f"{name} {describe_bytes(size)}" for name, size in parts_bytes.items() if size or name in always]
+    parts = f"{describe_bytes(memory.peak_bytes)}: {', '.join(part_texts)}"
     of_devices = []
     for device in plan.inventory.devices:
         if device.id in stage.device_ids:
-            taken = sum(other.memory.peak_bytes for other in plan.stages if device.id in other.device_ids)
-            of_devices.append(f"{device.id} is filled to {taken / device.memory_bytes:.0%}")
+            device_peak_bytes = sum(other.memory.peak_bytes for other in plan.stages if device.id in other.device_ids)
+            of_devices.append(f"{device.id} is filled to {device_peak_bytes / device.memory_bytes:.0%}")
     return f"{parts}; {', '.join(of_devices)}"
 
 
 def _edge(plan: Plan, edge: StageEdge) -> str:
     names = {entry.value_id: entry.name for entry in plan.stages[edge.target_stage].liveness}
-    shown = [names.get(value_id) or f"value {value_id}" for value_id in edge.value_ids[:4]]
-    if len(edge.value_ids) > len(shown):
-        shown.append("…")
+    value_names = [names.get(value_id) or f"value {value_id}" for value_id in edge.value_ids[:4]]
+    if len(edge.value_ids) > len(value_names):
+        value_names.append("…")
     return (
         f"sends {_count(len(edge.value_ids), 'value')}, {describe_bytes(edge.size_bytes)}, "
-        f"to stage {edge.target_stage}: {', '.join(shown)}"
+        f"to stage {edge.target_stage}: {', '.join(value_names)}"
     )
 
 

@@ -55,8 +55,8 @@ class StageMemory:
 
     @property
     def peak_bytes(self) -> int:
-        held = self.state_bytes + self.gradient_bytes + self.optimizer_bytes
-        return held + self.activation_bytes + self.buffer_bytes + self.saved_bytes
+        state_like_bytes = self.state_bytes + self.gradient_bytes + self.optimizer_bytes
+        return state_like_bytes + self.activation_bytes + self.buffer_bytes + self.saved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,9 @@ def stage_graph(graph: Graph, plan: Plan, stage_index: int) -> Graph:
     owned = frozenset(stage.states)
     states = tuple(state for state in graph.states if state.name in owned)
     input_ids = tuple(entry.value_id for entry in stage.liveness if entry.consumed)
-    kept = {*input_ids, *(state.value_id for state in states)}
-    kept.update(value_id for node in nodes for value_id in node.outputs if value_id)
-    values = tuple(value for value in graph.values if value.id in kept)
+    value_ids = {*input_ids, *(state.value_id for state in states)}
+    value_ids.update(value_id for node in nodes for value_id in node.outputs if value_id)
+    values = tuple(value for value in graph.values if value.id in value_ids)
     subgraphs, nodes = _used_subgraphs(graph, nodes)
     symbol_ids = set(_symbols_used(values, nodes, subgraphs))
     return Graph(

@@ -75,8 +75,8 @@ def _sizes(plan: Plan, graph: Graph) -> dict[int, int]:
     hints = {symbol.name: symbol.hint for symbol in graph.symbols}
     points = [symbol_values]
     for bucket in plan.options.buckets:
-        asked = {**hints, **dict(plan.options.symbol_values), **dict(bucket.symbol_values)}
-        points.append({symbol.id: asked[symbol.name] for symbol in graph.symbols})
+        bucket_values = {**hints, **dict(plan.options.symbol_values), **dict(bucket.symbol_values)}
+        points.append({symbol.id: bucket_values[symbol.name] for symbol in graph.symbols})
     if plan.options.buckets and symbol_values not in points[1:]:
         raise broken("symbols", f"the plan stands at {planned}, which is none of its shape buckets")
     return {value.id: max(value.size_bytes(point) for point in points) for value in graph.values}

@@ -26,16 +26,16 @@ _PASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`received` and `sent` are edges; those of a backward pass carry gradients. `told`: edges of no value, which go on
-    when the first of `received` has come. `after` is the stage of the block that the device has to have run before for
-    the same microbatch, or NO_STAGE."""
+    """`receives` and `sends` are edges; those of a backward pass carry gradients. `announces`: edges of no value, which
+    go on when the first of `receives` has come. `after` is the stage of the block that the device has to have run
+    before for the same microbatch, or NO_STAGE."""
 
     activity: Activity
     stage: int
     microbatch: int
-    received: tuple[int, ...]
-    sent: tuple[int, ...]
-    told: tuple[int, ...] = ()
+    receives: tuple[int, ...]
+    sends: tuple[int, ...]
+    announces: tuple[int, ...] = ()
     after: int = NO_STAGE
 
 
@@ -53,17 +53,17 @@ def stream_blocks(plan: Plan, schedule: Schedule, microbatches: int) -> tuple[Qu
     queues = []
     last_stage: dict[tuple[str, int], int] = {}
     for lane in schedule.lanes:
-        received = tuple(action.index for action in lane.actions if action.kind is Kind.RECEIVE)
+        receives = tuple(action.index for action in lane.actions if action.kind is Kind.RECEIVE)
         stage = lane.stage_index
         middle = lane.actions.index(Action(Kind.FORWARD, stage))
-        told = tuple(action.index for action in lane.actions[:middle] if action.kind is Kind.SEND)
-        sent = tuple(action.index for action in lane.actions[middle:] if action.kind is Kind.SEND)
+        announces = tuple(action.index for action in lane.actions[:middle] if action.kind is Kind.SEND)
+        sends = tuple(action.index for action in lane.actions[middle:] if action.kind is Kind.SEND)
         devices = plan.stages[stage].device_ids
         for copy, device_id in enumerate(devices):
             blocks = []
             for k in range(copy, microbatches, len(devices)):
                 after = last_stage.get((device_id, k), NO_STAGE)
-                blocks.append(Block(Activity.FORWARD, stage, k, received, sent, told, after))
+                blocks.append(Block(Activity.FORWARD, stage, k, receives, sends, announces, after))
                 last_stage[device_id, k] = stage
             queues.append(Queue(device_id=device_id, blocks=tuple(blocks)))
     return tuple(queues)
@@ -76,17 +76,17 @@ def step_blocks(schedule: TrainingSchedule) -> tuple[Queue, ...]:
 
 
 def _blocks(actions: Sequence[Action]) -> Iterator[Block]:
-    received: list[int] = []
+    receives: list[int] = []
     position = 0
     while position < len(actions):
         action = actions[position]
         position += 1
         if action.kind in (Kind.RECEIVE, Kind.RECEIVE_GRADIENT):
-            received.append(action.index)
+            receives.append(action.index)
         elif action.kind in _PASSES:
-            sent = []
+            sends = []
             while position < len(actions) and actions[position].kind in (Kind.SEND, Kind.SEND_GRADIENT):
-                sent.append(actions[position].index)
+                sends.append(actions[position].index)
                 position += 1
-            yield Block(_PASSES[action.kind], action.index, action.microbatch, tuple(received), tuple(sent))
-            received = []
+            yield Block(_PASSES[action.kind], action.index, action.microbatch, tuple(receives), tuple(sends))
+            receives = []

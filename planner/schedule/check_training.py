@@ -200,18 +200,18 @@ class _Dependences:
 def _check_kept(schedule: TrainingSchedule, plan: Plan) -> None:
     promised = kept_microbatches(plan)
     for device in schedule.devices:
-        kept = [0] * len(plan.stages)
+        counts = [0] * len(plan.stages)
         for action in device.actions:
             if action.kind is Kind.FORWARD:
-                kept[action.index] += 1
-                if kept[action.index] > promised[action.index]:
+                counts[action.index] += 1
+                if counts[action.index] > promised[action.index]:
                     raise _broken(
                         "kept_microbatches",
-                        f"stage {action.index} keeps {kept[action.index]} microbatches on {device.device_id!r}, memory "
-                        f"is planned for {promised[action.index]}",
+                        f"stage {action.index} keeps {counts[action.index]} microbatches on {device.device_id!r}, "
+                        f"memory is planned for {promised[action.index]}",
                     )
             elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
-                kept[action.index] -= 1
+                counts[action.index] -= 1
 
 
 class _DryRun:
@@ -245,18 +245,20 @@ class _DryRun:
     def _do(self, device_id: str, action: Action) -> bool:
         if action.kind in _SENDS:
             channel = self._channel(action, action.kind)
-            held = self._held.setdefault(channel, [])
+            buffered = self._held.setdefault(channel, [])
             # A device hands over to itself: nothing is buffered.
-            if len(held) >= self._capacity and channel[2] != channel[3]:
+            if len(buffered) >= self._capacity and channel[2] != channel[3]:
                 return False
-            held.append(action.microbatch)
+            buffered.append(action.microbatch)
         elif action.kind in _RECEIVES:
-            held = self._held.get(self._channel(action, _RECEIVES[action.kind]), [])
-            if not held:
+            buffered = self._held.get(self._channel(action, _RECEIVES[action.kind]), [])
+            if not buffered:
                 return False
-            if held[0] != action.microbatch:
-                raise _broken("matching_order", f"{device_id!r} is at {action}, and microbatch {held[0]} comes first")
-            held.pop(0)
+            if buffered[0] != action.microbatch:
+                raise _broken(
+                    "matching_order", f"{device_id!r} is at {action}, and microbatch {buffered[0]} comes first"
+                )
+            buffered.pop(0)
         elif action.kind in (Kind.REDUCE_GRADIENTS, Kind.REDUCE_TIED, Kind.AGREE):
             arrived = self._arrived.setdefault(action, set())
             arrived.add(device_id)

@@ -59,7 +59,7 @@ def reduction_seconds(plan: Plan, device_ids: Sequence[str], size_bytes: int) ->
 
 
 def _seconds(plan: Plan, edges: Sequence[StageEdge], sizes: dict[int, int], *, back: bool) -> float:
-    latency, spent = 0.0, dict[int, float]()
+    latency, seconds_of_value = 0.0, dict[int, float]()
     for edge in edges:
         values = [value_id for value_id in edge.gradient_value_ids if sizes[value_id]] if back else edge.value_ids
         ends = product(plan.stages[edge.source_stage].device_ids, plan.stages[edge.target_stage].device_ids)
@@ -69,5 +69,5 @@ def _seconds(plan: Plan, edges: Sequence[StageEdge], sizes: dict[int, int], *, b
         latency = max(latency, *(link.latency_seconds for link in links))
         rate = min(link.bytes_per_second for link in links)
         for value_id in values:
-            spent[value_id] = max(spent.get(value_id, 0.0), sizes[value_id] / rate)
-    return latency + sum(spent.values())
+            seconds_of_value[value_id] = max(seconds_of_value.get(value_id, 0.0), sizes[value_id] / rate)
+    return latency + sum(seconds_of_value.values())

@@ -133,8 +133,8 @@ class _Window:
             for span in _spans(thread)
             if span.stage == stage and self._seconds(span) > 0
         ]
-        spent = self._spent_per_microbatch(stage, device_id)
-        p50, p95 = np.percentile(spent, (50, 95)).tolist() if spent else (0.0, 0.0)
+        compute_seconds = self._spent_per_microbatch(stage, device_id)
+        p50, p95 = np.percentile(compute_seconds, (50, 95)).tolist() if compute_seconds else (0.0, 0.0)
         return StageSummary(
             stage=stage,
             device_id=device_id,
@@ -142,7 +142,7 @@ class _Window:
             receive_wait_share=self._share(spans, lambda activity: activity.is_receive),
             send_wait_share=self._share(spans, lambda activity: activity.is_send),
             reduce_share=self._share(spans, lambda activity: activity.is_reduction),
-            microbatches_per_second=len(spent) / (self.end - self.start) if self.end > self.start else 0.0,
+            microbatches_per_second=len(compute_seconds) / (self.end - self.start) if self.end > self.start else 0.0,
             p50_seconds=p50,
             p95_seconds=p95,
         )
@@ -160,14 +160,14 @@ class _Window:
 
     def _spent_per_microbatch(self, stage: int, device_id: str) -> list[float]:
         """Of those that have a pass that ended in the window, in no order."""
-        spent: dict[tuple[bool, int, int], float] = {}
+        compute_seconds: dict[tuple[bool, int, int], float] = {}
         for thread in self.threads:
             for span in thread.spans if thread.device_id == device_id else ():
                 if span.stage == stage and span.microbatch >= 0 and span.activity.is_compute:
                     key = (thread.is_training, span.run, span.microbatch)
                     if self.start < span.end_seconds <= self.end:
-                        spent[key] = spent.get(key, 0.0) + span.end_seconds - span.start_seconds
-        return list(spent.values())
+                        compute_seconds[key] = compute_seconds.get(key, 0.0) + span.end_seconds - span.start_seconds
+        return list(compute_seconds.values())
 
     def _share(self, spans: Iterable[Span], fits: Callable[[Activity], bool]) -> float:
         total = self.end - self.start

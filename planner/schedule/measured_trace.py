@@ -44,10 +44,10 @@ def timeline_trace(measured: Measured, summary: Summary, simulation: Simulation)
 
 def _beside(entry: dict[str, Any], first_process: int) -> dict[str, Any]:
     """An entry of the predicted half, after the processes of the measured one."""
-    moved = {**entry, "pid": entry["pid"] + first_process}
+    shifted_entry = {**entry, "pid": entry["pid"] + first_process}
     if entry["name"] == "process_name":
-        moved["args"] = {"name": f"predicted: {entry['args']['name']}"}
-    return moved
+        shifted_entry["args"] = {"name": f"predicted: {entry['args']['name']}"}
+    return shifted_entry
 
 
 def _track_name(thread: MeasuredThread) -> str:

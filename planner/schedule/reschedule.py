@@ -19,15 +19,15 @@ def with_training(plan: Plan, training: Training) -> Plan:
 
     Under the best order it holds what is found for it, in the memory that its devices have.
     """
-    asked = replace(plan, options=replace(plan.options, training=training), pass_orders=())
+    with_training = replace(plan, options=replace(plan.options, training=training), pass_orders=())
     if training.schedule is not PipelineSchedule.BEST:
-        return asked
+        return with_training
     if training == plan.options.training:
         return plan
     orders = best_order(_training_step(plan, training.microbatches), _room(plan)).orders
     devices = plan.inventory.devices
     return replace(
-        asked,
+        with_training,
         pass_orders=tuple(PassOrder(device_id=devices[device].id, steps=steps) for device, steps in orders.items()),
     )
 
@@ -75,8 +75,8 @@ def _room(plan: Plan) -> Room:
     for device in plan.inventory.devices:
         if index[device.id] in room:
             room[index[device.id]] = float(device.memory_bytes)
-    for stage, kept in zip(plan.stages, kept_microbatches(plan), strict=True):
-        saved.append(stage.memory.saved_bytes // max(kept, 1))
+    for stage, num_microbatches in zip(plan.stages, kept_microbatches(plan), strict=True):
+        saved.append(stage.memory.saved_bytes // max(num_microbatches, 1))
         for device_id in stage.device_ids:
             room[index[device_id]] -= stage.memory.peak_bytes - stage.memory.saved_bytes
     return Room(saved_bytes=tuple(saved), device_bytes=room)

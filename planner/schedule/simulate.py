@@ -111,11 +111,11 @@ class _Engine:
 
     def _tell(self, queue: int, block: Block) -> list[int]:
         """Whoever waited for the block's edges of no value, once the first message that it receives itself is there."""
-        first = next(_messages(block, block.received), None)
+        first = next(_messages(block, block.receives), None)
         if first is not None and first not in self._given:
             return []
         at = max(self._given[first] if first else 0.0, self._ended[queue])
-        return self._give(_messages(block, block.told), at)
+        return self._give(_messages(block, block.announces), at)
 
     def _give(self, signals: Iterable[_Signal], at: float) -> list[int]:
         """The queues that waited for one of them."""
@@ -140,8 +140,8 @@ class _Engine:
         at = self._spend(device_id, block.activity, block, at, compute)
         if forward:
             self._outputs[block.microbatch] = max(self._outputs[block.microbatch], at)
-        woken = self._give(_messages(block, block.sent), at)
-        for edge in block.sent:
+        woken = self._give(_messages(block, block.sends), at)
+        for edge in block.sends:
             self._put_on_link(edge, block, at)
         self._free[device_id] = self._ended[queue] = self._spend(device_id, send, block, at, out)
         if forward:
@@ -233,7 +233,7 @@ def _compute_seconds(stage: Stage, activity: Activity) -> float:
 
 
 def _awaited(block: Block) -> Iterator[_Signal]:
-    yield from _messages(block, block.received)
+    yield from _messages(block, block.receives)
     if block.after != NO_STAGE:
         yield _Kind.TURN, block.after, block.microbatch
 

@@ -69,17 +69,17 @@ async def get_plan(session: AsyncSession, plan_id: str, *, keep: bool = False) -
 
 
 async def list_plans(
-    session: AsyncSession, page: PageRequest, wanted: PlanFilter
+    session: AsyncSession, page: PageRequest, plan_filter: PlanFilter
 ) -> tuple[tuple[PlanSummary, ...], str]:
     """Without those that were made ahead for a deployment and are not in use."""
     query = select(PlanRow).where(~exists().where(SparePlanRow.operation_id == PlanRow.id))
-    if wanted.graph_id:
-        query = query.where(PlanRow.graph_id == wanted.graph_id)
-    if wanted.mode:
-        query = query.where(PlanRow.mode == wanted.mode)
-    if wanted.device_id:
+    if plan_filter.graph_id:
+        query = query.where(PlanRow.graph_id == plan_filter.graph_id)
+    if plan_filter.mode:
+        query = query.where(PlanRow.mode == plan_filter.mode)
+    if plan_filter.device_id:
         uses = exists().where(
-            PlanStageDeviceRow.plan_id == PlanRow.id, PlanStageDeviceRow.device_id == wanted.device_id
+            PlanStageDeviceRow.plan_id == PlanRow.id, PlanStageDeviceRow.device_id == plan_filter.device_id
         )
         query = query.where(uses)
     rows = (await session.scalars(page.select(query, PlanRow.created_at, PlanRow.id))).all()

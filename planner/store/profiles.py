@@ -126,8 +126,8 @@ async def delete_profile(session: AsyncSession, profile_id: str) -> None:
 
 async def times_for(session: AsyncSession, graph_id: str, kinds: Sequence[str]) -> tuple[MeasuredTimes, ...]:
     """All that was measured of the graph on these kinds, newest first as in lists."""
-    wanted = sorted({kind.lower() for kind in kinds})
-    query = select(ProfileRow.id).where(ProfileRow.graph_id == graph_id, ProfileRow.device_kind.in_(wanted))
+    lower_kinds = sorted({kind.lower() for kind in kinds})
+    query = select(ProfileRow.id).where(ProfileRow.graph_id == graph_id, ProfileRow.device_kind.in_(lower_kinds))
     ids = (await session.scalars(query.order_by(*_NEWEST_FIRST))).all()
     return tuple([replace((await get_profile(session, profile_id)).times, profile_id=profile_id) for profile_id in ids])
 

@@ -23,11 +23,11 @@ RETRY_SECONDS = 5.0
 _LOCK = 0x71756F74
 
 
-def over_quota(caller: str, found: str, most: str, setting: str, remedy: str, **facts: object) -> ResourceExhausted:
-    """`found` is what the caller has of it, `setting` the name of the limit's setting in the environment."""
+def over_quota(caller: str, usage: str, most: str, setting: str, remedy: str, **facts: object) -> ResourceExhausted:
+    """`usage` is what the caller has of it, `setting` the name of the limit's setting in the environment."""
     return ResourceExhausted(
-        f"{caller} has {found}, and one caller may have {most} ({setting}): {remedy}",
-        found=found,
+        f"{caller} has {usage}, and one caller may have {most} ({setting}): {remedy}",
+        found=usage,
         most=most,
         setting=setting,
         **facts,

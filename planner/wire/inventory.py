@@ -37,18 +37,19 @@ def inventory_from_proto(message: inventory_pb2.Inventory) -> Inventory:
     default = DEFAULT_LINK
     if message.HasField("default_link"):
         default = _speed_from_proto(message.default_link, "inventory.default_link")
-    known = frozenset(device.id for device in devices)
-    return Inventory(devices=devices, links=_links_from_proto(message, known), default_link=default)
+    device_ids = frozenset(device.id for device in devices)
+    return Inventory(devices=devices, links=_links_from_proto(message, device_ids), default_link=default)
 
 
-def _links_from_proto(message: inventory_pb2.Inventory, known: frozenset[str]) -> dict[tuple[str, str], LinkSpeed]:
+def _links_from_proto(message: inventory_pb2.Inventory, device_ids: frozenset[str]) -> dict[tuple[str, str], LinkSpeed]:
     links: dict[tuple[str, str], LinkSpeed] = {}
     for index, link in enumerate(message.links):
         where = f"inventory.links[{index}]"
         for field, end in (("source", link.source), ("target", link.target)):
-            if end not in known:
+            if end not in device_ids:
                 raise InventoryError(
-                    f"{where}.{field}: no device is called {end!r}; there are {sorted(known)}", field=f"{where}.{field}"
+                    f"{where}.{field}: no device is called {end!r}; there are {sorted(device_ids)}",
+                    field=f"{where}.{field}",
                 )
         speed = _speed_from_proto(link, where)
         pairs = [(link.source, link.target)]

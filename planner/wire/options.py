@@ -152,16 +152,16 @@ def _training_to_proto(training: Training) -> plan_pb2.Training:
 
 def _training(message: plan_pb2.Training) -> Training:
     usual = Training()
-    given = message.HasField
+    has_field = message.HasField
     return Training(
         schedule=_choice("training.schedule", message.schedule, _SCHEDULES),
         microbatches=message.microbatches or usual.microbatches,
         optimizer_bytes_per_parameter=(
             message.optimizer_bytes_per_parameter
-            if given("optimizer_bytes_per_parameter")
+            if has_field("optimizer_bytes_per_parameter")
             else usual.optimizer_bytes_per_parameter
         ),
-        backward_ratio=message.backward_ratio if given("backward_ratio") else usual.backward_ratio,
+        backward_ratio=message.backward_ratio if has_field("backward_ratio") else usual.backward_ratio,
         activations=_choice("training.activations", message.activations, _ACTIVATIONS),
     )
 

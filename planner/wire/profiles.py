@@ -89,8 +89,8 @@ def delivery_from_proto(
     """Of a message that may have one. Raises InvalidArgument for seconds that cannot be."""
     if not message.HasField("delivery"):
         return None
-    found = message.delivery
-    return Delivery(input_seconds=found.input_seconds, output_seconds=found.output_seconds)
+    delivery = message.delivery
+    return Delivery(input_seconds=delivery.input_seconds, output_seconds=delivery.output_seconds)
 
 
 def import_to_proto(times: MeasuredTimes, graph_id: str) -> planner_pb2.ImportTimesRequest:

@@ -76,10 +76,10 @@ def host_name(interfaces: Path = Path("/sys/class/net")) -> str:
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
     """Bytes that processes can take without swapping."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
-    if found is None:
+    match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    if match is None:
         raise Unavailable(f"{meminfo} does not say MemAvailable; give --memory")
-    return int(found.group(1)) * 1024
+    return int(match.group(1)) * 1024
 
 
 def gpu_kind(name: str) -> str:
@@ -95,9 +95,9 @@ def _probe_gpu(index: int) -> tuple[str, int, str]:
     # torch, whose import takes seconds, is asked only where nvidia-smi does not know.
     for command in (["nvidia-smi", *query], [sys.executable, "-c", _PROBE, str(index)]):
         answers.append(_run(command))
-        found = re.fullmatch(r"(.+), (\d+), (GPU-[0-9a-f-]+)", answers[-1].strip())
-        if found is not None:
-            return found.group(1), int(found.group(2)) * MEBIBYTE, found.group(3)
+        match = re.fullmatch(r"(.+), (\d+), (GPU-[0-9a-f-]+)", answers[-1].strip())
+        if match is not None:
+            return match.group(1), int(match.group(2)) * MEBIBYTE, match.group(3)
     raise Unavailable(
         f"GPU {index} was not found: {'; '.join(_last_line(answer) for answer in answers)}. "
         "Give the number of a GPU that nvidia-smi lists, or --device cpu"

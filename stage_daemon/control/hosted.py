@@ -379,15 +379,15 @@ class HostedDeployment:
 
     def _placed(self, error: Exception) -> DaemonError:
         """The same error; where it names no device it is about this one, and its first stage unless it says which."""
-        known = error if isinstance(error, DaemonError) else DaemonError(f"{type(error).__name__}: {error}")
+        daemon_error = error if isinstance(error, DaemonError) else DaemonError(f"{type(error).__name__}: {error}")
         # A worker knows its own device by torch's name.
-        if known.device_id in (None, "", name_in_worker(self._torch_device)):
-            known.device_id = self._device_id
-        if known.stage is None and known.device_id == self._device_id and self.life.stages:
-            known.stage = self.life.stages[0]
-        if known.device_id == self._device_id and known.stage in self._copies:
-            known.metadata.setdefault("copy", str(self._copies[known.stage]))
-        return known
+        if daemon_error.device_id in (None, "", name_in_worker(self._torch_device)):
+            daemon_error.device_id = self._device_id
+        if daemon_error.stage is None and daemon_error.device_id == self._device_id and self.life.stages:
+            daemon_error.stage = self.life.stages[0]
+        if daemon_error.device_id == self._device_id and daemon_error.stage in self._copies:
+            daemon_error.metadata.setdefault("copy", str(self._copies[daemon_error.stage]))
+        return daemon_error
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

@@ -64,16 +64,16 @@ def _of_deployments(supervisor: Supervisor) -> Iterator[Metric]:
 
 
 def _of_stages(stages: Iterable[stage_daemon_pb2.StageMetrics]) -> Iterator[Metric]:
-    found = tuple(stages)
+    of_stages = tuple(stages)
     for field, (name, meaning) in _OF_STAGES.items():
         family = CounterMetricFamily(f"stage_daemon_stage_{name}", meaning, labels=("deployment_id", "stage"))
-        for stage in found:
+        for stage in of_stages:
             family.add_metric((stage.deployment_id, str(stage.stage)), getattr(stage, field))
         yield family
     resident = GaugeMetricFamily(
         "stage_daemon_worker_resident_bytes", "Of the host's memory, that a worker has", labels=("deployment_id",)
     )
-    for deployment_id, process_id in {(stage.deployment_id, stage.worker_process_id) for stage in found}:
+    for deployment_id, process_id in {(stage.deployment_id, stage.worker_process_id) for stage in of_stages}:
         resident.add_metric((deployment_id,), _resident_bytes(process_id))
     yield resident
 

@@ -135,10 +135,10 @@ def check_microbatch(skimmed: Skimmed, inputs: Sequence[stage_daemon_pb2.EdgeVal
 def _check_datum(
     where: str, datum: stage_daemon_pb2.Datum, data_bytes: int, declared: stage_daemon_pb2.EdgeValue
 ) -> None:
-    found, needed = datum.WhichOneof("kind"), _KIND_FIELDS.get(declared.kind)
-    if found != needed:
-        raise InvalidMicrobatch(f"{where}: {found or 'nothing'} came, a value of kind {needed} is needed")
-    if found == "tensor":
+    kind, needed = datum.WhichOneof("kind"), _KIND_FIELDS.get(declared.kind)
+    if kind != needed:
+        raise InvalidMicrobatch(f"{where}: {kind or 'nothing'} came, a value of kind {needed} is needed")
+    if kind == "tensor":
         _check_tensor(where, datum.tensor, data_bytes, declared)
 
 
@@ -149,8 +149,8 @@ def _check_tensor(
         raise InvalidMicrobatch(f"{where}: dtype {_dtype(tensor.dtype)}, needs {_dtype(declared.dtype)}")
     dims = tuple(tensor.dims)
     fits = len(dims) == len(declared.dims) and all(
-        not wanted.HasField("constant") or wanted.constant == dim
-        for wanted, dim in zip(declared.dims, dims, strict=True)
+        not declared_dim.HasField("constant") or declared_dim.constant == dim
+        for declared_dim, dim in zip(declared.dims, dims, strict=True)
     )
     if not fits:
         wanted_dims = [str(dim.constant) if dim.HasField("constant") else "any" for dim in declared.dims]

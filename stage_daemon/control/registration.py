@@ -162,7 +162,7 @@ class Registration:
             deployments=self._supervisor.report(),
             leaving=self._supervisor.is_leaving,
         )
-        self._reported = {held.deployment_id: held.generation for held in request.deployments}
+        self._reported = {deployment.deployment_id: deployment.generation for deployment in request.deployments}
         answer = await self._stub.Heartbeat(
             request, timeout=self._patience_seconds(max(LEAST_CALL_SECONDS, lease_seconds))
         )

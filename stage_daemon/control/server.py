@@ -55,8 +55,8 @@ def parse_endpoint(text: str, default_port: int = 0) -> Endpoint:
 def advertised(advertise: str, listen: Endpoint, port: int) -> Endpoint:
     """What was asked for, else where it listens; a daemon that listens everywhere is known by its host's name."""
     if advertise:
-        asked = parse_endpoint(advertise, port)
-        return asked if asked.port else Endpoint(host=asked.host, port=port)
+        endpoint = parse_endpoint(advertise, port)
+        return endpoint if endpoint.port else Endpoint(host=endpoint.host, port=port)
     return Endpoint(host=socket.gethostname() if listen.host in _EVERYWHERE else listen.host, port=port)
 
 
@@ -90,15 +90,15 @@ class DaemonServer:
         if credentials is not None:
             interceptors.append(CallerInterceptor(planner_identity, credentials))
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
-        wanted = parse_endpoint(listen)
+        endpoint = parse_endpoint(listen)
         try:
             if credentials is None:
-                port = self._server.add_insecure_port(str(wanted))
+                port = self._server.add_insecure_port(str(endpoint))
             else:
-                port = self._server.add_secure_port(str(wanted), server_credentials(credentials))
+                port = self._server.add_secure_port(str(endpoint), server_credentials(credentials))
         except RuntimeError as error:
             raise Unavailable(f"cannot listen on {listen}: {error}; take a free port, or port 0") from None
-        self.endpoint = advertised(advertise, wanted, port)
+        self.endpoint = advertised(advertise, endpoint, port)
         callers = CallersSessions(max_sessions_per_caller)
         service = StageDaemonService(supervisor, self.endpoint.host, callers)
         stage_daemon_pb2_grpc.add_StageDaemonServiceServicer_to_server(service, self._server)

@@ -192,14 +192,14 @@ def _check_ticket(hosted: HostedDeployment, context: Context) -> str:
 
     No planner is asked: sessions open while none answers.
     """
-    found = [value for name, value in context.invocation_metadata() or () if name == TICKET_KEY]
+    tickets = [value for name, value in context.invocation_metadata() or () if name == TICKET_KEY]
     try:
         peer = peer_of(context.auth_context())
         caller = str(peer) if peer else ""
         if hosted.secret:
             check_ticket(
                 hosted.secret,
-                str(found[0]) if found else "",
+                str(tickets[0]) if tickets else "",
                 deployment_id=hosted.life.deployment_id,
                 holder=caller,
                 now=datetime.now(UTC),

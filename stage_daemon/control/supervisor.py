@@ -88,10 +88,10 @@ class Supervisor:
     ) -> AsyncIterator[stage_daemon_pb2.ProfileResponse]:
         """Times as they come. Raises Conflict while a deployment or another profile is here, or once one comes."""
         self._check_free_to_profile()
-        wanted = stage_daemon_pb2.ProfileRequest()
-        wanted.CopyFrom(request)
-        wanted.blob_address = request.blob_address or self._planner_address
-        profiling = self._profiling = Profiling(wanted, self._torch_device, self._tls, self._operators)
+        profile_request = stage_daemon_pb2.ProfileRequest()
+        profile_request.CopyFrom(request)
+        profile_request.blob_address = request.blob_address or self._planner_address
+        profiling = self._profiling = Profiling(profile_request, self._torch_device, self._tls, self._operators)
         try:
             async with aclosing(profiling.run()) as responses:
                 async for response in responses:
@@ -148,13 +148,13 @@ class Supervisor:
     def report(self) -> list[planner_pb2.DeploymentOnDaemon]:
         """Where every deployment stands; a failed one, and one of which weights are kept, is reported until the planner
         says to let go of it."""
-        kept = (
+        stopped = (
             planner_pb2.DeploymentOnDaemon(
                 deployment_id=deployment_id, generation=generation, state=planner_pb2.WORKER_STATE_STOPPED
             )
             for deployment_id, (generation, _) in self._kept.items()
         )
-        return [*(self._standing(hosted.life) for hosted in self._hosted.values()), *kept]
+        return [*(self._standing(hosted.life) for hosted in self._hosted.values()), *stopped]
 
     @property
     def hosted(self) -> tuple[HostedDeployment, ...]:
@@ -166,8 +166,8 @@ class Supervisor:
         return self._profiling is not None
 
     async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:
-        found = await asyncio.gather(*(hosted.metrics() for hosted in self._hosted.values()))
-        return [stage for stages in found for stage in stages]
+        per_deployment = await asyncio.gather(*(hosted.metrics() for hosted in self._hosted.values()))
+        return [stage for stages in per_deployment for stage in stages]
 
     @property
     def holds_work(self) -> bool:
@@ -255,20 +255,20 @@ class Supervisor:
         if not request.keep_states:
             self._forget_kept(request.deployment_id)
             return None
-        _, kept = self._kept.pop(request.deployment_id, (0, None))
-        return kept or KeptStates.create()
+        _, states = self._kept.pop(request.deployment_id, (0, None))
+        return states or KeptStates.create()
 
     def _forget_kept(self, deployment_id: str, generation: int | None = None) -> None:
         """Unless they are a later generation's than this one."""
-        kept_of, kept = self._kept.get(deployment_id, (0, None))
-        if kept is not None and (generation is None or kept_of <= generation):
+        generation_of_states, states = self._kept.get(deployment_id, (0, None))
+        if states is not None and (generation is None or generation_of_states <= generation):
             del self._kept[deployment_id]
-            kept.close()
+            states.close()
 
     def _check_free_to_profile(self) -> None:
-        held = next((hosted.life for hosted in self._hosted.values() if not hosted.life.phase.ended), None)
-        if held is not None or self.is_leaving or self._profiling is not None:
-            what = f"holds deployment {held.deployment_id}" if held else "is profiling or shutting down already"
+        current = next((hosted.life for hosted in self._hosted.values() if not hosted.life.phase.ended), None)
+        if current is not None or self.is_leaving or self._profiling is not None:
+            what = f"holds deployment {current.deployment_id}" if current else "is profiling or shutting down already"
             raise Conflict(f"{self.device_id} {what}; profile on a device that is free", device_id=self.device_id)
 
     def _stop_profiling(self, error: DaemonError) -> None:

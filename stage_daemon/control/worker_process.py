@@ -138,13 +138,13 @@ class WorkerProcess:
         key = (session_id, sequence)
         if key in self._inputs_taken:
             raise Conflict(f"microbatch {sequence} of session {session_id} is already waiting; send each one once")
-        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inputs_taken[key] = taken
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inputs_taken[key] = acknowledged
         try:
             await self._write(
                 Frame(kind=FrameKind.INPUT, session_id=session_id, sequence=sequence, body=microbatch),
             )
-            await taken
+            await acknowledged
         finally:
             self._inputs_taken.pop(key, None)
 
@@ -175,8 +175,8 @@ class WorkerProcess:
 
     async def timelines(self, request: stage_daemon_pb2.GetTimelineRequest) -> stage_daemon_pb2.GetTimelineResponse:
         """Only its threads: none before the stages are connected."""
-        asked = Frame(kind=FrameKind.TIMELINE, body=request.SerializeToString())
-        reply = await self._ask(asked, FrameKind.TIMELINE_REPLY)
+        frame = Frame(kind=FrameKind.TIMELINE, body=request.SerializeToString())
+        reply = await self._ask(frame, FrameKind.TIMELINE_REPLY)
         return stage_daemon_pb2.GetTimelineResponse.FromString(reply)
 
     async def choose(self, opened: stage_daemon_pb2.OpenSession) -> None:
@@ -228,8 +228,8 @@ class WorkerProcess:
             self._outputs.put_nowait(frame)
         elif frame.kind in (FrameKind.INPUT_TAKEN, FrameKind.INPUT_REFUSED):
             self._answer_input(frame)
-        elif (asked := self._asked.get(frame.kind)) is not None:
-            reply = asked.popleft()
+        elif (pending := self._asked.get(frame.kind)) is not None:
+            reply = pending.popleft()
             if not reply.done():
                 reply.set_result(frame.body)
         elif frame.kind is FrameKind.SNAPSHOT_NOT_SAVED:
@@ -244,13 +244,13 @@ class WorkerProcess:
             replies.put_nowait(frame)
 
     def _answer_input(self, frame: Frame) -> None:
-        taken = self._inputs_taken.get((frame.session_id, frame.sequence))
-        if taken is None or taken.done():
+        acknowledged = self._inputs_taken.get((frame.session_id, frame.sequence))
+        if acknowledged is None or acknowledged.done():
             return
         if frame.kind is FrameKind.INPUT_TAKEN:
-            taken.set_result(None)
+            acknowledged.set_result(None)
         else:
-            taken.set_exception(error_from_failure(planner_pb2.Failure.FromString(frame.body)))
+            acknowledged.set_exception(error_from_failure(planner_pb2.Failure.FromString(frame.body)))
 
     def _expect(self, *kinds: FrameKind) -> asyncio.Queue[Frame | None]:
         replies: asyncio.Queue[Frame | None] = asyncio.Queue()
@@ -304,8 +304,8 @@ class WorkerProcess:
         self._ended.set()
         for replies in self._replies.values():
             replies.put_nowait(None)
-        asked = (reply for replies in self._asked.values() for reply in replies)
-        waiting: list[asyncio.Future[Any]] = [*self._inputs_taken.values(), *asked]
+        pending_replies = (reply for replies in self._asked.values() for reply in replies)
+        waiting: list[asyncio.Future[Any]] = [*self._inputs_taken.values(), *pending_replies]
         for reply in waiting:
             if not reply.done():
                 reply.set_exception(self._gone())

@@ -34,11 +34,11 @@ def test_what_was_revoked_stays_revoked(certificates: Certificates) -> None:
     first, second = certificates.issue("client", name="one"), certificates.issue("client", name="two")
     assert len(load_pem_x509_crl(certificates.revoke(first).read_bytes())) == 1
     before = load_pem_x509_crl(certificates.revoke().read_bytes())[0]
-    found = load_pem_x509_crl(certificates.revoke(first, second).read_bytes())
-    assert len(found) == 2
-    kept = found.get_revoked_certificate_by_serial_number(before.serial_number)
-    assert kept is not None
-    assert kept.revocation_date_utc == before.revocation_date_utc
+    revocations = load_pem_x509_crl(certificates.revoke(first, second).read_bytes())
+    assert len(revocations) == 2
+    entry = revocations.get_revoked_certificate_by_serial_number(before.serial_number)
+    assert entry is not None
+    assert entry.revocation_date_utc == before.revocation_date_utc
 
 
 def test_what_cannot_be_revoked_is_named(certificates: Certificates, tmp_path: Path) -> None:

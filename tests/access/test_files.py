@@ -19,8 +19,8 @@ from tests.access.certificates import Certificates
 
 
 def test_names_come_from_the_certificate(certificates: Certificates) -> None:
-    found = read_credentials(certificates.issue("planner", hosts=("planner.example", "10.1.0.5")))
-    assert found.names == ("urn:partition-planner:planner", "planner.example", "10.1.0.5")
+    credentials = read_credentials(certificates.issue("planner", hosts=("planner.example", "10.1.0.5")))
+    assert credentials.names == ("urn:partition-planner:planner", "planner.example", "10.1.0.5")
 
 
 def test_an_expired_certificate_is_refused_with_its_names_and_what_to_do(certificates: Certificates) -> None:
@@ -102,11 +102,11 @@ def test_between_the_replacement_of_key_and_certificate_the_pair_before_stays(
 ) -> None:
     files = certificates.issue("daemon")
     watched = WatchedCredentials(files)
-    before, kept = watched.current(), tmp_path / "kept.crt"
-    shutil.copy(files.certificate, kept)
+    before, copy = watched.current(), tmp_path / "kept.crt"
+    shutil.copy(files.certificate, copy)
     certificates.issue("daemon")
     renewed = files.certificate.read_bytes()
-    os.replace(kept, files.certificate)
+    os.replace(copy, files.certificate)
     assert watched.current() is before
     files.certificate.write_bytes(renewed)
     assert watched.current().certificate_pem == renewed

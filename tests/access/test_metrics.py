@@ -120,11 +120,11 @@ def test_over_tls_scrapes_need_a_certificate_and_follow_renewed_ones(tmp_path: P
         context.load_cert_chain(own.certificate, own.key)
         connection = http.client.HTTPSConnection(host, int(port), timeout=WAIT_SECONDS, context=context)
         connection.connect()
-        shown = connection.sock.getpeercert(True)
+        certificate_der = connection.sock.getpeercert(True)
         connection.request("GET", "/metrics")
         answer = connection.getresponse().read()
         connection.close()
-        return answer, shown
+        return answer, certificate_der
 
     try:
         with socket.create_connection((host, int(port))) as silent:

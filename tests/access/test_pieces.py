@@ -55,14 +55,14 @@ def train_request(rng: random.Random) -> stage_daemon_pb2.TrainRequest:
 def test_both_ways(make: object) -> None:
     assert callable(make)
     for seed in range(60):
-        wanted: Message = make(random.Random(seed))
-        found = type(wanted)()
-        parse_in_pieces(found, wanted.SerializeToString())
-        assert found == wanted
-        again = type(wanted)()
-        again.ParseFromString(serialize_in_pieces(wanted))
-        assert again == wanted
-        assert serialize_in_pieces(found) == serialize_in_pieces(wanted)
+        message: Message = make(random.Random(seed))
+        parsed = type(message)()
+        parse_in_pieces(parsed, message.SerializeToString())
+        assert parsed == message
+        again = type(message)()
+        again.ParseFromString(serialize_in_pieces(message))
+        assert again == message
+        assert serialize_in_pieces(parsed) == serialize_in_pieces(message)
 
 
 def test_no_piece_is_much_larger_than_one_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

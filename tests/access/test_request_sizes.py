@@ -157,9 +157,9 @@ async def test_large_answers_are_serialized_beside_the_event_loop(monkeypatch: p
     one = await find(grpc.unary_unary_rpc_method_handler(answer, ListValue.FromString, to_bytes))
     each = await find(grpc.unary_stream_rpc_method_handler(answers, ListValue.FromString, to_bytes))
     assert await one.unary_unary(few, None) is few
-    found = await one.unary_unary(many, None)
-    assert isinstance(found, bytes)
-    assert ListValue.FromString(one.response_serializer(found)) == many
+    reply = await one.unary_unary(many, None)
+    assert isinstance(reply, bytes)
+    assert ListValue.FromString(one.response_serializer(reply)) == many
     assert ListValue.FromString(one.response_serializer(few)) == few
     assert [item async for item in each.unary_stream(few, None)] == [few, b"as it is"]
     assert each.response_serializer(b"as it is") == b"as it is"

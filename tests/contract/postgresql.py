@@ -148,9 +148,9 @@ class PostgreSql:
                 has_ended = (self._folder / "ended").exists() or self._shell.poll() is not None
                 if has_ended or time.monotonic() > deadline:
                     log = self._folder / "log"
-                    told = log.read_text() if log.exists() else "it wrote no log"
+                    log_text = log.read_text() if log.exists() else "it wrote no log"
                     self.stop()
-                    raise RuntimeError(f"PostgreSQL did not start: {error}\n{told}") from error
+                    raise RuntimeError(f"PostgreSQL did not start: {error}\n{log_text}") from error
             time.sleep(0.05)
 
 

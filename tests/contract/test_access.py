@@ -53,9 +53,9 @@ class Guarded:
 
     def channel(self, files: TlsFiles, token: str = "") -> Any:
         source = (lambda: token) if token else None
-        found = open_aio_channel(self.server.address, WatchedCredentials(files), token=source)
-        self.resources.push_async_callback(found.close)
-        return found
+        channel = open_aio_channel(self.server.address, WatchedCredentials(files), token=source)
+        self.resources.push_async_callback(channel.close)
+        return channel
 
     async def caller(self, holder: str, *scopes: str) -> Any:
         token, _ = await self.token(holder, *scopes)
@@ -157,20 +157,20 @@ async def test_only_administrators_make_tokens(guarded: Guarded) -> None:
     for scopes in (("submit", "deploy", "operate"),):
         token, _ = await guarded.token("alice", *scopes)
         stub = access_pb2_grpc.AccessServiceStub(guarded.channel(guarded.certificates.issue("client"), token))
-        wanted = access_pb2.CreateTokenRequest(holder="alice", scopes=["admin"], valid_seconds=60)
+        token_request = access_pb2.CreateTokenRequest(holder="alice", scopes=["admin"], valid_seconds=60)
         with refused("PERMISSION_DENIED"):
-            await stub.CreateToken(wanted, timeout=WAIT_SECONDS)
+            await stub.CreateToken(token_request, timeout=WAIT_SECONDS)
         with refused("PERMISSION_DENIED"):
             await stub.ListTokens(access_pb2.ListTokensRequest(), timeout=WAIT_SECONDS)
     administrator = await guarded.administrator()
-    made = await administrator.CreateToken(wanted, timeout=WAIT_SECONDS)
+    created = await administrator.CreateToken(token_request, timeout=WAIT_SECONDS)
     listed = await administrator.ListTokens(access_pb2.ListTokensRequest(), timeout=WAIT_SECONDS)
-    assert made.record in listed.tokens
-    assert made.token not in str(listed)
+    assert created.record in listed.tokens
+    assert created.token not in str(listed)
     async with guarded.database.reading() as session:
-        rows = (await session.execute(text("SELECT * FROM tokens WHERE id = :id"), {"id": made.record.id})).all()
-    assert hashlib.sha256(made.token.encode()).hexdigest() in rows[0]
-    assert made.token not in str(rows)
+        rows = (await session.execute(text("SELECT * FROM tokens WHERE id = :id"), {"id": created.record.id})).all()
+    assert hashlib.sha256(created.token.encode()).hexdigest() in rows[0]
+    assert created.token not in str(rows)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ async def test_a_list_can_be_narrowed_to_an_owner(guarded: Guarded) -> None:
 
 async def test_what_was_done_and_what_was_refused_is_written_down(guarded: Guarded) -> None:
     alice, bob = await guarded.caller("alice", "submit"), await guarded.caller("bob", "deploy")
-    made = await alice.CreateInventory(
+    inventory = await alice.CreateInventory(
         planner_pb2.CreateInventoryRequest(inventory=inventory_message()), timeout=WAIT_SECONDS
     )
     with refused("PERMISSION_DENIED"):
@@ -249,12 +249,12 @@ async def test_what_was_done_and_what_was_refused_is_written_down(guarded: Guard
             await asyncio.sleep(0.02)
             entries = (await administrator.ListAudit(access_pb2.ListAuditRequest())).entries
     assert [(entry.principal, entry.method, entry.subject, entry.outcome) for entry in reversed(entries)] == [
-        ("alice", "CreateInventory", made.id, "OK"),
+        ("alice", "CreateInventory", inventory.id, "OK"),
         ("bob", "DeletePlan", "plan-1", "PERMISSION_DENIED"),
         ("alice", "CreateInventory", "", "INVALID_INVENTORY"),
     ]
     assert all(entry.peer.startswith("ipv4:127.0.0.1:") for entry in entries)
-    [about] = (await administrator.ListAudit(access_pb2.ListAuditRequest(subject=made.id))).entries
+    [about] = (await administrator.ListAudit(access_pb2.ListAuditRequest(subject=inventory.id))).entries
     assert about.principal == "alice"
 
 
@@ -301,10 +301,10 @@ async def test_over_tls_alone_a_client_may_do_everything_but_what_daemons_do(
     files = certificates.issue("planner")
     server = await start_server(tls_certificate=files.certificate, tls_key=files.key, tls_ca=files.authorities)
     channel = open_aio_channel(server.address, WatchedCredentials(certificates.issue("client")))
-    made = await access_pb2_grpc.AccessServiceStub(channel).CreateToken(
+    created = await access_pb2_grpc.AccessServiceStub(channel).CreateToken(
         access_pb2.CreateTokenRequest(holder="me", scopes=["submit"], valid_seconds=60), timeout=WAIT_SECONDS
     )
-    assert made.record.holder == "me"
+    assert created.record.holder == "me"
     heartbeat = planner_pb2.HeartbeatRequest(device_id="a", incarnation_id="b")
     with refused("PERMISSION_DENIED"):
         await planner_pb2_grpc.DaemonRegistryServiceStub(channel).Heartbeat(heartbeat, timeout=WAIT_SECONDS)

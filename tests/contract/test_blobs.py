@@ -99,11 +99,11 @@ async def test_wrong_digest_keeps_nothing(planner: PlannerServiceStub, content: 
 
 
 async def test_cancelled_upload_goes_on_where_it_stopped(planner: PlannerServiceStub, content: bytes) -> None:
-    held = await _upload_and_cancel(planner, content)
+    committed_bytes = await _upload_and_cancel(planner, content)
     with refused("WRONG_OFFSET") as refusal:
         await planner.UploadBlob(upload_stream(content), timeout=WAIT_SECONDS)
-    assert refusal.metadata["committed_bytes"] == str(held)
-    answer = await planner.UploadBlob(upload_stream(content, offset=held), timeout=WAIT_SECONDS)
+    assert refusal.metadata["committed_bytes"] == str(committed_bytes)
+    answer = await planner.UploadBlob(upload_stream(content, offset=committed_bytes), timeout=WAIT_SECONDS)
     assert answer.complete
     assert await read(planner, sha256(content)) == content
 
@@ -161,32 +161,32 @@ async def test_blob_above_the_limit(start_server: StartServer) -> None:
 
 async def _upload_and_cancel(planner: PlannerServiceStub, content: bytes) -> int:
     """Sends a part, cancels the stream and waits for the server to let go; returns what it holds."""
-    sent = asyncio.Event()
+    is_sent = asyncio.Event()
 
     async def slow() -> object:
         async for message in upload_stream(content, end=1_500_000, chunk_bytes=250_000):
             yield message
-        sent.set()
+        is_sent.set()
         await asyncio.Event().wait()
 
     call = planner.UploadBlob(slow(), timeout=WAIT_SECONDS)
-    await asyncio.wait_for(sent.wait(), WAIT_SECONDS)
-    held = 0
+    await asyncio.wait_for(is_sent.wait(), WAIT_SECONDS)
+    committed_bytes = 0
     async with asyncio.timeout(WAIT_SECONDS):
-        while held == 0:
+        while committed_bytes == 0:
             await asyncio.sleep(0.01)
-            held = (await committed(planner, sha256(content))).committed_bytes
+            committed_bytes = (await committed(planner, sha256(content))).committed_bytes
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert await call.code() is grpc.StatusCode.CANCELLED
     # The server reads what it was sent before the end of the stream: only then is the number final.
-    return await _settled(planner, content, held)
+    return await _settled(planner, content, committed_bytes)
 
 
-async def _settled(planner: PlannerServiceStub, content: bytes, held: int) -> int:
+async def _settled(planner: PlannerServiceStub, content: bytes, committed_bytes: int) -> int:
     begin = planner_pb2.UploadBlobRequest.Begin(
-        sha256=sha256(content), size_bytes=len(content), offset_bytes=len(content) + held
+        sha256=sha256(content), size_bytes=len(content), offset_bytes=len(content) + committed_bytes
     )
     with refused("WRONG_OFFSET") as refusal:
         await planner.UploadBlob(iter([planner_pb2.UploadBlobRequest(begin=begin)]), timeout=WAIT_SECONDS)

@@ -44,46 +44,46 @@ async def test_what_is_written_down_reads_back(planner: PlannerServiceStub, name
     await upload(planner, file)
     request = request_of(graph.id, file, name)
     request.request_id = name
-    made = await planner.CreateCheckpoint(request, timeout=WAIT_SECONDS)
-    assert await planner.CreateCheckpoint(request, timeout=WAIT_SECONDS) == made
-    assert made.id.startswith("ckpt-")
-    assert made.size_bytes == len(file)
-    found = await planner.GetCheckpoint(planner_pb2.GetCheckpointRequest(checkpoint_id=made.id[:12]))
-    assert found.record == made
-    assert found.tensors == request.checkpoint.tensors
-    for given in (found.record, request.checkpoint.record):
+    created = await planner.CreateCheckpoint(request, timeout=WAIT_SECONDS)
+    assert await planner.CreateCheckpoint(request, timeout=WAIT_SECONDS) == created
+    assert created.id.startswith("ckpt-")
+    assert created.size_bytes == len(file)
+    checkpoint = await planner.GetCheckpoint(planner_pb2.GetCheckpointRequest(checkpoint_id=created.id[:12]))
+    assert checkpoint.record == created
+    assert checkpoint.tensors == request.checkpoint.tensors
+    for record in (checkpoint.record, request.checkpoint.record):
         for field in ("id", "size_bytes", "created_at"):
-            given.ClearField(field)
-    assert found.record == request.checkpoint.record
+            record.ClearField(field)
+    assert checkpoint.record == request.checkpoint.record
 
 
 async def test_lists_are_by_run_and_by_graph(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     file = chain_weights(name=name)
     await upload(planner, file)
-    made = [
+    checkpoints = [
         await planner.CreateCheckpoint(request_of(graph.id, file, run, steps), timeout=WAIT_SECONDS)
         for run, steps in ((name, 1), (f"{name}-other", 2), (name, 3))
     ]
     pages = await every_page(planner.ListCheckpoints, planner_pb2.ListCheckpointsRequest(run=name), 1)
-    assert [one.id for page in pages for one in page.checkpoints] == [made[2].id, made[0].id]
+    assert [one.id for page in pages for one in page.checkpoints] == [checkpoints[2].id, checkpoints[0].id]
     pages = await every_page(planner.ListCheckpoints, planner_pb2.ListCheckpointsRequest(graph_id=graph.id), 2)
-    assert [one.id for page in pages for one in page.checkpoints] == [one.id for one in reversed(made)]
+    assert [one.id for page in pages for one in page.checkpoints] == [one.id for one in reversed(checkpoints)]
 
 
 async def test_a_graph_stays_as_long_as_a_checkpoint_of_it(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     file = chain_weights(name=name)
     await upload(planner, file)
-    made = await planner.CreateCheckpoint(request_of(graph.id, file, name), timeout=WAIT_SECONDS)
+    created = await planner.CreateCheckpoint(request_of(graph.id, file, name), timeout=WAIT_SECONDS)
     deleting = planner_pb2.DeleteGraphRequest(graph_id=graph.id)
     with refused("CONFLICT") as refusal:
         await planner.DeleteGraph(deleting, timeout=WAIT_SECONDS)
-    assert f"needed by checkpoint {made.id}" in refusal.message
-    deleted = await planner.DeleteCheckpoint(planner_pb2.DeleteCheckpointRequest(checkpoint_id=made.id))
-    assert deleted.id == made.id
+    assert f"needed by checkpoint {created.id}" in refusal.message
+    deleted = await planner.DeleteCheckpoint(planner_pb2.DeleteCheckpointRequest(checkpoint_id=created.id))
+    assert deleted.id == created.id
     with refused("NOT_FOUND"):
-        await planner.GetCheckpoint(planner_pb2.GetCheckpointRequest(checkpoint_id=made.id))
+        await planner.GetCheckpoint(planner_pb2.GetCheckpointRequest(checkpoint_id=created.id))
     await planner.DeleteGraph(deleting, timeout=WAIT_SECONDS)
 
 

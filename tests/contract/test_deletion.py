@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 
 async def test_what_a_plan_needs_goes_after_the_plan(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
-    asked = planner_pb2.CreateInventoryRequest(inventory=inventory_message())
-    inventory = await planner.CreateInventory(asked, timeout=WAIT_SECONDS)
+    create_request = planner_pb2.CreateInventoryRequest(inventory=inventory_message())
+    inventory = await planner.CreateInventory(create_request, timeout=WAIT_SECONDS)
     request = planner_pb2.CreatePlanRequest(graph_id=graph.id, inventory_id=inventory.id, options=balanced())
     plan = await wait_plan(planner, (await planner.CreatePlan(request, timeout=WAIT_SECONDS)).id)
     deletions = (

@@ -132,10 +132,10 @@ async def test_two_phases_then_ready(world: World) -> None:
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     assert world.first.asked == ["load", "rendezvous", "connect"]
     assert world.second.asked == ["load", "connect"]
-    told = [event.loaded_bytes for event in events if event.total_bytes and event.stage == 1]
-    assert told == sorted(told)
-    assert (told[0], told[-1]) == (0, 100)
-    assert len(told) < 30
+    loaded_bytes = [event.loaded_bytes for event in events if event.total_bytes and event.stage == 1]
+    assert loaded_bytes == sorted(loaded_bytes)
+    assert (loaded_bytes[0], loaded_bytes[-1]) == (0, 100)
+    assert len(loaded_bytes) < 30
     ready = await world.get(deployment_id)
     assert (ready.state, ready.input_address, ready.output_address) == (
         READY,
@@ -162,12 +162,12 @@ async def test_what_workers_are_to_do_is_asked_for_and_what_they_do_is_told(worl
     for daemon in (world.first, world.second):
         # Both say that they are on the host "node".
         assert [(load.num_threads, load.compile, load.workers_on_host) for load in daemon.loads] == [(4, True, 2)]
-    found = await world.get(deployment_id)
-    assert (found.num_threads, [stage.num_threads for stage in found.stages]) == (4, [3, 5])
+    deployment = await world.get(deployment_id)
+    assert (deployment.num_threads, [stage.num_threads for stage in deployment.stages]) == (4, [3, 5])
     differences = [
-        stage.compiled_difference if stage.HasField("compiled_difference") else None for stage in found.stages
+        stage.compiled_difference if stage.HasField("compiled_difference") else None for stage in deployment.stages
     ]
-    assert (found.compile, differences) == (True, [0.25, None])
+    assert (deployment.compile, differences) == (True, [0.25, None])
     with refused("INVALID_ARGUMENT"):
         request = planner_pb2.DeployRequest(plan_id=world.plan_id, num_threads=5000)
         await world.planner.Deploy(request, timeout=WAIT_SECONDS)
@@ -380,8 +380,8 @@ async def beat_forever(channel: grpc.aio.Channel, daemon: ScriptedDaemon) -> Non
     registry = planner_pb2_grpc.DaemonRegistryServiceStub(channel)
     while True:
         active = planner_pb2.ListDeploymentsRequest(active_only=True)
-        held = (await planner.ListDeployments(active, timeout=WAIT_SECONDS)).deployments
-        await daemon.beat(registry, *(standing(deployment.id) for deployment in held))
+        listed = (await planner.ListDeployments(active, timeout=WAIT_SECONDS)).deployments
+        await daemon.beat(registry, *(standing(deployment.id) for deployment in listed))
         await asyncio.sleep(1.0)
 
 
@@ -519,12 +519,12 @@ async def test_what_succeeds_is_logged_with_its_ids_and_seconds(world: World) ->
         )
         deployment_id = await world.deploy_until(READY)
         await world.stop(deployment_id)
-    told = [line for line in lines if line["event"] in ("done", "plan made", "deployment")]
-    assert all(line["seconds"] >= 0 for line in told)
-    done = [(line["method"], line["id"]) for line in told if line["event"] == "done"]
+    event_lines = [line for line in lines if line["event"] in ("done", "plan made", "deployment")]
+    assert all(line["seconds"] >= 0 for line in event_lines)
+    done = [(line["method"], line["id"]) for line in event_lines if line["event"] == "done"]
     for expected in (("CreatePlan", plan_id), ("Deploy", deployment_id), ("StopDeployment", deployment_id)):
         assert expected in done
     assert not any(method.startswith(("Get", "List", "Wait", "Watch")) for method, _ in done)
-    assert [line["id"] for line in told if line["event"] == "plan made"] == [plan_id]
-    states = [line["state"] for line in told if line["event"] == "deployment" and line["id"] == deployment_id]
+    assert [line["id"] for line in event_lines if line["event"] == "plan made"] == [plan_id]
+    states = [line["state"] for line in event_lines if line["event"] == "deployment" and line["id"] == deployment_id]
     assert states == ["loading", "connecting", "ready", "draining", "stopped"]

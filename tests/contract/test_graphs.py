@@ -133,9 +133,9 @@ async def test_a_second_name_is_given_and_the_first_finds_the_graph_too(planner:
     second = await create_graph(planner, content, name=f"{name}-b")
     assert (second.id, second.name, second.created_at) == (first.id, f"{name}-b", first.created_at)
     assert (await create_graph(planner, content)).name == f"{name}-b"
-    for wanted, found in ((f"{name}-a", [second]), (f"{name}-b", [second]), (name, [])):
-        request = planner_pb2.ListGraphsRequest(name=wanted)
-        assert list((await planner.ListGraphs(request, timeout=WAIT_SECONDS)).graphs) == found
+    for searched_name, expected in ((f"{name}-a", [second]), (f"{name}-b", [second]), (name, [])):
+        request = planner_pb2.ListGraphsRequest(name=searched_name)
+        assert list((await planner.ListGraphs(request, timeout=WAIT_SECONDS)).graphs) == expected
     request = planner_pb2.ListGraphsRequest(name=f"{name}-a", created_since=first.created_at)
     assert len((await planner.ListGraphs(request, timeout=WAIT_SECONDS)).graphs) == 1
     request.created_since.seconds += 1

@@ -74,14 +74,14 @@ async def test_plan_is_what_planning_makes(planner: PlannerServiceStub, options:
     content = chain_bytes()
     operation = await create_plan(planner, content, options)
     assert operation.state == planner_pb2.OPERATION_STATE_SUCCEEDED
-    found = await get(planner, operation.id)
+    plan = await get(planner, operation.id)
     expected = make_plan(
         graph_from_bytes(content),
-        found.graph_id,
+        plan.graph_id,
         inventory_from_proto(inventory_message()),
         options_from_proto(options),
     )
-    assert found == plan_to_proto(expected, plan_id=operation.id, created_at=found.created_at.ToDatetime(UTC))
+    assert plan == plan_to_proto(expected, plan_id=operation.id, created_at=plan.created_at.ToDatetime(UTC))
 
 
 async def test_plan_for_a_stored_inventory(planner: PlannerServiceStub) -> None:

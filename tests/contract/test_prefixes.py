@@ -15,8 +15,8 @@ ENOUGH = 11
 
 async def test_a_prefix_serves_wherever_an_id_does(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
-    asked = planner_pb2.CreateInventoryRequest(inventory=inventory_message())
-    inventory = await planner.CreateInventory(asked, timeout=WAIT_SECONDS)
+    create_request = planner_pb2.CreateInventoryRequest(inventory=inventory_message())
+    inventory = await planner.CreateInventory(create_request, timeout=WAIT_SECONDS)
     request = planner_pb2.CreatePlanRequest(
         graph_id=graph.id[:ENOUGH], inventory_id=inventory.id[:ENOUGH], options=balanced()
     )

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 
 
 def import_request(graph_id: str, seconds: dict[int, float], **more: object) -> planner_pb2.ImportTimesRequest:
-    times = [planner_pb2.NodeTime(node=node, seconds=found) for node, found in seconds.items()]
+    times = [planner_pb2.NodeTime(node=node, seconds=node_seconds) for node, node_seconds in seconds.items()]
     return planner_pb2.ImportTimesRequest(graph_id=graph_id, device_kind="cpu", times=times, **more)
 
 
@@ -95,8 +95,8 @@ async def test_lists_filter_by_kind(planner: PlannerServiceStub, name: str) -> N
     await planner.ImportTimes(import_request(graph.id, {0: 1.0}))
     for kind, expected in (("CPU", 1), ("h200", 0)):
         request = planner_pb2.ListProfilesRequest(graph_id=graph.id, device_kind=kind)
-        found = await planner.ListProfiles(request)
-        assert len(found.profiles) == expected
+        reply = await planner.ListProfiles(request)
+        assert len(reply.profiles) == expected
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ async def test_others_of_the_host_are_neighbours_unless_told_otherwise(
         async for _ in planner.ProfileGraph(request, timeout=WAIT_SECONDS):
             pass
     await other.stop()
-    assert [asked.num_neighbours for asked in daemon.profiles] == [1, 0, 3]
+    assert [profile_request.num_neighbours for profile_request in daemon.profiles] == [1, 0, 3]
 
 
 async def test_a_profile_that_its_daemon_refuses_is_not_stored(

@@ -103,8 +103,8 @@ async def test_rates_asked_for_apply_and_are_recorded(planner: PlannerServiceStu
     assert rates_of(named) == (plan_pb2.RATE_SOURCE_CALIBRATED, [], [older])
     assert math.isclose(seconds_of(named), 0.25 * NUM_LAYERS, rel_tol=1e-3)
     assert list(named.options.rates_from_profiles) == [older]
-    found = await planner.GetProfile(planner_pb2.GetProfileRequest(profile_id=older))
-    assert found.record.graph_id == measured.id
+    profile = await planner.GetProfile(planner_pb2.GetProfileRequest(profile_id=older))
+    assert profile.record.graph_id == measured.id
     # Not the newest of all, which has no rates, but the newest that has.
     await planner.DeleteProfile(planner_pb2.DeleteProfileRequest(profile_id=newer))
     assert rates_of(await plan_of(planner, other.id, NEWEST))[2] == [older]
@@ -154,5 +154,5 @@ async def test_server_can_be_set_to_the_newest(start_server: StartServer) -> Non
         inventory = inventory_message()
         inventory.devices[1].kind = "h200"
         mixed = await plan_of(planner, other.id, profiles=(named,), inventory=inventory)
-        found = {one.device_kind: list(one.calibration_profile_ids) for one in mixed.cost_sources}
-        assert found == {"cpu": [], "h200": [named]}
+        profile_ids = {one.device_kind: list(one.calibration_profile_ids) for one in mixed.cost_sources}
+        assert profile_ids == {"cpu": [], "h200": [named]}

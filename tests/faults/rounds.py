@@ -90,9 +90,9 @@ def _work(client: PlannerClient, graph_id: str, module: torch.nn.Module) -> str:
 
 def _ready(client: PlannerClient, deployment_id: str) -> None:
     ends_at = time.monotonic() + WAIT_SECONDS
-    while (found := client.get_deployment(deployment_id)).state is not DeploymentState.READY:
-        assert not found.state.has_ended, found.failure
-        assert time.monotonic() < ends_at, found
+    while (deployment := client.get_deployment(deployment_id)).state is not DeploymentState.READY:
+        assert not deployment.state.has_ended, deployment.failure
+        assert time.monotonic() < ends_at, deployment
         time.sleep(PAUSE_SECONDS)
 
 

@@ -158,10 +158,10 @@ def wait_until_ready(client: PlannerClient, deployment_id: str, generation: int)
 
     def is_ready() -> bool:
         try:
-            found = client.get_deployment(deployment_id)
+            deployment = client.get_deployment(deployment_id)
         except Unavailable:
             return False
-        return found.generation >= generation and found.state is DeploymentState.READY
+        return deployment.generation >= generation and deployment.state is DeploymentState.READY
 
     wait_for(is_ready, f"generation {generation}")
 
@@ -172,10 +172,10 @@ def wait_until_planned_ahead(folder: Path, deployment: Deployment) -> None:
         "SELECT count(*) FROM spare_plans JOIN plan_operations ON id = operation_id "
         "WHERE deployment_id = ? AND generation = ? AND ended_at IS NOT NULL"
     )
-    wanted = len({place.device_id for place in deployment.stages})
+    num_devices = len({place.device_id for place in deployment.stages})
     ends_at = time.monotonic() + WAIT_SECONDS
     with sqlite3.connect(folder / "planner.db") as database:
-        while database.execute(count, (deployment.id, deployment.generation)).fetchone() != (wanted,):
+        while database.execute(count, (deployment.id, deployment.generation)).fetchone() != (num_devices,):
             assert time.monotonic() < ends_at
             time.sleep(0.05)
 

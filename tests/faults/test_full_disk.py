@@ -114,8 +114,8 @@ def running(service: ServiceProcess) -> Iterator[ServiceProcess]:
 
 @pytest.fixture(params=[with_sqlite, pytest.param(with_postgresql, marks=ROOT_ALONE)])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OnSmallDisk]:
-    with request.param(tmp_path) as found:
-        yield found
+    with request.param(tmp_path) as on_disk:
+        yield on_disk
 
 
 @pytest.fixture
@@ -158,8 +158,8 @@ def test_a_full_disk_refuses_the_call_at_hand_and_ends_nothing(small: OnSmallDis
             client.create_inventory(INVENTORY)
             wait_for(client.list_devices, "the daemon's lease to be written")
             assert torch.equal(pipeline(batch), module(batch))
-        found = client.get_deployment(deployment.id)
-        assert (found.state, found.generation) == (DeploymentState.READY, 1)
+        deployment_now = client.get_deployment(deployment.id)
+        assert (deployment_now.state, deployment_now.generation) == (DeploymentState.READY, 1)
         assert client.create_plan(graph.id, SingleMode(), inventory=INVENTORY).stages
         assert client.stop(deployment.id).state is DeploymentState.STOPPED
     assert small.planner.exit_status is None

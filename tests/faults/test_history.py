@@ -22,4 +22,4 @@ ASKED = [10, 20, 30]
 )
 def test_every_kind_of_fault_is_found(answered: list[tuple[int, int]], faults: list[str]) -> None:
     history = History(asked=list(ASKED), answered=answered)
-    assert history.faults(lambda asked, answer: answer == asked + 1) == faults
+    assert history.faults(lambda batch, answer: answer == batch + 1) == faults

@@ -89,8 +89,8 @@ def test_nothing_ends_while_the_database_or_the_planner_stands_still(tmp_path: P
                     time.sleep(STILL_SECONDS)
                 # Whoever was taken for silent would end with the next look at leases.
                 time.sleep(LEASE_SECONDS / 2)
-                found = answered(client, deployment.id)
-                assert (found.state, found.generation) == (DeploymentState.READY, 1), what
+                deployment_after = answered(client, deployment.id)
+                assert (deployment_after.state, deployment_after.generation) == (DeploymentState.READY, 1), what
                 gap_seconds = stream.longest_gap_seconds
                 tell(f"{what} for {STILL_SECONDS} s: answers at most {gap_seconds:.2f} s apart")
                 assert gap_seconds <= LONGEST_GAP_SECONDS or not IS_SOAK
@@ -108,14 +108,14 @@ def standing_still(what: str, cluster: LocalCluster, database_url: str) -> Abstr
 
 def answered(client: PlannerClient, deployment_id: str) -> Deployment:
     """Once the planner reaches its database again."""
-    found: list[Deployment] = []
+    replies: list[Deployment] = []
 
     def is_answered() -> bool:
         try:
-            found.append(client.get_deployment(deployment_id))
+            replies.append(client.get_deployment(deployment_id))
         except Unavailable:
             return False
         return True
 
     wait_for(is_answered, "the planner to answer")
-    return found[0]
+    return replies[0]

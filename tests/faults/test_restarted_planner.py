@@ -54,7 +54,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    said: list[str] = []
+    lines: list[str] = []
     with (
         LocalCluster(
             data_dir=tmp_path_factory.mktemp("cluster"),
@@ -63,19 +63,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             environment={"OMP_NUM_THREADS": "1", "PLANNER_STOP_GRACE_SECONDS": "0.1"},
         ) as cluster,
         PlannerClient(
-            cluster.planner_address, timeout_seconds=WAIT_SECONDS, restart_seconds=WAIT_SECONDS, on_away=said.append
+            cluster.planner_address, timeout_seconds=WAIT_SECONDS, restart_seconds=WAIT_SECONDS, on_away=lines.append
         ) as client,
     ):
         graph = client.submit(export(two_layers(), (torch.zeros(2, 8),), dynamic_shapes=SHAPES))
-        yield World(cluster=cluster, client=client, graph_id=graph.id, said=said)
+        yield World(cluster=cluster, client=client, graph_id=graph.id, said=lines)
 
 
 @pytest.mark.parametrize("how", ["killed", "ended"])
 def test_a_plan_is_made_and_waited_for(world: World, how: str) -> None:
     with world.restarting(how) as pool:
         # Asked of nobody, and the same request is asked again.
-        asked = pool.submit(world.client.create_plan, world.graph_id, MODE)
-    plan = asked.result(WAIT_SECONDS)
+        creating = pool.submit(world.client.create_plan, world.graph_id, MODE)
+    plan = creating.result(WAIT_SECONDS)
     assert len(plan.stages) == 2
     operation = world.client.start_plan(world.graph_id, MODE)
     with world.restarting(how) as pool:
@@ -125,5 +125,5 @@ def test_a_command_waits_and_says_so(world: World, command: str, tmp_path: Path)
     assert first_line.startswith(f"no planner-server answers at {world.client.address}; asking again for")
     assert running.returncode == 0, errors
     assert "asking again" not in errors
-    made = len(list(world.client.list_plans())) - before
-    assert made == words.count("create")
+    num_plans = len(list(world.client.list_plans())) - before
+    assert num_plans == words.count("create")

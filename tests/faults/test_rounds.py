@@ -79,7 +79,7 @@ def come_and_go(cluster: LocalCluster, client: PlannerClient, plan_id: str, coun
         deployment = client.deploy(plan_id, recovery=recovery)
         for process in processes(cluster):
             maps = Path(f"/proc/{process.pid}/maps").read_text()
-            shared |= {int(found) for found in re.findall(r"(\d+) +/dev/shm/", maps)}
+            shared |= {int(inode_number) for inode_number in re.findall(r"(\d+) +/dev/shm/", maps)}
         client.stop(deployment.id)
         client.delete_deployment(deployment.id)
     return shared

@@ -34,8 +34,8 @@ def compute_seconds(plan: Plan) -> float:
 
 
 def test_one_bucket_is_a_setting() -> None:
-    found, expected = plan_for(bucket(batch=9)), plan_for(batch=9)
-    assert (found.stages, found.symbol_values) == (expected.stages, expected.symbol_values)
+    plan, expected = plan_for(bucket(batch=9)), plan_for(batch=9)
+    assert (plan.stages, plan.symbol_values) == (expected.stages, expected.symbol_values)
 
 
 def test_seconds_are_the_weighted_mean_and_bytes_the_largest() -> None:

@@ -19,8 +19,8 @@ def drawn() -> Iterator[tuple[int, str]]:
     """Depth and name of each line of the tree; a level is four columns wide."""
     assert errors.__doc__ is not None
     for line in errors.__doc__.splitlines():
-        branch, found, name = line.partition("── ")
-        if found:
+        branch, dash, name = line.partition("── ")
+        if dash:
             yield len(branch) // 4 + 1, name.split()[0]
 
 

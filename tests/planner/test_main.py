@@ -122,10 +122,12 @@ def test_a_killed_server_leaves_a_plan_and_an_upload_that_the_next_one_goes_on_w
         process.wait(WAIT_SECONDS)
     with running(tmp_path) as (_, address):
         planner = stub(address)
-        wanted = planner_pb2.WaitPlanOperationRequest(operation_id=operation.id, timeout_seconds=60)
-        assert planner.WaitPlanOperation(wanted, timeout=WAIT_SECONDS).state == planner_pb2.OPERATION_STATE_SUCCEEDED
-        held = planner.GetUpload(planner_pb2.GetUploadRequest(sha256=sha256(content)), timeout=WAIT_SECONDS)
-        assert held.committed_bytes == 1000
+        wait_request = planner_pb2.WaitPlanOperationRequest(operation_id=operation.id, timeout_seconds=60)
+        assert (
+            planner.WaitPlanOperation(wait_request, timeout=WAIT_SECONDS).state == planner_pb2.OPERATION_STATE_SUCCEEDED
+        )
+        upload = planner.GetUpload(planner_pb2.GetUploadRequest(sha256=sha256(content)), timeout=WAIT_SECONDS)
+        assert upload.committed_bytes == 1000
         rest = upload_messages(content, 1000, len(content))
         assert planner.UploadBlob(iter(rest), timeout=WAIT_SECONDS).complete
 
@@ -137,11 +139,11 @@ def test_a_port_or_a_folder_that_another_server_has(
     with running(folder) as (_, address):
         same_port = ["--listen", address, "--data-dir", str(tmp_path / "other")]
         same_folder = ["--listen", "127.0.0.1:0", "--data-dir", str(folder)]
-        for arguments, told in ((same_port, address), (same_folder, "--data-dir")):
+        for arguments, says in ((same_port, address), (same_folder, "--data-dir")):
             assert main(arguments) == 1
             [line] = capsys.readouterr().err.splitlines()
             assert line.startswith("planner-server: ")
-            assert told in line
+            assert says in line
 
 
 def upload_messages(content: bytes, start: int, end: int) -> list[planner_pb2.UploadBlobRequest]:
@@ -157,9 +159,9 @@ def test_scrubbing_ends_with_3_where_a_blob_was_damaged(tmp_path: Path, capsys: 
     Path(blobs._path(damaged)).write_bytes(b"One")
     assert main(["--scrub", "--data-dir", str(tmp_path)]) == 3
     assert main(["--scrub", "--data-dir", str(tmp_path)]) == 0
-    empty, found, *_ = lines = capsys.readouterr().out.splitlines()
+    empty, report, *_ = lines = capsys.readouterr().out.splitlines()
     assert empty == "0 blobs read, 0 damaged"
-    assert found.startswith(f"{damaged.hex()} is damaged")
+    assert report.startswith(f"{damaged.hex()} is damaged")
     assert lines[2:] == ["2 blobs read, 1 damaged", "1 blobs read, 0 damaged"]
     assert main(["--scrub", "--data-dir", str(tmp_path), "--blob-url", "nonsense://me:hunter2@host/x"]) == 1
     assert "hunter2" not in capsys.readouterr().err

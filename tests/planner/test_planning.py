@@ -124,15 +124,15 @@ def test_crowd_of_devices_is_refused() -> None:
 def test_a_returned_state_is_the_last_stages_whatever_the_order(reader: int, training: Training | None) -> None:
     """The last node of the program is in the first stage; a state that one of the nodes reads is returned."""
     writer = GraphWriter()
-    given, weight = writer.input(), writer.state()
-    results = [writer.multiply(given, *([weight] if node == reader else [])) for node in range(2)]
+    batch, weight = writer.input(), writer.state()
+    results = [writer.multiply(batch, *([weight] if node == reader else [])) for node in range(2)]
     graph = writer.graph(*results, weight)
     graph = replace(graph, states=(replace(graph.states[0], requires_grad=True),))
     mode = AotBasedMode(partition_of_node=(1, 0), device_of_partition=("node0/cpu", "node1/cpu"))
     plan = make_plan(graph, "id", inventory_of(2), PlanOptions(mode=mode, training=training))
     assert [stage.node_ranges for stage in plan.stages] == [((1, 2),), ((0, 1),)]
-    held = (graph.states[0].name,)
-    assert [stage.states for stage in plan.stages] == [held if reader == 1 else (), held]
+    states = (graph.states[0].name,)
+    assert [stage.states for stage in plan.stages] == [states if reader == 1 else (), states]
 
 
 def chain_plan(mode: Mode, num_devices: int = 2, width: int = 64, **options: object) -> Plan:
@@ -144,9 +144,9 @@ def test_cuts_and_devices_are_those_asked_for() -> None:
     cut = chain_plan(CutMode(module_paths=("layers.0",)))
     assert [stage.node_ranges for stage in cut.stages] == [((0, 1),), ((1, 4),)]
     mode = AotBasedMode(partition_of_node=(0, 0, 0, 1), device_of_partition=("node1/cpu", "node0/cpu"))
-    given = chain_plan(mode)
-    assert [stage.device_ids for stage in given.stages] == [("node1/cpu",), ("node0/cpu",)]
-    assert [stage.num_nodes for stage in given.stages] == [3, 1]
+    plan_of_mode = chain_plan(mode)
+    assert [stage.device_ids for stage in plan_of_mode.stages] == [("node1/cpu",), ("node0/cpu",)]
+    assert [stage.num_nodes for stage in plan_of_mode.stages] == [3, 1]
     with pytest.raises(OptionsError, match="device 'gpu7' is not in the inventory, which has 'node0/cpu', 'node1/cpu'"):
         chain_plan(replace(mode, device_of_partition=("node1/cpu", "gpu7")))
 
@@ -204,8 +204,8 @@ def test_named_rates_come_before_the_graphs_own() -> None:
         device_kind="cpu", rates=device_kind("h200"), num_nodes=9, median_error=0.1, profile_id="prof-quick"
     )
     by_own = make_plan(graph, "id", inventory_of(1), PlanOptions(mode=SingleMode()), (own,), (quick,))
-    asked = PlanOptions(mode=SingleMode(), rates_from_profiles=("prof-quick",))
-    by_name = make_plan(graph, "id", inventory_of(1), asked, (own,), (quick,))
+    options = PlanOptions(mode=SingleMode(), rates_from_profiles=("prof-quick",))
+    by_name = make_plan(graph, "id", inventory_of(1), options, (own,), (quick,))
     assert by_own.stages[0].compute_seconds == pytest.approx(10.0, rel=0.01)
     assert by_name.stages[0].compute_seconds == pytest.approx(9.0, rel=0.01)
 

@@ -79,8 +79,8 @@ def test_a_plan_that_needs_both_says_that_they_divide_the_cores() -> None:
 def test_what_explains_a_plan_counts_the_shares_that_the_plan_has() -> None:
     """The next best place for the cut is no better than the plan: with all cores it would seem to be."""
     plan = make_plan(GRAPH, "id", inventory(cpu("a"), cpu("b"), cpu("c")), TWO_STAGES)
-    [told] = [line for line in explain_plan(GRAPH, plan) if "next best" in line]
-    assert "(-" not in told
+    [line] = [line for line in explain_plan(GRAPH, plan) if "next best" in line]
+    assert "(-" not in line
 
 
 def test_memory_decides_how_many_of_a_host_are_used() -> None:
@@ -106,11 +106,11 @@ def test_plans_are_as_good_as_the_best_of_every_set_of_devices(mode: Mode) -> No
     options = PlanOptions(mode=mode)
     plan = make_plan(GRAPH, "id", inventory(*devices), options)
     values = []
-    for chosen in product((False, True), repeat=len(devices)):
-        some = [device for device, used in zip(devices, chosen, strict=True) if used]
+    for uses in product((False, True), repeat=len(devices)):
+        some = [device for device, used in zip(devices, uses, strict=True) if used]
         if len(some) >= getattr(mode, "num_stages", 0) and some:
-            found = make_plan(GRAPH, "id", inventory(*some), options)
-            values.append(found.bottleneck_seconds)
+            smaller_plan = make_plan(GRAPH, "id", inventory(*some), options)
+            values.append(smaller_plan.bottleneck_seconds)
     assert plan.bottleneck_seconds == pytest.approx(min(values), rel=1e-12)
     assert (plan.lower_bound_seconds is None) == (mode == SingleMode())
     assert (plan.lower_bound_seconds or 0.0) <= min(values) * (1 + 1e-12)

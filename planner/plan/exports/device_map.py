@@ -60,13 +60,13 @@ class _Modules:
     def chosen(self) -> dict[str, str]:
         """Outermost modules of one device, and that device. Those that run nothing last."""
         running = self._running()
-        chosen = dict(running)
+        device_of_path = dict(running)
         for state in self._states:
-            if _covering(chosen, state.name) is None:
+            if _covering(device_of_path, state.name) is None:
                 owner = _owner(state)
                 # A module whose children are on several devices is no key: its own tensor is.
-                chosen[state.name if owner in self._counts else owner] = self._device_of_ties(state, running)
-        return chosen
+                device_of_path[state.name if owner in self._counts else owner] = self._device_of_ties(state, running)
+        return device_of_path
 
     def torn(self) -> str | None:
         """The first module on several devices that holds tensors itself, or combines values of several devices."""

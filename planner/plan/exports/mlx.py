@@ -18,4 +18,4 @@ def mlx_ranges(graph: Graph, plan: Plan, *, nearest: bool = False) -> list[dict[
     ends = list(accumulate(counts))
     stages = zip(counts, ends, strict=True)
     ranges = [{"start_idx": end - count, "end_idx": end} for count, end in stages]
-    return [{"rank": rank, **found} for rank, found in enumerate(reversed(ranges))]
+    return [{"rank": rank, **layer_range} for rank, layer_range in enumerate(reversed(ranges))]

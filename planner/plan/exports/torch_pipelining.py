@@ -29,10 +29,10 @@ def split_spec(graph: Graph, plan: Plan) -> dict[str, str]:
         begins = [path for path in enclosing_modules(_path(graph, start)) if stretches[path][0][0] == start]
         ends = [path for path in enclosing_modules(_path(graph, start - 1)) if stretches[path][-1][1] == start - 1]
         points = [(path, "beginning") for path in begins] + [(path, "end") for path in ends]
-        chosen = next((point for point in points if point[0] not in called_again), None)
-        if chosen is None:
+        split_point = next((point for point in points if point[0] not in called_again), None)
+        if split_point is None:
             raise _no_point(_path(graph, start), start, points)
-        spec[chosen[0]] = chosen[1]
+        spec[split_point[0]] = split_point[1]
     return spec
 
 
@@ -68,11 +68,11 @@ def torchtitan_parts(graph: Graph, plan: Plan) -> list[list[str]]:
                 stages_of.setdefault(item, set()).add(stage)
     lists = {path.partition(".")[0] for path in stages_of if "." in path}
     parts: list[list[str]] = [[] for _ in plan.stages]
-    for path, found in stages_of.items():
-        if len(found) == 1:
-            parts[min(found)].append(path)
+    for path, holding_stages in stages_of.items():
+        if len(holding_stages) == 1:
+            parts[min(holding_stages)].append(path)
         elif path not in lists:
-            raise _cut_for_torchtitan(path, found)
+            raise _cut_for_torchtitan(path, holding_stages)
     return parts
 
 

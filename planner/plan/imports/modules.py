@@ -102,7 +102,7 @@ def _holds_any(module: str, paths: Mapping[str, int]) -> bool:
     return any(path.startswith(f"{module}.") for path in paths)
 
 
-def _refuse_unknown(paths: Mapping[str, Any], known: Any) -> None:
-    unknown = next((path for path in paths if path not in known), None)
+def _refuse_unknown(paths: Mapping[str, Any], allowed_paths: Any) -> None:
+    unknown = next((path for path in paths if path not in allowed_paths), None)
     if unknown is not None:
         raise OptionsError(f"no node of this graph runs in module {str(unknown)[:200]!r}", module=str(unknown)[:200])

@@ -40,9 +40,9 @@ def find_gradients(plan: Plan, graph: Graph, history: ProgramHistory) -> Gradien
         if _differentiates(node) and any(value_id in values for value_id in effect.reads):
             values.update(value_id for value_id in (*effect.outputs, *_changed(node)) if kinds[value_id])
     nodes = frozenset(index for index, effect in enumerate(history.effects) if not values.isdisjoint(effect.outputs))
-    given = {value_id for entry in graph.inputs for value_id in values_in(entry.content)}
+    input_ids = {value_id for entry in graph.inputs for value_id in values_in(entry.content)}
     tokens = frozenset(history.given_tokens[value_id] for value_id in trained)
-    return Gradients(values=frozenset(values - given), nodes=nodes, trained_tokens=tokens)
+    return Gradients(values=frozenset(values - input_ids), nodes=nodes, trained_tokens=tokens)
 
 
 def check_gradients(plan: Plan, gradients: Gradients) -> None:

@@ -78,8 +78,8 @@ class _Recount:
     def stage(self, stage: Stage, need: Needs) -> StageMemory:
         entering = [value for value, (_, consumed, bypassing) in need.entry.items() if consumed or bypassing]
         leaving = [value for value in need.outputs if value not in self._history.given_tokens]
-        made, given = self._saved_bytes(stage, entering) if self._training else (0, 0)
-        again = made if stage.recomputes_activations else 0
+        own_bytes, entering_bytes = self._saved_bytes(stage, entering) if self._training else (0, 0)
+        again = own_bytes if stage.recomputes_activations else 0
         tokens = {self._history.given_tokens[self._states[name]] for name in need.states}
         return StageMemory(
             state_bytes=sum(self._sizes[token] for token in tokens),
@@ -88,7 +88,7 @@ class _Recount:
             + self._between_copies(stage, entering),
             gradient_bytes=sum(self._sizes[token] for token in tokens & self._gradients.trained_tokens),
             optimizer_bytes=sum(self._optimizer_bytes(token) for token in tokens & self._gradients.trained_tokens),
-            saved_bytes=self._kept[stage.index] * (made + given - again),
+            saved_bytes=self._kept[stage.index] * (own_bytes + entering_bytes - again),
         )
 
     def _between_copies(self, stage: Stage, entering: Sequence[int]) -> int:
@@ -107,15 +107,15 @@ class _Recount:
 
     def _saved_bytes(self, stage: Stage, entering: Sequence[int]) -> tuple[int, int]:
         """Of one microbatch: of what it makes, and of what it was given."""
-        saved, given = 0, set[int]()
+        saved, values_read = 0, set[int]()
         owned = set(self._states.values())
         for index in stage.node_indexes():
             effect = self._history.effects[index]
-            made = [v for v in effect.outputs if self._roots[v] == v and v not in owned]
-            saved += sum(self._sizes[value] for value in made if value in self._saved_roots)
+            new_values = [v for v in effect.outputs if self._roots[v] == v and v not in owned]
+            saved += sum(self._sizes[value] for value in new_values if value in self._saved_roots)
             if stage.recomputes_activations or index in self._gradients.nodes:
-                given.update(effect.reads)
-        return saved, sum(self._sizes[value] for value in given.intersection(entering))
+                values_read.update(effect.reads)
+        return saved, sum(self._sizes[value] for value in values_read.intersection(entering))
 
     def _activation_bytes(self, stage: Stage, need: Needs, entering: Sequence[int]) -> int:
         nodes = stage.node_indexes()

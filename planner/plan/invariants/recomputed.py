@@ -49,9 +49,9 @@ def check_same_program(plan: Plan, graph: Graph, expanded: Graph) -> None:
             copy = next(expanded_nodes, None)
             if copy is None or len(copy.outputs) != len(node.outputs):
                 raise broken("recomputed", f"node {index} is lost in stage {stage_index}", node=index)
-            made = {new: old for new, old in zip(copy.outputs, node.outputs, strict=True) if new != old}
-            original.update(made)
-            home.update(dict.fromkeys(made, stage_index))
+            original_of_copy = {new: old for new, old in zip(copy.outputs, node.outputs, strict=True) if new != old}
+            original.update(original_of_copy)
+            home.update(dict.fromkeys(original_of_copy, stage_index))
             foreign = [value for value in _read(copy) if home.get(value, stage_index) != stage_index]
             if foreign or renamed(copy, original, node.outputs) != node:
                 raise broken("recomputed", f"node {index} is another one in stage {stage_index}", node=index)

@@ -16,10 +16,10 @@ from planner.plan.plan import Plan, Stage
 
 def check_writes_stay_together(history: ProgramHistory, stage_of_node: Sequence[int]) -> None:
     """No stage boundary between a write and an earlier access, nor between accesses of an input or state."""
-    given = frozenset(history.given_tokens.values())
+    token_set = frozenset(history.given_tokens.values())
     for token, nodes in history.touched_by.items():
         last_write = max(history.final.histories.get(token, ()), default=-1)
-        bound = [node for node in nodes if token in given or node <= last_write]
+        bound = [node for node in nodes if token in token_set or node <= last_write]
         stages = sorted({stage_of_node[node] for node in bound})
         if len(stages) > 1:
             raise broken(

@@ -25,21 +25,21 @@ RELATIVE_TOLERANCE = 1e-9
 def check_seconds(plan: Plan) -> None:
     sizes = {entry.value_id: entry.size_bytes for stage in plan.stages for entry in stage.liveness}
     load = {device.id: 0.0 for device in plan.inventory.devices}
-    received, sent = list[float](), list[float]()
+    receive_seconds, send_seconds = list[float](), list[float]()
     for stage in plan.stages:
         leaving = [edge for edge in plan.edges if edge.source_stage == stage.index]
         entering = [edge for edge in plan.edges if edge.target_stage == stage.index]
-        received.append(_direction_seconds(plan, entering, sizes, back=False))
-        sent.append(_direction_seconds(plan, leaving, sizes, back=False))
+        receive_seconds.append(_direction_seconds(plan, entering, sizes, back=False))
+        send_seconds.append(_direction_seconds(plan, leaving, sizes, back=False))
         back = sum(_direction_seconds(plan, edges, sizes, back=True) for edges in (leaving, entering))
-        expected = received[-1] + sent[-1] + back
+        expected = receive_seconds[-1] + send_seconds[-1] + back
         _check_equal(f"stage {stage.index}: communication_seconds", stage.communication_seconds, expected)
         _check_delivery(plan, stage)
         for device_id in stage.device_ids:
             seconds = stage.forward_seconds + stage.backward_seconds + expected
             load[device_id] += seconds / len(stage.device_ids)
     _check_equal("bottleneck_seconds", plan.bottleneck_seconds, max(load.values()))
-    _check_equal("latency_seconds", plan.latency_seconds, _latency(plan, received, sent))
+    _check_equal("latency_seconds", plan.latency_seconds, _latency(plan, receive_seconds, send_seconds))
     _check_step(plan, max(load.values()))
     _check_bound(plan)
 
@@ -105,18 +105,18 @@ def _direction_seconds(plan: Plan, edges: Sequence[StageEdge], sizes: Mapping[in
     return latency + math.fsum(seconds.values())
 
 
-def _latency(plan: Plan, received: Sequence[float], sent: Sequence[float]) -> float:
+def _latency(plan: Plan, receive_seconds: Sequence[float], send_seconds: Sequence[float]) -> float:
     """A device is busy with a stage from when it may receive until it has sent.
 
     What an edge carries is there when its source has run; an empty edge only tells of the batch, as soon as its source
     knows of it from the first of its own edges. Edges are sorted by source.
     """
     busy_until = {device.id: 0.0 for device in plan.inventory.devices}
-    ended, known = list[float](), list[float]()
-    for stage, into, out in zip(plan.stages, received, sent, strict=True):
+    ended, told_at = list[float](), list[float]()
+    for stage, into, out in zip(plan.stages, receive_seconds, send_seconds, strict=True):
         entering = [edge for edge in plan.edges if edge.target_stage == stage.index]
-        there = [ended[edge.source_stage] if edge.value_ids else known[edge.source_stage] for edge in entering]
-        known.append(there[0] if there else 0.0)
+        there = [ended[edge.source_stage] if edge.value_ids else told_at[edge.source_stage] for edge in entering]
+        told_at.append(there[0] if there else 0.0)
         start = max([busy_until[stage.device_ids[0]], *there])
         ended.append(start + into + stage.forward_seconds)
         busy_until[stage.device_ids[0]] = ended[-1] + out

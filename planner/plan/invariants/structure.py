@@ -82,14 +82,16 @@ def _check_edges_forward(plan: Plan) -> None:
 
 
 def _check_devices(plan: Plan) -> None:
-    known = {device.id for device in plan.inventory.devices}
+    device_ids = {device.id for device in plan.inventory.devices}
     for stage in plan.stages:
         if not stage.device_ids or len(set(stage.device_ids)) < len(stage.device_ids):
             raise broken("devices", f"stage {stage.index} is on {stage.device_ids}, needs devices", stage=stage.index)
         for device_id in stage.device_ids:
-            if device_id not in known:
+            if device_id not in device_ids:
                 raise broken(
-                    "devices", f"stage {stage.index} is on {device_id!r}; there are {sorted(known)}", stage=stage.index
+                    "devices",
+                    f"stage {stage.index} is on {device_id!r}; there are {sorted(device_ids)}",
+                    stage=stage.index,
                 )
 
 

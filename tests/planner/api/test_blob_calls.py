@@ -187,8 +187,8 @@ async def test_what_a_caller_uploads_counts_until_it_turns_out_to_be_nothing(pla
         assert (await calls.UploadBlob(messages(begin(), CONTENT), None)).complete
         with pytest.raises(ResourceExhausted, match="alice has uploads of 17 bytes beside this one of 5 bytes"):
             await calls.UploadBlob(other_messages(), None)
-        asked = planner_pb2.GetUploadRequest(sha256=OTHER_SHA256)
-        assert (await calls.GetUpload(asked, None)).committed_bytes == 0
+        upload_request = planner_pb2.GetUploadRequest(sha256=OTHER_SHA256)
+        assert (await calls.GetUpload(upload_request, None)).committed_bytes == 0
         # What is here already takes nothing more.
         assert (await calls.UploadBlob(messages(begin(), CONTENT), None)).complete
 

@@ -84,10 +84,10 @@ async def test_what_belongs_to_nothing_goes_once_nobody_asked_for_it_for_a_while
     young = planner.blobs.put(b"young")
     await add(planner, of_graph, weights)
     await save(planner, of_graph.hex(), saved)
-    found = Collected(num_blobs=1, size_bytes=len(b"forgotten"), num_referenced=3, num_young=1)
-    assert await collection(planner).run(dry_run=True) == found
+    collected = Collected(num_blobs=1, size_bytes=len(b"forgotten"), num_referenced=3, num_young=1)
+    assert await collection(planner).run(dry_run=True) == collected
     assert forgotten in planner.blobs.names()
-    assert await collection(planner).run() == found
+    assert await collection(planner).run() == collected
     assert planner.blobs.names() == tuple(sorted((of_graph, weights, saved, young)))
     # What was uploaded while others were collected may belong to a checkpoint by now.
     assert await collection(planner)._delete(saved, datetime.now(UTC)) is None

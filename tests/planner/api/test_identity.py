@@ -46,9 +46,9 @@ async def test_the_request_keeps_its_id() -> None:
 
 async def test_of_a_request_with_many_entries_all_count_but_its_id() -> None:
     inventory = inventory_pb2.Inventory(devices=[inventory_pb2.Device(id=f"gpu{index}") for index in range(2000)])
-    wanted = request(inventory=inventory)
-    assert await fingerprint(wanted) == await fingerprint(request(inventory=inventory, request_id=""))
-    assert wanted.request_id == "one"
+    baseline = request(inventory=inventory)
+    assert await fingerprint(baseline) == await fingerprint(request(inventory=inventory, request_id=""))
+    assert baseline.request_id == "one"
     inventory.devices[1999].id = "another"
-    assert await fingerprint(wanted) != await fingerprint(request(inventory=inventory))
-    assert await fingerprint(wanted) != await fingerprint(request(inventory=wanted.inventory, graph_id="ac"))
+    assert await fingerprint(baseline) != await fingerprint(request(inventory=inventory))
+    assert await fingerprint(baseline) != await fingerprint(request(inventory=baseline.inventory, graph_id="ac"))

@@ -63,9 +63,9 @@ def test_json_is_one_object_per_event() -> None:
         log.info("plan failed", operation_id="plan-1", message="größe")
         log.debug("too small to tell")
         stumble(log, "hunter2")
-    told, incident = (json.loads(line) for line in lines(written))
-    assert told.pop("timestamp").endswith("Z")
-    assert told == {"event": "plan failed", "level": "info", "operation_id": "plan-1", "message": "größe"}
+    refusal, incident = (json.loads(line) for line in lines(written))
+    assert refusal.pop("timestamp").endswith("Z")
+    assert refusal == {"event": "plan failed", "level": "info", "operation_id": "plan-1", "message": "größe"}
     assert (incident["level"], incident["exception"][0]["exc_type"]) == ("error", "ValueError")
 
 

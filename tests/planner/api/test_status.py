@@ -69,8 +69,8 @@ def subclasses(kind: type) -> set[type]:
 
 
 def test_every_error_has_its_place_in_the_table() -> None:
-    known = {kind for kind in subclasses(errors.PlannerError) if kind.__module__.startswith("planner.errors")}
-    assert known <= CODES.keys()
+    declared = {kind for kind in subclasses(errors.PlannerError) if kind.__module__.startswith("planner.errors")}
+    assert declared <= CODES.keys()
 
 
 @pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.__name__)

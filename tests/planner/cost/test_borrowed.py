@@ -66,8 +66,8 @@ def ids_of(costs: NodeCosts) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def test_named_profiles_hand_over_their_rates_under_their_ids() -> None:
-    found = named_rates([stored("prof-2", "h200"), stored("prof-1", "CPU")], ["cpu", "H200", "t4"])
-    assert [(one.profile_id, one.device_kind) for one in found] == [("prof-2", "h200"), ("prof-1", "CPU")]
+    rates = named_rates([stored("prof-2", "h200"), stored("prof-1", "CPU")], ["cpu", "H200", "t4"])
+    assert [(one.profile_id, one.device_kind) for one in rates] == [("prof-2", "h200"), ("prof-1", "CPU")]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_times_that_are_stored_nowhere_have_no_id_to_record() -> None:
 
 
 def test_given_rates_still_take_the_cost_of_a_call_from_a_calibration() -> None:
-    given = replace(CPU, flops_per_second=1e12, memory_bytes_per_second=1e10)
-    costs = node_costs(GRAPH, [given], HINTS, (), [SLOW])
+    with_rates = replace(CPU, flops_per_second=1e12, memory_bytes_per_second=1e10)
+    costs = node_costs(GRAPH, [with_rates], HINTS, (), [SLOW])
     work = graph_work(GRAPH, HINTS)
     np.testing.assert_array_equal(costs.seconds[0], roofline_seconds(work, SLOW.rates, 1e12, 1e10))
     assert costs.sources[0].rates is RateSource.GIVEN

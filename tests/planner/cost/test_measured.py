@@ -74,8 +74,8 @@ def test_calibration_of_the_kind_predicts_what_was_not_measured() -> None:
 
 def test_rates_given_with_a_device_come_before_a_calibration() -> None:
     calibration = Calibration(device_kind="cpu", rates=device_kind("t4"), num_nodes=50, median_error=0.1)
-    given = Device(id="c", kind="cpu", host="h", memory_bytes=1, flops_per_second=1e12, memory_bytes_per_second=1e6)
-    slow = node_costs(GRAPH, [given], HINTS, (), [calibration])
+    device = Device(id="c", kind="cpu", host="h", memory_bytes=1, flops_per_second=1e12, memory_bytes_per_second=1e6)
+    slow = node_costs(GRAPH, [device], HINTS, (), [calibration])
     assert slow.sources[0].rates is RateSource.GIVEN
     assert slow.seconds.sum() > node_costs(GRAPH, [CPU], HINTS, (), [calibration]).seconds.sum()
 

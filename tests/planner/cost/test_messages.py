@@ -87,8 +87,8 @@ def test_cpus_of_a_host_whose_link_nobody_gave_take_what_was_measured(
 
 
 def test_a_default_that_somebody_gave_stays() -> None:
-    given = replace(INVENTORY, default_link=LinkSpeed(bytes_per_second=1e10, latency_seconds=7e-6))
-    assert link_between(given, SOURCES, "a", "b") == given.default_link
+    inventory = replace(INVENTORY, default_link=LinkSpeed(bytes_per_second=1e10, latency_seconds=7e-6))
+    assert link_between(inventory, SOURCES, "a", "b") == inventory.default_link
 
 
 @pytest.mark.parametrize("default_link", [DEFAULT_LINK, GIVEN])
@@ -99,9 +99,9 @@ def test_arrays_hold_each_pair(default_link: LinkSpeed) -> None:
     for at, first in enumerate(ids):
         for other, second in enumerate(ids):
             link = link_between(inventory, SOURCES, first, second)
-            found = (latency[at, other], per_byte[at, other])
+            speed = (latency[at, other], per_byte[at, other])
             expected = (0.0, 0.0) if first == second else (link.latency_seconds, 1 / link.bytes_per_second)
-            np.testing.assert_allclose(found, expected)
+            np.testing.assert_allclose(speed, expected)
 
 
 def planned(delivery: Delivery | None, training: Training | None = None) -> Plan:

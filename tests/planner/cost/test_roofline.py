@@ -38,8 +38,8 @@ def call(name: str, arguments: tuple[int, ...], output: int, **more: object) -> 
 
 
 def graph(*nodes: Node, values: tuple[Value, ...], symbols: tuple[Symbol, ...] = ()) -> Graph:
-    made = {output for node in nodes for output in node.outputs}
-    inputs = tuple(Input(name=f"x{one.id}", content=ValueReference(one.id)) for one in values if one.id not in made)
+    outputs = {output for node in nodes for output in node.outputs}
+    inputs = tuple(Input(name=f"x{one.id}", content=ValueReference(one.id)) for one in values if one.id not in outputs)
     return Graph(torch_version="2.13", name="g", values=values, nodes=nodes, inputs=inputs, symbols=symbols)
 
 

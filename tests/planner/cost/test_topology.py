@@ -20,24 +20,24 @@ def parse(text: str) -> dict[tuple[str, str], float]:
 
 
 def test_the_more_particular_speed_wins() -> None:
-    found = parse(
+    topology = parse(
         "topology:\n"
         "  same_host: {bytes_per_second: 2}\n"
         "  islands: [{devices: [g1, g2, g3], bytes_per_second: 3}]\n"
         "links: [{source: g3, target: g2, bytes_per_second: 4}]\n"
         "default_link: {bytes_per_second: 1}\n"
     )
-    assert found["g0", "g1"] == found["g1", "g0"] == 2
-    assert found["g1", "g2"] == found["g2", "g3"] == found["g3", "g1"] == 3
-    assert found["g3", "g2"] == 4
-    assert found["g0", "g2"] == found["g3", "g0"] == 1
+    assert topology["g0", "g1"] == topology["g1", "g0"] == 2
+    assert topology["g1", "g2"] == topology["g2", "g3"] == topology["g3", "g1"] == 3
+    assert topology["g3", "g2"] == 4
+    assert topology["g0", "g2"] == topology["g3", "g0"] == 1
 
 
 def test_matrix() -> None:
     rows = [[0 if row == column else 10 * row + column + 1 for column in range(4)] for row in range(4)]
-    found = parse(f"matrix: {{bytes_per_second: {rows}, latency_seconds: 0.5}}\n")
-    assert found["g2", "g1"] == 22
-    assert found["g1", "g2"] == 13
+    topology = parse(f"matrix: {{bytes_per_second: {rows}, latency_seconds: 0.5}}\n")
+    assert topology["g2", "g1"] == 22
+    assert topology["g1", "g2"] == 13
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def devices(*hosts: str) -> tuple[Device, ...]:
 
 def test_links_of_a_matrix_have_the_row_as_source() -> None:
     rates, latencies = [[0, 2, 3], [4, 0, 5], [6, 7, 0]], [[9, 0.2, 0.3], [0.4, 9, 0.5], [0.6, 0.7, 9]]
-    found = matrix_links(devices("n", "n", "n"), rates, latencies)
-    assert len(found) == 6
-    assert found["g0", "g2"] == LinkSpeed(bytes_per_second=3, latency_seconds=0.3)
-    assert found["g2", "g0"] == LinkSpeed(bytes_per_second=6, latency_seconds=0.6)
+    links = matrix_links(devices("n", "n", "n"), rates, latencies)
+    assert len(links) == 6
+    assert links["g0", "g2"] == LinkSpeed(bytes_per_second=3, latency_seconds=0.3)
+    assert links["g2", "g0"] == LinkSpeed(bytes_per_second=6, latency_seconds=0.6)
     with pytest.raises(InventoryError, match=r"latency_seconds has 2 rows of \[2\] numbers, needs 3 by 3"):
         matrix_links(devices("n", "n", "n"), rates, [[0, 1], [1, 0]])
 
@@ -81,11 +81,11 @@ def test_host_links_its_devices_only_and_the_last_island_wins() -> None:
         Island(device_ids=("g0", "g1", "g2"), speed=fast),
         Island(device_ids=("g1", "g2"), speed=fastest),
     )
-    found = Topology(same_host=slow, islands=islands).links(devices("n0", "n0", "n1", "n1"))
-    assert found["g1", "g2"] == found["g2", "g1"] == fastest
-    assert found["g0", "g1"] == found["g2", "g0"] == fast
-    assert found["g2", "g3"] == found["g3", "g2"] == slow
-    assert ("g0", "g3") not in found
+    links = Topology(same_host=slow, islands=islands).links(devices("n0", "n0", "n1", "n1"))
+    assert links["g1", "g2"] == links["g2", "g1"] == fastest
+    assert links["g0", "g1"] == links["g2", "g0"] == fast
+    assert links["g2", "g3"] == links["g3", "g2"] == slow
+    assert ("g0", "g3") not in links
     assert Topology().links(devices("n0", "n0")) == {}
 
 

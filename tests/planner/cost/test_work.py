@@ -63,8 +63,8 @@ def test_sizes_are_whole_to_the_byte() -> None:
     side = 2**27 + 1
     graph = Graph(torch_version="", name="", values=(tensor(1, side, side, dtype=Dtype.UINT8),))
     assert shapes_of(graph, {})[1] == Shape((side, side), Dtype.UINT8, 2**54 + 2**28 + 1)
-    (moved,) = {bytes_moved(aten("relu", value(1), outputs=(1,)), shapes_of(graph, {}))}
-    assert moved == 2 * (2**54 + 2**28 + 1)
+    (size_bytes,) = {bytes_moved(aten("relu", value(1), outputs=(1,)), shapes_of(graph, {}))}
+    assert size_bytes == 2 * (2**54 + 2**28 + 1)
 
 
 def test_shape_of_each_kind_of_value() -> None:
@@ -243,15 +243,15 @@ def test_products_of_bytes_count_at_the_rate_of_what_they_read(name: str) -> Non
 
 def test_given_rates_count_as_given_where_every_device_of_the_kind_has_them() -> None:
     (bare,) = inventory_of(1).devices
-    given = replace(bare, id="given", flops_per_second=1e9, memory_bytes_per_second=1e9)
+    with_rates = replace(bare, id="given", flops_per_second=1e9, memory_bytes_per_second=1e9)
     half = replace(bare, id="half", flops_per_second=1e9)
-    other = replace(given, id="other", kind="t4")
+    other = replace(with_rates, id="other", kind="t4")
     for devices, expected in (
-        ((given,), [RateSource.GIVEN]),
+        ((with_rates,), [RateSource.GIVEN]),
         ((half,), [RateSource.ROOFLINE]),
-        ((given, bare), [RateSource.ROOFLINE]),
+        ((with_rates, bare), [RateSource.ROOFLINE]),
         ((bare, other), [RateSource.ROOFLINE, RateSource.GIVEN]),
-        ((other, given), [RateSource.GIVEN, RateSource.GIVEN]),
+        ((other, with_rates), [RateSource.GIVEN, RateSource.GIVEN]),
     ):
         assert [source.rates for source in node_costs(branch(2), devices, {}).sources] == expected
 

@@ -72,7 +72,7 @@ async def test_what_calls_give(open_client: Callable[..., DaemonClient], daemons
     assert await load(client) == [(3, 0, 2), (3, 1, 2), (3, 2, 2)]
     assert await client.open_rendezvous("dep-1", 7) == "store:1"
     await client.connect(CONNECT)
-    assert [held.deployment_id for held in (await client.status()).deployments] == ["dep-1"]
+    assert [deployment.deployment_id for deployment in (await client.status()).deployments] == ["dep-1"]
     assert await profile(client) == [1, 3]
     assert (daemon.loads, daemon.connects) == ([LOAD], [CONNECT])
 
@@ -82,8 +82,8 @@ async def test_a_release_says_whether_and_how_long_to_drain(
     open_client: Callable[..., DaemonClient], daemons: dict[str, ScriptedDaemon], drain: bool, seconds: float
 ) -> None:
     await open_client().release("dep-1", 1, drain=drain)
-    [asked] = daemons["a"].releases
-    assert (asked.deployment_id, asked.drain, asked.drain_seconds) == ("dep-1", drain, seconds)
+    [release] = daemons["a"].releases
+    assert (release.deployment_id, release.drain, release.drain_seconds) == ("dep-1", drain, seconds)
 
 
 @pytest.mark.parametrize("name", CALLS)

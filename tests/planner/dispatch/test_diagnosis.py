@@ -25,13 +25,13 @@ def status(*deployments: planner_pb2.DeploymentOnDaemon) -> stage_daemon_pb2.Get
 
 
 def test_what_broke_on_the_daemon_itself() -> None:
-    found = own_failure("dep-1", status(standing("dep-2", reason="OTHER"), LOST, DIED))
-    assert found is not None
-    assert (found.reason, found.message) == ("WORKER_DIED", "killed")
+    failure = own_failure("dep-1", status(standing("dep-2", reason="OTHER"), LOST, DIED))
+    assert failure is not None
+    assert (failure.reason, failure.message) == ("WORKER_DIED", "killed")
 
 
 @pytest.mark.parametrize(
-    "held",
+    "deployments",
     [
         (),
         (standing("dep-1"),),
@@ -41,8 +41,8 @@ def test_what_broke_on_the_daemon_itself() -> None:
         tuple(standing("dep-1", reason=reason) for reason in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")),
     ],
 )
-def test_what_it_only_saw_of_others_is_not_its_own(held: tuple[planner_pb2.DeploymentOnDaemon, ...]) -> None:
-    assert own_failure("dep-1", status(*held)) is None
+def test_what_it_only_saw_of_others_is_not_its_own(deployments: tuple[planner_pb2.DeploymentOnDaemon, ...]) -> None:
+    assert own_failure("dep-1", status(*deployments)) is None
 
 
 @pytest_asyncio.fixture

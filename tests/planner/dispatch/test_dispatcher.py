@@ -303,9 +303,9 @@ async def test_one_that_restarts_waits_for_a_daemon_that_is_started_again(world:
     again = world.daemons[SECOND] = ScriptedDaemon(SECOND, incarnation_id="second")
     await again.start()
     await world.register(SECOND, incarnation="second")
-    found = await world.until_generation(deployment_id, 2)
-    assert found.stages[1].daemon_address == again.address
-    assert found.stages[1].incarnation_id == "second"
+    deployment = await world.until_generation(deployment_id, 2)
+    assert deployment.stages[1].daemon_address == again.address
+    assert deployment.stages[1].incarnation_id == "second"
     assert await world.beat(SECOND, held(deployment_id, generation=2), incarnation="second") == ()
 
 

@@ -45,9 +45,9 @@ class World:
         self.database = database
         self.first, self.second = daemons["a"], daemons["b"]
 
-    async def place(self, held: Deployment) -> Placement:
+    async def place(self, deployment: Deployment) -> Placement:
         """Where it was."""
-        placed = replace(held, generation=held.generation + 1)
+        placed = replace(deployment, generation=deployment.generation + 1)
         return Placement(deployment=placed, clients=self.clients, requests=requests(placed.generation))
 
     async def until(self, state: DeploymentState) -> list[DeploymentEvent]:
@@ -122,8 +122,8 @@ async def test_progress_of_each_stage_is_told_in_twentieths_by_itself(world: Wor
     world.first.num_steps = world.second.num_steps = 40
     events = await world.start(READY)
     for stage in (0, 1, 2):
-        told = [event.loaded_bytes for event in events if event.message == "loading" and event.stage == stage]
-        assert told == list(range(0, 41, 2))
+        loaded_bytes = [event.loaded_bytes for event in events if event.message == "loading" and event.stage == stage]
+        assert loaded_bytes == list(range(0, 41, 2))
         assert all(event.total_bytes == 40 for event in events if event.message == "loading")
     assert {event.device_id for event in events if event.stage == 2} == {"a"}
 

@@ -135,11 +135,11 @@ def test_a_check_writes_who_was_heard_since_the_last_and_else_one_as_it_stands()
 
 
 def test_progress_is_told_in_steps_of_a_twentieth_and_at_both_ends() -> None:
-    told: list[int] = []
+    num_losses: list[int] = []
     for loaded in range(1001):
-        if worth_telling(told[-1] if told else None, loaded, 1000):
-            told.append(loaded)
-    assert told == list(range(0, 1001, 50))
+        if worth_telling(num_losses[-1] if num_losses else None, loaded, 1000):
+            num_losses.append(loaded)
+    assert num_losses == list(range(0, 1001, 50))
     assert worth_telling(None, 0, 0)
     assert not worth_telling(0, 0, 0)
     assert not worth_telling(1000, 1000, 1000)

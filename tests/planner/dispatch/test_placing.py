@@ -61,7 +61,9 @@ async def plan_all(database: Database) -> None:
             replaced, _ = await get_plan(session, operation.replaced_plan_id)
             left = (await get_inventory(session, operation.inventory_id)).inventory
             try:
-                plan, found = make_replacement(relu_chain(4), operation.graph_id, left, operation.options, replaced)
+                plan, replacement = make_replacement(
+                    relu_chain(4), operation.graph_id, left, operation.options, replaced
+                )
             except PlannerError as error:
                 failure = Failure(reason=error.reason, message=error.message)
                 await end_operation(session, operation.id, OperationState.FAILED, datetime.now(UTC), failure)
@@ -72,7 +74,7 @@ async def plan_all(database: Database) -> None:
                 OperationState.SUCCEEDED,
                 datetime.now(UTC),
                 fence=claim.fence,
-                moved_bytes=found.moved_bytes,
+                moved_bytes=replacement.moved_bytes,
             )
             await add_plan(session, operation.id, plan, operation.inventory_id, datetime.now(UTC))
 
@@ -82,9 +84,9 @@ async def spare(world: World, deployment: Deployment, *lost: str) -> PlanOperati
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             async with world.database.reading() as session:
-                found = await find_spare(session, deployment, lost)
-            if found is not None and found.state.ended:
-                return found
+                operation = await find_spare(session, deployment, lost)
+            if operation is not None and operation.state.ended:
+                return operation
             await asyncio.sleep(0.01)
 
 
@@ -97,8 +99,8 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 async def has_hurried(world: World, deployment: Deployment) -> bool:
     """Whether somebody waits for the plan without the second device."""
     async with world.database.reading() as session:
-        found = await find_spare(session, deployment, [SECOND])
-    return found is not None and not found.background
+        operation = await find_spare(session, deployment, [SECOND])
+    return operation is not None and not operation.background
 
 
 async def lose(world: World, deployment_id: str, *device_ids: str, generation: int = 1) -> None:

@@ -49,7 +49,7 @@ LIVE = (daemon("g0", "H200"), daemon("g1", "H200"), daemon("c0", "cpu"))
 
 
 @pytest.mark.parametrize(
-    ("held", "device_ids", "kinds", "chosen"),
+    ("held", "device_ids", "kinds", "expected_ids"),
     [
         ((), (), (), ["g0", "c0"]),
         ((), ("c0", "g1", "c0"), (), ["c0", "g1"]),
@@ -59,10 +59,10 @@ LIVE = (daemon("g0", "H200"), daemon("g1", "H200"), daemon("c0", "cpu"))
     ],
 )
 def test_free_ones_are_chosen(
-    held: tuple[str, ...], device_ids: tuple[str, ...], kinds: tuple[str, ...], chosen: list[str]
+    held: tuple[str, ...], device_ids: tuple[str, ...], kinds: tuple[str, ...], expected_ids: list[str]
 ) -> None:
-    found = choose_daemons(LIVE, [holding(*held)] if held else [], device_ids, kinds)
-    assert [one.device.id for one in found] == chosen
+    daemons = choose_daemons(LIVE, [holding(*held)] if held else [], device_ids, kinds)
+    assert [one.device.id for one in daemons] == expected_ids
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ REQUEST = stage_daemon_pb2.ProfileRequest(
 
 @pytest.mark.services
 async def test_what_was_measured_says_with_how_many_threads_and_beside_whom(daemons: dict[str, ScriptedDaemon]) -> None:
-    told = (
+    refusal = (
         ((1, 0), "torch 2.13, 1 thread"),
         ((3, 1), "torch 2.13, 3 threads, beside 1 busy neighbour"),
         ((1, 2), "torch 2.13, 1 thread, beside 2 busy neighbours"),
     )
-    for (daemons["a"].num_threads, daemons["a"].num_neighbours), says in told:
+    for (daemons["a"].num_threads, daemons["a"].num_neighbours), says in refusal:
         *_, last = [step async for step in profile(at(daemons["a"].address), "ab" * 32, REQUEST, CallDeadlines())]
         assert isinstance(last, Measured)
         assert last.times.source == f"profiled on a, {says}"
@@ -179,9 +179,9 @@ async def test_leaving_a_profile_ends_it_on_the_daemon(daemons: dict[str, Script
     ],
 )
 def test_each_reason_of_a_daemon_is_an_error_of_the_planner(reason: str, error: type[PlannerError]) -> None:
-    found = _error(Failure(reason=reason, message="it said so", device_id="rack/gpu0"))
-    assert type(found) is error
-    assert (found.message, found.metadata) == (
+    refusal = _error(Failure(reason=reason, message="it said so", device_id="rack/gpu0"))
+    assert type(refusal) is error
+    assert (refusal.message, refusal.metadata) == (
         "rack/gpu0: it said so",
         {"reason": reason, "device_id": "rack/gpu0"},
     )

@@ -181,18 +181,18 @@ def test_a_broken_rollout_never_becomes_ready(before: int, noise: list[Event]) -
 @given(sequence=st.lists(events, max_size=40))
 def test_every_order_of_events_keeps_the_rules(sequence: list[Event]) -> None:
     rollout = fresh()
-    told: list[Command] = []
+    commands: list[Command] = []
     suspected = False
     for event in sequence:
         step = advance(rollout, event)
-        told.extend(step.commands)
+        commands.extend(step.commands)
         suspected = suspected or step.rollout.suspicion is not None
         became_ready = step.rollout.state is DeploymentState.READY and rollout.state is not DeploymentState.READY
         if step.rollout.state is DeploymentState.RECOVERING:
-            told, suspected = [], False
+            commands, suspected = [], False
         if became_ready:
             assert not suspected
-            assert {command.device_id for command in told if isinstance(command, Connect)} == set(DEVICES)
+            assert {command.device_id for command in commands if isinstance(command, Connect)} == set(DEVICES)
         if rollout.state.ended:
             assert step == Step(rollout=rollout)
         if step.rollout.state is DeploymentState.FAILED and not rollout.state.ended:

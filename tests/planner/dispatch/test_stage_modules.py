@@ -60,8 +60,8 @@ def test_workers_are_counted_by_host(blobs: BlobStore) -> None:
 def test_weights_are_kept_where_another_generation_may_follow(blobs: BlobStore, recovery: RecoveryPolicy) -> None:
     graph = linear_chain(4, 8)
     plan = plan_of(graph, [0, 0, 1, 1], device_of_stage=[0, 1])
-    wanted = replace(deployed(plan), recovery=recovery)
-    requests = prepare_requests(wanted, plan, blobs.put(graph_to_bytes(graph)), (FILE,), blobs, 1.0)
+    deployment = replace(deployed(plan), recovery=recovery)
+    requests = prepare_requests(deployment, plan, blobs.put(graph_to_bytes(graph)), (FILE,), blobs, 1.0)
     assert {request.keep_states for request in requests.load.values()} == {recovery is not RecoveryPolicy.MANUAL}
 
 
@@ -95,8 +95,11 @@ def test_each_device_hears_of_its_own_edges_lanes_inputs_and_outputs(blobs: Blob
     assert list(requests.connect) == ["node0/cpu", "node1/cpu", "node2/cpu"]
     first, second, third = requests.connect.values()
     ends = [
-        [(one.id, one.source_stage, one.target_stage, one.source_device_id, one.target_device_id) for one in told.edges]
-        for told in (first, second, third)
+        [
+            (one.id, one.source_stage, one.target_stage, one.source_device_id, one.target_device_id)
+            for one in request.edges
+        ]
+        for request in (first, second, third)
     ]
     to_second, to_third = (0, 0, 1, "node0/cpu", "node1/cpu"), (1, 1, 2, "node1/cpu", "node2/cpu")
     assert ends == [[to_second], [to_second, to_third], [to_third]]

@@ -64,7 +64,7 @@ def messages(
     requests: Mapping[str, ConnectStagesRequest], kind: ActionKind.ValueType
 ) -> dict[int, tuple[str, list[int]]]:
     """By channel: the device that sends or receives there, and the microbatches, as its lanes come to them."""
-    found: dict[int, tuple[str, list[int]]] = {}
+    by_channel: dict[int, tuple[str, list[int]]] = {}
     for device_id, request in requests.items():
         for lane in request.lanes:
             first, every = (lane.turn.first, lane.turn.every) if lane.HasField("turn") else (0, 1)
@@ -73,8 +73,8 @@ def messages(
                     if action.kind == kind:
                         channels = action.edges_in_turn or [action.index]
                         channel = channels[position % len(channels)]
-                        found.setdefault(channel, (device_id, []))[1].append(microbatch)
-    return found
+                        by_channel.setdefault(channel, (device_id, []))[1].append(microbatch)
+    return by_channel
 
 
 @pytest.mark.parametrize("routing", Routing)
@@ -82,14 +82,14 @@ def messages(
 def test_both_ends_of_a_channel_have_the_same_microbatches(devices: Devices, routing: Routing) -> None:
     graph = triangle()
     requests = told_of(three_stages(graph, devices, routing), graph)
-    sent = messages(requests, ActionKind.ACTION_KIND_SEND)
+    sends = messages(requests, ActionKind.ACTION_KIND_SEND)
     received = messages(requests, ActionKind.ACTION_KIND_RECEIVE)
     edges = {edge.id: edge for request in requests.values() for edge in request.edges}
-    assert sent.keys() == received.keys() == edges.keys()
+    assert sends.keys() == received.keys() == edges.keys()
     for channel, edge in edges.items():
-        assert (sent[channel][0], received[channel][0]) == (edge.source_device_id, edge.target_device_id)
+        assert (sends[channel][0], received[channel][0]) == (edge.source_device_id, edge.target_device_id)
         every = edge.turn.every or 1
-        assert sent[channel][1] == received[channel][1] == list(range(edge.turn.first, NUM_MICROBATCHES, every))
+        assert sends[channel][1] == received[channel][1] == list(range(edge.turn.first, NUM_MICROBATCHES, every))
         for device_id in {edge.source_device_id, edge.target_device_id}:
             assert edge in requests[device_id].edges
 
@@ -129,11 +129,11 @@ def test_the_ends_of_a_channel_say_which_copies_they_are() -> None:
             copies = [
                 plan.stages[stage].device_ids.index(device_id) if stage < 2 else None for stage, device_id in ends
             ]
-            said = [
+            actions = [
                 edge.source_copy if edge.HasField("source_copy") else None,
                 edge.target_copy if edge.HasField("target_copy") else None,
             ]
-            assert said == copies
+            assert actions == copies
 
 
 @pytest.mark.parametrize(
@@ -188,22 +188,22 @@ def test_what_the_channels_hold_is_counted(devices: Devices, routing: Routing) -
     if routing is Routing.RELAY:
         return
     sizes = {entry.value_id: entry.size_bytes for stage in plan.stages for entry in stage.liveness}
-    held: Counter[str] = Counter()
+    buffered: Counter[str] = Counter()
     for device_id, request in told_of(plan, graph).items():
         for edge in request.edges:
             size_bytes = sum(sizes.get(value.value, 0) for value in edge.values)
             windows = edge.microbatches_in_flight or request.microbatches_in_flight
             ends = (edge.source_device_id, edge.target_device_id)
-            held[device_id] += windows * size_bytes * ends.count(device_id)
-    for device_id, held_bytes in held.items():
+            buffered[device_id] += windows * size_bytes * ends.count(device_id)
+    for device_id, held_bytes in buffered.items():
         own = [stage for stage in plan.stages if device_id in stage.device_ids]
         assert held_bytes <= sum(stage.memory.buffer_bytes for stage in own)
 
 
 def test_a_stage_with_copies_writes_no_state() -> None:
     writer = GraphWriter()
-    kept = writer.state(mutated=True)
-    first = writer.add_in_place(kept, writer.input())
+    state = writer.state(mutated=True)
+    first = writer.add_in_place(state, writer.input())
     graph = writer.graph(writer.multiply(first))
     copied = plan_of(graph, (0, 1), replicas=[(2,), ()])
     assert "stage 0 has copies on node0/cpu, node2/cpu and writes 'block.0.weight'" in why_not_copied(copied, graph)

@@ -74,9 +74,9 @@ class World:
         await self.register(device_id, incarnation="second")
 
     async def beat(
-        self, device_id: str, *held: HeldDeployment, incarnation: str = "first", leaving: bool = False
+        self, device_id: str, *reported: HeldDeployment, incarnation: str = "first", leaving: bool = False
     ) -> tuple[str, ...]:
-        seconds, ended = await self.dispatcher.heartbeat(device_id, incarnation, held, leaving=leaving)
+        seconds, ended = await self.dispatcher.heartbeat(device_id, incarnation, reported, leaving=leaving)
         assert seconds == self.lease_seconds
         return ended
 
@@ -90,9 +90,9 @@ class World:
 
     async def find(self, device_id: str) -> Daemon:
         async with self.database.session() as session:
-            found = await find_daemon(session, device_id)
-        assert found is not None
-        return found
+            daemon = await find_daemon(session, device_id)
+        assert daemon is not None
+        return daemon
 
     async def until(self, deployment_id: str, state: DeploymentState) -> None:
         async with asyncio.timeout(WAIT_SECONDS):
@@ -105,10 +105,10 @@ class World:
         """READY in that generation."""
         async with asyncio.timeout(WAIT_SECONDS):
             while True:
-                found = await self.get(deployment_id)
-                assert not found.state.ended, found.failure
-                if (found.state, found.generation) == (DeploymentState.READY, generation):
-                    return found
+                deployment = await self.get(deployment_id)
+                assert not deployment.state.ended, deployment.failure
+                if (deployment.state, deployment.generation) == (DeploymentState.READY, generation):
+                    return deployment
                 await asyncio.sleep(0.01)
 
     async def ready(self, recovery: RecoveryPolicy = RecoveryPolicy.MANUAL) -> str:

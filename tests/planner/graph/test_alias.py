@@ -19,21 +19,21 @@ def test_without_writes_any_cut_is_allowed() -> None:
 
 def test_a_storage_is_whole_up_to_its_last_write() -> None:
     writer = GraphWriter()
-    made = writer.multiply(writer.input())  # node 0
-    early_view = writer.view(made)  # node 1
+    product = writer.multiply(writer.input())  # node 0
+    early_view = writer.view(product)  # node 1
     writer.multiply(early_view)  # node 2 reads before the write
     writer.multiply(writer.input())  # node 3 has nothing to do with it
-    writer.add_in_place(made, made)  # node 4
+    writer.add_in_place(product, product)  # node 4
     late_view = writer.view(early_view)  # node 5 shows what is final
-    graph = writer.graph(writer.multiply(late_view, made))  # node 6
+    graph = writer.graph(writer.multiply(late_view, product))  # node 6
     assert no_cut_groups(graph) == ((0, 1, 2, 4),)
 
 
 def test_a_write_through_a_view_of_one_output_binds_the_node_that_gave_all() -> None:
     writer = GraphWriter()
-    made = writer.multiply(writer.input())
+    product = writer.multiply(writer.input())
     parts = [writer.tensor(), writer.tensor()]
-    writer.call(CHUNK, ValueReference(made), 2, outputs=parts)
+    writer.call(CHUNK, ValueReference(product), 2, outputs=parts)
     writer.add_in_place(parts[0], parts[0])
     writer.multiply(parts[1])
     assert no_cut_groups(writer.graph(parts[1])) == ((0, 1, 2),)
@@ -52,10 +52,10 @@ def test_overlapping_groups_are_one() -> None:
 
 def test_all_uses_of_a_written_input_are_together() -> None:
     writer = GraphWriter()
-    given = writer.input()
-    writer.add_in_place(given, given)
+    batch = writer.input()
+    writer.add_in_place(batch, batch)
     writer.multiply(writer.input())
-    graph = writer.graph(writer.multiply(given))
+    graph = writer.graph(writer.multiply(batch))
     assert no_cut_groups(graph) == ((0, 2),)
 
 
@@ -79,10 +79,10 @@ def test_a_state_marked_as_mutated_is_believed() -> None:
 
 def test_a_written_input_that_is_returned_is_in_the_last_stage() -> None:
     writer = GraphWriter()
-    given = writer.input()
-    writer.add_in_place(given, given)
+    batch = writer.input()
+    writer.add_in_place(batch, batch)
     last = writer.multiply(writer.input())
-    assert no_cut_groups(writer.graph(given, last)) == ((0, 1),)
+    assert no_cut_groups(writer.graph(batch, last)) == ((0, 1),)
 
 
 def running_statistics(training: bool | None) -> GraphWriter:
@@ -104,10 +104,10 @@ def test_norms_write_their_running_statistics_in_training(training: bool, groups
 @pytest.mark.parametrize(("training", "groups"), [(True, ()), (False, ((0, 1, 2),))])
 def test_dropout_out_of_training_returns_its_input(training: bool, groups: object) -> None:
     writer = GraphWriter()
-    made = writer.multiply(writer.input())
+    product = writer.multiply(writer.input())
     dropped = writer.tensor()
     operator = Operator(kind=OperatorKind.ATEN, name="aten::dropout", overload="default", random=True)
-    writer.call(operator, ValueReference(made), 0.5, training, outputs=[dropped])
+    writer.call(operator, ValueReference(product), 0.5, training, outputs=[dropped])
     writer.add_in_place(dropped, dropped)
     expected = groups or ((1, 2),)
     assert no_cut_groups(writer.graph(dropped)) == expected
@@ -118,9 +118,9 @@ def test_a_write_inside_a_branch_is_a_write_of_its_operands() -> None:
     entered = branch.input()
     writer = GraphWriter()
     writer.subgraphs.append(replace(branch.graph(branch.add_in_place(branch.view(entered), entered)), symbols=()))
-    made = writer.multiply(writer.input())
+    product = writer.multiply(writer.input())
     output = writer.tensor()
-    operands = ArgumentList((ValueReference(made),))
+    operands = ArgumentList((ValueReference(product),))
     writer.call(COND, True, SubgraphReference(0), SubgraphReference(0), operands, outputs=[output])
     assert no_cut_groups(writer.graph(output)) == ((0, 1),)
 
@@ -128,36 +128,36 @@ def test_a_write_inside_a_branch_is_a_write_of_its_operands() -> None:
 @pytest.mark.parametrize("position", [1, 2])
 def test_a_position_beyond_the_positional_arguments_is_any_keyword(position: int) -> None:
     writer = GraphWriter()
-    made = writer.multiply(writer.input())
+    product = writer.multiply(writer.input())
     operator = Operator(kind=OperatorKind.OPAQUE, name="writes an argument", mutated_arguments=(position,))
     writer.call(operator, 1, outputs=[writer.tensor()])
-    writer.nodes[-1] = replace(writer.nodes[-1], keyword_arguments=(("out", ValueReference(made)),))
-    assert no_cut_groups(writer.graph(made)) == ((0, 1),)
+    writer.nodes[-1] = replace(writer.nodes[-1], keyword_arguments=(("out", ValueReference(product)),))
+    assert no_cut_groups(writer.graph(product)) == ((0, 1),)
 
 
 def test_roots_follow_views_to_the_owner() -> None:
     writer = GraphWriter()
-    given = writer.input()
+    batch = writer.input()
     tied = writer.state(tie_group=2), writer.state(tie_group=2)
-    made = writer.multiply(given)
-    viewed = writer.view(writer.view(made))
-    written = writer.add_in_place(viewed, given)
+    product = writer.multiply(batch)
+    viewed = writer.view(writer.view(product))
+    written = writer.add_in_place(viewed, batch)
     of_state = writer.view(tied[1])
     roots = storage_roots(writer.graph(written))
-    assert (roots[given], roots[made], roots[viewed], roots[written]) == (given, made, made, made)
+    assert (roots[batch], roots[product], roots[viewed], roots[written]) == (batch, product, product, product)
     assert (roots[tied[0]], roots[tied[1]], roots[of_state]) == (tied[0], tied[0], tied[0])
 
 
 def test_a_reshape_of_what_is_not_contiguous_owns_its_copy() -> None:
     writer = GraphWriter()
-    made = writer.multiply(writer.input())
-    transposed, reshaped, again = writer.view(made), writer.tensor(), writer.tensor()
+    product = writer.multiply(writer.input())
+    transposed, reshaped, again = writer.view(product), writer.tensor(), writer.tensor()
     writer.values[transposed - 1] = replace(writer.values[transposed - 1], strides=(1, 3))
     operator = Operator(kind=OperatorKind.ATEN, name="aten::reshape", overload="default", aliased_arguments=(0,))
     writer.call(operator, ValueReference(transposed), outputs=[reshaped])
     writer.call(operator, ValueReference(reshaped), outputs=[again])
     roots = storage_roots(writer.graph(again))
-    assert (roots[transposed], roots[reshaped], roots[again]) == (made, reshaped, reshaped)
+    assert (roots[transposed], roots[reshaped], roots[again]) == (product, reshaped, reshaped)
 
 
 def test_each_part_of_a_list_keeps_its_own_root() -> None:
@@ -172,11 +172,11 @@ def test_each_part_of_a_list_keeps_its_own_root() -> None:
 
 def test_sources_are_one_step_back() -> None:
     writer = GraphWriter()
-    made = writer.multiply(writer.input())
-    once = writer.view(made)
+    product = writer.multiply(writer.input())
+    once = writer.view(product)
     again = writer.view(once)
     sources = storage_sources(writer.graph(again))
-    assert (sources[made], sources[once], sources[again]) == (made, made, once)
+    assert (sources[product], sources[once], sources[again]) == (product, product, once)
 
 
 def test_sets_are_joined_by_chains_and_stand_in_order() -> None:

@@ -20,11 +20,11 @@ def test_a_node_that_reads_itself() -> None:
 
 
 def test_the_way_into_a_cycle_and_out_of_it_is_no_part_of_it() -> None:
-    found = find_cycle(6, [(0, 1), (1, 2), (2, 3), (3, 1), (3, 4), (4, 5)])
-    assert found is not None
-    assert len(found) == 3
-    assert sorted(found) == [1, 2, 3]
-    assert (found[0], found[1]) in {(1, 2), (2, 3), (3, 1)}
+    cycle = find_cycle(6, [(0, 1), (1, 2), (2, 3), (3, 1), (3, 4), (4, 5)])
+    assert cycle is not None
+    assert len(cycle) == 3
+    assert sorted(cycle) == [1, 2, 3]
+    assert (cycle[0], cycle[1]) in {(1, 2), (2, 3), (3, 1)}
 
 
 @pytest.mark.fuzz
@@ -33,12 +33,12 @@ def test_what_is_found_is_a_cycle_and_nothing_is_found_only_in_an_order() -> Non
         choice = random.Random(seed)
         count = choice.randint(1, 8)
         arcs = [(choice.randrange(count), choice.randrange(count)) for _ in range(choice.randint(0, count))]
-        found = find_cycle(count, arcs)
-        if found is None:
+        cycle = find_cycle(count, arcs)
+        if cycle is None:
             assert is_ordered(count, arcs)
         else:
-            assert len(set(found)) == len(found)
-            assert all(pair in arcs for pair in zip(found, [*found[1:], found[0]], strict=True))
+            assert len(set(cycle)) == len(cycle)
+            assert all(pair in arcs for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True))
 
 
 def is_ordered(count: int, arcs: list[tuple[int, int]]) -> bool:

@@ -48,16 +48,16 @@ CALLS: list[tuple[str, str, Sequence[object]]] = [
 
 
 def node_of(writer: GraphWriter, name: str, arguments: Sequence[object], num_outputs: int) -> Node:
-    def argument(given: object) -> Argument:
-        if isinstance(given, torch.Tensor):
+    def argument(value: object) -> Argument:
+        if isinstance(value, torch.Tensor):
             value_id = writer.input()
             return ValueReference(value_id)
-        if isinstance(given, list):
-            return ArgumentList(tuple(argument(item) for item in given))
-        return given  # type: ignore[return-value]
+        if isinstance(value, list):
+            return ArgumentList(tuple(argument(item) for item in value))
+        return value  # type: ignore[return-value]
 
     operator = Operator(kind=OperatorKind.ATEN, name=f"aten::{name}")
-    content = tuple(argument(given) for given in arguments)
+    content = tuple(argument(value) for value in arguments)
     outputs = tuple(writer.tensor() for _ in range(num_outputs))
     return Node(operator=operator, arguments=content, outputs=outputs)
 
@@ -70,8 +70,8 @@ def test_an_output_that_shares_storage_is_found(name: str, overload: str, argume
     writer = GraphWriter()
     node = node_of(writer, name, arguments, len(outputs))
     graph = writer.graph()
-    found = {output for output, _ in shares(graph, node, graph.values_by_id())}
-    assert found == (set(node.outputs) if truly else set())
+    sharing = {output for output, _ in shares(graph, node, graph.values_by_id())}
+    assert sharing == (set(node.outputs) if truly else set())
 
 
 def found_in(writer: GraphWriter) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
@@ -93,21 +93,21 @@ def test_each_output_prefers_the_argument_at_its_place_where_they_match_one_to_o
 
 def test_only_what_has_storage_shares_it() -> None:
     writer = GraphWriter()
-    size, made = writer.scalar(), writer.tensor()
+    size, result = writer.scalar(), writer.tensor()
     operator = Operator(kind=OperatorKind.ATEN, name="aten::view", aliased_arguments=(0, 1))
-    writer.call(operator, ValueReference(writer.input()), ValueReference(size), outputs=[made, writer.scalar()])
-    assert found_in(writer) == ([(made, 3)], ())
+    writer.call(operator, ValueReference(writer.input()), ValueReference(size), outputs=[result, writer.scalar()])
+    assert found_in(writer) == ([(result, 3)], ())
 
 
 @pytest.mark.parametrize("name", ["aten::to", "aten::type_as"])
 def test_a_conversion_shares_only_where_the_dtype_stays(name: str) -> None:
     writer = GraphWriter()
-    given, same, other = writer.input(), writer.tensor(), writer.tensor()
+    batch, same, other = writer.input(), writer.tensor(), writer.tensor()
     writer.values[other - 1] = replace(writer.values[other - 1], dtype=Dtype.FLOAT16)
     operator = Operator(kind=OperatorKind.ATEN, name=name, aliased_arguments=(0,))
-    writer.call(operator, ValueReference(given), outputs=[same])
-    assert found_in(writer)[0] == [(same, given)]
-    writer.call(operator, ValueReference(given), outputs=[other])
+    writer.call(operator, ValueReference(batch), outputs=[same])
+    assert found_in(writer)[0] == [(same, batch)]
+    writer.call(operator, ValueReference(batch), outputs=[other])
     assert found_in(writer)[0] == []
 
 
@@ -124,38 +124,38 @@ def test_a_name_that_ends_in_an_underscore_writes_its_first_argument(
     name: str, kind: OperatorKind, in_place: bool
 ) -> None:
     writer = GraphWriter()
-    target, other, made = writer.input(), writer.input(), writer.tensor()
-    writer.call(Operator(kind=kind, name=name), ValueReference(target), ValueReference(other), outputs=[made])
-    assert found_in(writer) == (([(made, target)], (target,)) if in_place else ([], ()))
+    target, other, result = writer.input(), writer.input(), writer.tensor()
+    writer.call(Operator(kind=kind, name=name), ValueReference(target), ValueReference(other), outputs=[result])
+    assert found_in(writer) == (([(result, target)], (target,)) if in_place else ([], ()))
 
 
 @pytest.mark.parametrize(("name", "copied"), [("reshape", True), ("flatten", True), ("view", False)])
 def test_a_reshape_copies_what_has_strides(name: str, copied: bool) -> None:
     writer = GraphWriter()
-    given, made = (writer.values[writer.tensor() - 1] for _ in range(2))
-    node = Node(operator=Operator(kind=OperatorKind.ATEN, name=f"aten::{name}"), arguments=(), outputs=(made.id,))
-    assert not copies(node, made, given)
-    assert copies(node, made, replace(given, strides=(1, 3))) is copied
+    batch, result = (writer.values[writer.tensor() - 1] for _ in range(2))
+    node = Node(operator=Operator(kind=OperatorKind.ATEN, name=f"aten::{name}"), arguments=(), outputs=(result.id,))
+    assert not copies(node, result, batch)
+    assert copies(node, result, replace(batch, strides=(1, 3))) is copied
 
 
 def test_contiguous_copies_where_the_strides_change() -> None:
     writer = GraphWriter()
-    given, made = (writer.values[writer.tensor() - 1] for _ in range(2))
-    node = Node(operator=Operator(kind=OperatorKind.ATEN, name="aten::contiguous"), arguments=(), outputs=(made.id,))
-    assert not copies(node, made, given)
-    assert copies(node, made, replace(given, strides=(1, 3)))
-    assert not copies(node, replace(made, strides=(1, 3)), replace(given, strides=(1, 3)))
+    batch, result = (writer.values[writer.tensor() - 1] for _ in range(2))
+    node = Node(operator=Operator(kind=OperatorKind.ATEN, name="aten::contiguous"), arguments=(), outputs=(result.id,))
+    assert not copies(node, result, batch)
+    assert copies(node, result, replace(batch, strides=(1, 3)))
+    assert not copies(node, replace(result, strides=(1, 3)), replace(batch, strides=(1, 3)))
 
 
 def branching(*, returns_input: bool, writes_copy: bool = False) -> GraphWriter:
     """A branch that returns its input, or something new; or that writes what it has made itself."""
     branch = GraphWriter()
     entered = branch.input()
-    made = branch.multiply(entered)
+    product = branch.multiply(entered)
     if writes_copy:
-        branch.add_in_place(made, entered)
+        branch.add_in_place(product, entered)
     writer = GraphWriter()
-    writer.subgraphs.append(branch.graph(branch.view(entered) if returns_input else made))
+    writer.subgraphs.append(branch.graph(branch.view(entered) if returns_input else product))
     operands = (SubgraphReference(0), ArgumentList((ValueReference(writer.input()),)))
     writer.call(Operator(kind=OperatorKind.HIGHER_ORDER, name="cond"), *operands, outputs=[writer.tensor()])
     return writer

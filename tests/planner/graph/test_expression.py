@@ -19,7 +19,7 @@ VALUES = {1: 17, 2: 5}
 
 
 @pytest.mark.parametrize(
-    ("operator", "operands", "found"),
+    ("operator", "operands", "value"),
     [
         (ExpressionOperator.ADD, (A, B, 3), 25),
         (ExpressionOperator.ADD, (A,), 17),
@@ -38,8 +38,8 @@ VALUES = {1: 17, 2: 5}
         (ExpressionOperator.MAXIMUM, (A, B, 9), 17),
     ],
 )
-def test_values_by_hand(operator: ExpressionOperator, operands: tuple[Expression, ...], found: int) -> None:
-    assert evaluate(Operation(operator, operands), VALUES) == found
+def test_values_by_hand(operator: ExpressionOperator, operands: tuple[Expression, ...], value: int) -> None:
+    assert evaluate(Operation(operator, operands), VALUES) == value
 
 
 def test_operations_nest() -> None:

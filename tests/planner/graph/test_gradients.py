@@ -17,8 +17,8 @@ def trained(graph: Graph) -> Graph:
 
 def test_only_what_depends_on_a_trained_state() -> None:
     writer = GraphWriter()
-    given = writer.input()
-    mask = writer.multiply(given)
+    batch = writer.input()
+    mask = writer.multiply(batch)
     weight = writer.state()
     first = writer.multiply(mask, weight)
     last = writer.view(first)
@@ -65,15 +65,15 @@ def test_an_opaque_value_may_vary_and_an_integer_does_not() -> None:
     opaque, integer = writer.tensor(), writer.tensor()
     writer.values[opaque - 1] = Value(id=opaque, kind=ValueKind.OPAQUE, opaque_bytes=4)
     writer.values[integer - 1] = replace(writer.values[integer - 1], dtype=Dtype.INT64)
-    for made in (opaque, integer):
-        writer.call(MULTIPLY, ValueReference(weight), outputs=[made])
+    for value in (opaque, integer):
+        writer.call(MULTIPLY, ValueReference(weight), outputs=[value])
     assert values_with_gradient(trained(writer.graph())) == {weight, opaque}
 
 
 @pytest.mark.parametrize("dtype", Dtype)
 def test_gradients_are_of_floating_and_complex_numbers(dtype: Dtype) -> None:
     writer = GraphWriter()
-    made = writer.multiply(writer.state())
-    writer.values[made - 1] = replace(writer.values[made - 1], dtype=dtype)
+    product = writer.multiply(writer.state())
+    writer.values[product - 1] = replace(writer.values[product - 1], dtype=dtype)
     varies = dtype.value.startswith(("float", "bfloat", "complex"))
-    assert (made in values_with_gradient(trained(writer.graph(made)))) == varies
+    assert (product in values_with_gradient(trained(writer.graph(product)))) == varies

@@ -33,13 +33,13 @@ def test_elements_are_as_large_as_torchs(dtype: Dtype) -> None:
 
 @pytest.mark.parametrize("dtype", Dtype)
 def test_what_is_known_of_an_element_type_is_what_torch_and_numpy_know(dtype: Dtype) -> None:
-    known, facts = getattr(torch, dtype.value), dtype.facts
-    assert facts.differentiable == (known.is_floating_point or known.is_complex)
+    torch_dtype, facts = getattr(torch, dtype.value), dtype.facts
+    assert facts.differentiable == (torch_dtype.is_floating_point or torch_dtype.is_complex)
     if facts.numpy:
-        assert np.dtype(facts.numpy) == torch.zeros(0, dtype=known).numpy().dtype
+        assert np.dtype(facts.numpy) == torch.zeros(0, dtype=torch_dtype).numpy().dtype
     else:
         with pytest.raises(TypeError):
-            torch.zeros(0, dtype=known).numpy()
+            torch.zeros(0, dtype=torch_dtype).numpy()
 
 
 @pytest.mark.parametrize(("name", "dtype"), SAFETENSORS_DTYPES.items())

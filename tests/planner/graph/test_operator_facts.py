@@ -32,10 +32,10 @@ def test_every_fact_is_explained_and_read() -> None:
 
 
 def test_overloads_of_a_name_say_the_same() -> None:
-    said = defaultdict(set)
+    facts_of = defaultdict(set)
     for row in ROWS:
-        said[row[1]].add(tuple(words_of(row)))
-    assert {name: facts for name, facts in said.items() if len(facts) > 1} == {}
+        facts_of[row[1]].add(tuple(words_of(row)))
+    assert {name: facts for name, facts in facts_of.items() if len(facts) > 1} == {}
 
 
 def test_no_row_is_there_twice() -> None:

@@ -56,9 +56,9 @@ class Program:
             own = fresh("state", state.name if not state.tie_group else state.tie_group)
             self.states[state.value_id] = groups.setdefault(state.tie_group, own) if state.tie_group else own
 
-    def run(self, given: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    def run(self, inputs: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """The environment after the last node."""
-        environment = {**self.states, **given}
+        environment = {**self.states, **inputs}
         for node in self.graph.nodes:
             _run_node(self.graph, node, environment)
         return environment

@@ -136,6 +136,6 @@ def test_a_transformer_gives_the_same_numbers(family: str, tmp_path: Path) -> No
     with torch.no_grad():
         expected = case.module(*case.args, **case.kwargs)
         dispatched = dispatch_model(copy.deepcopy(case.module), places, main_device="cpu", offload_dir=tmp_path)
-        found = dispatched(*case.args, **case.kwargs)
-    pairs = zip(pytree.tree_leaves(dict(found)), pytree.tree_leaves(dict(expected)), strict=True)
+        outputs = dispatched(*case.args, **case.kwargs)
+    pairs = zip(pytree.tree_leaves(dict(outputs)), pytree.tree_leaves(dict(expected)), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)

@@ -20,8 +20,8 @@ def plan() -> Plan:
     encoded = writer.multiply(writer.input(), weight)
     decoded = writer.multiply(writer.input())
     graph = writer.graph(writer.multiply(decoded, encoded, weight))
-    found = plan_of(graph, (0, 1, 2))
-    return replace(found, lower_bound_seconds=found.bottleneck_seconds / 2)
+    example = plan_of(graph, (0, 1, 2))
+    return replace(example, lower_bound_seconds=example.bottleneck_seconds / 2)
 
 
 def lines(changed: Plan | None = None, *alternatives: CutAlternative) -> str:
@@ -36,8 +36,8 @@ def memory(**sizes: int) -> StageMemory:
     return replace(StageMemory(state_bytes=0, activation_bytes=0, buffer_bytes=0), **sizes)
 
 
-def with_stages(given: Plan, **changes: object) -> Plan:
-    return replace(given, stages=tuple(replace(stage, **changes) for stage in given.stages))  # type: ignore[arg-type]
+def with_stages(whole: Plan, **changes: object) -> Plan:
+    return replace(whole, stages=tuple(replace(stage, **changes) for stage in whole.stages))  # type: ignore[arg-type]
 
 
 def test_the_head_says_what_was_planned_and_how_good_it_is() -> None:
@@ -87,15 +87,15 @@ def test_the_busiest_device_carries_the_most_of_all_its_stages() -> None:
 )
 def test_the_bound_is_said_in_the_objectives_own_words(objective: Objective, bound: float, said: str) -> None:
     options = replace(plan().options, objective=objective, training=Training())
-    found = replace(plan(), options=options, step_seconds=4.0, latency_seconds=4.0, bottleneck_seconds=4.0)
-    assert any(line.startswith(said) for line in head(replace(found, lower_bound_seconds=bound)))
-    assert "a training step takes 4 s" in head(found)
+    example = replace(plan(), options=options, step_seconds=4.0, latency_seconds=4.0, bottleneck_seconds=4.0)
+    assert any(line.startswith(said) for line in head(replace(example, lower_bound_seconds=bound)))
+    assert "a training step takes 4 s" in head(example)
 
 
 def test_a_plan_at_its_bound_is_optimal_and_without_one_nothing_is_said() -> None:
-    found = plan()
-    assert lines(replace(found, lower_bound_seconds=found.bottleneck_seconds)).count("this one is optimal") == 1
-    assert "no plan that the mode allows" not in lines(replace(found, lower_bound_seconds=None))
+    example = plan()
+    assert lines(replace(example, lower_bound_seconds=example.bottleneck_seconds)).count("this one is optimal") == 1
+    assert "no plan that the mode allows" not in lines(replace(example, lower_bound_seconds=None))
 
 
 def test_each_stage_says_why_it_ends_what_it_holds_and_what_crosses() -> None:
@@ -107,37 +107,39 @@ def test_each_stage_says_why_it_ends_what_it_holds_and_what_crosses() -> None:
 
 
 def test_the_load_is_the_sum_of_what_it_lists() -> None:
-    found = with_stages(plan(), compute_seconds=1.0, communication_seconds=0.5)
-    assert "  load 1.5 s: compute 1 s, communication 500 ms" in lines(found)
-    found = with_stages(found, backward_seconds=2.0)
-    assert "  load 3.5 s: compute 1 s, backward 2 s, communication 500 ms" in lines(found)
-    found = with_stages(found, delivery_seconds=0.25)
-    assert "  load 3.75 s: compute 1 s, backward 2 s, communication 500 ms, deliveries 250 ms" in lines(found)
+    example = with_stages(plan(), compute_seconds=1.0, communication_seconds=0.5)
+    assert "  load 1.5 s: compute 1 s, communication 500 ms" in lines(example)
+    example = with_stages(example, backward_seconds=2.0)
+    assert "  load 3.5 s: compute 1 s, backward 2 s, communication 500 ms" in lines(example)
+    example = with_stages(example, delivery_seconds=0.25)
+    assert "  load 3.75 s: compute 1 s, backward 2 s, communication 500 ms, deliveries 250 ms" in lines(example)
 
 
 def test_what_training_keeps_is_listed_and_stages_of_a_device_fill_it_together() -> None:
-    found = with_stages(
+    example = with_stages(
         plan(), memory=memory(state_bytes=100, gradient_bytes=200, optimizer_bytes=300, saved_bytes=400)
     )
     assert (
         "memory 1000 bytes: states 100 bytes, gradients 200 bytes, optimizer 300 bytes, saved for backward 400 bytes, "
         "activations 0 bytes, buffers 0 bytes"
-    ) in lines(found)
-    small = tuple(replace(device, memory_bytes=4000) for device in found.inventory.devices)
-    found = replace(found, inventory=replace(found.inventory, devices=small))
-    found = replace(found, stages=(*found.stages[:2], replace(found.stages[2], device_ids=("node0/cpu", "node2/cpu"))))
-    assert "; node0/cpu is filled to 50%\n" in lines(found)
-    assert "; node0/cpu is filled to 50%, node2/cpu is filled to 25%" in lines(found)
-    assert "stage 2 on node0/cpu, node2/cpu, in turn: 1 node" in lines(found)
+    ) in lines(example)
+    small = tuple(replace(device, memory_bytes=4000) for device in example.inventory.devices)
+    example = replace(example, inventory=replace(example.inventory, devices=small))
+    example = replace(
+        example, stages=(*example.stages[:2], replace(example.stages[2], device_ids=("node0/cpu", "node2/cpu")))
+    )
+    assert "; node0/cpu is filled to 50%\n" in lines(example)
+    assert "; node0/cpu is filled to 50%, node2/cpu is filled to 25%" in lines(example)
+    assert "stage 2 on node0/cpu, node2/cpu, in turn: 1 node" in lines(example)
 
 
 def test_at_most_four_values_of_an_edge_are_named() -> None:
     writer = GraphWriter()
-    made = [writer.multiply(writer.input()) for _ in range(5)]
-    graph = writer.graph(writer.multiply(*made))
+    products = [writer.multiply(writer.input()) for _ in range(5)]
+    graph = writer.graph(writer.multiply(*products))
     values = tuple(replace(value, name=f"v{value.id}") for value in graph.values)
-    found = lines(plan_of(replace(graph, values=values), (0,) * 5 + (1,)))
-    assert "sends 5 values, 240 bytes, to stage 1: v2, v4, v6, v8, …" in found
+    text = lines(plan_of(replace(graph, values=values), (0,) * 5 + (1,)))
+    assert "sends 5 values, 240 bytes, to stage 1: v2, v4, v6, v8, …" in text
 
 
 @pytest.mark.parametrize(
@@ -150,24 +152,26 @@ def test_at_most_four_values_of_an_edge_are_named() -> None:
     ],
 )
 def test_the_next_best_cut_is_said_at_the_stage_that_it_ends(objective: Objective, promise: str) -> None:
-    found = replace(plan(), options=replace(plan().options, objective=objective, training=Training()), step_seconds=1.0)
-    shown = lines(found, CutAlternative(cut_index=1, after="encoder.3", value=0.25, change=0.125))
+    example = replace(
+        plan(), options=replace(plan().options, objective=objective, training=Training()), step_seconds=1.0
+    )
+    text = lines(example, CutAlternative(cut_index=1, after="encoder.3", value=0.25, change=0.125))
     expected = f"next best, with the other cuts where they are: after encoder.3, {promise} (+12.5%)"
-    assert f"  ends because: stage 1 of a given split\n  {expected}\n" in shown
-    assert shown.count("next best") == 1
+    assert f"  ends because: stage 1 of a given split\n  {expected}\n" in text
+    assert text.count("next best") == 1
 
 
 def test_a_cut_without_another_place_says_so() -> None:
-    shown = lines(None, CutAlternative(cut_index=0, after="", value=0.0, change=0.0))
-    assert "  no other place for this cut fits memory, with the other cuts where they are" in shown
+    text = lines(None, CutAlternative(cut_index=0, after="", value=0.0, change=0.0))
+    assert "  no other place for this cut fits memory, with the other cuts where they are" in text
 
 
 def test_what_runs_again_is_listed_as_ranges_up_to_six() -> None:
     ranges = tuple((10 * index, 10 * index + 1 + index % 2) for index in range(7))
-    found = plan()
-    again = replace(found.stages[2], recomputed_ranges=ranges)
-    shown = lines(replace(found, stages=(*found.stages[:2], again)))
-    assert "runs 10 nodes of earlier stages again: 0, 10 to 11, 20, 30 to 31, 40, 50 to 51, …" in shown
+    example = plan()
+    again = replace(example.stages[2], recomputed_ranges=ranges)
+    text = lines(replace(example, stages=(*example.stages[:2], again)))
+    assert "runs 10 nodes of earlier stages again: 0, 10 to 11, 20, 30 to 31, 40, 50 to 51, …" in text
 
 
 def test_states_that_several_stages_hold_are_named() -> None:

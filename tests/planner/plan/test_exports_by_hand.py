@@ -28,8 +28,8 @@ def program(*modules: str) -> Graph:
 
 def layers(*stages: int, modules: Sequence[str], nearest: bool = False) -> tuple[str, tuple[int, ...]]:
     graph = program(*modules)
-    found = find_layers(graph, plan_of(graph, stages), nearest=nearest)
-    return found.path, found.stage_of_layer
+    layers_of_plan = find_layers(graph, plan_of(graph, stages), nearest=nearest)
+    return layers_of_plan.path, layers_of_plan.stage_of_layer
 
 
 def test_modules_around_a_path() -> None:

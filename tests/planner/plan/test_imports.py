@@ -152,13 +152,13 @@ def test_each_rank_of_mlx_keeps_its_layers(graph: Graph) -> None:
     """As PipelineMixin.pipeline leaves them: cut at end_idx, nothing before start_idx, and the first layers last."""
     for counts in splits():
         ranges = mlx_ranges(graph, plan_of(graph, stages_of(counts)))
-        kept = []
-        for found in ranges:
-            layers: list[int | None] = list(range(NUM_LAYERS))[: found["end_idx"]]
-            layers[: found["start_idx"]] = [None] * found["start_idx"]
-            kept.append([layer for layer in layers if layer is not None])
-        assert list(chain(*reversed(kept))) == list(range(NUM_LAYERS))
-        assert [len(layers) for layers in reversed(kept)] == list(counts)
+        layers_of_rank = []
+        for layer_range in ranges:
+            layers: list[int | None] = list(range(NUM_LAYERS))[: layer_range["end_idx"]]
+            layers[: layer_range["start_idx"]] = [None] * layer_range["start_idx"]
+            layers_of_rank.append([layer for layer in layers if layer is not None])
+        assert list(chain(*reversed(layers_of_rank))) == list(range(NUM_LAYERS))
+        assert [len(layers) for layers in reversed(layers_of_rank)] == list(counts)
 
 
 def test_a_map_may_come_back_to_a_device_and_the_innermost_module_counts() -> None:

@@ -63,11 +63,11 @@ def test_numbers_are_those_of_the_whole_program(seed: int, num_nodes: int, num_s
     plan = plan_of(graph, stages, routing, recomputed=some_recomputed(graph, stages, seed))
     verify_plan(plan, graph)
     check_schedule(inference_schedule(plan), plan)
-    known = {value.id for value in graph.values}
+    value_ids = {value.id for value in graph.values}
     for stage in plan.stages:
         part = stage_graph(graph, plan, stage.index)
         check_graph(part)
-        assert known.issuperset(stage.outputs), "what leaves a stage has the id that the whole program gives it"
+        assert value_ids.issuperset(stage.outputs), "what leaves a stage has the id that the whole program gives it"
     program = Program(graph)
     whole = [outputs_of(graph, program.run(random_inputs(graph, number))) for number in range(MICROBATCHES)]
     assert run_lanes(graph, plan, inference_schedule(plan), MICROBATCHES) == whole
@@ -169,7 +169,7 @@ def test_a_size_that_is_known_only_at_run_time_is_not_made_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "ranges", "found"),
+    ("stage", "ranges", "says"),
     [
         (0, ((3, 4),), "not earlier"),
         (1, ((3, 4),), "not earlier"),
@@ -179,13 +179,13 @@ def test_a_size_that_is_known_only_at_run_time_is_not_made_again() -> None:
     ],
 )
 def test_ranges_have_to_be_of_earlier_stages_and_in_order(
-    stage: int, ranges: tuple[tuple[int, int], ...], found: str
+    stage: int, ranges: tuple[tuple[int, int], ...], says: str
 ) -> None:
     graph = graph_of(masked())
     plan = planned(graph, ())
     stages = list(plan.stages)
     stages[stage] = replace(stages[stage], recomputed_ranges=ranges)
-    assert found in refused(replace(plan, stages=tuple(stages)), graph)
+    assert says in refused(replace(plan, stages=tuple(stages)), graph)
 
 
 def test_a_plan_that_forgets_what_it_runs_again_is_refused() -> None:
@@ -200,19 +200,19 @@ def test_a_plan_that_forgets_what_it_runs_again_is_refused() -> None:
 
 
 CHANGES: dict[str, tuple[str, Callable[[Graph], Graph]]] = {
-    "a copy that does not run": ("node 0 is another one in stage 1", lambda found: without_node(found, 1)),
-    "the last node does not run": ("node 3 is lost in stage 1", lambda found: without_node(found, 5)),
-    "a node too many": ("does more than the graph", lambda found: replace(found, nodes=found.nodes + found.nodes[-1:])),
+    "a copy that does not run": ("node 0 is another one in stage 1", lambda graph: without_node(graph, 1)),
+    "the last node does not run": ("node 3 is lost in stage 1", lambda graph: without_node(graph, 5)),
+    "a node too many": ("does more than the graph", lambda graph: replace(graph, nodes=graph.nodes + graph.nodes[-1:])),
     "another call": (
         "node 0 is another one in stage 1",
-        lambda found: with_node(found, 1, replace(found.nodes[1], operator=VIEW)),
+        lambda graph: with_node(graph, 1, replace(graph.nodes[1], operator=VIEW)),
     ),
     "the original reads a copy": (
         "node 2 is another one in stage 0",
-        lambda found: with_node(found, 4, renamed(found.nodes[4], {4: found.nodes[3].outputs[0]})),
+        lambda graph: with_node(graph, 4, renamed(graph.nodes[4], {4: graph.nodes[3].outputs[0]})),
     ),
-    "other outputs": ("does more than the graph", lambda found: replace(found, outputs=())),
-    "other states": ("does more than the graph", lambda found: replace(found, states=found.states[:1])),
+    "other outputs": ("does more than the graph", lambda graph: replace(graph, outputs=())),
+    "other states": ("does more than the graph", lambda graph: replace(graph, states=graph.states[:1])),
 }
 
 
@@ -240,8 +240,8 @@ def test_a_node_with_a_gradient_is_not_run_again() -> None:
     writer = GraphWriter()
     trained = writer.state()
     writer.states[0] = replace(writer.states[0], kind=StateKind.BUFFER, requires_grad=True)
-    made = writer.multiply(trained)
-    again = writer.multiply(made)
+    product = writer.multiply(trained)
+    again = writer.multiply(product)
     graph = writer.graph(writer.multiply(again, writer.input()))
     plan = plan_of(graph, (0, 0, 1))
     plan = replace(plan, options=replace(plan.options, training=Training()))

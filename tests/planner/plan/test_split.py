@@ -106,9 +106,9 @@ def test_a_symbolic_int_crosses_as_a_value() -> None:
     size = writer.scalar()
     writer.call(SIZE, ValueReference(given_tensor), 0, outputs=[size])
     product = writer.multiply(given_tensor)
-    shown = writer.tensor()
-    writer.call(VIEW, ValueReference(product), ValueReference(size), outputs=[shown])
-    graph = writer.graph(shown)
+    view = writer.tensor()
+    writer.call(VIEW, ValueReference(product), ValueReference(size), outputs=[view])
+    graph = writer.graph(view)
     plan = plan_of(graph, (0, 0, 1))
     verify_plan(plan, graph)
     second = stage_graph(graph, plan, 1)
@@ -121,7 +121,7 @@ def test_a_symbolic_int_crosses_as_a_value() -> None:
 
 
 def test_a_stage_keeps_only_its_own_subgraphs_and_numbers_them_anew() -> None:
-    graph = next(found for seed in range(100) if len((found := random_graph(seed, 12)).subgraphs) >= 4)
+    graph = next(program for seed in range(100) if len((program := random_graph(seed, 12)).subgraphs) >= 4)
     plan = plan_of(graph, random_stages(graph, 0, 6))
     for stage in plan.stages:
         part = stage_graph(graph, plan, stage.index)
@@ -154,11 +154,11 @@ def test_subgraphs_are_found_in_lists_tuples_and_keywords() -> None:
         branch = GraphWriter()
         writer.subgraphs.append(replace(branch.graph(branch.multiply(branch.input())), symbols=()))
     writer.multiply(writer.input())
-    made = writer.tensor()
+    value = writer.tensor()
     operands = (ArgumentList((SubgraphReference(3),)), (SubgraphReference(1), 5))
-    writer.call(COND, *operands, ValueReference(1), outputs=[made])
+    writer.call(COND, *operands, ValueReference(1), outputs=[value])
     writer.nodes[-1] = replace(writer.nodes[-1], keyword_arguments=(("other", SubgraphReference(2)),))
-    graph = writer.graph(made)
+    graph = writer.graph(value)
     plan = plan_of(graph, (0, 1))
     part = stage_graph(graph, plan, 1)
     assert part.subgraphs == graph.subgraphs[1:]
@@ -174,17 +174,19 @@ def test_subgraphs_are_found_in_lists_tuples_and_keywords() -> None:
 
 def test_a_stage_graph_names_what_enters_and_what_leaves() -> None:
     writer = GraphWriter()
-    given, size = writer.input(), writer.scalar()
-    writer.call(SIZE, ValueReference(given), 0, outputs=[size])
-    made = writer.multiply(given, writer.state())
-    shown = writer.tensor()
-    writer.values[shown - 1] = replace(writer.values[shown - 1], dims=(2, 2))
-    writer.call(VIEW, ValueReference(made), ValueReference(size), outputs=[shown])
-    graph = replace(writer.graph(shown, size), training=True)
+    batch, size = writer.input(), writer.scalar()
+    writer.call(SIZE, ValueReference(batch), 0, outputs=[size])
+    product = writer.multiply(batch, writer.state())
+    view = writer.tensor()
+    writer.values[view - 1] = replace(writer.values[view - 1], dims=(2, 2))
+    writer.call(VIEW, ValueReference(product), ValueReference(size), outputs=[view])
+    graph = replace(writer.graph(view, size), training=True)
     plan = plan_of(graph, (0, 1, 2))
     second = stage_graph(graph, plan, 1)
-    assert [(entry.name, entry.content) for entry in second.inputs] == [("value_1", ValueReference(given))]
-    assert [(output.name, output.content) for output in second.outputs] == [(f"value_{made}", ValueReference(made))]
+    assert [(entry.name, entry.content) for entry in second.inputs] == [("value_1", ValueReference(batch))]
+    assert [(output.name, output.content) for output in second.outputs] == [
+        (f"value_{product}", ValueReference(product))
+    ]
     assert [state.name for state in second.states] == ["block.0.weight"]
     assert second.training
     assert second.input_tree == TreeTuple((TreeTuple((TreeLeaf(),)), TreeDict((), ())))
@@ -192,4 +194,4 @@ def test_a_stage_graph_names_what_enters_and_what_leaves() -> None:
     third = stage_graph(graph, plan, 2)
     # The size's expression speaks of the batch; neither of the tensors would have to.
     assert third.symbols == (BATCH,)
-    assert [value.id for value in third.values] == [size, made, shown]
+    assert [value.id for value in third.values] == [size, product, view]

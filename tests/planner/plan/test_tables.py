@@ -67,9 +67,9 @@ def test_each_stage_hands_on_what_others_read_or_the_graph_returns() -> None:
 
 def test_tables_say_who_made_it_who_reads_it_and_where_it_only_passes() -> None:
     graph = spread()
-    found = liveness_tables(find_residence(graph, STAGES, 4), graph.values_by_id(), sizes_of(graph), 4)
-    shown = [[(e.value_id, e.size_bytes, e.producer_stage, e.consumed, e.bypassing) for e in table] for table in found]
-    assert shown == [
+    tables = liveness_tables(find_residence(graph, STAGES, 4), graph.values_by_id(), sizes_of(graph), 4)
+    rows = [[(e.value_id, e.size_bytes, e.producer_stage, e.consumed, e.bypassing) for e in table] for table in tables]
+    assert rows == [
         [(1, 1, -1, True, False), (2, 10, -1, False, True)],
         [(2, 10, -1, False, True), (3, 100, 0, True, True)],
         [(2, 10, -1, False, True), (3, 100, 0, False, True), (4, 1000, 1, True, True)],
@@ -95,8 +95,8 @@ def test_tables_say_who_made_it_who_reads_it_and_where_it_only_passes() -> None:
 )
 def test_edges_carry_what_crosses(routing: Routing, edges: list[tuple[tuple[int, int], tuple[int, ...], int]]) -> None:
     graph = spread()
-    found = stage_edges(find_residence(graph, STAGES, 4), sizes_of(graph), routing, 4, with_gradient={3, 4})
-    assert found == tuple(
+    derived_edges = stage_edges(find_residence(graph, STAGES, 4), sizes_of(graph), routing, 4, with_gradient={3, 4})
+    assert derived_edges == tuple(
         StageEdge(
             source_stage=source,
             target_stage=target,
@@ -112,23 +112,23 @@ def test_a_stage_that_needs_nothing_hears_from_the_one_before() -> None:
     writer = GraphWriter()
     writer.multiply(writer.input())
     graph = writer.graph(writer.multiply(writer.state()))
-    found = stage_edges(find_residence(graph, (0, 1), 2), sizes_of(graph), Routing.DIRECT, 2)
-    assert found == (StageEdge(source_stage=0, target_stage=1, value_ids=(), size_bytes=0),)
+    edges = stage_edges(find_residence(graph, (0, 1), 2), sizes_of(graph), Routing.DIRECT, 2)
+    assert edges == (StageEdge(source_stage=0, target_stage=1, value_ids=(), size_bytes=0),)
 
 
 def test_an_input_that_is_written_leaves_from_where_it_is_written() -> None:
     writer = GraphWriter()
-    given = writer.input()
-    made = writer.multiply(writer.input())
-    writer.add_in_place(given, made)
-    graph = writer.graph(writer.multiply(made), given)
+    batch = writer.input()
+    product = writer.multiply(writer.input())
+    writer.add_in_place(batch, product)
+    graph = writer.graph(writer.multiply(product), batch)
     residence = find_residence(graph, (0, 1, 2), 3)
     # As it enters it goes to stage 1 only; what the last stage returns is the written one.
     assert [
-        (one.value_id, one.source_stage, one.target_stages) for one in residence.crossings if one.value_id == given
+        (one.value_id, one.source_stage, one.target_stages) for one in residence.crossings if one.value_id == batch
     ] == [
-        (given, 0, (1,)),
-        (given, 1, (2,)),
+        (batch, 0, (1,)),
+        (batch, 1, (2,)),
     ]
 
 

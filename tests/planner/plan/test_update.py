@@ -24,8 +24,8 @@ GIB = 1 << 30
 
 
 def test_each_gradient_is_read_twice_each_weight_and_state_read_and_written() -> None:
-    found = update_seconds(100, 30, 10.0)
-    assert (found.norms, found.optimizer, found.both) == (10.0, 36.0, 46.0)
+    seconds = update_seconds(100, 30, 10.0)
+    assert (seconds.norms, seconds.optimizer, seconds.both) == (10.0, 36.0, 46.0)
 
 
 def test_stages_of_a_device_are_updated_together_at_the_rate_of_the_device_or_its_kind() -> None:
@@ -37,23 +37,23 @@ def test_stages_of_a_device_are_updated_together_at_the_rate_of_the_device_or_it
         inventory=Inventory(devices=(*devices, plan.inventory.devices[2])),
         stages=(*plan.stages[:3], last),
     )
-    assert {device: found.norms for device, found in device_updates(plan).items()} == {"d0": 2.0, "d1": 20.0}
+    assert {device: seconds.norms for device, seconds in device_updates(plan).items()} == {"d0": 2.0, "d1": 20.0}
 
 
 def test_simulated_update_follows_the_last_pass_of_all_devices() -> None:
     before = predict(chain_plan([1.0, 2.0]))
     plan = chain_plan([1.0, 2.0], gradient_bytes=20 * 10**9)
-    found = predict(plan)
-    updates = {(event.device_id, event.activity): event for event in found.events if event.microbatch < 0}
+    prediction = predict(plan)
+    updates = {(event.device_id, event.activity): event for event in prediction.events if event.microbatch < 0}
     for device in ("d0", "d1"):
         norms, optimizer = updates[device, Activity.AGREE], updates[device, Activity.OPTIMIZER_STEP]
         assert (norms.start_seconds, norms.end_seconds) == (before.makespan_seconds, before.makespan_seconds + 1.0)
-        assert (optimizer.start_seconds, optimizer.end_seconds) == (norms.end_seconds, found.makespan_seconds)
-    assert found.makespan_seconds == before.makespan_seconds + 4.0
+        assert (optimizer.start_seconds, optimizer.end_seconds) == (norms.end_seconds, prediction.makespan_seconds)
+    assert prediction.makespan_seconds == before.makespan_seconds + 4.0
     # As daemons measure it, an optimizer computes and an agreement does not.
     busy = [device.busy_seconds for device in before.devices]
-    assert [device.busy_seconds for device in found.devices] == [seconds + 3.0 for seconds in busy]
-    assert idle_share(plan, found) == pytest.approx(1 - (sum(busy) + 6.0) / (2 * found.makespan_seconds))
+    assert [device.busy_seconds for device in prediction.devices] == [seconds + 3.0 for seconds in busy]
+    assert idle_share(plan, prediction) == pytest.approx(1 - (sum(busy) + 6.0) / (2 * prediction.makespan_seconds))
 
 
 def test_a_plan_counts_what_its_simulation_counts_and_says_it() -> None:
@@ -61,7 +61,7 @@ def test_a_plan_counts_what_its_simulation_counts_and_says_it() -> None:
     inventory = Inventory(devices=(device, replace(device, id="d1", memory_bytes_per_second=2e3)))
     options = PlanOptions(mode=BalancedMode(num_stages=2), training=Training(microbatches=3))
     plan = make_plan(trained(random_graph(1, 14)), "id", inventory, options)
-    update = max(found.both for found in device_updates(plan).values())
+    update = max(seconds.both for seconds in device_updates(plan).values())
     assert update > 0
     assert plan.step_seconds == pytest.approx(predict(plan).makespan_seconds)
     assert any("for the norm of gradients and the optimizer" in line for line in explain(plan))

@@ -151,9 +151,9 @@ def test_values_of_an_edge_in_another_order_are_refused() -> None:
 
 def test_a_cut_between_a_write_and_an_earlier_view_is_refused() -> None:
     writer = GraphWriter()
-    made = writer.multiply(writer.input())
-    view = writer.view(made)
-    writer.add_in_place(made, made)
+    product = writer.multiply(writer.input())
+    view = writer.view(product)
+    writer.add_in_place(product, product)
     graph = writer.graph(writer.multiply(view))
     verify_plan(plan_of(graph, (0, 0, 0, 1)), graph)
     with pytest.raises(PlanInvariantError) as refused:

@@ -61,8 +61,8 @@ def training_plan(
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B, activations: Activations = Activations.KEPT
 ) -> Plan:
     training = Training(schedule=schedule, microbatches=4, optimizer_bytes_per_parameter=12.0, activations=activations)
-    asked = PlanOptions(mode=BalancedMode(num_stages=3), training=training)
-    return make_plan(trained(GRAPH), "id", uneven(3), asked)
+    options = PlanOptions(mode=BalancedMode(num_stages=3), training=training)
+    return make_plan(trained(GRAPH), "id", uneven(3), options)
 
 
 @pytest.mark.parametrize("factor", [1 - LITTLE, 1 + LITTLE])
@@ -99,10 +99,10 @@ def test_no_part_of_a_stages_memory_may_be_one_byte_off(schedule: PipelineSchedu
     plan, graph = training_plan(schedule), trained(GRAPH)
     verify_plan(plan, graph)
     for stage in plan.stages:
-        found = getattr(stage.memory, field)
-        assert refused(with_memory(plan, stage.index, **{field: found + 1}), graph) == "stage_memory"
-        if found:
-            assert refused(with_memory(plan, stage.index, **{field: found - 1}), graph) == "stage_memory"
+        size_bytes = getattr(stage.memory, field)
+        assert refused(with_memory(plan, stage.index, **{field: size_bytes + 1}), graph) == "stage_memory"
+        if size_bytes:
+            assert refused(with_memory(plan, stage.index, **{field: size_bytes - 1}), graph) == "stage_memory"
 
 
 @pytest.mark.parametrize("field", ["activation_bytes", "saved_bytes"])
@@ -112,13 +112,13 @@ def test_no_part_of_the_memory_of_a_stage_that_recomputes_may_be_one_byte_off(fi
     recomputing = [stage for stage in plan.stages if stage.recomputes_activations]
     assert recomputing
     for stage in recomputing:
-        found = getattr(stage.memory, field)
+        size_bytes = getattr(stage.memory, field)
         for change in (-1, 1):
-            assert refused(with_memory(plan, stage.index, **{field: found + change}), graph) == "stage_memory"
+            assert refused(with_memory(plan, stage.index, **{field: size_bytes + change}), graph) == "stage_memory"
         assert refused(with_stage(plan, stage.index, recomputes_activations=False), graph) == "stage_memory"
-        kept = training_plan(PipelineSchedule.GPIPE)
-        asked = with_stage(kept, stage.index, recomputes_activations=True)
-        assert refused(asked, graph) == "recomputed_activations"
+        saving = training_plan(PipelineSchedule.GPIPE)
+        recomputing_plan = with_stage(saving, stage.index, recomputes_activations=True)
+        assert refused(recomputing_plan, graph) == "recomputed_activations"
 
 
 def test_memory_of_a_trained_stage_by_hand() -> None:
@@ -237,14 +237,14 @@ def test_gradients_and_backward_passes_are_only_where_something_is_trained_befor
 
 def test_an_input_has_no_gradient_that_comes_back_even_if_a_trained_state_is_added_to_it() -> None:
     writer = GraphWriter()
-    given, weight = writer.input(), writer.state()
+    batch, weight = writer.input(), writer.state()
     first = writer.multiply(writer.input(), weight)
-    written = writer.add_in_place(given, weight)
+    written = writer.add_in_place(batch, weight)
     graph = trained(writer.graph(writer.multiply(written, first)))
     options = PlanOptions(mode=BalancedMode(num_stages=2), training=Training(microbatches=2))
     plan = make_plan(graph, "id", uneven(2), options)
-    assert [(edge.value_ids, edge.gradient_value_ids) for edge in plan.edges] == [((given, first), (first,))]
-    assert refused(with_edge(plan, 0, gradient_value_ids=(given, first)), graph) == "edge_gradients"
+    assert [(edge.value_ids, edge.gradient_value_ids) for edge in plan.edges] == [((batch, first), (first,))]
+    assert refused(with_edge(plan, 0, gradient_value_ids=(batch, first)), graph) == "edge_gradients"
 
 
 def test_an_edge_of_no_value_is_no_way_for_a_lone_batch() -> None:
@@ -261,18 +261,18 @@ def test_an_edge_of_no_value_is_no_way_for_a_lone_batch() -> None:
 
 def test_gradients_are_found_anew_as_they_were_planned() -> None:
     writer = GraphWriter()
-    weight, given = writer.state(), writer.input()
-    made = writer.multiply(given)
-    written = writer.add_in_place(made, weight)
+    weight, batch = writer.state(), writer.input()
+    product = writer.multiply(batch)
+    written = writer.add_in_place(product, weight)
     graph = trained(writer.graph(writer.multiply(written)))
     plan = plan_of(graph, (0, 0, 0))
     history = program_history(graph)
     assert find_gradients(plan, graph, history).values == frozenset()
     training = replace(plan, options=replace(plan.options, training=Training()))
-    found = find_gradients(training, graph, history)
-    assert found.values == {weight, made, written, graph.nodes[-1].outputs[0]}
-    assert found.nodes == {0, 1, 2}
-    assert found.trained_tokens == {weight}
+    gradients = find_gradients(training, graph, history)
+    assert gradients.values == {weight, product, written, graph.nodes[-1].outputs[0]}
+    assert gradients.nodes == {0, 1, 2}
+    assert gradients.trained_tokens == {weight}
 
 
 def test_a_group_of_states_that_nobody_trains_is_not_summed() -> None:
@@ -329,15 +329,15 @@ def test_running_the_stages_on_names_finds_what_lacks(name: str) -> None:
 
 def test_running_the_stages_on_names_finds_writes_that_are_missed() -> None:
     writer = GraphWriter()
-    made = writer.multiply(writer.input())
-    writer.add_in_place(made, made)
-    graph = writer.graph(writer.multiply(made))
+    product = writer.multiply(writer.input())
+    writer.add_in_place(product, product)
+    graph = writer.graph(writer.multiply(product))
     sound = plan_of(graph, (0, 0, 1))
     replay(sound, graph, program_history(graph))
     early = with_stage(with_stage(sound, 0, node_ranges=((0, 1),)), 1, node_ranges=((2, 3),))
     with pytest.raises(PlanInvariantError, match=r"after the writes \[\], the unsplit program after \[1\]"):
         replay(early, graph, program_history(graph))
-    returned = writer.graph(made)
+    returned = writer.graph(product)
     early = with_stage(with_stage(plan_of(returned, (0, 0, 1)), 0, node_ranges=((0, 1),)), 1, node_ranges=())
     with pytest.raises(PlanInvariantError, match="returns value 2 without what was written"):
         replay(early, returned, program_history(returned))

@@ -217,10 +217,10 @@ class SymbolicStep:
             holders = self.holders(stage, state)
             names = {other for holder in holders for other in self.plan.stages[holder].device_ids}
             summed = holders if names == {name} else [stage]
-            found = sum((machine.gradients.get((holder, state), Counter()) for holder in summed), Counter())
+            total = sum((machine.gradients.get((holder, state), Counter()) for holder in summed), Counter())
             needed = Counter((holder, k) for holder in holders for k in range(self.schedule.microbatches))
-            if found != needed or stage in machine.stepped:
-                raise WrongStep(f"{name} steps {state} of stage {stage} with {found}")
+            if total != needed or stage in machine.stepped:
+                raise WrongStep(f"{name} steps {state} of stage {stage} with {total}")
         machine.stepped.add(stage)
 
 
@@ -232,13 +232,13 @@ def most_kept(schedule: TrainingSchedule) -> dict[int, int]:
     """By stage, the most microbatches that one device has run forward and not yet backward at once."""
     most: Counter[int] = Counter()
     for device in schedule.devices:
-        kept: Counter[int] = Counter()
+        num_kept: Counter[int] = Counter()
         for action in device.actions:
             if action.kind is Kind.FORWARD:
-                kept[action.index] += 1
-                most[action.index] = max(most[action.index], kept[action.index])
+                num_kept[action.index] += 1
+                most[action.index] = max(most[action.index], num_kept[action.index])
             elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
-                kept[action.index] -= 1
+                num_kept[action.index] -= 1
     return dict(most)
 
 

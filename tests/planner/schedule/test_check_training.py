@@ -138,9 +138,9 @@ def test_every_schedule_passes_with_two_buffers(schedule: PipelineSchedule, stag
 @pytest.mark.parametrize("schedule", NAMED_SCHEDULES)
 def test_copies_pass_too(schedule: PipelineSchedule) -> None:
     plan = chain_plan([1.0] * 3, schedule, microbatches=7, devices=[[0, 1], [2], [3, 4, 5]], gradient_bytes=8)
-    found = training_schedule(plan)
-    check_training_schedule(found, plan)
-    assert all(action.kind is not Kind.REDUCE_TIED for device in found.devices for action in device.actions)
-    last = {device.device_id: device.actions[-3].kind for device in found.devices}
+    training = training_schedule(plan)
+    check_training_schedule(training, plan)
+    assert all(action.kind is not Kind.REDUCE_TIED for device in training.devices for action in device.actions)
+    last = {device.device_id: device.actions[-3].kind for device in training.devices}
     assert last["d0"] is Kind.REDUCE_GRADIENTS
     assert last["d2"] is not Kind.REDUCE_GRADIENTS

@@ -76,12 +76,12 @@ def test_what_only_tells_of_a_microbatch_goes_out_first() -> None:
     first = writer.multiply(writer.input())
     plan = plan_of(writer.graph(writer.multiply(first, writer.multiply(writer.state()))), (0, 1, 2))
     schedule = inference_schedule(plan)
-    told, *others = schedule.lanes[0].actions[1:]
-    assert told.kind is Kind.SEND
-    assert not plan.edges[told.index].value_ids
+    empty_send, *others = schedule.lanes[0].actions[1:]
+    assert empty_send.kind is Kind.SEND
+    assert not plan.edges[empty_send.index].value_ids
     assert others[0] == forward(0)
     check_schedule(schedule, plan)
-    late = with_lane(schedule, 0, TAKE_INPUT, *others, told)
+    late = with_lane(schedule, 0, TAKE_INPUT, *others, empty_send)
     with pytest.raises(PlanInvariantError, match="stage 0 before it runs"):
         check_schedule(late, plan)
 
@@ -124,23 +124,23 @@ def move_to_another_device(schedule: Schedule) -> Schedule:
 
 
 WRONG: dict[str, tuple[str, Callable[[Schedule], Schedule]]] = {
-    "a stage without a lane": ("one_lane_per_stage", lambda found: Schedule(devices=found.devices[1:])),
-    "a stage with two lanes": ("one_lane_per_stage", lambda found: Schedule(devices=found.devices[:1] + found.devices)),
+    "a stage without a lane": ("one_lane_per_stage", lambda sound: Schedule(devices=sound.devices[1:])),
+    "a stage with two lanes": ("one_lane_per_stage", lambda sound: Schedule(devices=sound.devices[:1] + sound.devices)),
     "a lane on another device": ("lane_device", move_to_another_device),
-    "no forward": ("one_forward", lambda found: with_lane(found, 1, receive(0), send(2))),
-    "two forwards": ("one_forward", lambda found: with_lane(found, 1, receive(0), forward(1), forward(1), send(2))),
-    "a receive after the forward": ("matching_actions", lambda found: with_lane(found, 1, forward(1), receive(0))),
-    "a receive missing": ("matching_actions", lambda found: with_lane(found, 1, forward(1), send(2))),
-    "a send missing": ("matching_actions", lambda found: with_lane(found, 1, receive(0), forward(1))),
+    "no forward": ("one_forward", lambda sound: with_lane(sound, 1, receive(0), send(2))),
+    "two forwards": ("one_forward", lambda sound: with_lane(sound, 1, receive(0), forward(1), forward(1), send(2))),
+    "a receive after the forward": ("matching_actions", lambda sound: with_lane(sound, 1, forward(1), receive(0))),
+    "a receive missing": ("matching_actions", lambda sound: with_lane(sound, 1, forward(1), send(2))),
+    "a send missing": ("matching_actions", lambda sound: with_lane(sound, 1, receive(0), forward(1))),
     "a send twice": (
         "matching_actions",
-        lambda found: with_lane(found, 1, receive(0), forward(1), send(2), send(2)),
+        lambda sound: with_lane(sound, 1, receive(0), forward(1), send(2), send(2)),
     ),
     "input taken by another stage": (
         "matching_actions",
-        lambda found: with_lane(found, 1, TAKE_INPUT, receive(0), forward(1), send(2)),
+        lambda sound: with_lane(sound, 1, TAKE_INPUT, receive(0), forward(1), send(2)),
     ),
-    "output never given": ("matching_actions", lambda found: with_lane(found, 2, receive(1), receive(2), forward(2))),
+    "output never given": ("matching_actions", lambda sound: with_lane(sound, 2, receive(1), receive(2), forward(2))),
 }
 
 

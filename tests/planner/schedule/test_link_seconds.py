@@ -76,9 +76,12 @@ def test_a_message_back_is_as_large_as_the_gradients_in_it() -> None:
         stages=(plan.stages[0], replace(plan.stages[1], liveness=table)),
         edges=(replace(edge, value_ids=(*edge.value_ids, 9), size_bytes=72, gradient_value_ids=(9,)),),
     )
-    found = simulate(plan, training_schedule(plan), microbatches=1)
+    simulation = simulate(plan, training_schedule(plan), microbatches=1)
     assert gradient_bytes(plan) == (24,)
-    assert [(transfer.is_gradient, transfer.size_bytes) for transfer in found.transfers] == [(False, 72), (True, 24)]
+    assert [(transfer.is_gradient, transfer.size_bytes) for transfer in simulation.transfers] == [
+        (False, 72),
+        (True, 24),
+    ]
 
 
 def test_a_gradient_of_no_bytes_costs_no_latency() -> None:
@@ -120,13 +123,13 @@ def test_copies_are_summed_before_ties_and_the_step_ends_after_both() -> None:
     plan = training_plan(PipelineSchedule.GPIPE, devices=[[0, 1], [2]], pairs=[(0, 1)], microbatches=2, ties=[[0, 1]])
     pairs = {(f"d{a}", f"d{b}"): FAST for a in range(3) for b in range(3) if a != b}
     plan = linked(plan, pairs)
-    found = simulate(plan, training_schedule(plan), microbatches=2)
-    sums = [(e.device_id, e.start_seconds, e.end_seconds) for e in found.events if e.activity is Activity.REDUCE]
+    simulation = simulate(plan, training_schedule(plan), microbatches=2)
+    sums = [(e.device_id, e.start_seconds, e.end_seconds) for e in simulation.events if e.activity is Activity.REDUCE]
     # 8 bytes of gradients, of which 4 are tied: 4 between two copies, then 4 between three devices.
     copies, tied = 2 * (0.125 + 4 / 48), 4 * (0.125 + 4 / 48)
     start = min(begin for device_id, begin, _ in sums if device_id == "d0")
     assert [device_id for device_id, _, _ in sums] == ["d0", "d0", "d1", "d1", "d2"]
-    assert {event.stage for event in found.events if event.activity is Activity.REDUCE} == {0}
+    assert {event.stage for event in simulation.events if event.activity is Activity.REDUCE} == {0}
     assert sums[0] == pytest.approx(("d0", start, start + copies))
     assert sums[4] == pytest.approx(("d2", start + copies, start + copies + tied))
-    assert found.makespan_seconds == pytest.approx(start + copies + tied)
+    assert simulation.makespan_seconds == pytest.approx(start + copies + tied)

@@ -49,8 +49,8 @@ def test_a_stage_shares_its_time_out() -> None:
 
 def test_since_a_moment_what_is_under_way_counts_and_what_was_before_does_not() -> None:
     waiting = Span(Activity.RECEIVE, 0, 3, 3, 18.0, 20.0)
-    found = measured(lane("a", 0, 10.0, [(1.0, 2.0, 0.5), (0.5, 3.0, 1.0)], waiting), at=20.0)
-    summary = summarize(found, 16.0)
+    timeline = measured(lane("a", 0, 10.0, [(1.0, 2.0, 0.5), (0.5, 3.0, 1.0)], waiting), at=20.0)
+    summary = summarize(timeline, 16.0)
     stage = only(summary.stages)
     assert (summary.start_seconds, summary.end_seconds) == (16.0, 20.0)
     assert (stage.busy_share, stage.receive_wait_share, stage.send_wait_share) == (1 / 4, 2 / 4, 1 / 4)
@@ -62,9 +62,9 @@ def test_before_anything_has_run_there_is_no_bubble() -> None:
     idle = MeasuredThread(device_id="a", is_training=False, spans=(), times=())
     assert summarize(measured(idle)).bubble_share is None
     waiting = Span(Activity.TAKE_INPUT, 0, 0, 0, 5.0, 9.0)
-    asked = measured(MeasuredThread(device_id="a", is_training=False, spans=(), times=(), under_way=waiting), at=9.0)
-    assert summarize(asked).bubble_share is None
-    assert only(summarize(asked, 7.0).stages).receive_wait_share == 1.0
+    timeline = measured(MeasuredThread(device_id="a", is_training=False, spans=(), times=(), under_way=waiting), at=9.0)
+    assert summarize(timeline).bubble_share is None
+    assert only(summarize(timeline, 7.0).stages).receive_wait_share == 1.0
 
 
 def step_thread(device_id: str, stage: int, starts: list[float], microbatches: int = 2) -> MeasuredThread:
@@ -85,8 +85,8 @@ def test_the_bubble_of_training_is_within_steps() -> None:
     """What lies between two steps is the client's, and evaluation is not a step."""
     waiting = Span(Activity.TAKE_INPUT, 0, 2, 2, 3.5, 100.0)
     evaluation = lane("a", 0, 0.0, [(1.0, 2.0, 0.5)], waiting)
-    found = measured(step_thread("a", 0, [0.0, 20.0]), evaluation, step_thread("b", 1, [0.0, 20.0]))
-    summary = summarize(found)
+    timeline = measured(step_thread("a", 0, [0.0, 20.0]), evaluation, step_thread("b", 1, [0.0, 20.0]))
+    summary = summarize(timeline)
     assert (summary.start_seconds, summary.end_seconds, summary.bubble_share) == (0.0, 30.0, pytest.approx(3 / 10))
     for stage in summary.stages:
         assert stage.busy_share == pytest.approx(14 / 30)
@@ -132,8 +132,8 @@ def test_shares_are_those_of_counted_ticks(
                 if activity is Activity.FORWARD:
                     computing[device].update(inside)
                 now += num
-        for found in (one for one in summary.stages if one.stage == stage):
-            shares = found.receive_wait_share, found.busy_share, found.send_wait_share
+        for share in (one for one in summary.stages if one.stage == stage):
+            shares = share.receive_wait_share, share.busy_share, share.send_wait_share
             assert shares == pytest.approx([ticks[activity] / (last - first) for activity in ACTIVITIES])
     total = len(computing) * (last - first)
     busy = sum(map(len, computing.values()))
@@ -153,8 +153,8 @@ SIMULATION = Simulation(
 
 
 def test_measured_and_predicted_stand_side_by_side_and_begin_together() -> None:
-    found = measured(step_thread("a", 0, [5.0]), lane("a", 0, 1.0, [(1.0, 2.0, 0.5)]), error=0.25)
-    document: dict[str, Any] = timeline_trace(found, summarize(found), SIMULATION)
+    timeline = measured(step_thread("a", 0, [5.0]), lane("a", 0, 1.0, [(1.0, 2.0, 0.5)]), error=0.25)
+    document: dict[str, Any] = timeline_trace(timeline, summarize(timeline), SIMULATION)
     entries: list[dict[str, Any]] = document["traceEvents"]
     names = [(one["pid"], one["args"]["name"]) for one in entries if one["name"] == "process_name"]
     assert names == [(0, "measured: a"), (1, "predicted: a")]
@@ -167,9 +167,9 @@ def test_measured_and_predicted_stand_side_by_side_and_begin_together() -> None:
     }
     order = [(one["pid"], one["args"]["sort_index"]) for one in entries if one["name"] == "process_sort_index"]
     assert order == [(0, 0), (1, 1)]
-    shown = [(one["pid"], one["tid"], one["name"], one["ts"], one["dur"]) for one in entries if one["ph"] == "X"]
+    spans = [(one["pid"], one["tid"], one["name"], one["ts"], one["dur"]) for one in entries if one["ph"] == "X"]
     # The lane ran before the first step that every thread knows of.
-    assert shown == [
+    assert spans == [
         (0, 0, "step 0", 0.0, 10e6),
         (0, 0, "receive 0", 0.0, 1e6),
         (0, 0, "backward 0", 1e6, 2e6),

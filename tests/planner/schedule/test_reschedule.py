@@ -90,11 +90,11 @@ def test_what_memory_keeps_apart_the_order_keeps_apart() -> None:
     devices = tuple(replace(device, memory_bytes=tight) for device in plan.inventory.devices)
     small = replace(plan, inventory=replace(plan.inventory, devices=devices))
     training = replace(plan.options.training or Training(), microbatches=5)
-    found = with_training(small, training)
-    for stage, before, after in zip(plan.stages, kept_microbatches(plan), kept_microbatches(found), strict=True):
+    rescheduled = with_training(small, training)
+    for stage, before, after in zip(plan.stages, kept_microbatches(plan), kept_microbatches(rescheduled), strict=True):
         resting = stage.memory.peak_bytes - stage.memory.saved_bytes
         assert resting + after * stage.memory.saved_bytes // before <= tight
-    assert simulate(found, training_schedule(found), microbatches=5).makespan_seconds > 0
+    assert simulate(rescheduled, training_schedule(rescheduled), microbatches=5).makespan_seconds > 0
 
 
 def test_a_plan_keeps_its_order_and_other_schedules_have_none() -> None:

@@ -45,40 +45,42 @@ def stream(plan: Plan, microbatches: int) -> Simulation:
 
 
 def test_two_uneven_stages_stream() -> None:
-    found = stream(chain_plan([1.0, 3.0], transfer_seconds=0.5), 3)
+    simulation = stream(chain_plan([1.0, 3.0], transfer_seconds=0.5), 3)
     # Stage 1 receives from 1 on, computes from 1.5 to 4.5; then the next waits for it.
-    assert found.output_seconds == (4.5, 8.0, 11.5)
-    assert found.makespan_seconds == 11.5
-    first, second = found.devices
+    assert simulation.output_seconds == (4.5, 8.0, 11.5)
+    assert simulation.makespan_seconds == 11.5
+    first, second = simulation.devices
     assert (first.busy_seconds, first.communication_seconds, first.waiting_seconds) == (3.0, 1.5, 7.0)
     assert (second.busy_seconds, second.communication_seconds, second.waiting_seconds) == (9.0, 1.5, 1.0)
-    assert found.seconds_between_outputs == 3.5
+    assert simulation.seconds_between_outputs == 3.5
 
 
 def test_one_f_one_b_of_two_stages_by_hand() -> None:
     plan = chain_plan([1.0, 1.0], microbatches=2)
-    found = step(plan)
+    simulation = step(plan)
     # d0: F0 0-1, F1 1-2, B0 4-6, B1 7-9. d1: F0 1-2, B0 2-4, F1 4-5, B1 5-7.
-    times = {(e.device_id, e.activity, e.microbatch): e.start_seconds for e in found.events if e.activity.is_compute}
+    times = {
+        (e.device_id, e.activity, e.microbatch): e.start_seconds for e in simulation.events if e.activity.is_compute
+    }
     assert times["d0", Activity.FORWARD, 1] == 1.0
     assert times["d1", Activity.BACKWARD, 0] == 2.0
     assert times["d0", Activity.BACKWARD, 0] == 4.0
     assert times["d1", Activity.FORWARD, 1] == 4.0
     assert times["d0", Activity.BACKWARD, 1] == 7.0
-    assert found.makespan_seconds == 9.0
+    assert simulation.makespan_seconds == 9.0
 
 
 def test_gradients_pay_for_their_way_back() -> None:
-    found = step(chain_plan([1.0, 1.0], microbatches=1, transfer_seconds=0.25))
-    assert found.makespan_seconds == 1 + 0.25 + 1 + 2 + 0.25 + 2
-    assert [transfer.is_gradient for transfer in found.transfers] == [False, True]
+    simulation = step(chain_plan([1.0, 1.0], microbatches=1, transfer_seconds=0.25))
+    assert simulation.makespan_seconds == 1 + 0.25 + 1 + 2 + 0.25 + 2
+    assert [transfer.is_gradient for transfer in simulation.transfers] == [False, True]
 
 
 def test_every_event_and_transfer_of_a_step_by_hand() -> None:
     """Zero bubble: the passes of a backward pass take half of it each, and only the one for inputs has messages."""
     plan = chain_plan([1.0, 2.0], ZERO_BUBBLE, microbatches=1, transfer_seconds=0.25)
-    found = step(plan)
-    assert [(e.device_id, e.activity.value, e.start_seconds, e.end_seconds) for e in found.events] == [
+    simulation = step(plan)
+    assert [(e.device_id, e.activity.value, e.start_seconds, e.end_seconds) for e in simulation.events] == [
         ("d0", "forward", 0.0, 1.0),
         ("d0", "send", 1.0, 1.25),
         ("d0", "receive gradient", 5.25, 5.5),
@@ -90,26 +92,26 @@ def test_every_event_and_transfer_of_a_step_by_hand() -> None:
         ("d1", "send gradient", 5.25, 5.5),
         ("d1", "backward for weights", 5.5, 7.5),
     ]
-    assert [(t.edge_index, t.is_gradient, t.source_id, t.target_id, t.size_bytes) for t in found.transfers] == [
+    assert [(t.edge_index, t.is_gradient, t.source_id, t.target_id, t.size_bytes) for t in simulation.transfers] == [
         (0, False, "d0", "d1", 48),
         (0, True, "d1", "d0", 48),
     ]
-    assert [(t.start_seconds, t.end_seconds) for t in found.transfers] == [(1.0, 1.25), (5.25, 5.5)]
-    assert [(one.source_id, one.target_id, one.busy_seconds, one.size_bytes) for one in found.links] == [
+    assert [(t.start_seconds, t.end_seconds) for t in simulation.transfers] == [(1.0, 1.25), (5.25, 5.5)]
+    assert [(one.source_id, one.target_id, one.busy_seconds, one.size_bytes) for one in simulation.links] == [
         ("d0", "d1", 0.25, 48),
         ("d1", "d0", 0.25, 48),
     ]
-    assert found.output_seconds == (3.25,)
-    assert [device.waiting_seconds for device in found.devices] == [4.0, 1.0]
-    assert found.bubble_share == 5.0 / 15.0
+    assert simulation.output_seconds == (3.25,)
+    assert [device.waiting_seconds for device in simulation.devices] == [4.0, 1.0]
+    assert simulation.bubble_share == 5.0 / 15.0
 
 
 def test_what_weights_take_of_a_backward_pass_is_the_plans() -> None:
     plan = chain_plan([1.0, 2.0], ZERO_BUBBLE, microbatches=1)
     shares = (1.0, 0.25)
     stages = (replace(stage, weight_share=share) for stage, share in zip(plan.stages, shares, strict=True))
-    found = step(replace(plan, stages=tuple(stages)))
-    assert [(e.activity.value, e.start_seconds, e.end_seconds) for e in found.events if e.activity.is_compute] == [
+    simulation = step(replace(plan, stages=tuple(stages)))
+    assert [(e.activity.value, e.start_seconds, e.end_seconds) for e in simulation.events if e.activity.is_compute] == [
         ("forward", 0.0, 1.0),
         ("backward for inputs", 6.0, 6.0),
         ("backward for weights", 6.0, 8.0),
@@ -133,45 +135,45 @@ def test_an_edge_of_no_value_takes_no_time_and_goes_out_before_the_stage_runs() 
     empty = [replace(edge, value_ids=(), size_bytes=0, gradient_value_ids=()) for edge in (first, last)]
     plan = replace(plan, edges=(empty[0], plan.edges[1], empty[1]))
     check_schedule(inference_schedule(plan), plan)
-    found = stream(plan, 2)
-    starts = {(e.stage, e.microbatch): e.start_seconds for e in found.events if e.activity is Activity.FORWARD}
+    simulation = stream(plan, 2)
+    starts = {(e.stage, e.microbatch): e.start_seconds for e in simulation.events if e.activity is Activity.FORWARD}
     assert [starts[stage, 0] for stage in range(4)] == [0.0, 0.0, 4.5, 4.0]
-    assert found.output_seconds[0] == 12.0
+    assert simulation.output_seconds[0] == 12.0
     # The first has run the first microbatch when it tells of the second.
     assert [starts[stage, 1] for stage in range(4)] == [1.0, 4.5, 9.0, 12.0]
-    assert {(transfer.source_id, transfer.target_id) for transfer in found.transfers} == {("d1", "d2")}
+    assert {(transfer.source_id, transfer.target_id) for transfer in simulation.transfers} == {("d1", "d2")}
 
 
 def test_stages_of_one_device_run_in_the_order_in_which_they_are_ready() -> None:
     plan = chain_plan([1.0, 5.0, 1.0], devices=[[0], [1], [0]])
-    found = stream(plan, 3)
-    forward = [e for e in found.events if e.activity is Activity.FORWARD]
+    simulation = stream(plan, 3)
+    forward = [e for e in simulation.events if e.activity is Activity.FORWARD]
     runs = [(e.stage, e.microbatch, e.start_seconds) for e in forward if e.device_id == "d0"]
     assert runs == [(0, 0, 0.0), (0, 1, 1.0), (0, 2, 2.0), (2, 0, 6.0), (2, 1, 11.0), (2, 2, 16.0)]
-    assert found.links[0].size_bytes == found.links[1].size_bytes == 3 * 48
+    assert simulation.links[0].size_bytes == simulation.links[1].size_bytes == 3 * 48
 
 
 @pytest.mark.parametrize("schedule", [GPIPE, ONE_F_ONE_B])
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 4), (4, 16), (8, 3)])
 def test_bubble_of_equal_stages(schedule: PipelineSchedule, stages: int, microbatches: int) -> None:
-    found = step(chain_plan([1.0] * stages, schedule, microbatches=microbatches))
-    assert found.bubble_share == pytest.approx((stages - 1) / (microbatches + stages - 1))
+    simulation = step(chain_plan([1.0] * stages, schedule, microbatches=microbatches))
+    assert simulation.bubble_share == pytest.approx((stages - 1) / (microbatches + stages - 1))
 
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 8), (4, 16), (8, 16)])
 def test_zero_bubble_leaves_a_third_of_the_bubble(stages: int, microbatches: int) -> None:
     """ZB-H1: (S - 1) x (forward + input pass - weight pass) of idle time, where 1F1B has (S - 1) x all three."""
-    found = step(chain_plan([1.0] * stages, ZERO_BUBBLE, microbatches=microbatches))
-    assert found.makespan_seconds == pytest.approx(3 * microbatches + (stages - 1))
+    simulation = step(chain_plan([1.0] * stages, ZERO_BUBBLE, microbatches=microbatches))
+    assert simulation.makespan_seconds == pytest.approx(3 * microbatches + (stages - 1))
 
 
 @pytest.mark.parametrize(("devices", "chunks", "microbatches"), [(2, 2, 4), (4, 2, 8), (4, 4, 8), (2, 3, 6)])
 def test_interleaving_divides_the_bubble(devices: int, chunks: int, microbatches: int) -> None:
     where = [[stage % devices] for stage in range(devices * chunks)]
     plan = chain_plan([1.0] * len(where), INTERLEAVED, microbatches=microbatches, devices=where)
-    found = step(plan)
+    simulation = step(plan)
     work = 3.0 * chunks * microbatches
-    assert found.makespan_seconds == pytest.approx(work + 3.0 * (devices - 1))
+    assert simulation.makespan_seconds == pytest.approx(work + 3.0 * (devices - 1))
 
 
 @pytest.mark.parametrize("schedule", NAMED_SCHEDULES)
@@ -182,19 +184,19 @@ def test_any_placement_of_stages_ends(schedule: PipelineSchedule, microbatches: 
     plan = chain_plan(
         [1.0 + stage for stage in range(len(where))], schedule, microbatches=microbatches, devices=devices
     )
-    found = step(plan)
+    simulation = step(plan)
     busiest = max(sum(3.0 * (1 + stage) for stage, own in enumerate(where) if own == device) for device in set(where))
-    assert found.makespan_seconds >= microbatches * busiest
-    assert sum(device.busy_seconds for device in found.devices) == pytest.approx(
+    assert simulation.makespan_seconds >= microbatches * busiest
+    assert sum(device.busy_seconds for device in simulation.devices) == pytest.approx(
         microbatches * sum(3.0 * (1 + stage) for stage in range(len(where)))
     )
 
 
 def test_copies_share_the_microbatches() -> None:
     plan = chain_plan([1.0, 2.0], devices=[[0], [1, 2]])
-    found = stream(plan, 40)
-    assert found.seconds_between_outputs == pytest.approx(1.0, rel=0.06)
-    forwards = Counter(event.device_id for event in found.events if event.activity is Activity.FORWARD)
+    simulation = stream(plan, 40)
+    assert simulation.seconds_between_outputs == pytest.approx(1.0, rel=0.06)
+    forwards = Counter(event.device_id for event in simulation.events if event.activity is Activity.FORWARD)
     assert forwards == {"d0": 40, "d1": 20, "d2": 20}
     assert step(plan).makespan_seconds < step(chain_plan([1.0, 2.0])).makespan_seconds
 
@@ -250,9 +252,9 @@ def test_a_stream_of_random_programs_runs_at_the_bottleneck(routing: Routing) ->
             plan = make_plan(random_graph(seed, 14), "id", inventory(), options)
         except OptionsError:
             continue
-        found = stream(plan, 60)
-        assert found.seconds_between_outputs == pytest.approx(plan.bottleneck_seconds, rel=1e-9)
-        assert found.output_seconds[0] == pytest.approx(plan.latency_seconds, rel=1e-9)
+        simulation = stream(plan, 60)
+        assert simulation.seconds_between_outputs == pytest.approx(plan.bottleneck_seconds, rel=1e-9)
+        assert simulation.output_seconds[0] == pytest.approx(plan.latency_seconds, rel=1e-9)
 
 
 def uneven_inventory(choice: random.Random, count: int) -> Inventory:
@@ -299,10 +301,10 @@ def test_a_lone_batch_takes_the_latency_that_the_plan_says_and_the_verifier_deri
 def test_the_stages_of_a_device_run_each_microbatch_in_their_order() -> None:
     """The last is ready before the one in front of it, and waits."""
     plan = training_plan(GPIPE, devices=[[0], [1], [0], [0]], pairs=[(0, 1), (1, 2), (0, 3)], microbatches=1)
-    found = stream(plan, 1)
-    runs = [(e.stage, e.start_seconds) for e in found.events if e.activity is Activity.FORWARD]
+    simulation = stream(plan, 1)
+    runs = [(e.stage, e.start_seconds) for e in simulation.events if e.activity is Activity.FORWARD]
     assert sorted(runs) == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0)]
-    assert found.output_seconds[0] == 4.0
+    assert simulation.output_seconds[0] == 4.0
     later = [e for e in stream(plan, 3).events if e.activity is Activity.FORWARD and e.device_id == "d0"]
     for microbatch in range(3):
         own = [(e.start_seconds, e.stage) for e in later if e.microbatch == microbatch]
@@ -321,22 +323,22 @@ def test_same_schedule_same_timeline() -> None:
 
 def test_a_device_does_one_thing_at_a_time() -> None:
     plan = chain_plan([1.0, 2.0, 1.5], devices=[[0], [1], [0]], transfer_seconds=0.25)
-    for found in (stream(plan, 9), step(plan)):
-        for device in found.devices:
-            spans = [(e.start_seconds, e.end_seconds) for e in found.events if e.device_id == device.device_id]
+    for simulation in (stream(plan, 9), step(plan)):
+        for device in simulation.devices:
+            spans = [(e.start_seconds, e.end_seconds) for e in simulation.events if e.device_id == device.device_id]
             assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(spans))
 
 
 def test_a_trace_holds_every_event_and_names_every_device() -> None:
-    found = step(chain_plan([1.0, 2.0], transfer_seconds=0.5))
-    document = json.loads(json.dumps(chrome_trace(found)))
+    simulation = step(chain_plan([1.0, 2.0], transfer_seconds=0.5))
+    document = json.loads(json.dumps(chrome_trace(simulation)))
     kinds = Counter(event["ph"] for event in document["traceEvents"])
-    assert kinds["X"] == len(found.events) + len(found.transfers)
-    assert kinds["s"] == kinds["f"] == len(found.transfers)
+    assert kinds["X"] == len(simulation.events) + len(simulation.transfers)
+    assert kinds["s"] == kinds["f"] == len(simulation.transfers)
     named = [event["args"]["name"] for event in document["traceEvents"] if event["name"] == "process_name"]
     assert named == ["d0", "d1", "links"]
     end = max(event["ts"] + event["dur"] for event in document["traceEvents"] if event["ph"] == "X")
-    assert math.isclose(end, found.makespan_seconds * 1e6)
+    assert math.isclose(end, simulation.makespan_seconds * 1e6)
 
 
 def test_numbers_of_microbatches_that_do_not_fit() -> None:

@@ -66,8 +66,8 @@ def test_without_messages_there_is_no_process_for_links() -> None:
 
 
 def test_events_and_transfers_have_tracks_and_microseconds() -> None:
-    shown = [(one["name"], one["cat"], one["pid"], one["tid"], one["ts"], one["dur"], one["args"]) for one in of("X")]
-    assert shown == [
+    spans = [(one["name"], one["cat"], one["pid"], one["tid"], one["ts"], one["dur"], one["args"]) for one in of("X")]
+    assert spans == [
         ("forward 2", "forward", 0, 0, 0.25e6, 0.5e6, {"stage": 4, "microbatch": 2}),
         ("send 2", "send", 0, 1, 0.75e6, 0.25e6, {"stage": 4, "microbatch": 2}),
         ("reduce gradients", "reduce gradients", 1, 1, 1.5e6, 0.25e6, {"stage": 5, "microbatch": -1}),

@@ -47,19 +47,19 @@ def most_kept(plan: Plan) -> int:
     """On any device at once, of all its stages."""
     most = 0
     for order in pass_orders(plan).values():
-        kept = 0
+        num_kept = 0
         for one in order:
-            kept += {Pass.FORWARD: 1, Pass.BACKWARD_WEIGHT: -1, Pass.BACKWARD: -1}.get(one.kind, 0)
-            most = max(most, kept)
+            num_kept += {Pass.FORWARD: 1, Pass.BACKWARD_WEIGHT: -1, Pass.BACKWARD: -1}.get(one.kind, 0)
+            most = max(most, num_kept)
     return most
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4, 8])
 def test_h2_waits_for_nothing_between_its_first_pass_and_its_last(stages: int) -> None:
     plan = chain_plan([1.0] * stages, H2, microbatches=2 * stages + 1)
-    found = step(plan)
-    for device in found.devices:
-        own = [event for event in found.events if event.device_id == device.device_id]
+    simulation = step(plan)
+    for device in simulation.devices:
+        own = [event for event in simulation.events if event.device_id == device.device_id]
         assert own[-1].end_seconds - own[0].start_seconds == pytest.approx(device.busy_seconds)
     assert kept_microbatches(plan) == [2 * stages - 1] * stages
 

@@ -40,9 +40,9 @@ async def test_a_daemon_is_kept_as_it_registered(database: Database) -> None:
         lease_expires_at=there,
     )
     await save(database, record)
-    found = await find(database, "rack/gpu0")
-    assert found == record
-    assert found.lease_expires_at.tzinfo is UTC
+    loaded = await find(database, "rack/gpu0")
+    assert loaded == record
+    assert loaded.lease_expires_at.tzinfo is UTC
     assert await find(database, "rack/gpu1") is None
     async with database.session() as session:
         assert (await session.get_one(DaemonRow, "rack/gpu0")).registered_at == NOW

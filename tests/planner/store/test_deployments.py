@@ -77,8 +77,8 @@ async def test_what_a_copy_of_a_stage_says_is_said_of_that_copy_alone(database: 
     await fill(database, graph(), deployment(stages=(placement(0, "b"), placement(0, "a"))))
     async with database.session() as session:
         await set_loaded(session, "dep-1", "a", [LoadedStage(stage=0, num_threads=3, compiled_difference=1e-6)])
-    told = [(one.num_threads, one.compiled_difference) for one in (await get(database)).stages]
-    assert told == [(0, None), (3, 1e-6)]
+    stages = [(one.num_threads, one.compiled_difference) for one in (await get(database)).stages]
+    assert stages == [(0, None), (3, 1e-6)]
 
 
 async def test_stages_keep_the_plans_order_and_devices_that_of_their_first_stage() -> None:
@@ -148,9 +148,9 @@ async def test_lists(database: Database) -> None:
 
     async def listed(**filters: object) -> list[str]:
         async with database.session() as session:
-            found, token = await list_deployments(session, parse_page("d", 0, ""), **filters)
+            records, token = await list_deployments(session, parse_page("d", 0, ""), **filters)
         assert token == ""
-        return [record.id.removeprefix("dep-") for record in found]
+        return [record.id.removeprefix("dep-") for record in records]
 
     assert await listed() == list("abcdefgh")
     assert await listed(active_only=True) == list("abcdeh")

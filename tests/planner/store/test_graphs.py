@@ -54,8 +54,8 @@ async def test_a_graph_is_found_by_each_name_that_it_was_given(database: Databas
 
     async def listed(name: str) -> list[tuple[str, str]]:
         async with database.reading() as session:
-            found, _ = await list_graphs(session, parse_page("graphs", 0, ""), name=name)
-        return [(record.id, record.name) for record in found]
+            page, _ = await list_graphs(session, parse_page("graphs", 0, ""), name=name)
+        return [(record.id, record.name) for record in page]
 
     assert await listed("first") == [("0" * 64, "first"), (GRAPH_ID, "second")]
     assert await listed("second") == [(GRAPH_ID, "second")]
@@ -109,8 +109,8 @@ async def test_a_list_shows_the_weights_of_each(database: Database) -> None:
     records = [graph(f"{index:064x}", created_at=later(index), weights=TWO[:index]) for index in range(3)]
     await fill(database, *records)
     async with database.session() as session:
-        found, _ = await list_graphs(session, parse_page("graphs", 0, ""))
-    assert found == tuple(records[::-1])
+        page, _ = await list_graphs(session, parse_page("graphs", 0, ""))
+    assert page == tuple(records[::-1])
 
 
 async def test_a_graph_that_a_transaction_gave_up_is_not_there(database: Database) -> None:

@@ -28,9 +28,9 @@ async def test_devices_links_and_numbers_are_kept_in_order_and_exactly(database:
     )
     await fill(database, inventory(inventory=content), inventory("inv-2"))
     async with database.session() as session:
-        found = await get_inventory(session, "inv-1")
-    assert found == inventory(inventory=content)
-    assert list(found.inventory.links) == list(content.links)
+        loaded = await get_inventory(session, "inv-1")
+    assert loaded == inventory(inventory=content)
+    assert list(loaded.inventory.links) == list(content.links)
 
 
 def speed(index: int) -> LinkSpeed:
@@ -48,8 +48,8 @@ async def test_links_are_read_in_pages(database: Database, monkeypatch: pytest.M
     records = [inventory(f"inv-{index}", inventory=content) for index, content in enumerate(contents)]
     await fill(database, *records)
     async with database.reading() as session:
-        kept, _ = await list_inventories(session, parse_page("inventories", 9, ""))
-    by_id = {record.id: list(record.inventory.links.items()) for record in kept}
+        listed, _ = await list_inventories(session, parse_page("inventories", 9, ""))
+    by_id = {record.id: list(record.inventory.links.items()) for record in listed}
     assert by_id == {record.id: list(record.inventory.links.items()) for record in records}
 
 
@@ -64,9 +64,9 @@ async def test_lists_leave_out_what_came_inside_of_a_request(database: Database)
     unlisted = inventory("inv-9", created_at=later(9), listed=False)
     await fill(database, *listed, unlisted)
     async with database.session() as session:
-        found, token = await list_inventories(session, parse_page("inventories", 2, ""))
+        page, token = await list_inventories(session, parse_page("inventories", 2, ""))
         assert await get_inventory(session, "inv-9") == unlisted
-    assert (found, token) == (tuple(listed[::-1]), "")
+    assert (page, token) == (tuple(listed[::-1]), "")
 
 
 async def test_an_unknown_id_is_told_in_short(database: Database) -> None:

@@ -130,9 +130,9 @@ async def test_those_in_the_background_come_last_and_count_for_nobody(operations
 
 async def test_who_has_the_fewest_at_work_comes_first_then_what_is_due_first(database: Database) -> None:
     await fill(database, graph(), inventory())
-    asked = {"large": ("alice", 60), "small": ("alice", 2), "last": ("alice", 70), "bobs": ("bob", 90)}
+    operations = {"large": ("alice", 60), "small": ("alice", 2), "last": ("alice", 70), "bobs": ("bob", 90)}
     async with database.session() as session:
-        for name, (principal, seconds) in asked.items():
+        for name, (principal, seconds) in operations.items():
             await add_operation(session, replace(operation(name), principal=principal, due_at=later(seconds)))
         assert [await count_open(session, who) for who in ("alice", "bob", "carol")] == [3, 1, 0]
     assert [await claim(database) for _ in range(4)] == [("small", 1), ("bobs", 1), ("large", 1), ("last", 1)]
@@ -143,8 +143,8 @@ async def test_a_principal_has_a_share_of_the_workers_at_most(database: Database
 
     async def claim_share() -> str | None:
         async with database.session() as session:
-            found = await claim_operation(session, "first", CLAIM_SECONDS, later(1), most_of_one=1)
-        return found and found.operation.id
+            claim = await claim_operation(session, "first", CLAIM_SECONDS, later(1), most_of_one=1)
+        return claim and claim.operation.id
 
     async with database.session() as session:
         for index, principal in enumerate(("alice", "alice", "", "")):

@@ -34,8 +34,8 @@ def test_a_page_that_holds_all_has_no_next() -> None:
 def test_a_token_leads_to_what_follows_the_last_of_its_page() -> None:
     moment = datetime(2030, 1, 2, 3, 4, 5, 1, tzinfo=timezone(timedelta(hours=-7)))
     records = [graph(f"{index:064x}", created_at=moment) for index in range(3)]
-    found, token = parse_page("graphs", 2, "").cut(records)
-    assert found == tuple(records[:2])
+    first_page, token = parse_page("graphs", 2, "").cut(records)
+    assert first_page == tuple(records[:2])
     page = parse_page("graphs", 7, token)
     assert (page.after, page.size) == ((moment, records[1].id), 7)
 
@@ -77,8 +77,8 @@ async def test_pages_together_are_the_list_newest_first_and_the_last_id_first_am
     listed, page_token, pages = [], "", 0
     while not pages or page_token:
         async with database.session() as session:
-            found, page_token = await list_inventories(session, parse_page("inventories", size, page_token))
-        listed += [(record.created_at, record.id) for record in found]
+            page, page_token = await list_inventories(session, parse_page("inventories", size, page_token))
+        listed += [(record.created_at, record.id) for record in page]
         pages += 1
     assert listed == expected
     assert pages == -(-len(records) // size)
@@ -119,8 +119,8 @@ async def test_a_list_can_be_narrowed_to_an_owner_and_to_what_is_newer(database:
     async def listed(page_token: str = "", **narrow: Any) -> tuple[list[str], str]:
         page = parse_page("inventory", 2, page_token, kind="inventory", **narrow)
         async with database.reading() as session:
-            found, next_token = await list_inventories(session, page)
-        return [record.id for record in found], next_token
+            records, next_token = await list_inventories(session, page)
+        return [record.id for record in records], next_token
 
     first, next_token = await listed(owner="alice")
     assert (first, await listed(next_token, owner="alice")) == (["inv-5", "inv-4"], (["inv-2"], ""))

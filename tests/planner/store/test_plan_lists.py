@@ -33,11 +33,11 @@ pytestmark = pytest.mark.services
 OTHER_GRAPH = "cd" * 32
 
 
-async def listed(database: Database, **wanted: str) -> list[str]:
+async def listed(database: Database, **filters: str) -> list[str]:
     async with database.session() as session:
-        found, token = await list_plans(session, parse_page("plans", 0, ""), PlanFilter(**wanted))
+        summaries, token = await list_plans(session, parse_page("plans", 0, ""), PlanFilter(**filters))
     assert token == ""
-    return [summary.id for summary in found]
+    return [summary.id for summary in summaries]
 
 
 async def test_a_summary_says_what_the_fullest_device_holds(database: Database) -> None:
@@ -94,8 +94,8 @@ async def test_a_deleted_plan_leaves_no_row_and_takes_no_other(database: Databas
         await delete_plan(session, "plan-2")
     assert await count_rows(database) == before
     async with database.session() as session:
-        kept, _ = await get_plan(session, "plan-1")
-        assert kept == plan(edges=edges, tie_groups=ties)
+        stored_plan, _ = await get_plan(session, "plan-1")
+        assert stored_plan == plan(edges=edges, tie_groups=ties)
         for call in (get_plan, delete_plan):
             with pytest.raises(NotFound) as caught:
                 await call(session, "plan-2")

@@ -122,13 +122,13 @@ def plan(mode: Mode) -> Plan:
 @pytest.mark.services
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 async def test_plan_is_the_same_after_its_rows(database: Database, mode: Mode) -> None:
-    made = plan(mode)
+    original = plan(mode)
     async with database.session() as session:
-        await add_graph(session, records.graph(made.graph_id, name="t5"))
+        await add_graph(session, records.graph(original.graph_id, name="t5"))
         await add_inventory(session, InventoryRecord(id="inv-1", name="", inventory=INVENTORY, created_at=NOW))
-        await add_plan(session, "plan-1", made, "inv-1", NOW)
+        await add_plan(session, "plan-1", original, "inv-1", NOW)
     async with database.session() as session:
-        assert await get_plan(session, "plan-1") == (made, NOW)
+        assert await get_plan(session, "plan-1") == (original, NOW)
 
 
 @pytest.mark.services
@@ -139,7 +139,7 @@ async def test_others_have_their_turn_while_a_plan_is_written_and_read(
     rows_at_once, num_rows = 10, 300
     small = plan(MODES[0])
     tensors = tuple(live(index) for index in range(num_rows))
-    made = replace(small, stages=(replace(small.stages[0], liveness=tensors), *small.stages[1:]))
+    original = replace(small, stages=(replace(small.stages[0], liveness=tensors), *small.stages[1:]))
     num_done, most_done, tensor_of = 0, 0, plan_read._live_tensor
 
     def counted_tensor(row: Any) -> LiveTensor:
@@ -165,10 +165,10 @@ async def test_others_have_their_turn_while_a_plan_is_written_and_read(
     monkeypatch.setattr(plan_read, "_live_tensor", counted_tensor)
     taking_turns = asyncio.create_task(take_turns())
     async with database.session() as session:
-        await add_graph(session, records.graph(made.graph_id, name="t5"))
+        await add_graph(session, records.graph(original.graph_id, name="t5"))
         await add_inventory(session, InventoryRecord(id="inv-1", name="", inventory=INVENTORY, created_at=NOW))
-        await add_plan(session, "plan-1", made, "inv-1", NOW)
+        await add_plan(session, "plan-1", original, "inv-1", NOW)
         assert most_done == rows_at_once
-        assert await get_plan(session, "plan-1") == (made, NOW)
+        assert await get_plan(session, "plan-1") == (original, NOW)
     assert most_done == rows_at_once
     taking_turns.cancel()

@@ -91,27 +91,27 @@ async def get(database: Database, profile_id: str) -> Profile:
 
 async def listed(database: Database, **filters: str) -> list[str]:
     async with database.session() as session:
-        found, _ = await list_profiles(session, parse_page("profiles", 0, ""), **filters)
-    return [record.id for record in found]
+        records, _ = await list_profiles(session, parse_page("profiles", 0, ""), **filters)
+    return [record.id for record in records]
 
 
 @pytest.mark.parametrize("calibration", [None, CALIBRATION])
 async def test_a_profile_is_kept_as_it_was_saved(database: Database, calibration: Calibration | None) -> None:
     unmeasured = ((1, "it reads a file – never alone"), (3, ""))
     delivery = Delivery(input_seconds=0.1 + 0.2, output_seconds=0.0)
-    made = profile(
+    original = profile(
         "prof-1", values=(("batch", 2**40),), unmeasured=unmeasured, calibration=calibration, delivery=delivery
     )
-    await save(database, made)
-    assert await get(database, "prof-1") == made
+    await save(database, original)
+    assert await get(database, "prof-1") == original
     async with database.session() as session:
-        assert (await list_profiles(session, parse_page("profiles", 0, "")))[0] == (made.record,)
+        assert (await list_profiles(session, parse_page("profiles", 0, "")))[0] == (original.record,)
 
 
 async def test_one_without_a_single_time_is_kept_too(database: Database) -> None:
-    made = profile("prof-1", seconds=())
-    await save(database, made)
-    assert await get(database, "prof-1") == made
+    original = profile("prof-1", seconds=())
+    await save(database, original)
+    assert await get(database, "prof-1") == original
 
 
 async def test_a_newer_one_takes_the_place_of_the_same_graph_kind_and_setting_only(database: Database) -> None:

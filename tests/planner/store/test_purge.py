@@ -99,4 +99,4 @@ async def test_daemons_that_fell_silent_are_forgotten_unless_something_stands_on
             await save_daemon(session, daemon(device_id, lease_expires_at=later(moment)), NOW)
     assert await purged(database, 15) == {**NOTHING, "daemons": 1}
     async with database.reading() as session:
-        assert [found.device.id for found in await list_daemons(session)] == ["live", "used"]
+        assert [daemon.device.id for daemon in await list_daemons(session)] == ["live", "used"]

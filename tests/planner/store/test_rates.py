@@ -78,18 +78,18 @@ async def test_rates_of_others_are_none_unless_asked_for(database: Database) -> 
 async def test_newest_rates_are_of_the_newest_profile_that_has_any(database: Database) -> None:
     """Of equals in time the last id, however many nodes the others were fitted to."""
     async with database.session() as session:
-        found = await calibrations_for(session, ["h200", "CPU", "cpu", "t4"], RatesFrom.NEWEST)
-    assert [(one.profile_id, one.device_kind, one.num_nodes) for one in found] == [
+        calibrations = await calibrations_for(session, ["h200", "CPU", "cpu", "t4"], RatesFrom.NEWEST)
+    assert [(one.profile_id, one.device_kind, one.num_nodes) for one in calibrations] == [
         ("prof-c", "cpu", 9),
         ("prof-e", "h200", 9),
     ]
-    assert found[0].rates == device_kind("t4")
+    assert calibrations[0].rates == device_kind("t4")
 
 
 async def test_named_rates_are_of_those_profiles_alone(database: Database) -> None:
     async with database.session() as session:
-        found = await calibrations_for(session, ["cpu", "h200"], RatesFrom.OWN, ["prof-a"])
-        assert [(one.profile_id, one.num_nodes) for one in found] == [("prof-a", 50)]
+        calibrations = await calibrations_for(session, ["cpu", "h200"], RatesFrom.OWN, ["prof-a"])
+        assert [(one.profile_id, one.num_nodes) for one in calibrations] == [("prof-a", 50)]
         with pytest.raises(NotFound, match="no profile has the id 'prof-z'"):
             await calibrations_for(session, ["cpu"], RatesFrom.OWN, ["prof-a", "prof-z"])
         with pytest.raises(OptionsError, match="'prof-d' has too few measured nodes"):

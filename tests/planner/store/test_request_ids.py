@@ -74,7 +74,7 @@ async def test_an_id_of_two_hundred_characters_and_no_more(database: Database) -
 async def test_of_calls_at_the_same_time_one_creates_and_all_find_it(database: Database) -> None:
     answers = await asyncio.gather(*(create(database, f"inv-{index}") for index in range(8)))
     assert len({result_id for result_id, _ in answers}) == 1
-    assert [made for _, made in answers].count(True) == 1
+    assert [is_new for _, is_new in answers].count(True) == 1
     there = [await exists(database, f"inv-{index}") for index in range(8)]
     assert there.count(True) == 1
     assert there[int(answers[0][0].removeprefix("inv-"))]

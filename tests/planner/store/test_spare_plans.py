@@ -49,10 +49,10 @@ def operation(operation_id: str) -> PlanOperation:
     )
 
 
-async def add(database: Database, operation_id: str, *lost: str, held: Deployment = HELD) -> None:
+async def add(database: Database, operation_id: str, *lost: str, deployment: Deployment = HELD) -> None:
     async with database.session() as session:
-        wanted = operation(operation_id)
-        await add_spare(session, held, lost, wanted, inventory(wanted.inventory_id, listed=False))
+        plan_operation = operation(operation_id)
+        await add_spare(session, deployment, lost, plan_operation, inventory(plan_operation.inventory_id, listed=False))
 
 
 async def succeed(database: Database, operation_id: str) -> None:
@@ -95,8 +95,8 @@ async def spares(database: Database) -> AsyncIterator[Database]:
 async def test_each_set_of_lost_devices_has_its_operation(spares: Database) -> None:
     async with spares.reading() as session:
         assert await list_spares(session, HELD) == {frozenset("a"), frozenset("ab")}
-        found = await find_spare(session, HELD, ["a", "b", "a"])
-        assert found == operation("spare-ab")
+        spare = await find_spare(session, HELD, ["a", "b", "a"])
+        assert spare == operation("spare-ab")
         ended = await find_spare(session, HELD, ["a"])
         assert ended is not None
         assert (ended.state, ended.moved_bytes) == (OperationState.SUCCEEDED, 7)
@@ -136,7 +136,7 @@ async def test_what_no_generation_needs_any_more_is_dropped(spares: Database, en
     else:
         async with spares.session() as session:
             await begin_generation(session, replace(HELD, generation=2))
-        await add(spares, "spare-b", "b", held=replace(HELD, generation=2))
+        await add(spares, "spare-b", "b", deployment=replace(HELD, generation=2))
     async with spares.session() as session:
         await drop_obsolete_spares(session, later(2))
     assert not await plan_is_there(spares, "spare-a")

@@ -56,9 +56,9 @@ def test_what_the_library_writes() -> None:
         "flags": np.array([True, False]),
     }
     content = save(tensors, metadata={"format": "pt"})
-    found = index(content)
-    assert found.keys() == tensors.keys()
-    for name, location in found.items():
+    locations = index(content)
+    assert locations.keys() == tensors.keys()
+    for name, location in locations.items():
         end = location.offset_bytes + location.length_bytes
         assert content[location.offset_bytes : end] == tensors[name].tobytes()
         assert location.dims == tensors[name].shape
@@ -116,8 +116,8 @@ def test_states_across_files() -> None:
     graph = linear_chain(num_layers=2, width=4)
     names = ("layers.0.weight", "layers.1.weight")
     weights = [files.add(save({name: np.full((4, 4), 1, np.float32)})) for name in names]
-    found = locate_states(graph, weights, files.read_range)
-    assert {name: location.file_sha256 for name, location in found.items()} == {
+    locations = locate_states(graph, weights, files.read_range)
+    assert {name: location.file_sha256 for name, location in locations.items()} == {
         name: file.sha256 for name, file in zip(names, weights, strict=True)
     }
     with pytest.raises(NotFound, match=r"layers\.1\.weight"):
@@ -144,9 +144,9 @@ def entry(dims: list[int], start: int, end: int, dtype: str = "U8") -> dict[str,
 
 def test_tensors_may_touch_leave_gaps_stand_in_any_order_and_be_empty() -> None:
     header = {"c": entry([3], 5, 8), "a": entry([2], 0, 2), "b": entry([1], 2, 3), "d": entry([0, 7], 3, 3)}
-    found = index(encode(header, bytes(8)))
+    locations = index(encode(header, bytes(8)))
     start = len(encode(header))
-    assert {name: (one.offset_bytes - start, one.length_bytes) for name, one in found.items()} == {
+    assert {name: (one.offset_bytes - start, one.length_bytes) for name, one in locations.items()} == {
         "c": (5, 3),
         "a": (0, 2),
         "b": (2, 1),
@@ -178,9 +178,9 @@ def test_tied_states_are_found_under_the_first_name_of_their_group_or_their_own(
     states = tuple(replace(state, tie_group=group) for state, group in zip(graph.states, (7, 0, 7), strict=True))
     tied = replace(graph, states=states)
     shared = files.add(save({f"layers.{layer}.weight": np.full((2, 2), layer, np.float32) for layer in (0, 1)}))
-    found = locate_states(tied, [shared], files.read_range)
-    assert found["layers.2.weight"] == found["layers.0.weight"]
-    assert found["layers.1.weight"] != found["layers.0.weight"]
+    locations = locate_states(tied, [shared], files.read_range)
+    assert locations["layers.2.weight"] == locations["layers.0.weight"]
+    assert locations["layers.1.weight"] != locations["layers.0.weight"]
     own = files.add(save({f"layers.{layer}.weight": np.full((2, 2), layer, np.float32) for layer in (1, 2)}))
     with pytest.raises(NotFound, match=r"layers\.0\.weight"):
         locate_states(tied, [own], files.read_range)

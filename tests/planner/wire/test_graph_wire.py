@@ -208,17 +208,17 @@ def test_comes_back_equal(graph: Graph) -> None:
 @random_examples(100)
 @given(ARGUMENTS)
 def test_arguments_keep_their_exact_type(argument: Argument) -> None:
-    found = argument_from_proto(argument_to_proto(argument))
+    back = argument_from_proto(argument_to_proto(argument))
 
-    assert found == argument
-    assert type(found) is type(argument)
+    assert back == argument
+    assert type(back) is type(argument)
 
 
 def test_not_a_number_survives() -> None:
-    found = argument_from_proto(argument_to_proto(math.nan))
+    back = argument_from_proto(argument_to_proto(math.nan))
 
-    assert isinstance(found, float)
-    assert math.isnan(found)
+    assert isinstance(back, float)
+    assert math.isnan(back)
 
 
 def test_an_integer_beyond_64_bits_is_refused() -> None:

@@ -31,7 +31,7 @@ def link(source: str, target: str, *, both: bool = False, rate: float = 1e9, wai
 
 
 def test_an_inventory_comes_back() -> None:
-    found = Inventory(
+    original = Inventory(
         devices=(
             Device(id="a", kind="h200", host="n1", memory_bytes=2**53 + 1, flops_per_second=9e14),
             Device(id="b", kind="cpu", host="n2", memory_bytes=2**63 - 1, shares_cores=True),
@@ -39,8 +39,8 @@ def test_an_inventory_comes_back() -> None:
         links={("a", "b"): FAST, ("b", "a"): SLOW},
         default_link=SLOW,
     )
-    message = inventory_to_proto(found)
-    assert inventory_from_proto(inventory_pb2.Inventory.FromString(message.SerializeToString())) == found
+    message = inventory_to_proto(original)
+    assert inventory_from_proto(inventory_pb2.Inventory.FromString(message.SerializeToString())) == original
 
 
 def test_equal_inventories_give_equal_bytes() -> None:
@@ -57,14 +57,14 @@ def test_link_to_itself_is_one_also_both_ways() -> None:
 
 
 def test_what_is_not_said_is_the_default() -> None:
-    found = inventory_from_proto(inventory())
-    assert found.default_link == DEFAULT_LINK
-    assert found.link("a", "b") == DEFAULT_LINK
+    parsed = inventory_from_proto(inventory())
+    assert parsed.default_link == DEFAULT_LINK
+    assert parsed.link("a", "b") == DEFAULT_LINK
 
 
 def test_a_link_both_ways_is_two() -> None:
-    found = inventory_from_proto(inventory(link("a", "b", both=True)))
-    assert found.links.keys() == {("a", "b"), ("b", "a")}
+    parsed = inventory_from_proto(inventory(link("a", "b", both=True)))
+    assert parsed.links.keys() == {("a", "b"), ("b", "a")}
     assert inventory_from_proto(inventory(link("a", "b"))).links.keys() == {("a", "b")}
 
 

@@ -226,8 +226,8 @@ def test_nothing_is_told_from_none_where_both_have_a_meaning() -> None:
     absent = options_from_proto(plan_pb2.PlanOptions(training=plan_pb2.Training()))
     assert absent.training == Training()
     zero = plan_pb2.Training(optimizer_bytes_per_parameter=0.0, backward_ratio=0.0)
-    found = options_from_proto(plan_pb2.PlanOptions(training=zero)).training
-    assert found == Training(optimizer_bytes_per_parameter=0.0, backward_ratio=0.0)
+    parsed = options_from_proto(plan_pb2.PlanOptions(training=zero)).training
+    assert parsed == Training(optimizer_bytes_per_parameter=0.0, backward_ratio=0.0)
     assert options_from_proto(plan_pb2.PlanOptions()).training is None
     bucket = plan_pb2.ShapeBucket(symbol_values={"sequence": 2, "batch": 2**53 + 1})
     assert options_from_proto(plan_pb2.PlanOptions(buckets=[bucket])).buckets == (

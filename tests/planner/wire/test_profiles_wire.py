@@ -67,10 +67,14 @@ def test_stored_times_come_back_with_the_profile_that_they_are() -> None:
         source=TIMES.source,
     )
     times = [planner_pb2.NodeTime(node=node, seconds=seconds) for node, seconds in TIMES.seconds]
-    found = times_from_profile(planner_pb2.Profile(record=record, times=times))
-    assert found.profile_id == "prof-1"
-    assert (found.graph_id, found.device_kind, found.symbol_values) == (TIMES.graph_id, "h200", TIMES.symbol_values)
-    assert (found.source, found.seconds) == (TIMES.source, TIMES.seconds)
+    times_record = times_from_profile(planner_pb2.Profile(record=record, times=times))
+    assert times_record.profile_id == "prof-1"
+    assert (times_record.graph_id, times_record.device_kind, times_record.symbol_values) == (
+        TIMES.graph_id,
+        "h200",
+        TIMES.symbol_values,
+    )
+    assert (times_record.source, times_record.seconds) == (TIMES.source, TIMES.seconds)
 
 
 @pytest.mark.parametrize(
