@@ -94,8 +94,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_asked_for: bool) -> None:
+    if is_asked_for:
         import importlib.metadata
 
         typer.echo(f"planner-cli {importlib.metadata.version('partition-planner')}")

@@ -57,8 +57,8 @@ def _within(path: Path, language: str, parse: Any, text: str) -> Any:
         raise InvalidArgument(f"{path}: {error.message}") from None
 
 
-def _one_line(said: str) -> str:
-    return " ".join(said.replace("; use sys.set_int_max_str_digits() to increase the limit", "").split())[:300]
+def _one_line(message: str) -> str:
+    return " ".join(message.replace("; use sys.set_int_max_str_digits() to increase the limit", "").split())[:300]
 
 
 def _json(text: str) -> Any:
@@ -103,12 +103,12 @@ def _yaml(text: str) -> Any:
         loader.dispose()
 
 
-def _num_values(node: Any, known: dict[int, int], inside: set[int]) -> int:
+def _num_values(node: Any, counts: dict[int, int], inside: set[int]) -> int:
     """Values below a node of yaml's, every alias written out. Linear in the file: what is aliased is counted once."""
     if node.id == _SCALAR:
         return 1
-    if id(node) in known:
-        return known[id(node)]
+    if id(node) in counts:
+        return counts[id(node)]
     if id(node) in inside:
         raise InvalidArgument("an alias stands inside of what it names; write it out")
     inside.add(id(node))
@@ -117,11 +117,11 @@ def _num_values(node: Any, known: dict[int, int], inside: set[int]) -> int:
         below = [child for pair in node.value for child in pair]
     else:
         below = node.value
-    count = 1 + sum(_num_values(child, known, inside) for child in below)
+    count = 1 + sum(_num_values(child, counts, inside) for child in below)
     if count > MAX_YAML_VALUES:
         raise InvalidArgument(f"its aliases stand for more than {MAX_YAML_VALUES:,} values; write less, or as JSON")
     inside.discard(id(node))
-    known[id(node)] = count
+    counts[id(node)] = count
     return count
 
 

@@ -65,8 +65,8 @@ def parse_instance(document: Any) -> Instance:
         )
     unknown = sorted(str(key) for key in document if key not in (*INVENTORY_KEYS, "nodes"))
     if unknown:
-        known = ", ".join(("nodes", *sorted(INVENTORY_KEYS)))
-        raise GraphError(f"unknown key {shown(unknown[0])}; known: {known}")
+        known_keys = ", ".join(("nodes", *sorted(INVENTORY_KEYS)))
+        raise GraphError(f"unknown key {shown(unknown[0])}; known: {known_keys}")
     if not document.get("devices"):
         raise InventoryError('the instance has no devices; list at least one under "devices"')
     inventory = parse_inventory({key: document[key] for key in sorted(INVENTORY_KEYS) if key in document})
@@ -133,10 +133,10 @@ def _topological(entries: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, 
 
 def _producers(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     producers = []
-    for given in _inputs(name, entry):
-        producer = given if given in entries else given.rpartition("/")[0]
+    for source in _inputs(name, entry):
+        producer = source if source in entries else source.rpartition("/")[0]
         if producer not in entries:
-            raise GraphError(f"node {shown(name)} reads {shown(given)}, and no node has that id", node=name)
+            raise GraphError(f"node {shown(name)} reads {shown(source)}, and no node has that id", node=name)
         producers.append(producer)
     return producers
 
@@ -145,7 +145,7 @@ def _inputs(name: str, entry: Mapping[str, Any]) -> list[str]:
     inputs = entry.get("inputs", [])
     if not isinstance(inputs, list):
         raise GraphError(f"node {shown(name)}: inputs is {shown_value(inputs)}, needs a list of node ids", node=name)
-    return [_name(given, f"node {shown(name)}: inputs[{index}]") for index, given in enumerate(inputs)]
+    return [_name(source, f"node {shown(name)}: inputs[{index}]") for index, source in enumerate(inputs)]
 
 
 class _Builder:
@@ -176,7 +176,7 @@ class _Builder:
         )
 
     def _node(self, name: str, entry: Mapping[str, Any]) -> Node:
-        arguments = [self._input(name, given) for given in _inputs(name, entry)]
+        arguments = [self._input(name, source) for source in _inputs(name, entry)]
         arguments += [self._state(name, weight, size, entry) for weight, size in _weights(name, entry).items()]
         self._outputs[name] = {
             output: self._value(f"{name}/{output}" if output else name, size)
@@ -192,8 +192,8 @@ class _Builder:
             opaque_seconds=tuple(_seconds(name, entry).items()),
         )
 
-    def _input(self, name: str, given: str) -> int:
-        producer, output = (given, "") if given in self._outputs else given.rsplit("/", 1)
+    def _input(self, name: str, source: str) -> int:
+        producer, output = (source, "") if source in self._outputs else source.rsplit("/", 1)
         outputs = self._outputs[producer]
         if not output and len(outputs) == 1:
             value = next(iter(outputs.values()))
@@ -201,20 +201,21 @@ class _Builder:
             value = outputs[output]
         else:
             raise GraphError(
-                f"node {shown(name)} reads {shown(given)}; {shown(producer)} has outputs "
-                f"{', '.join(f'{shown(producer)[1:-1]}/{known[:80]}' for known in list(outputs)[:10])}",
+                f"node {shown(name)} reads {shown(source)}; {shown(producer)} has outputs "
+                f"{', '.join(f'{shown(producer)[1:-1]}/{output_name[:80]}' for output_name in list(outputs)[:10])}",
                 node=name,
             )
         self._read.add(value)
         return value
 
     def _state(self, name: str, weight: str, size: int, entry: Mapping[str, Any]) -> int:
-        value, known = self._states.setdefault(weight, (len(self._values) + 1, size))
+        value, size_elsewhere = self._states.setdefault(weight, (len(self._values) + 1, size))
         if value > len(self._values):
             self._values.append(_weight_value(value, weight, size))
-        if known != size:
+        if size_elsewhere != size:
             raise GraphError(
-                f"node {shown(name)}: weight {shown(weight)} has {size} bytes, and {known} elsewhere", node=name
+                f"node {shown(name)}: weight {shown(weight)} has {size} bytes, and {size_elsewhere} elsewhere",
+                node=name,
             )
         if _trained(name, entry):
             self._trained.add(weight)

@@ -188,12 +188,12 @@ def _speed(fields: Mapping[str, Any], where: str = "default_link") -> LinkSpeed:
         raise InventoryError(f"{where}: {error.message}") from None
 
 
-def _mapping(entry: Any, where: str, known: frozenset[str]) -> Mapping[str, Any]:
+def _mapping(entry: Any, where: str, known_keys: frozenset[str]) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
-        raise InventoryError(f"{where} is {shown_value(entry)}, needs a mapping with {', '.join(sorted(known))}")
-    unknown = sorted(str(key) for key in entry if key not in known)
+        raise InventoryError(f"{where} is {shown_value(entry)}, needs a mapping with {', '.join(sorted(known_keys))}")
+    unknown = sorted(str(key) for key in entry if key not in known_keys)
     if unknown:
-        raise InventoryError(f"{where}: unknown key {shown(unknown[0])}; known: {', '.join(sorted(known))}")
+        raise InventoryError(f"{where}: unknown key {shown(unknown[0])}; known: {', '.join(sorted(known_keys))}")
     return entry
 
 

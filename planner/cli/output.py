@@ -53,5 +53,5 @@ def messages() -> Console:
 
 def say(message: str) -> None:
     """One line for people: nothing in it is taken for markup, or reaches a terminal as a command."""
-    shown = "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in message)
-    messages().print(shown, soft_wrap=True)
+    printable = "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in message)
+    messages().print(printable, soft_wrap=True)

@@ -75,14 +75,14 @@ def training_of(
     activations: Activations = Activations.KEPT,
 ) -> Training | None:
     usual = Training()
-    given = {
+    differs = {
         "--microbatches": microbatches != usual.microbatches,
         "--optimizer-bytes": optimizer_bytes != usual.optimizer_bytes_per_parameter,
         "--backward-ratio": backward_ratio != usual.backward_ratio,
         "--activations": activations is not usual.activations,
     }
     if schedule is None:
-        flag = next((flag for flag, is_given in given.items() if is_given), None)
+        flag = next((flag for flag, is_given in differs.items() if is_given), None)
         if flag is not None:
             raise OptionsError(f"{flag} without --schedule: it is about training; name the schedule to train under")
         return None
@@ -104,11 +104,11 @@ def symbol_value(text: str) -> tuple[str, int]:
 
 def symbol_values(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
     """Raises OptionsError for a dimension that is given two values."""
-    chosen: dict[str, int] = {}
+    values: dict[str, int] = {}
     for name, value in map(symbol_value, texts):
-        if chosen.setdefault(name, value) != value:
-            raise OptionsError(f"--symbol: {name} is to be {chosen[name]} and {value}; name one")
-    return tuple(chosen.items())
+        if values.setdefault(name, value) != value:
+            raise OptionsError(f"--symbol: {name} is to be {values[name]} and {value}; name one")
+    return tuple(values.items())
 
 
 def shape_bucket(text: str) -> ShapeBucket:

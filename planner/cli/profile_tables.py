@@ -37,8 +37,10 @@ def profile_table(profile: Profile) -> RenderableType:
 
 def _delivery(profile: ProfileRecord) -> Iterator[Text]:
     if profile.delivery is not None:
-        taken, given = profile.delivery.input_seconds, profile.delivery.output_seconds
-        yield Text(f"a client's inputs take {format_seconds(taken)}, its outputs {format_seconds(given)}")
+        input_seconds, output_seconds = profile.delivery.input_seconds, profile.delivery.output_seconds
+        yield Text(
+            f"a client's inputs take {format_seconds(input_seconds)}, its outputs {format_seconds(output_seconds)}"
+        )
 
 
 def _rates(profile: ProfileRecord) -> str:

@@ -114,5 +114,5 @@ def event_text(event: DeploymentEvent) -> str:
     on = f" on {event.device_id}" if event.device_id else ""
     loaded = f" {event.loaded_bytes}/{event.total_bytes} bytes" if event.total_bytes else ""
     message = event.message or (event.failure.message if event.failure else "")
-    said = f": {message}" if message and message != event.state.value else ""
-    return f"{event.state.value}{where}{on}{loaded}{said}"
+    reason = f": {message}" if message and message != event.state.value else ""
+    return f"{event.state.value}{where}{on}{loaded}{reason}"

@@ -227,8 +227,8 @@ def _plan_caption(plan: Plan) -> str:
 
 def _stage_cells(stage: Stage, devices: dict[str, Device]) -> tuple[RenderableType, ...]:
     peak_bytes = stage.memory.peak_bytes
-    held = [devices[device_id].memory_bytes for device_id in stage.device_ids if device_id in devices]
-    device_bytes = min(held, default=0)
+    memories = [devices[device_id].memory_bytes for device_id in stage.device_ids if device_id in devices]
+    device_bytes = min(memories, default=0)
     return (
         str(stage.index),
         ", ".join(stage.device_ids),
@@ -243,11 +243,12 @@ def _stage_cells(stage: Stage, devices: dict[str, Device]) -> tuple[RenderableTy
 def _stage_line(stage: Stage) -> str:
     """ "stage 1: encoder.layer.3 → pooler; takes 78.1 KiB, passes on 2 KiB; runs 12 nodes of earlier stages again" """
     modules = list(dict.fromkeys(path for path in (stage.first_module, stage.last_module) if path))
-    taken = sum(entry.size_bytes for entry in stage.liveness if entry.consumed)
+    consumed_bytes = sum(entry.size_bytes for entry in stage.liveness if entry.consumed)
     passing = [entry.size_bytes for entry in stage.liveness if entry.bypassing and not entry.consumed]
     bypass = f", passes on {format_bytes(sum(passing))} (unread: {len(passing)})" if passing else ""
     again = f"; runs {stage.num_recomputed_nodes} nodes of earlier stages again" if stage.recomputed_ranges else ""
-    return f"stage {stage.index}: {' → '.join(modules) or 'no module'}; takes {format_bytes(taken)}{bypass}{again}"
+    where = f"stage {stage.index}: {' → '.join(modules) or 'no module'}"
+    return f"{where}; takes {format_bytes(consumed_bytes)}{bypass}{again}"
 
 
 def _links_table(inventory: Inventory) -> Table:

@@ -57,8 +57,8 @@ class CheckpointCalls(GraphCalls):
 
     def latest_checkpoint(self, run: str) -> CheckpointRecord | None:
         """The run's checkpoint of most steps; of several the newest."""
-        found = by_steps(self.list_checkpoints(run=run))
-        return found[-1] if found else None
+        records = by_steps(self.list_checkpoints(run=run))
+        return records[-1] if records else None
 
     def find_checkpoint(self, name: str) -> Checkpoint:
         """By its id, or the latest of the run of that name. Raises NotFound."""

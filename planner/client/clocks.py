@@ -43,8 +43,8 @@ SAME_CLOCK = Offset(seconds=0.0, error_seconds=0.0)
 def offset_of(exchanges: Iterable[Exchange]) -> Offset:
     """By the exchange that spent least on the way, at most all of which went in one direction. Takes no drift into
     account: a quartz drifts by some 50 µs in a second, so exchanges have to be recent."""
-    found = (_bounds(exchange) for exchange in exchanges)
-    earliest, latest = min(found, key=lambda bounds: bounds[1] - bounds[0])
+    offset_bounds = (_bounds(exchange) for exchange in exchanges)
+    earliest, latest = min(offset_bounds, key=lambda bounds: bounds[1] - bounds[0])
     return Offset(seconds=(earliest + latest) / 2, error_seconds=max(0.0, latest - earliest) / 2)
 
 

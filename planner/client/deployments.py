@@ -200,13 +200,13 @@ class DeploymentCalls(CheckpointCalls):
                 deployment_id=deployment.id,
             )
         graph = self.read_graph(deployment.graph_id)
-        wanted = optimizer_from_text(optimizer) if isinstance(optimizer, str) else optimizer
-        check_groups(wanted.groups, graph)
+        settings = optimizer_from_text(optimizer) if isinstance(optimizer, str) else optimizer
+        check_groups(settings.groups, graph)
         trainer = Trainer(
             graph=graph,
             deployment=deployment,
             microbatches=training.microbatches,
-            optimizer=wanted,
+            optimizer=settings,
             loss=loss,
             reduction=reduction,
             clip_norm=clip_norm,

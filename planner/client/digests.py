@@ -28,9 +28,9 @@ def file_sha256(path: Path) -> bytes:
     """Raises OSError for a file that cannot be read; a cache that cannot be read or written is none."""
     name, before = str(path.resolve()), _standing(path)
     remembered = _remembered()
-    known = remembered.get(name)
-    if isinstance(known, dict) and known.get("standing") == before and _is_digest(known.get("sha256")):
-        return bytes.fromhex(known["sha256"])
+    entry = remembered.get(name)
+    if isinstance(entry, dict) and entry.get("standing") == before and _is_digest(entry.get("sha256")):
+        return bytes.fromhex(entry["sha256"])
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").digest()
     if _standing(path) == before and time.time_ns() - max(before[2:]) > AT_REST_SECONDS * 1e9:
@@ -53,10 +53,10 @@ def _is_digest(text: object) -> bool:
 
 def _remembered() -> dict[str, Any]:
     try:
-        found = json.loads((cache_folder() / _FILE).read_text())
+        entries = json.loads((cache_folder() / _FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
 def _remember(digests: dict[str, Any]) -> None:

@@ -154,23 +154,23 @@ class Passage:
 
     def _write(self, buffers: Sequence[bytes | memoryview], num_bytes: int, timeout_seconds: float) -> None:
         try:
-            sent = self._socket.sendmsg(buffers[:_MAX_BUFFERS], (), socket.MSG_DONTWAIT)
+            num_sent = self._socket.sendmsg(buffers[:_MAX_BUFFERS], (), socket.MSG_DONTWAIT)
         except BlockingIOError:
-            sent = 0
-        if sent == num_bytes:
+            num_sent = 0
+        if num_sent == num_bytes:
             return
         until = time.monotonic() + timeout_seconds
         views = [memoryview(buffer) for buffer in buffers]
         while True:
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
+            while views and num_sent >= len(views[0]):
+                num_sent -= len(views.pop(0))
             if not views:
                 return
-            views[0] = views[0][sent:]
+            views[0] = views[0][num_sent:]
             try:
-                sent = self._socket.sendmsg(views[:_MAX_BUFFERS], (), socket.MSG_DONTWAIT)
+                num_sent = self._socket.sendmsg(views[:_MAX_BUFFERS], (), socket.MSG_DONTWAIT)
             except BlockingIOError:
-                sent = 0
+                num_sent = 0
                 _wait(self._writable, until)
 
     def _read(self, view: memoryview, until: float) -> bool:

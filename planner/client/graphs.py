@@ -127,21 +127,21 @@ class GraphCalls:
             for name, place in self._weight_places(graph_id, names, wanted).items()
         }
 
-    def _weight_places(self, graph_id: str, names: StateNames, wanted: Iterable[str]) -> dict[str, TensorLocation]:
+    def _weight_places(self, graph_id: str, names: StateNames, state_names: Iterable[str]) -> dict[str, TensorLocation]:
         """Of the weight files, their headers are read alone."""
-        wanted = tuple(wanted)
-        if not wanted:
+        state_names = tuple(state_names)
+        if not state_names:
             return {}
         tensors: dict[str, TensorLocation] = {}
         for file in self.get_graph(graph_id).weight_files:
             tensors |= index_safetensors(self.read_blob, file)
-        found = {}
-        for name in wanted:
+        locations = {}
+        for name in state_names:
             under = next((one for one in names.tied(name) if one in tensors), None)
             if under is None:
                 raise NotFound(f"state {name!r} is in none of the weight files of graph {graph_id}")
-            found[name] = tensors[under]
-        return found
+            locations[name] = tensors[under]
+        return locations
 
     def _read_range(self, place: SavedTensor | TensorLocation) -> Iterator[bytes]:
         if place.length_bytes:
@@ -154,12 +154,12 @@ class GraphCalls:
         """
         request = planner_pb2.CollectBlobsRequest(dry_run=dry_run)
         stub = self._connection.stub
-        found = self._connection.call(stub.CollectBlobs, request, timeout_seconds=COLLECT_SECONDS)
+        response = self._connection.call(stub.CollectBlobs, request, timeout_seconds=COLLECT_SECONDS)
         return CollectedBlobs(
-            num_blobs=found.num_blobs,
-            size_bytes=found.size_bytes,
-            num_referenced=found.num_referenced,
-            num_young=found.num_young,
+            num_blobs=response.num_blobs,
+            size_bytes=response.size_bytes,
+            num_referenced=response.num_referenced,
+            num_young=response.num_young,
         )
 
     def _submit(

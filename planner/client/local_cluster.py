@@ -62,11 +62,11 @@ class ServiceProcess:
     def wait_until_ready(self, timeout_seconds: float = START_SECONDS) -> str:
         """The address it listens on. Raises Unavailable, with the end of its log, if it ends or stays silent."""
         line = self._read_line(timeout_seconds)
-        found = _ADDRESS.search(line)
-        if found is None:
+        match = _ADDRESS.search(line)
+        if match is None:
             self.kill()
             raise Unavailable(f"{' '.join(self.command)} did not start: {self._log_end() or line or 'it said nothing'}")
-        self.address = found.group(1)
+        self.address = match.group(1)
         return self.address
 
     def ask_to_end(self) -> None:

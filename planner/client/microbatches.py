@@ -73,17 +73,17 @@ class InputEncoder:
             return
         if len(dims) != len(value.dims):
             raise InvalidArgument(f"dims {list(dims)} found, {len(value.dims)} dimensions needed")
-        for index, (found, declared) in enumerate(zip(dims, value.dims, strict=True)):
+        for index, (size, declared) in enumerate(zip(dims, value.dims, strict=True)):
             if isinstance(declared, SymbolReference):
-                _check_symbol(self._symbols[declared.symbol_id], index, found, sizes)
+                _check_symbol(self._symbols[declared.symbol_id], index, size, sizes)
                 continue
             try:
                 needed = evaluate(declared, sizes)
             except GraphError:
                 continue  # of symbols that a later input fixes: the daemon checks those
-            if found != needed:
+            if size != needed:
                 raise InvalidArgument(
-                    f"dimension {index} is {found}, needs {needed}; export with dynamic_shapes to let it change"
+                    f"dimension {index} is {size}, needs {needed}; export with dynamic_shapes to let it change"
                 )
 
     def _names(self) -> str:
@@ -136,11 +136,11 @@ class MessageWriter:
         if len(payloads) < len(items):
             return _message(items), payloads
         key = tuple((item.dtype, item.dims) for item in items if isinstance(item, RawTensor))
-        known = self._known.get(key)
-        if known is None:
-            known = _message(items)
-            _remember(self._known, key, known)
-        return known, payloads
+        message = self._known.get(key)
+        if message is None:
+            message = _message(items)
+            _remember(self._known, key, message)
+        return message, payloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +168,12 @@ class MessageReader:
         self._known: dict[bytes, ResultMessage] = {}
 
     def read(self, message: bytes) -> ResultMessage:
-        known = self._known.get(message)
-        if known is None:
+        result = self._known.get(message)
+        if result is None:
             response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(message)
-            known = ResultMessage(response=response, places=_places(response.result.values))
-            _remember(self._known, message, known)
-        return known
+            result = ResultMessage(response=response, places=_places(response.result.values))
+            _remember(self._known, message, result)
+        return result
 
 
 def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind) -> list[object]:
@@ -228,19 +228,19 @@ def _message(items: Sequence[Item]) -> bytes:
     return message.SerializeToString()
 
 
-def _remember(known: dict[_Key, _Known], key: _Key, value: _Known) -> None:
-    if len(known) >= _MAX_SHAPES:
-        known.clear()
-    known[key] = value
+def _remember(cache: dict[_Key, _Known], key: _Key, value: _Known) -> None:
+    if len(cache) >= _MAX_SHAPES:
+        cache.clear()
+    cache[key] = value
 
 
-def _check_symbol(symbol: Symbol, index: int, found: int, sizes: dict[int, int]) -> None:
-    if found < symbol.lower or (symbol.upper is not None and found > symbol.upper):
+def _check_symbol(symbol: Symbol, index: int, size: int, sizes: dict[int, int]) -> None:
+    if size < symbol.lower or (symbol.upper is not None and size > symbol.upper):
         upper = "" if symbol.upper is None else f" and at most {symbol.upper}"
-        raise InvalidArgument(f"dimension {index} ({symbol.name}) is {found}, needs at least {symbol.lower}{upper}")
-    if sizes.setdefault(symbol.id, found) != found:
+        raise InvalidArgument(f"dimension {index} ({symbol.name}) is {size}, needs at least {symbol.lower}{upper}")
+    if sizes.setdefault(symbol.id, size) != size:
         raise InvalidArgument(
-            f"dimension {index} ({symbol.name}) is {found}, an input before it has {sizes[symbol.id]} there"
+            f"dimension {index} ({symbol.name}) is {size}, an input before it has {sizes[symbol.id]} there"
         )
 
 

@@ -76,10 +76,10 @@ def every_output(graph: Graph) -> tuple[ChosenOutput, ...]:
 def _choose(text: str, outputs: dict[str, tuple[int, Value]]) -> ChosenOutput:
     # A name may hold brackets and dots of its own: the longest that fits is meant.
     for name in sorted(outputs, key=len, reverse=True):
-        found = _PART.fullmatch(text, len(name)) if text.startswith(name) else None
-        if found is not None:
+        match = _PART.fullmatch(text, len(name)) if text.startswith(name) else None
+        if match is not None:
             index, value = outputs[name]
-            return _part(text, index, value, found)
+            return _part(text, index, value, match)
     raise InvalidArgument(
         f"output {text!r} is none of the graph's; it gives {', '.join(outputs) or 'none'}, and of a tensor a part as "
         "in name[:, -1] or name[:, -1].argmax(-1)",
@@ -87,18 +87,18 @@ def _choose(text: str, outputs: dict[str, tuple[int, Value]]) -> ChosenOutput:
     )
 
 
-def _part(text: str, index: int, value: Value, found: re.Match[str]) -> ChosenOutput:
+def _part(text: str, index: int, value: Value, match: re.Match[str]) -> ChosenOutput:
     if value.kind is not ValueKind.TENSOR:
-        if found["dims"] is not None or found["argmax"] is not None:
+        if match["dims"] is not None or match["argmax"] is not None:
             raise InvalidArgument(f"output {text!r}: {value.name or 'it'} is one number and has no parts", output=text)
         return ChosenOutput(text=text, index=index, dtype=None)
-    dims = tuple(_dims(text, found["dims"])) if found["dims"] is not None else ()
+    dims = tuple(_dims(text, match["dims"])) if match["dims"] is not None else ()
     if len(dims) > len(value.dims):
         raise InvalidArgument(f"output {text!r} names {len(dims)} dimensions of {len(value.dims)}", output=text)
     rank = len(value.dims) - sum(isinstance(dim, int) for dim in dims)
-    if found["argmax"] is None:
+    if match["argmax"] is None:
         return ChosenOutput(text=text, index=index, dtype=value.dtype, dims=dims)
-    argmax_dim = int(found["argmax"])
+    argmax_dim = int(match["argmax"])
     if not -rank <= argmax_dim < rank:
         raise InvalidArgument(f"output {text!r}: argmax over dimension {argmax_dim} of {rank}", output=text)
     assert value.dtype is not None
@@ -114,7 +114,7 @@ def _dims(text: str, inside: str) -> Iterator[int | slice]:
             yield _bounded(text, number[0])
         elif sliced is not None:
             start, stop, step = (
-                None if found is None else _bounded(text, found) for found in sliced.group("start", "stop", "step")
+                None if number is None else _bounded(text, number) for number in sliced.group("start", "stop", "step")
             )
             if step == 0:
                 raise InvalidArgument(f"output {text!r}: a slice of step 0, needs at least 1", output=text)

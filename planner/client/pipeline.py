@@ -184,8 +184,8 @@ class Pipeline:
 
     def _stream(self, session: Session, source: _Source, unanswered: deque[_Sent], window: int) -> Iterator[Arrival]:
         """Whoever takes an arrival takes the oldest out of `unanswered`."""
-        for sent in unanswered:
-            session.send(sent.items)
+        for microbatch in unanswered:
+            session.send(microbatch.items)
         for leaves in source:
             items = self._encoder.encode(leaves)
             unanswered.append(_Sent(items=self._kept(items), kind=kind_of_batch(leaves)))
@@ -205,12 +205,12 @@ class Pipeline:
         """Whether there is a later generation, to which the next session goes."""
         if self._find_next is None:
             return False
-        found = self._find_next(self.deployment_id, route.generation)
-        if found is None:
+        later = self._find_next(self.deployment_id, route.generation)
+        if later is None:
             return False
         with self._lock:
-            if found.generation > self._routes[-1].generation:
-                self._routes.append(self._open_route(found.generation, found.input_address, found.output_address))
+            if later.generation > self._routes[-1].generation:
+                self._routes.append(self._open_route(later.generation, later.input_address, later.output_address))
         return True
 
     def _open_route(self, generation: int, input_address: str, output_address: str) -> _Route:

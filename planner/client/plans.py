@@ -73,9 +73,9 @@ class PlanOperation:
             asked_at = time.monotonic()
             self._wait_once(min(remaining, WAIT_CALL_SECONDS))
             # A server that answers too early is not asked again at once.
-            spent = time.monotonic() - asked_at
-            if not self.state.has_ended and spent < min(remaining, PAUSE_SECONDS):
-                pause(min(remaining, PAUSE_SECONDS) - spent)
+            waited_seconds = time.monotonic() - asked_at
+            if not self.state.has_ended and waited_seconds < min(remaining, PAUSE_SECONDS):
+                pause(min(remaining, PAUSE_SECONDS) - waited_seconds)
         return self._result()
 
     def _wait_once(self, seconds: float) -> None:

@@ -78,9 +78,9 @@ class _Constants:
     def take(self, tree: PyTree) -> tuple[bool, ...]:
         """Which of the tree's leaves, the next ones, are constants."""
         count = _count_leaves(tree)
-        found = tuple(self._fixed[self._position : self._position + count])
+        are_constant = tuple(self._fixed[self._position : self._position + count])
         self._position += count
-        return found
+        return are_constant
 
 
 def _leaves(tree: PyTree, given: Any, where: str, constants: _Constants) -> Iterator[Any]:
@@ -94,10 +94,10 @@ def _leaves(tree: PyTree, given: Any, where: str, constants: _Constants) -> Iter
         return
     items = _items_of(tree, given, where)
     for key, item in zip(_keys(tree), tree.items, strict=True):
-        found = items.get(key, _LEFT_OUT)
+        value = items.get(key, _LEFT_OUT)
         place = f"{where}[{key!r}]"
-        if found is not _LEFT_OUT:
-            yield from _leaves(item, found, place, constants)
+        if value is not _LEFT_OUT:
+            yield from _leaves(item, value, place, constants)
             continue
         fixed = constants.take(item)
         if not all(fixed):
@@ -109,18 +109,18 @@ def _items_of(tree: PyTree, given: Any, where: str) -> Mapping[Any, Any]:
     """What was given, by the tree's keys. Raises InvalidArgument for another container or for keys it does not have."""
     keys = _keys(tree)
     if isinstance(tree, TreeObject):
-        found = _object_items(tree, given, where)
+        items = _object_items(tree, given, where)
     elif isinstance(tree, TreeDict):
-        found = dict(given) if isinstance(given, Mapping) else None
+        items = dict(given) if isinstance(given, Mapping) else None
     else:
         needed = list if isinstance(tree, TreeList) else tuple
-        found = dict(enumerate(given)) if isinstance(given, needed) else None
-    if found is None:
+        items = dict(enumerate(given)) if isinstance(given, needed) else None
+    if items is None:
         raise InvalidArgument(f"{where}: found {type(given).__name__}, the graph was captured with {_kind(tree)}")
-    unknown = [key for key in found if key not in keys]
+    unknown = [key for key in items if key not in keys]
     if unknown:
         raise InvalidArgument(f"{where}[{unknown[0]!r}]: the graph was captured without it; it has {list(keys)}")
-    return found
+    return items
 
 
 def _object_items(tree: TreeObject, given: Any, where: str) -> dict[Any, Any] | None:
@@ -152,8 +152,8 @@ def _count_leaves(tree: PyTree) -> int:
     return 0 if isinstance(tree, TreeNone) else sum(_count_leaves(item) for item in tree.items)
 
 
-def _equal(found: Any, needed: Any) -> bool:
-    return type(found) is type(needed) and bool(found == needed)
+def _equal(value: Any, needed: Any) -> bool:
+    return type(value) is type(needed) and bool(value == needed)
 
 
 def _build(tree: PyTree, leaves: Iterator[Any]) -> Any:

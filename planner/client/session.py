@@ -117,7 +117,7 @@ class Session:
         opens = bool(self._open.host)
         self._read(
             self._inputs.SendInputs(requests, metadata=self._metadata),
-            lambda taken: None,
+            lambda response: None,
             opens=opens,
             ends_early=False,
         )
@@ -174,11 +174,11 @@ class Session:
                 remaining = min(remaining, _LAST_RESULTS_SECONDS)
             if output.is_ready():
                 with contextlib.suppress(OSError):
-                    taken = output.take(remaining)
-                    if taken is not None:
-                        sequence, message, payload = taken
-                        read = self._reader.read(message)
-                        return sequence, Arrival(response=read.response, places=read.places, payload=payload)
+                    frame = output.take(remaining)
+                    if frame is not None:
+                        sequence, message, payload = frame
+                        result = self._reader.read(message)
+                        return sequence, Arrival(response=result.response, places=result.places, payload=payload)
                 self._output = None
                 return self._from_daemon()
             ready = self._readable(

@@ -66,15 +66,15 @@ def kind_of(leaf: object) -> TensorKind | None:
     return None
 
 
-def to_raw(leaf: object, wanted: Dtype) -> RawTensor:
-    """The leaf's bytes. Raises InvalidArgument if its dtype is not `wanted`: nothing is converted silently."""
+def to_raw(leaf: object, dtype: Dtype) -> RawTensor:
+    """The leaf's bytes. Raises InvalidArgument if it has another dtype: nothing is converted silently."""
     if isinstance(leaf, RawTensor):
-        return _checked(leaf, wanted)
+        return _checked(leaf, dtype)
     if isinstance(leaf, (np.ndarray, np.generic)):
-        return _from_numpy(np.asarray(leaf), wanted)
+        return _from_numpy(np.asarray(leaf), dtype)
     if kind_of(leaf) is TensorKind.TORCH:
-        return _checked(_from_torch(leaf), wanted)
-    raise InvalidArgument(f"{type(leaf).__name__} found, a {wanted.value} tensor or array needed")
+        return _checked(_from_torch(leaf), dtype)
+    raise InvalidArgument(f"{type(leaf).__name__} found, a {dtype.value} tensor or array needed")
 
 
 def from_raw(raw: RawTensor, kind: TensorKind) -> Any:
@@ -83,22 +83,22 @@ def from_raw(raw: RawTensor, kind: TensorKind) -> Any:
     return _to_numpy(raw) if kind is TensorKind.NUMPY else _to_torch(raw)
 
 
-def _checked(raw: RawTensor, wanted: Dtype) -> RawTensor:
-    if raw.dtype is not wanted:
-        raise InvalidArgument(f"{raw.dtype.value} found, {wanted.value} needed; convert it first")
+def _checked(raw: RawTensor, dtype: Dtype) -> RawTensor:
+    if raw.dtype is not dtype:
+        raise InvalidArgument(f"{raw.dtype.value} found, {dtype.value} needed; convert it first")
     return raw
 
 
-def _from_numpy(array: NDArray[Any], wanted: Dtype) -> RawTensor:
-    if wanted is Dtype.BFLOAT16 and array.dtype == np.float32:
-        return RawTensor(dtype=wanted, dims=array.shape, data=_round_to_bfloat16(array))
+def _from_numpy(array: NDArray[Any], needed: Dtype) -> RawTensor:
+    if needed is Dtype.BFLOAT16 and array.dtype == np.float32:
+        return RawTensor(dtype=needed, dims=array.shape, data=_round_to_bfloat16(array))
     little = array.dtype.newbyteorder("<")
     # ml_dtypes' types carry torch's names.
     dtype = _FROM_NUMPY.get(little) or next((d for d in Dtype if d.value == array.dtype.name), None)
     if dtype is None:
-        raise InvalidArgument(f"numpy dtype {array.dtype} found, {wanted.value} needed")
+        raise InvalidArgument(f"numpy dtype {array.dtype} found, {needed.value} needed")
     data = np.ascontiguousarray(array, little).reshape(-1).view(np.uint8).data
-    return _checked(RawTensor(dtype=dtype, dims=array.shape, data=data), wanted)
+    return _checked(RawTensor(dtype=dtype, dims=array.shape, data=data), needed)
 
 
 def _round_to_bfloat16(array: NDArray[Any]) -> bytes:

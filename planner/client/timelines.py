@@ -112,8 +112,8 @@ class TimelineReader:
         device_ids = tuple(self._channels)
         with ThreadPoolExecutor(min(len(device_ids), MAX_ASKED_AT_ONCE)) as pool:
             # Each in a context of its own, which holds what this one's does: an interruption ends them all.
-            asked = [pool.submit(copy_context().run, self._ask, device_id) for device_id in device_ids]
-            answers = {device_id: one.result() for device_id, one in zip(device_ids, asked, strict=True)}
+            futures = [pool.submit(copy_context().run, self._ask, device_id) for device_id in device_ids]
+            answers = {device_id: one.result() for device_id, one in zip(device_ids, futures, strict=True)}
         offsets = self._offsets(answers)
         return DeploymentTimeline(
             deployment_id=self._deployment.id,
@@ -160,11 +160,11 @@ class TimelineReader:
             if clock and clock == self._clock:
                 offsets[device_id] = SAME_CLOCK
                 continue
-            known = self._exchanges.setdefault(clock or device_id, deque(maxlen=NUM_EXCHANGES))
-            known.append(answer.exchange)
-            while len(known) < NUM_EXCHANGES:
-                known.append(self._ask(device_id, only_totals=True).exchange)
-            offsets[device_id] = offset_of(known)
+            exchanges = self._exchanges.setdefault(clock or device_id, deque(maxlen=NUM_EXCHANGES))
+            exchanges.append(answer.exchange)
+            while len(exchanges) < NUM_EXCHANGES:
+                exchanges.append(self._ask(device_id, only_totals=True).exchange)
+            offsets[device_id] = offset_of(exchanges)
         return offsets
 
 

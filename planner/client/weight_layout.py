@@ -54,10 +54,10 @@ def stored_tensors(path: Path) -> Iterator[tuple[str, TensorSource]]:
             yield file.read(length)
 
     try:
-        found = index_safetensors(read_range, WeightFile(sha256=b"", size_bytes=path.stat().st_size))
+        locations = index_safetensors(read_range, WeightFile(sha256=b"", size_bytes=path.stat().st_size))
     except InvalidArgument as error:
         raise Corrupt(f"{path}: {error.message}") from error
-    for name, place in found.items():
+    for name, place in locations.items():
         piece = FileRange(path=path, offset_bytes=place.offset_bytes, length_bytes=place.length_bytes)
         yield name, TensorSource(dtype=place.dtype, dims=place.dims, pieces=(piece,))
 
@@ -147,7 +147,7 @@ def _chunks(piece: FileRange | bytes, offset: int) -> Iterator[bytes]:
         return
     with piece.path.open("rb") as file:
         file.seek(piece.offset_bytes + offset)
-        left = piece.length_bytes - offset
-        while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
-            left -= len(chunk)
+        remaining_bytes = piece.length_bytes - offset
+        while remaining_bytes and (chunk := file.read(min(remaining_bytes, _CHUNK_BYTES))):
+            remaining_bytes -= len(chunk)
             yield chunk

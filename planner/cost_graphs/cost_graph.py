@@ -102,18 +102,18 @@ def _problem(
 
 
 def _records(document: Mapping[str, object], field: str, most: int) -> Sequence[Mapping[str, object]]:
-    found = document.get(field)
-    if not isinstance(found, list):
-        raise GraphError(f"{field} is {shown_value(found)}, needs a list of objects", field=field)
-    if len(found) > most:
+    records = document.get(field)
+    if not isinstance(records, list):
+        raise GraphError(f"{field} is {shown_value(records)}, needs a list of objects", field=field)
+    if len(records) > most:
         raise GraphError(
-            f"{field} has {len(found):,} entries, and at most {most:,} can be placed; give groups of nodes as one",
+            f"{field} has {len(records):,} entries, and at most {most:,} can be placed; give groups of nodes as one",
             field=field,
         )
-    for index, record in enumerate(found):
+    for index, record in enumerate(records):
         if not isinstance(record, Mapping):
             raise GraphError(f"{field}[{index}] is {shown_value(record)}, needs an object", field=field)
-    return found
+    return records
 
 
 def _edges(
@@ -149,10 +149,10 @@ def _colocation(nodes: Sequence[Mapping[str, object]]) -> np.ndarray[tuple[int],
 
 
 def _colour(node: Mapping[str, object]) -> str:
-    found = node["colorClass"]
-    if isinstance(found, bool) or not isinstance(found, (int, str)):
-        raise GraphError(f"node {node['id']}: colorClass is {shown_value(found)}, needs a number or a text")
-    return str(found)
+    colour = node["colorClass"]
+    if isinstance(colour, bool) or not isinstance(colour, (int, str)):
+        raise GraphError(f"node {node['id']}: colorClass is {shown_value(colour)}, needs a number or a text")
+    return str(colour)
 
 
 def _accelerator_time(node: Mapping[str, object], name: str) -> float:
@@ -160,10 +160,10 @@ def _accelerator_time(node: Mapping[str, object], name: str) -> float:
 
 
 def _flag(node: Mapping[str, object], field: str, otherwise: int, name: str) -> bool:
-    found = node.get(field, otherwise)
-    if found not in (0, 1):
-        raise GraphError(f"{name}: {field} is {shown_value(found)}, needs 0 or 1", field=field)
-    return bool(found)
+    value = node.get(field, otherwise)
+    if value not in (0, 1):
+        raise GraphError(f"{name}: {field} is {shown_value(value)}, needs 0 or 1", field=field)
+    return bool(value)
 
 
 def _device_count(document: Mapping[str, object], field: str) -> int:
@@ -174,14 +174,14 @@ def _device_count(document: Mapping[str, object], field: str) -> int:
 
 
 def _number(record: Mapping[str, object], field: str, name: str, kind: type[PlannerError] = GraphError) -> float:
-    found = record.get(field)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found <= MAX_NUMBER:
-        raise kind(f"{name}: {field} is {shown_value(found)}, needs a finite number from 0 to 1e18", field=field)
-    return float(found)
+    value = record.get(field)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_NUMBER:
+        raise kind(f"{name}: {field} is {shown_value(value)}, needs a finite number from 0 to 1e18", field=field)
+    return float(value)
 
 
 def _whole(record: Mapping[str, object], field: str, name: str, kind: type[PlannerError] = GraphError) -> int:
-    found = record.get(field)
-    if isinstance(found, bool) or not isinstance(found, int) or abs(found) >= 1 << 63:
-        raise kind(f"{name}: {field} is {shown_value(found)}, needs a whole number of 64 bits", field=field)
-    return found
+    value = record.get(field)
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
+        raise kind(f"{name}: {field} is {shown_value(value)}, needs a whole number of 64 bits", field=field)
+    return value

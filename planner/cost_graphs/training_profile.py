@@ -61,7 +61,7 @@ def read_training_profile(
     arcs = _arcs(edges, index_of, ids)
     by_degree = [_alternatives(node, ids[index]) for index, node in enumerate(nodes)]
     degrees = sorted({degree for alternatives in by_degree for degree in alternatives})
-    width = max(len(found) for alternatives in by_degree for found in alternatives.values())
+    width = max(len(of_degree) for alternatives in by_degree for of_degree in alternatives.values())
     reader = _Reader(by_degree, degrees, width, ids)
     problem = HybridProblem(
         degrees=np.array(degrees, dtype=np.int64),
@@ -96,7 +96,8 @@ def read_training_profile(
         problem=problem,
         node_ids=tuple(ids),
         alternative_ids=tuple(
-            tuple(tuple(str(one["id"]) for one in found.get(degree, ())) for found in by_degree) for degree in degrees
+            tuple(tuple(str(one["id"]) for one in alternatives.get(degree, ())) for alternatives in by_degree)
+            for degree in degrees
         ),
     )
 
@@ -133,16 +134,16 @@ class _Reader:
 
     def table(self, field: str, missing: float = 0.0) -> Floats:
         """[t, n, a]."""
-        found = np.full((len(self._degrees), len(self._by_degree), self._width), missing)
+        numbers = np.full((len(self._degrees), len(self._by_degree), self._width), missing)
         for node, alternatives in enumerate(self._by_degree):
             for t, degree in enumerate(self._degrees):
                 for a, one in enumerate(alternatives.get(degree, ())):
-                    found[t, node, a] = _number(one.get(field), f"{self._where(node, degree, a)}.{field}")
-        return found
+                    numbers[t, node, a] = _number(one.get(field), f"{self._where(node, degree, a)}.{field}")
+        return numbers
 
     def edge_table(self, field: str, ends: Sequence[tuple[int, int]]) -> Floats:
         """[t, e, a]: by (the node whose alternatives say it, the node at the other end); none is said to be 0."""
-        found = np.zeros((len(self._degrees), len(ends), self._width))
+        numbers = np.zeros((len(self._degrees), len(ends), self._width))
         for edge, (node, other) in enumerate(ends):
             for t, degree in enumerate(self._degrees):
                 for a, one in enumerate(self._by_degree[node].get(degree, ())):
@@ -150,20 +151,20 @@ class _Reader:
                     table = one.get(field, {})
                     if not isinstance(table, Mapping):
                         raise GraphError(f"{where} is {shown_value(table)}, needs a mapping from node id to bytes")
-                    found[t, edge, a] = _number(table.get(str(self._ids[other]), 0.0), f"{where}.{self._ids[other]}")
-        return found
+                    numbers[t, edge, a] = _number(table.get(str(self._ids[other]), 0.0), f"{where}.{self._ids[other]}")
+        return numbers
 
     def _where(self, node: int, degree: int, alternative: int) -> str:
         return f"node {self._ids[node]}: TMPCs.{degree}[{alternative}]"
 
 
 def _records(document: Mapping[str, Any], field: str, most: int) -> Sequence[Mapping[str, Any]]:
-    found = document.get(field)
-    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
-        raise GraphError(f"{field} is {shown_value(found)}, needs a list of mappings")
-    if len(found) > most:
-        raise GraphError(f"the profile has {len(found):,} {field}, and at most {most:,} can be planned")
-    return found
+    records = document.get(field)
+    if not isinstance(records, list) or not all(isinstance(one, Mapping) for one in records):
+        raise GraphError(f"{field} is {shown_value(records)}, needs a list of mappings")
+    if len(records) > most:
+        raise GraphError(f"the profile has {len(records):,} {field}, and at most {most:,} can be planned")
+    return records
 
 
 def _alternatives(node: Mapping[str, Any], node_id: int) -> dict[int, list[Mapping[str, Any]]]:
@@ -171,7 +172,7 @@ def _alternatives(node: Mapping[str, Any], node_id: int) -> dict[int, list[Mappi
     table = node.get("TMPCs")
     if not isinstance(table, Mapping):
         raise GraphError(f"node {node_id}: TMPCs is {shown_value(table)}, needs a mapping from devices to alternatives")
-    found: dict[int, list[Mapping[str, Any]]] = {}
+    by_degree: dict[int, list[Mapping[str, Any]]] = {}
     for key, alternatives in table.items():
         if not (isinstance(key, str) and key.isdecimal() and 1 <= int(key[:9]) <= MAX_DEVICES):
             raise GraphError(f"node {node_id}: TMPCs has {shown(str(key))}, needs a number of devices of 1 or more")
@@ -182,10 +183,10 @@ def _alternatives(node: Mapping[str, Any], node_id: int) -> dict[int, list[Mappi
                 "mappings, each with an id"
             )
         if alternatives:
-            found[int(key)] = alternatives
-    if not found:
+            by_degree[int(key)] = alternatives
+    if not by_degree:
         raise GraphError(f"node {node_id} has no alternatives; give it at least one", node=str(node_id))
-    return found
+    return by_degree
 
 
 def _arcs(edges: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], ids: Sequence[int]) -> list[tuple[int, int]]:
@@ -193,10 +194,10 @@ def _arcs(edges: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], ids: 
     for index, edge in enumerate(edges):
         ends = []
         for field in ("sourceId", "destId"):
-            found = edge.get(field)
-            if isinstance(found, bool) or not isinstance(found, int) or found not in index_of:
-                raise GraphError(f"edges[{index}].{field} is {shown_value(found)}, and no node has that id")
-            ends.append(index_of[found])
+            node_id = edge.get(field)
+            if isinstance(node_id, bool) or not isinstance(node_id, int) or node_id not in index_of:
+                raise GraphError(f"edges[{index}].{field} is {shown_value(node_id)}, and no node has that id")
+            ends.append(index_of[node_id])
         arcs.append((ends[0], ends[1]))
     cycle = find_cycle(len(ids), arcs)
     if cycle is not None:
@@ -205,20 +206,20 @@ def _arcs(edges: Sequence[Mapping[str, Any]], index_of: Mapping[int, int], ids: 
     return arcs
 
 
-def _whole(found: object, field: str, least: int, most: int, error: type[PlannerError]) -> int:
-    if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= most:
-        raise error(f"{field} is {shown_value(found)}, needs a whole number from {least} to {most}")
-    return found
+def _whole(value: object, field: str, least: int, most: int, error: type[PlannerError]) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise error(f"{field} is {shown_value(value)}, needs a whole number from {least} to {most}")
+    return value
 
 
-def _number(found: object, field: str, error: type[PlannerError] = GraphError) -> float:
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found <= MAX_NUMBER:
-        raise error(f"{field} is {shown_value(found)}, needs a number from 0 to {MAX_NUMBER:g}")
-    return float(found)
+def _number(value: object, field: str, error: type[PlannerError] = GraphError) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_NUMBER:
+        raise error(f"{field} is {shown_value(value)}, needs a number from 0 to {MAX_NUMBER:g}")
+    return float(value)
 
 
-def _positive(found: object, field: str) -> float:
-    number = _number(found, field, InventoryError)
+def _positive(value: object, field: str) -> float:
+    number = _number(value, field, InventoryError)
     if not number:
         raise InventoryError(f"{field} is 0, needs more")
     return number

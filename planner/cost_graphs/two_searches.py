@@ -61,10 +61,10 @@ def _collected(connections: list[Connection], deadline_seconds: float) -> list[R
     reports: list[tuple[int, int, Report]] = []
     open_ones = list(connections)
     while open_ones:
-        left = deadline_seconds - time.monotonic()
-        if left <= 0:
+        remaining_seconds = deadline_seconds - time.monotonic()
+        if remaining_seconds <= 0:
             break
-        for connection in wait(open_ones, min(left, _LONGEST_WAIT_SECONDS)):
+        for connection in wait(open_ones, min(remaining_seconds, _LONGEST_WAIT_SECONDS)):
             assert isinstance(connection, Connection)
             report = _received(connection)
             if report is None:

@@ -52,7 +52,7 @@ def split_module(
     where autocast or grad regions and partitions do not go together; TargetNotFound (an AttributeError).
     """
     split = partition_nodes(m.graph, split_callback, partition_affix)
-    regions = regions_by_partition(split.name_of, split.given)
+    regions = regions_by_partition(split.name_of, split.partition_of)
     order = order_partitions(m, split, keep_original_order=bool(keep_original_order))
     naming = _Naming(
         keep_nodes=bool(keep_original_node_name), keep_inputs=keep_original_input_name, tuple_return=tuple_return
@@ -191,9 +191,9 @@ class _Top:
     def call(self, name: str) -> None:
         part = self.parts[name]
         module_name = self.split.partitions[name].module_name
-        given = tuple(self._fetched(node) for node in part.inputs)
+        arguments = tuple(self._fetched(node) for node in part.inputs)
         self.attributes[module_name] = _PLACE
-        result = self.graph.call_module(module_name, given)
+        result = self.graph.call_module(module_name, arguments)
         if len(part.outputs) == 1 and not self.naming.tuple_return:
             self._copies[part.outputs[0]] = result
             return

@@ -197,9 +197,9 @@ def assert_same_as_unsplit(folder: Path, name: str, batch_size: int) -> None:
     namespace: dict[str, Any] = {}
     exec(compile(MODULE, "towers", "exec"), namespace)  # noqa: S102
     module = namespace["build"]()[0]
-    given, found = np.load(folder / "in.npz"), np.load(folder / name)
-    x, index = torch.from_numpy(given["x"]), torch.from_numpy(given["index"])
+    inputs, outputs = np.load(folder / "in.npz"), np.load(folder / name)
+    x, index = torch.from_numpy(inputs["x"]), torch.from_numpy(inputs["index"])
     with torch.no_grad():
         parts = [module(*batch) for batch in zip(x.split(batch_size), index.split(batch_size), strict=True)]
     for key in ("scores", "norm"):
-        np.testing.assert_array_equal(found[key], torch.cat([part[key] for part in parts]).numpy())
+        np.testing.assert_array_equal(outputs[key], torch.cat([part[key] for part in parts]).numpy())

@@ -27,9 +27,9 @@ def test_it_answers_what_the_module_does_and_says_how_far_it_is(
     plan = client.create_plan(graph.id, SingleMode())
     with pytest.raises(SystemExit) as ended:
         main(["deploy", plan.id, "--compile", "-o", "json", "--server", cluster.planner_address])
-    told = capsys.readouterr()
-    assert not ended.value.code, told.err
-    deployment = client.get_deployment(json.loads(told.out)["id"])
+    printed = capsys.readouterr()
+    assert not ended.value.code, printed.err
+    deployment = client.get_deployment(json.loads(printed.out)["id"])
     assert deployment.compile
     assert [stage.compiled_difference is not None for stage in deployment.stages] == [True]
     assert all(stage.compiled_difference < 1e-4 for stage in deployment.stages)

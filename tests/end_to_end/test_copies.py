@@ -111,10 +111,10 @@ def test_several_streams_at_once_each_get_theirs_in_order(client: PlannerClient)
 
     def stream(seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        asked = [torch.randn(1 + (seed + at) % 5, WIDTH, generator=generator) for at in range(7 * seed)]
+        batches = [torch.randn(1 + (seed + at) % 5, WIDTH, generator=generator) for at in range(7 * seed)]
         with torch.no_grad():
-            for x, found in zip(asked, pipeline.run(iter(asked)), strict=True):
-                if not torch.equal(found, module(x)):
+            for x, output in zip(batches, pipeline.run(iter(batches)), strict=True):
+                if not torch.equal(output, module(x)):
                     wrong.append((seed, x))
 
     with deployed(client, plan) as deployment, client.pipeline(deployment.id) as pipeline:
@@ -136,11 +136,11 @@ def test_what_is_printed_of_copies(
     with deployed(client, plan) as deployment:
         with client.pipeline(deployment.id) as pipeline:
             list(pipeline.run([torch.randn(2, WIDTH) for _ in range(8)]))
-        wanted = [("0", "-", first), ("1", "0", one), ("1", "1", other), ("2", "-", last)]
+        rows = [("0", "-", first), ("1", "0", one), ("1", "1", other), ("2", "-", last)]
         printed = command(wide, capsys, "deployment", "get", deployment.id)
-        assert [tuple(line.split()[:3]) for line in printed.splitlines() if "local/cpu" in line] == wanted
+        assert [tuple(line.split()[:3]) for line in printed.splitlines() if "local/cpu" in line] == rows
         top = json.loads(command(wide, capsys, "deployment", "top", deployment.id, "--once", "-o", "json"))
-        assert [(str(row["stage"]), row["device_id"]) for row in top["stages"]] == [(row[0], row[2]) for row in wanted]
+        assert [(str(row["stage"]), row["device_id"]) for row in top["stages"]] == [(row[0], row[2]) for row in rows]
         assert top["deployment"] == deployment.id
 
 
@@ -229,12 +229,12 @@ def kill_worker(deployment: Deployment, device_id: str) -> None:
     [address] = {one.daemon_address for one in deployment.stages if one.device_id == device_id}
     with grpc.insecure_channel(address) as channel:
         stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
-        found: set[int] = set()
+        process_ids: set[int] = set()
 
         def ask() -> bool:
             status = stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest(), timeout=WAIT_SECONDS)
-            found.update(one.worker_process_id for one in status.stages if one.deployment_id == deployment.id)
-            return bool(found)
+            process_ids.update(one.worker_process_id for one in status.stages if one.deployment_id == deployment.id)
+            return bool(process_ids)
 
         wait_for(ask, "the worker's process id")
-    os.kill(found.pop(), signal.SIGKILL)
+    os.kill(process_ids.pop(), signal.SIGKILL)

@@ -62,14 +62,14 @@ def test_results_hold_what_a_session_chose(
             # A client that cannot tell its host takes no short cut.
             monkeypatch.setattr("planner.client.session.host_identity", lambda: "")
         with (
-            client.pipeline(deployment.id, outputs=[GREATEST, LAST]) as chosen,
+            client.pipeline(deployment.id, outputs=[GREATEST, LAST]) as selecting,
             client.pipeline(deployment.id) as every,
         ):
             whole = every.run(batches)
-            for found, beside, expected in zip(chosen.run(batches), whole, logits, strict=True):
-                assert list(found) == [GREATEST, LAST]
-                assert torch.equal(found[LAST], expected[:, -1])
-                assert torch.equal(found[GREATEST], expected[:, -1].argmax(-1))
+            for outputs, beside, expected in zip(selecting.run(batches), whole, logits, strict=True):
+                assert list(outputs) == [GREATEST, LAST]
+                assert torch.equal(outputs[LAST], expected[:, -1])
+                assert torch.equal(outputs[GREATEST], expected[:, -1].argmax(-1))
                 assert list(beside) == ["logits", "hidden"]
                 assert torch.equal(beside["logits"], expected)
 

@@ -57,22 +57,22 @@ def running(
 def assert_same(module: torch.nn.Module, pipeline: Pipeline, batches: Sequence[Batch]) -> None:
     results = list(pipeline.run(batches, window=4))
     assert len(results) == len(batches)
-    for batch, found in zip(batches, results, strict=True):
+    for batch, result in zip(batches, results, strict=True):
         with torch.no_grad():
-            wanted = module(*batch.args, **batch.kwargs)
-        assert_tree_equal(found, wanted)
+            expected = module(*batch.args, **batch.kwargs)
+        assert_tree_equal(result, expected)
 
 
-def assert_tree_equal(found: Any, wanted: Any) -> None:
-    found_leaves, found_tree = pytree.tree_flatten(found)
-    wanted_leaves, wanted_tree = pytree.tree_flatten(wanted)
-    assert found_tree == wanted_tree
-    for ours, theirs in zip(found_leaves, wanted_leaves, strict=True):
-        if isinstance(theirs, torch.Tensor):
-            assert ours.dtype == theirs.dtype
-            assert torch.equal(ours, theirs)
+def assert_tree_equal(outputs: Any, expected: Any) -> None:
+    leaves, tree = pytree.tree_flatten(outputs)
+    expected_leaves, expected_tree = pytree.tree_flatten(expected)
+    assert tree == expected_tree
+    for leaf, expected_leaf in zip(leaves, expected_leaves, strict=True):
+        if isinstance(expected_leaf, torch.Tensor):
+            assert leaf.dtype == expected_leaf.dtype
+            assert torch.equal(leaf, expected_leaf)
         else:
-            assert ours == theirs
+            assert leaf == expected_leaf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,11 +81,11 @@ def options(**symbol_values: int) -> PlanOptions:
 def test_every_node_of_a_model_is_measured(
     client: PlannerClient, graph: GraphRecord, profile: ProfileRecord, progress: list[ProfileProgress]
 ) -> None:
-    found = client.get_profile(profile.id)
-    assert found.unmeasured == ()
+    stored = client.get_profile(profile.id)
+    assert stored.unmeasured == ()
     assert (profile.num_measured, profile.num_nodes) == (graph.num_nodes, graph.num_nodes)
     assert dict(profile.symbol_values) == SIZES
-    assert all(seconds > 0 for _, seconds in found.times.seconds)
+    assert all(seconds > 0 for _, seconds in stored.times.seconds)
     # Told on while the whole graph is run.
     done = dict.fromkeys(step.num_done for step in progress)
     assert list(done) == list(range(1, progress[-1].num_distinct + 1))
@@ -133,8 +133,8 @@ def test_a_graph_that_was_not_measured_keeps_its_plans_unless_they_ask(client: P
     after = client.create_plan(other.id, options(**SIZES))
     assert replace(after, id=before.id, created_at=before.created_at) == before
     assert [(source.num_measured, source.rates) for source in after.cost_sources] == [(0, RateSource.ROOFLINE)]
-    asked = client.create_plan(other.id, replace(options(**SIZES), rates_from_profiles=(record.id,)))
-    assert [(source.rates, source.profile_ids) for source in asked.cost_sources] == [
+    by_rates = client.create_plan(other.id, replace(options(**SIZES), rates_from_profiles=(record.id,)))
+    assert [(source.rates, source.profile_ids) for source in by_rates.cost_sources] == [
         (RateSource.CALIBRATED, (record.id,))
     ]
 
@@ -164,10 +164,10 @@ def test_a_plan_for_training_is_made_of_measured_backward_passes(client: Planner
     assert sum(stage.backward_seconds for stage in split.stages) >= measured_apart * (1 - 1e-9)
     # The look-up of words has no backward pass into what it reads, but one into its table.
     measured = sum(seconds for _, seconds in times.backward_seconds)
-    found = sum(stage.backward_seconds for stage in plan.stages)
+    planned_seconds = sum(stage.backward_seconds for stage in plan.stages)
     forward_only = {node for node, _ in times.seconds} - {node for node, _ in times.backward_seconds}
     estimated = 2 * sum(seconds for node, seconds in times.seconds if node in forward_only)
-    assert measured <= found * (1 + 1e-9) <= (measured + estimated) * (1 + 2e-9)
+    assert measured <= planned_seconds * (1 + 1e-9) <= (measured + estimated) * (1 + 2e-9)
 
 
 def test_device_in_use_is_left_alone(client: PlannerClient, graph: GraphRecord, profile: ProfileRecord) -> None:
@@ -209,8 +209,8 @@ def test_command_line(
     assert record["num_measured"] == graph.num_nodes
     plan = client.create_plan(graph.id, options(**SIZES)).id
     num_backward = len(client.get_profile(record["id"]).times.backward_seconds)
-    shown = f"of {graph.num_nodes} nodes, {num_backward} of them backward too ({record['id']})"
-    assert shown in " ".join(cli("plan", "get", plan).split())
+    line = f"of {graph.num_nodes} nodes, {num_backward} of them backward too ({record['id']})"
+    assert line in " ".join(cli("plan", "get", plan).split())
     file = tmp_path / "times.json"
     cli("profile", "export", record["id"], str(file))
     (times,) = read_times(file.read_bytes())

@@ -99,8 +99,8 @@ def test_what_is_made_again_is_not_sent(
     try:
         with client.pipeline(deployment.id) as pipeline:
             batches = [Batch(kwargs={**token_batch(*sizes), "use_cache": False}) for sizes in ((2, 8), (8, 64), (1, 3))]
-            for batch, found in zip(batches, pipeline.run(batches), strict=True):
+            for batch, result in zip(batches, pipeline.run(batches), strict=True):
                 with torch.no_grad():
-                    assert_tree_equal(found, case.module(**batch.kwargs))
+                    assert_tree_equal(result, case.module(**batch.kwargs))
     finally:
         client.stop(deployment.id)

@@ -67,21 +67,21 @@ def _load_splits(exported: ExportedModel, folder: Path) -> list[list[StageProgra
     return [load_whole(graph, files), load_stages(graph, plan_of(graph, even_cuts(graph)), files)]
 
 
-def _assert_same(found: Any, expected: Any) -> None:
+def _assert_same(outputs: Any, expected: Any) -> None:
     """Same containers, dtypes, strides and bits; not-a-number equals itself."""
-    found_leaves, found_structure = pytree.tree_flatten(found)
+    leaves, structure = pytree.tree_flatten(outputs)
     expected_leaves, expected_structure = pytree.tree_flatten(expected)
-    assert found_structure == expected_structure
-    for ours, theirs in zip(found_leaves, expected_leaves, strict=True):
+    assert structure == expected_structure
+    for ours, theirs in zip(leaves, expected_leaves, strict=True):
         if isinstance(theirs, torch.Tensor):
             _assert_same_tensor(ours, theirs)
         else:
             assert ours == theirs
 
 
-def _assert_same_tensor(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
-    assert _bits(found) == _bits(expected)
+def _assert_same_tensor(ours: torch.Tensor, expected: torch.Tensor) -> None:
+    assert (ours.dtype, ours.shape, ours.stride()) == (expected.dtype, expected.shape, expected.stride())
+    assert _bits(ours) == _bits(expected)
 
 
 def _bits(tensor: torch.Tensor) -> bytes:

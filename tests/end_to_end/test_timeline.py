@@ -41,9 +41,9 @@ def command(cluster: LocalCluster, capsys: pytest.CaptureFixture[str], *argument
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--server", cluster.planner_address])
-    found = capsys.readouterr()
-    assert not ended.value.code, found.err
-    return found.out
+    printed = capsys.readouterr()
+    assert not ended.value.code, printed.err
+    return printed.out
 
 
 def test_microbatches_through_two_stages(
@@ -173,5 +173,5 @@ def test_readings_go_on_in_the_next_generation(client: PlannerClient) -> None:
 
 
 def read_entries(file: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(file.read_text())["traceEvents"]
-    return found
+    entries: list[dict[str, Any]] = json.loads(file.read_text())["traceEvents"]
+    return entries

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 @pytest.mark.parametrize("options", [[], ["--hugging-face"]])
 def test_losses_are_those_of_one_process(options: list[str], cluster: LocalCluster) -> None:
-    found, wanted = torch_loops.main(["--server", cluster.planner_address, "--steps", "3", *options])
-    assert len(found) == 3
+    losses, expected = torch_loops.main(["--server", cluster.planner_address, "--steps", "3", *options])
+    assert len(losses) == 3
     # Hugging Face rounds what it logs.
-    assert found == pytest.approx(wanted, abs=2e-4)
+    assert losses == pytest.approx(expected, abs=2e-4)

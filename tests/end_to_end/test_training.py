@@ -57,26 +57,26 @@ def deployed(
     graph = client.submit(export(module, args, dynamic_shapes=SHAPES))
     training = Training(schedule=schedule, microbatches=4, activations=activations) if schedule else None
     plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=num_stages), training=training))
-    found = [client.deploy(plan.id, recovery=recovery) for _ in range(copies)]
+    deployments = [client.deploy(plan.id, recovery=recovery) for _ in range(copies)]
     try:
-        yield found
+        yield deployments
     finally:
-        for deployment in found:
+        for deployment in deployments:
             client.stop(deployment.id)
 
 
 def assert_same_weights(trainer: Trainer, module: nn.Module, tolerance: float = 0.0) -> None:
-    found, wanted = trainer.state_dict(), module.state_dict()
-    assert found.keys() == wanted.keys()
-    for name in wanted:
-        torch.testing.assert_close(found[name], wanted[name], rtol=tolerance, atol=tolerance)
+    states, expected = trainer.state_dict(), module.state_dict()
+    assert states.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(states[name], expected[name], rtol=tolerance, atol=tolerance)
 
 
 def tied(rate: float) -> tuple[Tied, Eager]:
     torch.manual_seed(0)
     module = Tied()
     optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=0.1)
-    return copy.deepcopy(module), Eager(module, optimizer, lambda found: found[0])
+    return copy.deepcopy(module), Eager(module, optimizer, lambda outputs: outputs[0])
 
 
 def assert_same_step(trainer: Trainer, eager: Eager, seed: int, rate: float) -> None:
@@ -122,7 +122,7 @@ def test_two_trainings_at_once_on_the_same_daemons(client: PlannerClient) -> Non
         assert_same_step(trainer, eager, 9, rate / 2)
 
     with deployed(client, module, tokens(4, 0), PipelineSchedule.ONE_F_ONE_B, copies=2) as (first, second):
-        threads = [threading.Thread(target=train, args=told) for told in ((first, 0.01), (second, 0.02))]
+        threads = [threading.Thread(target=train, args=arguments) for arguments in ((first, 0.01), (second, 0.02))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -144,8 +144,8 @@ def test_the_command_trains_writes_the_weights_and_goes_on(
             main([*arguments, "--server", cluster.planner_address, "-o", "json"])
         return ended.value.code, *capsys.readouterr()
 
-    status, printed, told = call(*command, "--stages", "2")
-    assert not status, told
+    status, printed, messages = call(*command, "--stages", "2")
+    assert not status, messages
     document = json.loads(printed)
     assert (document["steps"], document["num_stages"], len(document["losses"])) == (6, 2, 6)
     assert document["last_loss"] < document["first_loss"]
@@ -160,21 +160,21 @@ def test_the_command_trains_writes_the_weights_and_goes_on(
     status, printed, _ = call("checkpoint", "list", "--run", "command")
     last, before = json.loads(printed)
     assert [one["progress"]["num_steps"] for one in (last, before)] == [6, 4]
-    status, _, told = call(*command, "--resume")
+    status, _, messages = call(*command, "--resume")
     assert status == exit_codes.INVALID_INPUT
-    assert "has 6 steps, --steps 6 asks for no more" in " ".join(told.split())
+    assert "has 6 steps, --steps 6 asks for no more" in " ".join(messages.split())
     status, printed, _ = call("checkpoint", "delete", last["id"])
     assert json.loads(printed)["deleted"]
-    status, printed, told = call(*command, "--stages", "3", "--resume", "--keep", "1")
-    assert not status, told
+    status, printed, messages = call(*command, "--stages", "3", "--resume", "--keep", "1")
+    assert not status, messages
     resumed = json.loads(printed)
     assert (resumed["steps"], resumed["num_stages"], resumed["resumed_from"]) == (2, 3, before["id"])
     assert resumed["losses"] == pytest.approx(document["losses"][4:], rel=1e-6)
     status, printed, _ = call("checkpoint", "get", "command")
     assert json.loads(printed)["progress"]["num_steps"] == 6
     folder = tmp_path / "downloaded"
-    status, _, told = call("checkpoint", "download", "command", str(folder))
-    assert not status, told
+    status, _, messages = call("checkpoint", "download", "command", str(folder))
+    assert not status, messages
     places = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     module.load_state_dict({name: read_torch_file(folder / file)[name] for name, file in places.items()})
     with torch.no_grad():
@@ -197,19 +197,19 @@ def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient,
         for number in range(2):
             trainer.step(*rows(10, number))
         trainer.save("elsewhere")
-        wanted = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
+        expected = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
     schedule, again = PipelineSchedule.GPIPE, Activations.RECOMPUTED
     with deployed(client, copy.deepcopy(module), rows(4, 0), schedule, num_stages=2, activations=again) as [deployment]:
         assert all(stage.recomputes_activations for stage in client.get_plan(deployment.plan_id).stages)
         with pytest.raises(InvalidArgument, match="of adamw, this trainer has sgd"):
             client.train(deployment.id, "sgd:lr=0.01", resume="elsewhere")
         with client.train(deployment.id, "adamw:lr=0.01", schedule=cosine(9), resume="elsewhere") as trainer:
-            found = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
-            kept = trainer.save("elsewhere", keep=1).result()
-            assert list(client.list_checkpoints(run="elsewhere")) == [kept]
+            losses = [trainer.step(*rows(10, number)).losses for number in range(2, 5)]
+            record = trainer.save("elsewhere", keep=1).result()
+            assert list(client.list_checkpoints(run="elsewhere")) == [record]
             states = trainer.state_dict()
-            client.download_checkpoint(kept.id, tmp_path / "downloaded")
-    assert found == wanted
+            client.download_checkpoint(record.id, tmp_path / "downloaded")
+    assert losses == expected
     assert torch.equal(states["pooler.weight"], module.pooler.weight)
     module.load_state_dict(states)
     places = json.loads((tmp_path / "downloaded" / "model.safetensors.index.json").read_text())["weight_map"]
@@ -223,7 +223,7 @@ def test_a_training_outlives_its_workers(policy: RecoveryPolicy, client: Planner
     """One is killed between two steps, another stopped in the middle of one: losses and weights are as without."""
     torch.manual_seed(0)
     module = Normed(dropout=0.5)
-    found: dict[bool, list[tuple[float, ...]]] = {}
+    losses_of: dict[bool, list[tuple[float, ...]]] = {}
     weights: dict[bool, dict[str, torch.Tensor]] = {}
     evaluated: dict[bool, torch.Tensor] = {}
     for is_killed in (False, True):
@@ -236,7 +236,7 @@ def test_a_training_outlives_its_workers(policy: RecoveryPolicy, client: Planner
                 deployment.id, "adamw:lr=0.01", clip_norm=1.0, seed="seed", checkpoints=checkpoints
             ) as trainer,
         ):
-            losses = found[is_killed] = []
+            losses = losses_of[is_killed] = []
             for number in range(5):
                 if is_killed and number == 1:
                     os.kill(worker_of(client, deployment.id, 0), signal.SIGKILL)
@@ -254,26 +254,26 @@ def test_a_training_outlives_its_workers(policy: RecoveryPolicy, client: Planner
             evaluated[is_killed] = trainer.evaluate(*rows(4, 9))
             if is_killed:
                 assert client.get_deployment(deployment.id).generation > 2
-    assert found[True] == found[False]
+    assert losses_of[True] == losses_of[False]
     assert torch.equal(evaluated[True], evaluated[False])
-    for name, wanted in weights[False].items():
-        assert torch.equal(weights[True][name], wanted)
+    for name, expected in weights[False].items():
+        assert torch.equal(weights[True][name], expected)
 
 
 def worker_of(client: PlannerClient, deployment_id: str, stage: int) -> int:
     """A worker that is too busy to answer is left out of the status."""
-    found: set[int] = set()
+    process_ids: set[int] = set()
 
     def is_told() -> bool:
         status = stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest())
-        found.update(one.worker_process_id for one in status.stages if one.deployment_id == deployment_id)
-        return bool(found)
+        process_ids.update(one.worker_process_id for one in status.stages if one.deployment_id == deployment_id)
+        return bool(process_ids)
 
     deployment = client.get_deployment(deployment_id)
     with grpc.insecure_channel(deployment.stages[stage].daemon_address) as channel:
         stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
         wait_for(is_told)
-    [process_id] = found
+    [process_id] = process_ids
     return process_id
 
 
@@ -301,8 +301,8 @@ def test_copies_of_a_stage_train_as_one_process_and_their_checkpoint_goes_on_wit
                     assert_same_step(trainer, eager, 3 * number + step, 0.01)
                 ids, targets = tokens(4, 77)
                 with torch.no_grad():
-                    wanted = eager.module(ids, targets)[1]
-                torch.testing.assert_close(trainer.evaluate(ids, targets)[1], wanted, rtol=1e-4, atol=1e-5)
+                    expected = eager.module(ids, targets)[1]
+                torch.testing.assert_close(trainer.evaluate(ids, targets)[1], expected, rtol=1e-4, atol=1e-5)
                 assert_same_weights(trainer, eager.module, 1e-5)
                 trainer.save().result()
         finally:
@@ -328,7 +328,7 @@ def test_what_was_split_in_slapos_dialect_trains_as_it_was_split(client: Planner
     )
     assert [len(one.liveness) for one in plan.stages] == [len(liveness[one]) for one in stages]
     deployment = client.deploy(plan.id)
-    eager = Eager(module, torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1), lambda found: found[0])
+    eager = Eager(module, torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1), lambda outputs: outputs[0])
     with client.train(deployment.id, "adamw:lr=0.01,weight_decay=0.1", clip_norm=1.0) as trainer:
         for number in range(3):
             assert_same_step(trainer, eager, number, 0.01)
@@ -352,8 +352,8 @@ def test_what_cannot_be_a_step_is_refused_and_changes_nothing(client: PlannerCli
             with pytest.raises(StepNotApplied, match="the loss is nan"):
                 trainer.step(x * math.nan, y)
             parameters = dict(module.named_parameters())
-            found = trainer.state_dict()
-            assert all(torch.equal(found[name], one) for name, one in parameters.items())
+            states = trainer.state_dict()
+            assert all(torch.equal(states[name], one) for name, one in parameters.items())
         with pytest.raises(InvalidArgument, match="momentous"):
             client.train(deployment.id, "sgd:lr=0.1,momentous=0.9")
         misspelt = Optimizer(name="sgd", learning_rate=0.1, groups=(ParameterGroup(pattern="*.biass"),))

@@ -163,8 +163,10 @@ def _answer(
     _refuse(overrides != _Overrides(), "--devices, --memory and --bandwidth", "the devices are those of the file")
     if is_cost_graph(document):
         return solve_cost_graph(document, objective, limits, contiguous=contiguous), contiguous
-    asked = parse_instance(document)
-    answer = solve_instance(asked.graph, asked.inventory, asked.node_ids, objective, limits, contiguous=contiguous)
+    instance = parse_instance(document)
+    answer = solve_instance(
+        instance.graph, instance.inventory, instance.node_ids, objective, limits, contiguous=contiguous
+    )
     return answer, contiguous
 
 
@@ -197,6 +199,6 @@ def _summary(solution: Solution) -> str:
     return f"{numbers} ({proof}), {solution.seconds:.1f} s{cut}{written}"
 
 
-def _number(found: float) -> str:
+def _number(number: float) -> str:
     """Six places, or as many digits where those would show little or take a line."""
-    return f"{found:.6f}" if found == 0 or 1e-3 <= found < 1e9 else f"{found:.6e}"
+    return f"{number:.6f}" if number == 0 or 1e-3 <= number < 1e9 else f"{number:.6e}"

@@ -94,7 +94,7 @@ def train(
     if not run and (every or resume or recovery not in (None, RecoveryPolicy.MANUAL)):
         raise InvalidArgument("--every, --resume and --recovery need checkpoints; name their run by --run NAME")
     checkpoints = Checkpointing(run=run, every=every, keep=keep) if run else None
-    wanted = optimizer_from_text(optimizer)
+    optimizer_settings = optimizer_from_text(optimizer)
     batches = _batches(data)
     exported = export_from_factory(source, None)
     options = PlanOptions(
@@ -117,7 +117,7 @@ def train(
         try:
             with client.train(
                 deployment.id,
-                wanted,
+                optimizer_settings,
                 loss=loss,
                 clip_norm=clip_norm,
                 schedule=None if warmup is None else cosine(steps, warmup_steps=warmup),
@@ -143,10 +143,10 @@ def train(
 
 
 def _batches(target: str) -> Iterable[Any]:
-    found = call_factory(target)
-    if not isinstance(found, Iterable) or isinstance(found, str | bytes):
-        raise InvalidArgument(f"{target} returned {type(found).__name__}, needs batches that can be iterated over")
-    return found
+    batches = call_factory(target)
+    if not isinstance(batches, Iterable) or isinstance(batches, str | bytes):
+        raise InvalidArgument(f"{target} returned {type(batches).__name__}, needs batches that can be iterated over")
+    return batches
 
 
 def _endless(batches: Iterable[Any]) -> Iterator[Any]:
@@ -177,15 +177,15 @@ def _run(trainer: Trainer, batches: Iterable[Any], steps: int) -> dict[str, Any]
             results.append(trainer.step(*arguments, **named))
             num_tokens += _num_tokens(trainer.graph, (*arguments, *named.values()))
             show(results[-1], num_tokens / (time.monotonic() - started))
-    spent = [result.seconds for result in results]
+    step_seconds = [result.seconds for result in results]
     return {
         "steps": len(results),
         "first_loss": results[0].loss,
         "last_loss": results[-1].loss,
         "losses": [result.loss for result in results],
-        "tokens_per_second": num_tokens / sum(spent),
-        "seconds_per_step": sum(spent) / len(spent),
-        "bubble_share": sum(result.bubble_share * result.seconds for result in results) / sum(spent),
+        "tokens_per_second": num_tokens / sum(step_seconds),
+        "seconds_per_step": sum(step_seconds) / len(step_seconds),
+        "bubble_share": sum(result.bubble_share * result.seconds for result in results) / sum(step_seconds),
     }
 
 

@@ -76,9 +76,9 @@ class FromLoop(Iterator[_Item]):
         self._loop = asyncio.get_running_loop()
 
     def __next__(self) -> _Item:
-        asked = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
-        with interruptible(asked.cancel):
-            item = asked.result()
+        next_item = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
+        with interruptible(next_item.cancel):
+            item = next_item.result()
         if item is _END:
             raise StopIteration
         return item  # type: ignore[no-any-return]

@@ -66,9 +66,9 @@ class NodeEncoder:
         return self._what[node]
 
     def value_id(self, node: fx.Node) -> int:
-        found = self._what[node]
-        assert isinstance(found, ValueReference)
-        return found.value_id
+        reference = self._what[node]
+        assert isinstance(reference, ValueReference)
+        return reference.value_id
 
     def is_mutated(self, placeholder: fx.Node) -> bool:
         """True if some encoded call writes the storage of that input or state."""
@@ -102,9 +102,9 @@ class NodeEncoder:
         return ValueReference(value_id)
 
     def _call(self, node: fx.Node) -> None:
-        found = operator_of(node)
+        operator = operator_of(node)
         path = module_path(node)
-        where = f"{found.qualified_name} in module {path!r}"
+        where = f"{operator.qualified_name} in module {path!r}"
         context = context_of(node)
         arguments = tuple(argument_of(argument, self.reference, where) for argument in node.args)
         keywords = tuple((key, argument_of(item, self.reference, where)) for key, item in node.kwargs.items())
@@ -112,10 +112,10 @@ class NodeEncoder:
             self._needs_gradient.add(node)
         self._note_mutations(node)
         outputs, returns_tuple = self._results(node)
-        flops, bytes_moved = self._cost(node, found)
+        flops, bytes_moved = self._cost(node, operator)
         self._nodes.append(
             Node(
-                operator=found,
+                operator=operator,
                 arguments=arguments,
                 keyword_arguments=keywords,
                 outputs=outputs,
@@ -128,12 +128,12 @@ class NodeEncoder:
             )
         )
 
-    def _cost(self, node: fx.Node, found: Operator) -> tuple[Expression | None, Expression | None]:
+    def _cost(self, node: fx.Node, operator: Operator) -> tuple[Expression | None, Expression | None]:
         """(FLOPs, bytes moved) of a custom operator's call; None where nothing says."""
-        cost = cost_of(node, found.name, found.overload) if found.kind is OperatorKind.CUSTOM else None
+        cost = cost_of(node, operator.name, operator.overload) if operator.kind is OperatorKind.CUSTOM else None
         if cost is None:
             return None, None
-        where = f"the cost of {found.name}"
+        where = f"the cost of {operator.name}"
         bytes_moved = None if cost.bytes_moved is None else self._symbols.expression(cost.bytes_moved, where)
         return self._symbols.expression(cost.flops, where), bytes_moved
 

@@ -87,9 +87,9 @@ def _check_complete(graph: Graph, tensors: Mapping[str, torch.Tensor], path: Pat
         seen_groups.add(state.tie_group)
         if state.name not in tensors:
             raise Corrupt(f"{path}: the weights lack {state.name!r}; export the module again")
-        found, needed = tuple(tensors[state.name].shape), values[state.value_id].dims
-        if found != needed:
-            raise Corrupt(f"{path}: {state.name!r} is {list(found)}, the graph says {list(needed)}")
+        dims, needed = tuple(tensors[state.name].shape), values[state.value_id].dims
+        if dims != needed:
+            raise Corrupt(f"{path}: {state.name!r} is {list(dims)}, the graph says {list(needed)}")
 
 
 def _shards(tensors: Mapping[str, torch.Tensor], max_file_bytes: int) -> Iterator[dict[str, torch.Tensor]]:

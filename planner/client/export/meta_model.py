@@ -69,15 +69,15 @@ class MetaModel:
             if name not in needed:
                 continue
             operations = of_pattern[pattern].operations if pattern is not None else ()
-            found = parts.setdefault(name, _Parts(operations=tuple(operations), columns={}))
-            found.columns.setdefault(pattern, []).append(stored[key])
-        for name, found in parts.items():
-            patterns = [pattern for pattern in found.columns if pattern is not None]
+            assembly = parts.setdefault(name, _Parts(operations=tuple(operations), columns={}))
+            assembly.columns.setdefault(pattern, []).append(stored[key])
+        for name, assembly in parts.items():
+            patterns = [pattern for pattern in assembly.columns if pattern is not None]
             if patterns:
                 order = of_pattern[patterns[0]].source_patterns
                 parts[name] = _Parts(
-                    operations=found.operations,
-                    columns={pattern: found.columns[pattern] for pattern in order if pattern in found.columns},
+                    operations=assembly.operations,
+                    columns={pattern: assembly.columns[pattern] for pattern in order if pattern in assembly.columns},
                 )
         return parts
 

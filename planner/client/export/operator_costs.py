@@ -59,13 +59,13 @@ def cost_of(node: fx.Node, name: str, overload: str) -> OperatorCost | None:
     args = fx.map_arg(node.args, lambda one: one.meta["val"])
     kwargs = fx.map_arg(node.kwargs, lambda one: one.meta["val"])
     try:
-        found = (
+        operator_cost = (
             cost(*args, **kwargs) if cost else OperatorCost(flops=formula(*args, **kwargs, out_val=node.meta["val"]))
         )
     except Exception as error:
         raise UnsupportedModule(f"{name}: its cost function failed: {type(error).__name__}: {error}") from error
-    _check(found, name)
-    return found
+    _check(operator_cost, name)
+    return operator_cost
 
 
 def _check(cost: OperatorCost, name: str) -> None:

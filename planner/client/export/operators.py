@@ -73,19 +73,19 @@ _REMEDIES = {
 
 def operator_of(node: fx.Node) -> Operator:
     """Raises UnsupportedModule, naming the operator and its module, for one of torch's outside the vocabulary."""
-    found = _named(node)
-    if found is not None and found.kind is OperatorKind.CUSTOM:
-        return found
-    if found is None or (found.kind, found.name, found.overload) not in load_vocabulary():
+    operator = _named(node)
+    if operator is not None and operator.kind is OperatorKind.CUSTOM:
+        return operator
+    if operator is None or (operator.kind, operator.name, operator.overload) not in load_vocabulary():
         where = module_path(node)
-        name = found.qualified_name if found else str(getattr(node.target, "__name__", node.target))
+        name = operator.qualified_name if operator else str(getattr(node.target, "__name__", node.target))
         raise UnsupportedModule(
             f"operator {name} in "
             f"{f'module {where!r}' if where else 'the root module'}: not among the operators that a daemon runs; "
             f"{_REMEDIES.get(name, 'write that part of the forward with other operators')}",
             module_path=where,
         )
-    return found
+    return operator
 
 
 def _named(node: fx.Node) -> Operator | None:

@@ -17,11 +17,11 @@ def with_plain_weights(module: nn.Module) -> nn.Module:
         return module
     tensors = (*module.parameters(), *module.buffers())
     plain: nn.Module = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
-    known = set(plain.modules())
+    own_modules = set(plain.modules())
     unwrap_tensor_subclass_parameters(plain)
     # What it adds would be in training, as whatever is new.
-    for owner in known:
+    for owner in own_modules:
         for part in owner.children():
-            if part not in known:
+            if part not in own_modules:
                 part.train(owner.training)
     return plain

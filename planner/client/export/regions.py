@@ -26,12 +26,12 @@ def grad_region(enabled: bool) -> Region:
 
 
 def autocast_region(device_class: str, dtype: torch.dtype | None, enabled: bool, cache_enabled: bool | None) -> Region:
-    chosen = torch.get_autocast_dtype(device_class) if dtype is None else dtype
+    region_dtype = torch.get_autocast_dtype(device_class) if dtype is None else dtype
     return Region(
         autocast=Autocast(
             device_class=device_class,
             enabled=enabled,
-            dtype=dtype_of(chosen, "autocast region"),
+            dtype=dtype_of(region_dtype, "autocast region"),
             cache_enabled=bool(cache_enabled),
         )
     )
@@ -39,8 +39,8 @@ def autocast_region(device_class: str, dtype: torch.dtype | None, enabled: bool,
 
 def regions_of(node: fx.Node) -> tuple[Region, ...]:
     """Outermost first."""
-    found: tuple[Region, ...] = node.meta.get(_KEY, ())
-    return found
+    regions: tuple[Region, ...] = node.meta.get(_KEY, ())
+    return regions
 
 
 def set_regions(node: fx.Node, regions: tuple[Region, ...]) -> None:

@@ -39,13 +39,13 @@ class CapturedState:
 
 def captured_states(program: ExportedProgram) -> tuple[CapturedState, ...]:
     """In signature order. Raises UnsupportedModule for a tensor that cannot be carried."""
-    found = list(_found(program))
-    for name, _, tensor, _, _ in found:
+    declared = list(_declared_states(program))
+    for name, _, tensor, _, _ in declared:
         check_tensor(tensor, f"{name!r}")
-    groups = _tie_groups([tensor for _, _, tensor, _, _ in found])
+    groups = _tie_groups([tensor for _, _, tensor, _, _ in declared])
     digests: dict[int, bytes] = {}
     states = []
-    for index, (name, kind, tensor, placeholder, persistent) in enumerate(found):
+    for index, (name, kind, tensor, placeholder, persistent) in enumerate(declared):
         group = groups[index]
         digest = digests.get(group, b"") if group else b""
         digest = digest or digests.setdefault(group, sha256_of(tensor)) if group else sha256_of(tensor)
@@ -63,7 +63,7 @@ def captured_states(program: ExportedProgram) -> tuple[CapturedState, ...]:
     return tuple(states)
 
 
-def _found(program: ExportedProgram) -> Iterator[tuple[str, StateKind, torch.Tensor, fx.Node, bool]]:
+def _declared_states(program: ExportedProgram) -> Iterator[tuple[str, StateKind, torch.Tensor, fx.Node, bool]]:
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     for spec in program.graph_signature.input_specs:
         if spec.kind is InputKind.USER_INPUT:
@@ -90,8 +90,8 @@ def check_tensor(tensor: torch.Tensor, where: str) -> None:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise UnsupportedModule(f"{where}: is inside a torch.func transform, which cannot be carried; write it out")
     if tensor.is_quantized or tensor.layout is not torch.strided:
-        found = "quantised" if tensor.is_quantized else str(tensor.layout)
-        raise UnsupportedModule(f"{where}: is {found}; only dense tensors can be carried, dequantise or densify it")
+        layout = "quantised" if tensor.is_quantized else str(tensor.layout)
+        raise UnsupportedModule(f"{where}: is {layout}; only dense tensors can be carried, dequantise or densify it")
     if tensor.device.type not in _DEVICE_CLASSES:
         raise UnsupportedModule(
             f"{where}: is on {tensor.device}; move the module to one of {', '.join(_DEVICE_CLASSES)}"

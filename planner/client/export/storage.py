@@ -30,7 +30,7 @@ class StorageRoots:
 
     def sharing(self, roots: frozenset[fx.Node]) -> list[fx.Node]:
         """The nodes added so far that may lie in the same storage."""
-        return [node for node, found in self._roots.items() if found & roots]
+        return [node for node, own_roots in self._roots.items() if own_roots & roots]
 
 
 def _sources(node: fx.Node) -> Iterator[fx.Node]:

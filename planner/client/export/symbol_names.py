@@ -37,22 +37,22 @@ def _by_parameter(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     return bound
 
 
-def _named_dimensions(given: Any, spec: Any) -> Iterator[tuple[torch.Tensor, int, str]]:
+def _named_dimensions(tree: Any, spec: Any) -> Iterator[tuple[torch.Tensor, int, str]]:
     """(tensor, dimension, name) for every dimension that the spec names."""
     if spec is None:
         return
-    if isinstance(given, torch.Tensor):
+    if isinstance(tree, torch.Tensor):
         dimensions = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
         for dimension, dynamic in dimensions:
             name = dynamic if isinstance(dynamic, str) else getattr(dynamic, "__name__", None)
             if isinstance(name, str):
-                yield given, dimension, name
+                yield tree, dimension, name
         return
     pairs: Any = ()
-    if isinstance(spec, Mapping) and isinstance(given, Mapping):
-        pairs = ((given[key], spec[key]) for key in spec if key in given)
+    if isinstance(spec, Mapping) and isinstance(tree, Mapping):
+        pairs = ((tree[key], spec[key]) for key in spec if key in tree)
     elif isinstance(spec, list | tuple):
-        items = given.values() if isinstance(given, Mapping) else given
+        items = tree.values() if isinstance(tree, Mapping) else tree
         pairs = zip(items, spec, strict=False)
     for item, item_spec in pairs:
         yield from _named_dimensions(item, item_spec)

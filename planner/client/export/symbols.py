@@ -52,10 +52,10 @@ class SymbolTable:
         return tuple(self._symbol(symbol, symbol_id) for symbol, symbol_id in self._ids.items())
 
     def _convert(self, expression: sympy.Basic, where: str) -> Expression:
-        found = self._expressions.get(expression)
-        if found is None:
-            found = self._expressions[expression] = self._build(expression, where)
-        return found
+        converted = self._expressions.get(expression)
+        if converted is None:
+            converted = self._expressions[expression] = self._build(expression, where)
+        return converted
 
     def _build(self, expression: sympy.Basic, where: str) -> Expression:
         if isinstance(expression, sympy.Integer):
@@ -84,10 +84,10 @@ class SymbolTable:
         )
 
     def _bounds(self, symbol: sympy.Symbol) -> tuple[int, int | None]:
-        known = self._ranges.get(symbol) or self._shape_env.var_to_range.get(symbol)
-        if known is None:
+        bounds = self._ranges.get(symbol) or self._shape_env.var_to_range.get(symbol)
+        if bounds is None:
             return 0, None
-        return _bound(known.lower, int) or 0, _bound(known.upper, int)
+        return _bound(bounds.lower, int) or 0, _bound(bounds.upper, int)
 
     def _hint(self, symbol: sympy.Symbol) -> int | None:
         hint = self._shape_env.backed_var_to_val.get(symbol)
@@ -107,5 +107,5 @@ def _check_exponent(expression: sympy.Basic, operator: ExpressionOperator, where
 def _bound(bound: Any, convert: Callable[[Any], int]) -> int | None:
     if bound in (sympy.oo, -sympy.oo) or type(bound).__name__ in ("IntInfinity", "NegativeIntInfinity"):
         return None
-    found = convert(bound)
-    return found if math.isfinite(found) and abs(found) < 2**62 else None
+    number = convert(bound)
+    return number if math.isfinite(number) and abs(number) < 2**62 else None

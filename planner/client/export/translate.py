@@ -102,8 +102,8 @@ def _constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def _inputs(program: ExportedProgram) -> list[fx.Node]:
-    held = set(program.graph_signature.user_inputs)
-    return [node for node in program.graph.nodes if node.op == "placeholder" and node.name in held]
+    names = set(program.graph_signature.user_inputs)
+    return [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
 
 
 def _symbol_table(program: ExportedProgram, names: dict[Any, str]) -> SymbolTable:

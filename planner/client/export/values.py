@@ -65,6 +65,6 @@ def _strides(
 def _same(step: Any, stride: Expression, expected: Any) -> bool:
     if isinstance(step, int) and isinstance(expected, int):
         return step == expected
-    found = step.node.expr if isinstance(step, torch.SymInt) else step
+    actual = step.node.expr if isinstance(step, torch.SymInt) else step
     needed = expected.node.expr if isinstance(expected, torch.SymInt) else expected
-    return bool(found == needed)
+    return bool(actual == needed)

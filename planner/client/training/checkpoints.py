@@ -57,10 +57,12 @@ def check_keep(keep: int | None) -> None:
         raise InvalidArgument(f"keep is {keep}, needs at least 1")
 
 
-def snapshot_requests(held: Mapping[str, Sequence[str]], names: StateNames) -> dict[str, stage_daemon_pb2.TrainRequest]:
+def snapshot_requests(
+    states_by_device: Mapping[str, Sequence[str]], names: StateNames
+) -> dict[str, stage_daemon_pb2.TrainRequest]:
     """By device, of what each holds. A state that several hold, also under tied names, is the first one's to save."""
     requests, seen = {}, set()
-    for device_id, states in held.items():
+    for device_id, states in states_by_device.items():
         request = requests[device_id] = stage_daemon_pb2.TrainRequest()
         request.take_snapshot.SetInParent()
         for name in states:
@@ -105,11 +107,11 @@ def forget_older(store: CheckpointStore, written: CheckpointRecord, keep: int) -
             store.delete_checkpoint(record.id)
 
 
-def check_fits(checkpoint: Checkpoint, graph: Graph, optimizer: str, held: Iterable[str]) -> None:
+def check_fits(checkpoint: Checkpoint, graph: Graph, optimizer: str, states: Iterable[str]) -> None:
     """Raises InvalidArgument for states that the graph has otherwise, for ones that are held and missing, and for
     another optimizer."""
     names, declared = StateNames(graph), _declared(graph)
-    found: dict[str, str] = {}
+    name_of_first: dict[str, str] = {}
     for tensor in checkpoint.tensors:
         if tensor.optimizer_tensor:
             continue
@@ -121,11 +123,11 @@ def check_fits(checkpoint: Checkpoint, graph: Graph, optimizer: str, held: Itera
                 f"state {tensor.name!r} is {tensor.dtype.value} {list(tensor.dims)} in it, and"
                 f" {dtype.value} {list(dims)} in the graph"
             )
-        other = found.setdefault(names.first(tensor.name), tensor.name)
+        other = name_of_first.setdefault(names.first(tensor.name), tensor.name)
         if other != tensor.name:
             raise _of_another_module(f"states {other!r} and {tensor.name!r} are two in it, and tied in the graph")
-    for name in held:
-        if names.is_in_checkpoints(name) and names.first(name) not in found:
+    for name in states:
+        if names.is_in_checkpoints(name) and names.first(name) not in name_of_first:
             raise _of_another_module(f"state {name!r} is only in the graph")
     if checkpoint.record.optimizer != optimizer:
         raise InvalidArgument(
@@ -151,9 +153,9 @@ def _of_another_module(what: str) -> InvalidArgument:
 
 def _declared(graph: Graph) -> dict[str, tuple[Dtype, tuple[int, ...]]]:
     values = graph.values_by_id()
-    found = {}
+    dtypes_and_dims = {}
     for state in graph.states:
         value = values[state.value_id]
         assert value.dtype is not None
-        found[state.name] = value.dtype, tuple(map(int, value.dims))  # type: ignore[arg-type]
-    return found
+        dtypes_and_dims[state.name] = value.dtype, tuple(map(int, value.dims))  # type: ignore[arg-type]
+    return dtypes_and_dims

@@ -75,7 +75,7 @@ def _names(graph: Graph) -> list[str]:
     return [name for name, _ in carried(graph.inputs)]
 
 
-def loss_output(graph: Graph, wanted: str | None) -> tuple[int, int]:
+def loss_output(graph: Graph, loss: str | None) -> tuple[int, int]:
     """(position among the outputs that are data, value id) of the named output, or of the only scalar one.
 
     Raises InvalidArgument for one that no gradient can start from.
@@ -83,7 +83,7 @@ def loss_output(graph: Graph, wanted: str | None) -> tuple[int, int]:
     values = graph.values_by_id()
     outputs = carried(graph.outputs)
     names = ", ".join(name for name, _ in outputs)
-    if wanted is None:
+    if loss is None:
         scalars = [position for position, (_, value_id) in enumerate(outputs) if _is_loss(values[value_id])]
         if len(scalars) != 1:
             raise InvalidArgument(
@@ -92,14 +92,12 @@ def loss_output(graph: Graph, wanted: str | None) -> tuple[int, int]:
             )
         return scalars[0], outputs[scalars[0]][1]
     for position, (name, value_id) in enumerate(outputs):
-        if name == wanted:
+        if name == loss:
             if not _is_loss(values[value_id]):
                 dims = len(values[value_id].dims)
-                raise InvalidArgument(
-                    f"output {wanted!r} has {dims} dimensions; a loss is a floating scalar: reduce it"
-                )
+                raise InvalidArgument(f"output {loss!r} has {dims} dimensions; a loss is a floating scalar: reduce it")
             return position, value_id
-    raise InvalidArgument(f"no output is called {wanted!r}, there are {names}")
+    raise InvalidArgument(f"no output is called {loss!r}, there are {names}")
 
 
 def _is_loss(value: Value) -> bool:

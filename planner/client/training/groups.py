@@ -23,11 +23,11 @@ def check_groups(groups: Sequence[ParameterGroup], graph: Graph) -> None:
         pattern = group.pattern or "*"
         if _fitting(trained, pattern):
             continue
-        held = _fitting(frozen, pattern)
-        if held:
+        frozen_names = _fitting(frozen, pattern)
+        if frozen_names:
             raise InvalidArgument(
-                f"parameter group {pattern!r}: what it fits, such as {held[0]!r}, is frozen; take the group away, or "
-                "export the module with requires_grad set there",
+                f"parameter group {pattern!r}: what it fits, such as {frozen_names[0]!r}, is frozen; take the group "
+                "away, or export the module with requires_grad set there",
                 pattern=pattern,
             )
         near = get_close_matches(pattern, _patterns(trained), n=_MOST_NEAR, cutoff=0.5)
@@ -43,8 +43,8 @@ def _fitting(names: Iterable[str], pattern: str) -> list[str]:
 
 def _patterns(names: Iterable[str]) -> list[str]:
     """Each name, and what begins with each module's path."""
-    found = dict[str, None]()
+    patterns = dict[str, None]()
     for name in names:
         parts = accumulate(name.split("."), lambda path, part: f"{path}.{part}")
-        found.update(dict.fromkeys([*(f"{path}.*" for path in list(parts)[:-1]), name]))
-    return list(found)
+        patterns.update(dict.fromkeys([*(f"{path}.*" for path in list(parts)[:-1]), name]))
+    return list(patterns)

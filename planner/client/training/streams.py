@@ -100,10 +100,10 @@ class _Stream:
 
     def answers(self) -> list[_Response]:
         """To one request. States come one by one, until a response without one."""
-        found = [self._next()]
-        while found[-1].WhichOneof("content") == "state":
-            found.append(self._next())
-        return found
+        answers = [self._next()]
+        while answers[-1].WhichOneof("content") == "state":
+            answers.append(self._next())
+        return answers
 
     def close(self) -> None:
         """Ends the stream; what is under way on the daemon ends by itself."""
@@ -120,15 +120,15 @@ class _Stream:
     def _next(self) -> _Response:
         try:
             with interruptible(self._call.cancel):
-                found = self._arrived.get(timeout=self._deadline_seconds)
-                if isinstance(found, PlannerError):
-                    raise found
+                answer = self._arrived.get(timeout=self._deadline_seconds)
+                if isinstance(answer, PlannerError):
+                    raise answer
         except queue.Empty:
             raise Unavailable(
                 f"no answer from the daemon of {self._device_id} within {self._deadline_seconds:g} s; look at its log,"
                 " or allow more by deadline_seconds"
             ) from None
-        return found
+        return answer
 
     def _pump(self) -> None:
         failure: PlannerError = Unavailable(f"the daemon of {self._device_id} ended the training")

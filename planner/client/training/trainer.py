@@ -261,10 +261,10 @@ class Trainer:
         # A pipeline goes on by itself where the deployment recovers, on weights as they were uploaded.
         before = self._standing_generation()
         while True:
-            found = self._pipeline(*args, **kwargs)
+            outputs = self._pipeline(*args, **kwargs)
             after = self._standing_generation()
             if after == before:
-                return found
+                return outputs
             before = after
 
     def state_dict(self) -> dict[str, Any]:
@@ -273,12 +273,12 @@ class Trainer:
         What no stage reads is as it came with the graph.
         """
         kind = TensorKind.TORCH if loaded_torch() is not None else TensorKind.NUMPY
-        held: dict[str, RawTensor] = {}
+        tensors: dict[str, RawTensor] = {}
         for name, raw in self._read():
-            held.setdefault(self._names.first(name), raw)
+            tensors.setdefault(self._names.first(name), raw)
         first = {name: self._names.first(name) for name in self._names.saved}
-        held |= self._store.read_weights(self._graph_id, self._names, set(first.values()) - held.keys())
-        return {name: from_raw(held[first[name]], kind) for name in first}
+        tensors |= self._store.read_weights(self._graph_id, self._names, set(first.values()) - tensors.keys())
+        return {name: from_raw(tensors[first[name]], kind) for name in first}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Puts these in the places of the states of those names; others stay. The optimizer's own state stays too."""
@@ -311,9 +311,9 @@ class Trainer:
         check_keep(keep)
         if self._pending.losses:
             raise Conflict("gradients wait to be applied, which no checkpoint has; save after apply, or discard them")
-        told = self._checkpoints
-        run = checked_run(run or (told.run if told else self.deployment_id))
-        keep = keep or (told.keep if told else None)
+        checkpointing = self._checkpoints
+        run = checked_run(run or (checkpointing.run if checkpointing else self.deployment_id))
+        keep = keep or (checkpointing.keep if checkpointing else None)
         self._finish_saving()
         progress = TrainingProgress(
             num_steps=self._num_steps,
@@ -323,9 +323,9 @@ class Trainer:
             learning_rate=self._rate_set,
         )
         self._do(lambda: snapshot_requests(self._held, self._names), changes=False)
-        written = self._writer.submit(self._write, self._streams, self._generation, run, keep, progress)
-        self._saving = _Saving(written=written, generation=self._generation, num_logged=len(self._log))
-        return written
+        future = self._writer.submit(self._write, self._streams, self._generation, run, keep, progress)
+        self._saving = _Saving(written=future, generation=self._generation, num_logged=len(self._log))
+        return future
 
     def load(self, name: str) -> None:
         """Goes on from a checkpoint, by its id, or from the latest of a run, whatever plan it was written on.
@@ -397,12 +397,12 @@ class Trainer:
         )
         answers = self._ask_all(stage_daemon_pb2.TrainRequest(open=opened))
         # By device: the names of the states that it holds.
-        self._held = {device_id: tuple(found[-1].opened.states) for device_id, found in answers.items()}
+        self._held = {device_id: tuple(replies[-1].opened.states) for device_id, replies in answers.items()}
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Nothing has changed where it raises because of the checkpoint."""
-        held = (name for names in self._held.values() for name in names)
-        check_fits(checkpoint, self.graph, self._optimizer.name, held)
+        names = (name for names in self._held.values() for name in names)
+        check_fits(checkpoint, self.graph, self._optimizer.name, names)
         self._ask_all(fetch_request(checkpoint, self._names))
         # Also forgets what the optimizer has kept so far.
         self._open(checkpoint.record.progress.seed)
@@ -478,12 +478,12 @@ class Trainer:
         with suppress(PlannerError):
             self._finish_saving()
         for _ in range(MAX_LOSSES):
-            found = self._find_next(self.deployment_id, self._generation)
-            if found is None:
+            later = self._find_next(self.deployment_id, self._generation)
+            if later is None:
                 break
             try:
                 self._disconnect()
-                self._connect(found)
+                self._connect(later)
                 self._open(self._seed)
                 self._restore(self._store.find_checkpoint(self._last_checkpoint))
                 for make in self._log:
@@ -505,8 +505,8 @@ class Trainer:
 
     def _read(self) -> Iterator[tuple[str, RawTensor]]:
         """(state, it) of all devices."""
-        asked = stage_daemon_pb2.TrainRequest(read_states=stage_daemon_pb2.ReadStates())
-        for responses in self._do(lambda: dict.fromkeys(self._first_holders(), asked), changes=False).values():
+        request = stage_daemon_pb2.TrainRequest(read_states=stage_daemon_pb2.ReadStates())
+        for responses in self._do(lambda: dict.fromkeys(self._first_holders(), request), changes=False).values():
             for response in responses[:-1]:
                 [raw] = decode([stage_daemon_pb2.Datum(tensor=response.state.tensor)], TensorKind.RAW)
                 assert isinstance(raw, RawTensor)
@@ -514,13 +514,13 @@ class Trainer:
 
     def _first_holders(self) -> list[str]:
         """Devices that hold a state that none before them holds: not the later copies of stages."""
-        found, seen = [], set[str]()
+        holders, seen = [], set[str]()
         for device_id, states in self._held.items():
             own = set(map(self._names.first, states))
             if own - seen:
-                found.append(device_id)
+                holders.append(device_id)
                 seen |= own
-        return found
+        return holders
 
     def _flatten(self, batch: Any) -> list[object]:
         if isinstance(batch, Batch):
@@ -541,7 +541,7 @@ class Trainer:
     ) -> list[list[Any]]:
         """What the module returns for each microbatch. What of the step was asked for before counts too."""
         encoded = [self._encoder.encode(leaves) for leaves in microbatches]
-        asked = _AskedStep(
+        step = _AskedStep(
             number=self._num_steps + 1,
             # Whoever gave them may write over them once the step is done.
             microbatches=[list(map(_copied, items)) for items in encoded] if self._goes_on else encoded,
@@ -553,7 +553,7 @@ class Trainer:
         )
         started = time.monotonic()
         try:
-            answers = self._do(lambda: self._requests(asked), changes=True)
+            answers = self._do(lambda: self._requests(step), changes=True)
         except BaseException:
             self.discard()
             raise
@@ -620,19 +620,19 @@ class Trainer:
             raise InvalidArgument(f"the microbatches count {counts}, needs a sum above 0 and none below")
         return [count / total for count in counts]
 
-    def _requests(self, asked: _AskedStep) -> dict[str, stage_daemon_pb2.TrainRequest]:
+    def _requests(self, wanted_step: _AskedStep) -> dict[str, stage_daemon_pb2.TrainRequest]:
         requests = {}
         for device_id in self._streams.device_ids:
             request = requests[device_id] = stage_daemon_pb2.TrainRequest()
             step = request.step
-            step.number = asked.number
-            step.weights.extend(asked.weights)
-            step.learning_rates.extend(asked.learning_rates)
-            step.loss_scale = asked.loss_scale
+            step.number = wanted_step.number
+            step.weights.extend(wanted_step.weights)
+            step.learning_rates.extend(wanted_step.learning_rates)
+            step.loss_scale = wanted_step.loss_scale
             if self._clip_norm is not None:
                 step.clip_norm = self._clip_norm
-            step.first_microbatch, step.is_partial = asked.first_microbatch, asked.is_partial
-        for index, items in enumerate(asked.microbatches):
+            step.first_microbatch, step.is_partial = wanted_step.first_microbatch, wanted_step.is_partial
+        for index, items in enumerate(wanted_step.microbatches):
             # Copies take turns, and the first begins again in each round of a step that has more than were planned.
             copy = index % self.microbatches % len(self._input_devices)
             step = requests[self._input_devices[copy]].step

@@ -58,7 +58,7 @@ def check_transfer_rate(rate: float) -> None:
 
 def check_given_partitions(config: PartitionerConfig, nodes: Sequence[Node]) -> None:
     """Every operation has a partition, every partition has devices, and all of them are known."""
-    known = {device.logical_id for device in config.devices}
+    logical_ids = {device.logical_id for device in config.devices}
     lacking = [
         node.name
         for node in nodes
@@ -80,11 +80,11 @@ def check_given_partitions(config: PartitionerConfig, nodes: Sequence[Node]) -> 
                 f"partition {partition_id} has no device in partition_to_logical_device_mapping; give at least one",
                 partition=partition_id,
             )
-        unknown = [device for device in devices if device not in known]
+        unknown = [device for device in devices if device not in logical_ids]
         if unknown:
             raise BadMapping(
                 f"partition {partition_id} is mapped to device {unknown[0]}, which is not among the config's logical "
-                f"ids {', '.join(map(str, sorted(known)))}",
+                f"ids {', '.join(map(str, sorted(logical_ids)))}",
                 partition=partition_id,
                 device=unknown[0],
             )
@@ -103,11 +103,11 @@ def check_room(
     graph: OperationGraph, groups: Sequence[Group], devices: Sequence[Sequence[int]], by_id: Mapping[int, Device]
 ) -> None:
     """`devices`: logical ids by group. What a device holds counts once, whichever groups read it."""
-    held: dict[int, set[int]] = {}
+    nodes_by_device: dict[int, set[int]] = {}
     for group, logical_ids in zip(groups, devices, strict=True):
         for logical_id in logical_ids:
-            held.setdefault(logical_id, set()).update(group)
-    for logical_id, nodes in held.items():
+            nodes_by_device.setdefault(logical_id, set()).update(group)
+    for logical_id, nodes in nodes_by_device.items():
         needed, room = graph.group_bytes(nodes), by_id[logical_id].available_mem_bytes
         if needed > room:
             raise DevicesTooSmall(

@@ -18,24 +18,24 @@ def get_device_partition_stats(
 ) -> tuple[dict[Device, list[Partition]], dict[Device, int], list[Partition]]:
     """(partitions by device, bytes left by device, partitions that have no device)."""
     by_id = get_logical_id_to_device(devices)
-    held: dict[Device, list[Partition]] = {device: [] for device in devices}
-    left = {device: device.available_mem_bytes for device in devices}
+    partitions_by_device: dict[Device, list[Partition]] = {device: [] for device in devices}
+    bytes_left = {device: device.available_mem_bytes for device in devices}
     homeless = []
     for partition in partitions:
         for logical_id in partition.logical_device_ids:
             device = _device(by_id, logical_id, partition)
-            held[device].append(partition)
-            left[device] -= partition.used_mem_bytes
+            partitions_by_device[device].append(partition)
+            bytes_left[device] -= partition.used_mem_bytes
         if not partition.logical_device_ids:
             homeless.append(partition)
-    return held, left, homeless
+    return partitions_by_device, bytes_left, homeless
 
 
 def _device(by_id: dict[int, Device], logical_id: int, partition: Partition) -> Device:
     if logical_id not in by_id:
-        known = ", ".join(map(str, sorted(by_id)))
+        logical_ids = ", ".join(map(str, sorted(by_id)))
         raise BadMapping(
-            f"partition {partition} is on device {logical_id}, which is not among the logical ids {known}",
+            f"partition {partition} is on device {logical_id}, which is not among the logical ids {logical_ids}",
             partition=partition,
             device=logical_id,
         )
@@ -53,15 +53,15 @@ def map_partitions(graph: NumberedGraph, partitions: list[Partition], devices: l
     by_id = get_logical_id_to_device(devices)
     groups = [graph.numbers(partition.nodes) for partition in partitions]
     used = [partition.used_mem_bytes for partition in partitions]
-    given = [
+    device_positions = [
         tuple(position[_device(by_id, logical_id, partition).logical_id] for logical_id in partition.logical_device_ids)
         for partition in partitions
     ]
     room = [device.available_mem_bytes for device in by_id.values()]
-    devices_of_partition, complete = map_groups(graph.graph, groups, used, given, room)
-    fuller = None if complete else fuller_map(graph.graph, groups, given, room)
+    devices_of_partition, complete = map_groups(graph.graph, groups, used, device_positions, room)
+    fuller = None if complete else fuller_map(graph.graph, groups, device_positions, room)
     ids = list(by_id)
-    for partition, before, after in zip(partitions, given, fuller or devices_of_partition, strict=True):
+    for partition, before, after in zip(partitions, device_positions, fuller or devices_of_partition, strict=True):
         if not before:
             partition.logical_device_ids.extend(ids[device] for device in after)
     return complete or fuller is not None

@@ -134,10 +134,12 @@ def _nothing_fits(program: NumberedGraph, capacities: Sequence[int], mode: Parti
 
 def saturate(partitions: Sequence[Partition], devices: list[Device]) -> None:
     """Adds copies' logical ids to each partition's, as long as idle devices suffice."""
-    held, left, _ = get_device_partition_stats(list(partitions), devices)
+    partitions_by_device, bytes_left, _ = get_device_partition_stats(list(partitions), devices)
     capacities = [device.available_mem_bytes for device in devices]
-    needed = [device.available_mem_bytes - left[device] if held[device] else -1 for device in devices]
+    needed = [
+        device.available_mem_bytes - bytes_left[device] if partitions_by_device[device] else -1 for device in devices
+    ]
     copies = replicas_of_devices(capacities, needed)
     for device, added in zip(devices, copies, strict=True):
-        for partition in held[device]:
+        for partition in partitions_by_device[device]:
             partition.logical_device_ids.extend(devices[other].logical_id for other in added)

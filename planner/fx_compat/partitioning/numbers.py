@@ -44,10 +44,10 @@ def numbered_partitions(partitions: Sequence[Partition]) -> NumberedGraph:
     """The graph that the partitions' nodes are of, with their sizes; 0 bytes where none is known."""
     graphs: dict[fx.Graph, None] = {node.graph: None for partition in partitions for node in partition.nodes}
     nodes = [node for graph in graphs for node in graph.nodes if node.op != "output"]
-    known = {node: size for partition in partitions for node, size in partition.sizes.items()}
-    return numbered(nodes, {node: known.get(node) or _size_or_nothing(node) for node in nodes})
+    sizes = {node: size for partition in partitions for node, size in partition.sizes.items()}
+    return numbered(nodes, {node: sizes.get(node) or _size_or_nothing(node) for node in nodes})
 
 
 def _size_or_nothing(node: Node) -> NodeBytes:
-    given = getattr(node, "size_bytes", None)
-    return size_of_node(node) if given is not None or "tensor_meta" in node.meta else NodeBytes(0, 0)
+    own_size = getattr(node, "size_bytes", None)
+    return size_of_node(node) if own_size is not None or "tensor_meta" in node.meta else NodeBytes(0, 0)

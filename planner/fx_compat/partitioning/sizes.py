@@ -47,9 +47,9 @@ def sizes_of_nodes(fx_module: fx.GraphModule | None, nodes: Iterable[Node]) -> M
 
 def size_of_node(node: Node) -> NodeBytes:
     """As set on the node, else from its shape."""
-    given = getattr(node, "size_bytes", None)
-    if given is not None:
-        return NodeBytes(*given)
+    own_size = getattr(node, "size_bytes", None)
+    if own_size is not None:
+        return NodeBytes(*own_size)
     return _size(node.graph.owning_module, node, {})
 
 
@@ -58,13 +58,13 @@ def _size(fx_module: fx.GraphModule | None, node: Node, elements: dict[str, int]
     if result is None:
         result = node.meta.get("val")
     if result is None and "type" not in node.meta:
-        given = getattr(node, "size_bytes", None)
-        if given is None:
+        own_size = getattr(node, "size_bytes", None)
+        if own_size is None:
             raise NothingToPartition(
                 f"node {node.name!r} has no shape; run get_size_of_all_nodes(module, example_inputs) first",
                 node=node.name,
             )
-        return NodeBytes(*given)
+        return NodeBytes(*own_size)
     tensors = list(_tensors_in(result))
     output = sum(count * width for count, width in tensors)
     if node.op != "call_module" or fx_module is None:

@@ -53,14 +53,14 @@ def inline_stages(parent: fx.GraphModule, call: fx.Node, split: fx.GraphModule) 
 def _given(call: fx.Node, split: fx.GraphModule) -> dict[fx.Node, Any]:
     """What the call passes for each placeholder: by position, by name, or the default."""
     placeholders = split.graph.find_nodes(op="placeholder")
-    given: dict[fx.Node, Any] = dict(zip(placeholders, call.args, strict=False))
+    arguments: dict[fx.Node, Any] = dict(zip(placeholders, call.args, strict=False))
     for placeholder in placeholders[len(call.args) :]:
         default = placeholder.args[0] if placeholder.args else Signature.empty
         passed = call.kwargs.get(str(placeholder.target), default)
         if passed is Signature.empty:
             raise PipelineError(f"{call.name} passes nothing for {placeholder.target} of {call.target}")
-        given[placeholder] = passed
-    return given
+        arguments[placeholder] = passed
+    return arguments
 
 
 def _add_stage(parent: fx.GraphModule, split: fx.GraphModule, node: fx.Node) -> str:

@@ -46,7 +46,7 @@ def layout_of(top_mod: fx.GraphModule) -> PipelineLayout:
     tensors: dict[fx.Node, Any] = {}
     for node in top_mod.graph.nodes:
         if node.op == "output":
-            layout.returned = tuple(tensors[made] for made in node.all_input_nodes)
+            layout.returned = tuple(tensors[source] for source in node.all_input_nodes)
             layout.output = fx.map_arg(node.args[0], tensors.__getitem__)
         elif node.target is operator.getitem:
             tensors[node] = _item(node, tensors)

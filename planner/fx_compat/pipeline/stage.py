@@ -51,12 +51,12 @@ class PipelineStage(nn.Module):
         if len(live) != len(self.live):
             expected = ", ".join(tensor.name for tensor in self.live)
             raise PipelineError(f"{self.name} was given {len(live)} values and takes {len(self.live)}: {expected}")
-        known = dict(zip(self.live, live, strict=True))
-        known |= {LiveTensor(maker=name): getattr(self, flat) for name, flat in self._state_names.items()}
-        known[LiveTensor(maker=self.name)] = self.mod(*(_value(tensor, known) for tensor in self._arguments))
+        values = dict(zip(self.live, live, strict=True))
+        values |= {LiveTensor(maker=name): getattr(self, flat) for name, flat in self._state_names.items()}
+        values[LiveTensor(maker=self.name)] = self.mod(*(_value(tensor, values) for tensor in self._arguments))
         if self._handed_on is not None:
-            return tuple(_value(tensor, known) for tensor in self._handed_on)
-        return _filled(self._output, known)
+            return tuple(_value(tensor, values) for tensor in self._handed_on)
+        return _filled(self._output, values)
 
     def _own(self, name: str, state: torch.Tensor) -> None:
         if isinstance(state, nn.Parameter):
@@ -87,26 +87,26 @@ def pipeline_stages(top_mod: fx.GraphModule) -> tuple[PipelineStage, ...]:
     return tuple(stages)
 
 
-def _value(tensor: LiveTensor, known: Mapping[LiveTensor, Any]) -> Any:
+def _value(tensor: LiveTensor, values: Mapping[LiveTensor, Any]) -> Any:
     """What is known under the tensor's own name, else found by its last keys in something that holds it."""
     for length in range(len(tensor.keys), -1, -1):
         holder = LiveTensor(maker=tensor.maker, keys=tensor.keys[:length])
-        if holder in known:
-            value = known[holder]
+        if holder in values:
+            value = values[holder]
             for key in tensor.keys[length:]:
                 value = value[key]
             return value
     raise PipelineError(f"{tensor.name} is needed and not live; the liveness table lacks it")
 
 
-def _filled(structure: Any, known: Mapping[LiveTensor, Any]) -> Any:
+def _filled(structure: Any, values: Mapping[LiveTensor, Any]) -> Any:
     if isinstance(structure, LiveTensor):
-        return _value(structure, known)
+        return _value(structure, values)
     if isinstance(structure, Mapping):
-        return {key: _filled(item, known) for key, item in structure.items()}
+        return {key: _filled(item, values) for key, item in structure.items()}
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(_filled(item, known) for item in structure))
+        return type(structure)(*(_filled(item, values) for item in structure))
     if isinstance(structure, list | tuple):
-        items = [_filled(item, known) for item in structure]
+        items = [_filled(item, values) for item in structure]
         return items if isinstance(structure, list) else tuple(items)
     return structure

@@ -114,8 +114,8 @@ def _draws_now(node: fx.Node, signature: Signature) -> bool:
     """Whether the call's dropout probability and training flag, where it has them, let it draw."""
     trains = any(name in signature.parameters for name in ("training", "train"))
     names = ("p", "dropout_p", "dropout") if trains else ("dropout_p",)
-    given = [signature.argument(node, name) for name in names if name in signature.parameters]
-    if any(isinstance(probability, int | float) and probability == 0 for probability in given):
+    probabilities = [signature.argument(node, name) for name in names if name in signature.parameters]
+    if any(isinstance(probability, int | float) and probability == 0 for probability in probabilities):
         return False
     return _flag(node, signature, "training", "train")
 
@@ -124,7 +124,7 @@ def _flag(node: fx.Node, signature: Signature, *names: str) -> bool:
     """True unless the first of these that the callable has is passed, or by default is, a constant that is false."""
     for name in names:
         if name in signature.parameters:
-            return isinstance(given := signature.argument(node, name), fx.Node) or bool(given)
+            return isinstance(flag := signature.argument(node, name), fx.Node) or bool(flag)
     return True
 
 
@@ -132,16 +132,16 @@ def effects_of_module(node: fx.Node, module: nn.Module) -> Effects:
     """Of a call_module whose module is no graph: read off the modules in it."""
     parts = tuple(module.modules())
     ours = all(type(part).__module__.startswith("torch.") for part in parts)
-    given = node.all_input_nodes
+    inputs = node.all_input_nodes
     in_place = getattr(module, "inplace", False) is True
     may_return_given = isinstance(module, _VIEWING_MODULES) or len(parts) > 1 or not ours
-    writes = [Write(resource=item) for item in given[:1] if in_place]
+    writes = [Write(resource=item) for item in inputs[:1] if in_place]
     if not in_place and any(getattr(part, "inplace", False) is True for part in parts):
-        writes += [Write(resource=item, certain=False) for item in given]
+        writes += [Write(resource=item, certain=False) for item in inputs]
     certain = in_place or isinstance(module, _VIEWING_MODULES)
     return Effects(
         writes=(*writes, *_drawn(parts), *_written_buffers(parts)),
-        aliases=tuple(Alias(source=item, certain=certain) for item in given if in_place or may_return_given),
+        aliases=tuple(Alias(source=item, certain=certain) for item in inputs if in_place or may_return_given),
         reads=(module,),
         only_views=isinstance(module, nn.Identity),
     )

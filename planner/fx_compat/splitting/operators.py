@@ -149,12 +149,14 @@ def _of_name(name: str, target: Callable[..., Any]) -> Signature:
     if not parameters:
         return schema
     first = frozenset(parameters[:1])
-    shown = frozenset(parameters)
+    own_parameters = frozenset(parameters)
     return Signature(
         parameters=parameters,
         defaults=defaults,
-        written=(first if "self" in schema.written or _says_in_place(name) else frozenset()) | (schema.written & shown),
-        aliased=(first if "self" in schema.aliased or name in DROPOUTS else frozenset()) | (schema.aliased & shown),
+        written=(first if "self" in schema.written or _says_in_place(name) else frozenset())
+        | (schema.written & own_parameters),
+        aliased=(first if "self" in schema.aliased or name in DROPOUTS else frozenset())
+        | (schema.aliased & own_parameters),
         draws=schema.draws or name in DRAWING_FUNCTIONS,
         known=schema.known,
     )

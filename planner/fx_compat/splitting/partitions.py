@@ -36,11 +36,11 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitioning:
-    """`given` holds what the callback said. `uses` holds, by producing and by using partition, the first such use."""
+    """`partition_of` holds what the callback said; `uses`, by producing and by using partition, the first such use."""
 
     partitions: Mapping[str, Partition]
     name_of: Mapping[fx.Node, str]
-    given: Mapping[fx.Node, Any]
+    partition_of: Mapping[fx.Node, Any]
     uses: Mapping[tuple[str, str], tuple[fx.Node, fx.Node]]
 
 
@@ -48,14 +48,14 @@ def partition_nodes(
     graph: fx.Graph, split_callback: Callable[[fx.Node], Any], partition_affix: str | None
 ) -> Partitioning:
     """Asks the callback once for each operation, in order."""
-    given = {node: split_callback(node) for node in graph.nodes if node.op not in _OUTSIDE}
+    partition_of = {node: split_callback(node) for node in graph.nodes if node.op not in _OUTSIDE}
     prefix = "" if partition_affix is None else f"{partition_affix}_"
-    name_of = {node: f"{prefix}{partition}" for node, partition in given.items()}
+    name_of = {node: f"{prefix}{partition}" for node, partition in partition_of.items()}
     partitions: dict[str, Partition] = {}
     for node, name in name_of.items():
         partitions.setdefault(name, Partition(name=name)).nodes.append(node)
     uses = _Crossings(partitions, name_of, _symbol_producers(graph)).record(graph)
-    return Partitioning(partitions=partitions, name_of=name_of, given=given, uses=uses)
+    return Partitioning(partitions=partitions, name_of=name_of, partition_of=partition_of, uses=uses)
 
 
 class _Crossings:
@@ -74,23 +74,23 @@ class _Crossings:
     def record(self, graph: fx.Graph) -> dict[tuple[str, str], tuple[fx.Node, fx.Node]]:
         for node in graph.nodes:
             if node.op == "output":
-                for made in node.all_input_nodes:
-                    self._returned(made)
+                for source in node.all_input_nodes:
+                    self._returned(source)
             elif node.op not in _OUTSIDE and node.target not in GLOBAL_STATE:
-                for made in node.all_input_nodes:
-                    self._used(made, node)
+                for source in node.all_input_nodes:
+                    self._used(source, node)
             self._seen.add(node)
         return self._uses
 
-    def _returned(self, made: fx.Node) -> None:
-        if made in self._name_of:
-            self._partitions[self._name_of[made]].outputs.setdefault(made)
+    def _returned(self, node: fx.Node) -> None:
+        if node in self._name_of:
+            self._partitions[self._name_of[node]].outputs.setdefault(node)
 
-    def _used(self, made: fx.Node, user: fx.Node) -> None:
-        if self._name_of.get(made) == self._name_of[user]:
+    def _used(self, node: fx.Node, user: fx.Node) -> None:
+        if self._name_of.get(node) == self._name_of[user]:
             return
-        self._cross(made, user)
-        value = made.meta.get("example_value")
+        self._cross(node, user)
+        value = node.meta.get("example_value")
         if value is None:
             return
         for symbol in sorted(free_symbols(value), key=str):
@@ -101,12 +101,12 @@ class _Crossings:
             if self._name_of.get(producer) != self._name_of[user]:
                 self._cross(producer, user)
 
-    def _cross(self, made: fx.Node, user: fx.Node) -> None:
+    def _cross(self, node: fx.Node, user: fx.Node) -> None:
         target = self._name_of[user]
-        self._partitions[target].inputs.setdefault(made)
-        if (source := self._name_of.get(made)) is not None:
-            self._partitions[source].outputs.setdefault(made)
-            self._uses.setdefault((source, target), (made, user))
+        self._partitions[target].inputs.setdefault(node)
+        if (source := self._name_of.get(node)) is not None:
+            self._partitions[source].outputs.setdefault(node)
+            self._uses.setdefault((source, target), (node, user))
 
 
 def _symbol_producers(graph: fx.Graph) -> Mapping[sympy.Symbol, fx.Node]:

@@ -33,11 +33,11 @@ class Regions:
     closed: list[fx.Node] = field(default_factory=list)
 
 
-def regions_by_partition(name_of: Mapping[fx.Node, str], given: Mapping[fx.Node, Any]) -> Mapping[str, Regions]:
-    """Of every partition of a graph with regions; empty for a graph without. `given`: what the callback said."""
+def regions_by_partition(name_of: Mapping[fx.Node, str], partition_of: Mapping[fx.Node, Any]) -> Mapping[str, Regions]:
+    """Of every partition of a graph with regions; empty for a graph without. `partition_of`: what the callback said."""
     if not any(node.target in GLOBAL_STATE for node in name_of):
         return {}
-    _check_ascending(given)
+    _check_ascending(partition_of)
     regions: dict[str, Regions] = {}
     exits = _autocast_exits(name_of)
     autocasts: dict[fx.Node, None] = {}
@@ -48,8 +48,8 @@ def regions_by_partition(name_of: Mapping[fx.Node, str], given: Mapping[fx.Node,
             if last is not None:
                 regions[last].closed = [exits[autocast] for autocast in reversed(autocasts)]
             # A mode that this very node replaces need not be set first.
-            kept = [] if grad is None or node.target is _SET_GRAD else [grad]
-            regions[name] = Regions(opened=[*autocasts, *kept])
+            grad_node = [] if grad is None or node.target is _SET_GRAD else [grad]
+            regions[name] = Regions(opened=[*autocasts, *grad_node])
             last = name
         if node.target is _ENTER_AUTOCAST:
             autocasts[node] = None
@@ -90,9 +90,9 @@ def _checked_grad(node: fx.Node) -> fx.Node:
     return node
 
 
-def _check_ascending(given: Mapping[fx.Node, Any]) -> None:
+def _check_ascending(partition_of: Mapping[fx.Node, Any]) -> None:
     highest: Any = None
-    for node, partition in given.items():
+    for node, partition in partition_of.items():
         if highest is not None and partition < highest:
             raise RegionError(
                 "autocast or set_grad_enabled require monotonically increasing partitions: "

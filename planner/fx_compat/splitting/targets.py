@@ -27,15 +27,15 @@ def flat_names(qualified_names: Iterable[str], taken: Iterable[str] = ()) -> Map
 
     Names in `taken` are not given out.
     """
-    wanted = dict.fromkeys(qualified_names)
-    natural = {name.replace(".", "_") for name in wanted}
-    given: dict[str, str] = {}
+    names = dict.fromkeys(qualified_names)
+    natural = {name.replace(".", "_") for name in names}
+    flat_of: dict[str, str] = {}
     used = set(taken)
-    for name in wanted:
+    for name in names:
         flat = name.replace(".", "_")
-        given[name] = _numbered(flat, used | natural) if flat in used else flat
-        used.add(given[name])
-    return given
+        flat_of[name] = _numbered(flat, used | natural) if flat in used else flat
+        used.add(flat_of[name])
+    return flat_of
 
 
 def _numbered(name: str, used: set[str]) -> str:

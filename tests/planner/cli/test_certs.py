@@ -21,17 +21,17 @@ def test_a_certificate_of_one_s_own_authority_is_found_by_the_config_file(bare_c
     assert find_tls() is None
     keys = "tls_certificate: tls/me.crt\ntls_key: tls/me.key\ntls_ca: tls/ca.crt\n"
     Path(os.environ["PLANNER_CONFIG"]).write_text(keys)
-    found = find_tls()
-    assert found is not None
-    assert read_credentials(found).names == ("urn:partition-planner:client",)
+    tls = find_tls()
+    assert tls is not None
+    assert read_credentials(tls).names == ("urn:partition-planner:client",)
 
 
 def test_the_environment_names_other_files(bare_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CERTIFICATE", "KEY", "CA"):
         monkeypatch.setenv(f"PLANNER_TLS_{name}", f"/tls/{name}")
-    found = find_tls()
-    assert found is not None
-    assert [str(path) for path in (found.certificate, found.key, found.authorities)] == [
+    tls = find_tls()
+    assert tls is not None
+    assert [str(path) for path in (tls.certificate, tls.key, tls.authorities)] == [
         "/tls/CERTIFICATE",
         "/tls/KEY",
         "/tls/CA",

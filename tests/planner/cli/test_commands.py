@@ -129,7 +129,7 @@ def test_exit_statuses(cli: RunCli, chain: Path, two_devices: Path, tmp_path: Pa
     tiny = tmp_path / "tiny.yaml"
     tiny.write_text("devices: [{id: a, memory: 16B}]")
     create = ("plan", "create", "--graph", graph)
-    for wanted, arguments in (
+    for status, arguments in (
         (exit_codes.USAGE, ("plan", "create")),
         (exit_codes.USAGE, ("nonsense",)),
         (exit_codes.USAGE, ("device", "list", "-o", "xml")),
@@ -146,7 +146,7 @@ def test_exit_statuses(cli: RunCli, chain: Path, two_devices: Path, tmp_path: Pa
         (exit_codes.INFEASIBLE, (*create, "--inventory", tiny)),
     ):
         finished = cli(*arguments)
-        assert finished.status == wanted, (arguments, finished)
+        assert finished.status == status, (arguments, finished)
         assert finished.stderr.strip()
         assert finished.stdout == ""
         assert "Traceback" not in finished.stderr
@@ -159,10 +159,10 @@ def test_an_empty_server_lists_nothing(cli: RunCli) -> None:
 
 
 def test_help_names_the_exit_codes_and_completion_prints_a_script(bare_cli: RunCli) -> None:
-    shown = bare_cli("--help")
-    assert shown.status == 0
+    help_text = bare_cli("--help")
+    assert help_text.status == 0
     # Colours, which some CI services ask for, are left out.
-    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.stdout)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", help_text.stdout)
     for code, meaning in exit_codes.MEANINGS.items():
         assert f"{code}: {meaning[:30]}" in text
     for shell in ("bash", "zsh", "fish"):

@@ -59,8 +59,8 @@ def plan() -> Plan:
     ],
 )
 def test_values(value: object, document: object) -> None:
-    found = to_document(value)
-    assert (found, type(found)) == (document, type(document))
+    converted = to_document(value)
+    assert (converted, type(converted)) == (document, type(document))
 
 
 def test_a_record_is_its_fields() -> None:

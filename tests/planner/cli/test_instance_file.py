@@ -17,39 +17,39 @@ def instance(*nodes: dict[str, Any], **more: Any) -> Instance:
     return parse_instance({"devices": DEVICES, "nodes": [{"seconds": {"k": 1}, **node} for node in nodes], **more})
 
 
-def reads(found: Instance, node_id: str) -> list[str]:
-    graph = found.graph
+def reads(placed: Instance, node_id: str) -> list[str]:
+    graph = placed.graph
     names = {value.id: value.name for value in graph.values}
-    node = graph.nodes[found.node_ids.index(node_id)]
+    node = graph.nodes[placed.node_ids.index(node_id)]
     return [names[one.value_id] for one in node.arguments if isinstance(one, ValueReference)]
 
 
 def test_nodes_stand_after_what_they_read_else_in_the_files_order() -> None:
-    found = instance(
+    problem = instance(
         {"id": "z"}, {"id": "end", "inputs": ["mid", "z"]}, {"id": "mid", "inputs": ["start"]}, {"id": "start"}
     )
-    assert found.node_ids == ("z", "start", "mid", "end")
-    assert [node.name for node in found.graph.nodes] == list(found.node_ids)
-    assert reads(found, "end") == ["mid", "z"]
-    assert all(node.operator.kind is OperatorKind.OPAQUE for node in found.graph.nodes)
+    assert problem.node_ids == ("z", "start", "mid", "end")
+    assert [node.name for node in problem.graph.nodes] == list(problem.node_ids)
+    assert reads(problem, "end") == ["mid", "z"]
+    assert all(node.operator.kind is OperatorKind.OPAQUE for node in problem.graph.nodes)
 
 
 def test_what_nobody_reads_is_a_result() -> None:
-    found = instance(
+    problem = instance(
         {"id": "n", "outputs": {"used": 4, "left": 5}}, {"id": "m", "inputs": ["n/used"], "output_bytes": 9}
     )
-    values = {value.id: value for value in found.graph.values}
-    results = [values[output.content.value_id] for output in found.graph.outputs]  # type: ignore[union-attr]
+    values = {value.id: value for value in problem.graph.values}
+    results = [values[output.content.value_id] for output in problem.graph.outputs]  # type: ignore[union-attr]
     assert [(value.name, value.opaque_bytes) for value in results] == [("n/left", 5), ("m", 9)]
     assert all(value.kind is ValueKind.OPAQUE for value in results)
 
 
 def test_the_only_output_is_read_by_the_nodes_id_or_its_own_name() -> None:
-    for given in ("n", "n/mean"):
-        found = instance({"id": "n", "outputs": {"mean": 4}}, {"id": "m", "inputs": [given]})
-        assert reads(found, "m") == ["n/mean"]
-    found = instance({"id": "a/b", "output_bytes": 1}, {"id": "m", "inputs": ["a/b"]})
-    assert reads(found, "m") == ["a/b"]
+    for source in ("n", "n/mean"):
+        problem = instance({"id": "n", "outputs": {"mean": 4}}, {"id": "m", "inputs": [source]})
+        assert reads(problem, "m") == ["n/mean"]
+    problem = instance({"id": "a/b", "output_bytes": 1}, {"id": "m", "inputs": ["a/b"]})
+    assert reads(problem, "m") == ["a/b"]
 
 
 def test_reading_twice_is_reading_once() -> None:
@@ -57,19 +57,19 @@ def test_reading_twice_is_reading_once() -> None:
 
 
 def test_an_id_may_be_a_number() -> None:
-    found = instance({"id": 1}, {"id": "2", "inputs": [1]})
-    assert found.node_ids == ("1", "2")
-    assert reads(found, "2") == ["1"]
+    problem = instance({"id": 1}, {"id": "2", "inputs": [1]})
+    assert problem.node_ids == ("1", "2")
+    assert reads(problem, "2") == ["1"]
 
 
 def test_a_weight_of_one_name_is_one_weight() -> None:
-    found = instance(
+    problem = instance(
         {"id": "n", "weights": {"shared": 8, "odd": 7}, "trained": False},
         {"id": "m", "weights": {"shared": 8}, "weight_bytes": 12},
     )
-    states = {state.name: state for state in found.graph.states}
+    states = {state.name: state for state in problem.graph.states}
     assert list(states) == ["shared", "odd", "m.weight"]
-    values = found.graph.values_by_id()
+    values = problem.graph.values_by_id()
     sizes = {name: (values[state.value_id].dtype, values[state.value_id].dims) for name, state in states.items()}
     assert sizes == {
         "shared": (Dtype.FLOAT32, (2,)),
@@ -81,15 +81,15 @@ def test_a_weight_of_one_name_is_one_weight() -> None:
         "odd": False,
         "m.weight": True,
     }
-    assert reads(found, "m") == ["shared", "m.weight"]
+    assert reads(problem, "m") == ["shared", "m.weight"]
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_weight_is_trained_where_any_of_its_nodes_trains_it(first: bool) -> None:
-    found = instance(
+    problem = instance(
         {"id": "n", "weights": {"w": 8}, "trained": first}, {"id": "m", "weights": {"w": 8}, "trained": not first}
     )
-    assert [state.requires_grad for state in found.graph.states] == [True]
+    assert [state.requires_grad for state in problem.graph.states] == [True]
 
 
 def test_a_weight_of_two_sizes_is_refused() -> None:
@@ -98,21 +98,21 @@ def test_a_weight_of_two_sizes_is_refused() -> None:
 
 
 def test_times_and_modules_are_the_nodes() -> None:
-    found = instance({"id": "n", "seconds": {"k": 2, "*": 0.5}, "module": "layers.0"}, {"id": "m"})
-    first, second = found.graph.nodes
+    problem = instance({"id": "n", "seconds": {"k": 2, "*": 0.5}, "module": "layers.0"}, {"id": "m"})
+    first, second = problem.graph.nodes
     assert first.opaque_seconds == (("k", 2.0), ("*", 0.5))
     assert (first.module_path, second.module_path) == ("layers.0", "")
-    assert [device.id for device in found.inventory.devices] == ["a"]
+    assert [device.id for device in problem.inventory.devices] == ["a"]
 
 
 def test_links_are_the_inventorys() -> None:
-    found = instance({"id": "n"}, default_link={"bytes_per_second": 7})
-    assert found.inventory.default_link.bytes_per_second == 7
+    problem = instance({"id": "n"}, default_link={"bytes_per_second": 7})
+    assert problem.inventory.default_link.bytes_per_second == 7
 
 
 def test_the_most_that_can_be_given_is_taken() -> None:
-    found = instance({"id": "n", "output_bytes": MAX_BYTES, "seconds": {"k": MAX_SECONDS}})
-    assert found.graph.values[0].opaque_bytes == MAX_BYTES
+    problem = instance({"id": "n", "output_bytes": MAX_BYTES, "seconds": {"k": MAX_SECONDS}})
+    assert problem.graph.values[0].opaque_bytes == MAX_BYTES
 
 
 @pytest.mark.parametrize(

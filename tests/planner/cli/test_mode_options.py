@@ -91,8 +91,8 @@ def test_modules_to_cut_after_have_to_be_named() -> None:
 def test_an_assignment_is_read(tmp_path: Path) -> None:
     path = tmp_path / "assignment.json"
     path.write_text(json.dumps({"partition_of_node": [1, 0], "device_of_partition": ["b", "a"]}))
-    wanted = AotBasedMode(partition_of_node=(1, 0), device_of_partition=("b", "a"))
-    assert read_assignment(path) == mode_from_flags(None, {"assignment": path}) == wanted
+    expected = AotBasedMode(partition_of_node=(1, 0), device_of_partition=("b", "a"))
+    assert read_assignment(path) == mode_from_flags(None, {"assignment": path}) == expected
 
 
 @pytest.mark.parametrize(

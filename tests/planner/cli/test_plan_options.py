@@ -16,8 +16,8 @@ def test_training_is_what_is_given() -> None:
     assert given.training_of(PipelineSchedule.GPIPE, 4, 12.0, 1.5) == Training(
         schedule=PipelineSchedule.GPIPE, microbatches=4, optimizer_bytes_per_parameter=12.0, backward_ratio=1.5
     )
-    asked = given.training_of(PipelineSchedule.GPIPE, 4, 8.0, 2.0, Activations.AS_NEEDED)
-    assert asked == Training(schedule=PipelineSchedule.GPIPE, microbatches=4, activations=Activations.AS_NEEDED)
+    training = given.training_of(PipelineSchedule.GPIPE, 4, 8.0, 2.0, Activations.AS_NEEDED)
+    assert training == Training(schedule=PipelineSchedule.GPIPE, microbatches=4, activations=Activations.AS_NEEDED)
     usual = Training()
     assert (
         given.training_of(None, usual.microbatches, usual.optimizer_bytes_per_parameter, usual.backward_ratio) is None

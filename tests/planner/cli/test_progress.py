@@ -59,8 +59,8 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_bar_for_each_file(wide: None, capsys: pytest.CaptureFixture[str]) -> None:
     with progress.upload_bars() as show:
-        for sent in (0, 512, 1024):
-            show(UploadProgress(name="[b]weights", sent_bytes=sent, total_bytes=1024))
+        for num_bytes in (0, 512, 1024):
+            show(UploadProgress(name="[b]weights", sent_bytes=num_bytes, total_bytes=1024))
         show(UploadProgress(name="graph", sent_bytes=100, total_bytes=400))
     out, err = capsys.readouterr()
     assert out == ""

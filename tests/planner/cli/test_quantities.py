@@ -78,8 +78,8 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 @random_examples(100)
 @given(st.integers(min_value=0, max_value=2**63))
 def test_a_size_is_read_back_within_its_three_digits(size: int) -> None:
-    shown = format_bytes(size).replace(",", "")
-    assert parse_bytes(shown) == pytest.approx(size, rel=0.006, abs=1)
+    text = format_bytes(size).replace(",", "")
+    assert parse_bytes(text) == pytest.approx(size, rel=0.006, abs=1)
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,11 @@ class Workshop:
 
     def inventory(self, kind: str = "") -> Path:
         path = self.folder / f"devices-{kind}.yaml"
-        found = kind or self.kind
-        path.write_text(
-            f"devices:\n- {{id: a, kind: {found}, memory: 1MiB}}\n- {{id: b, kind: {found}, memory: 2MiB}}\n"
+        device_kind = kind or self.kind
+        devices = (
+            f"- {{id: {name}, kind: {device_kind}, memory: {size}}}\n" for name, size in (("a", "1MiB"), ("b", "2MiB"))
         )
+        path.write_text("devices:\n" + "".join(devices))
         return path
 
     def plan(self, graph: str, *arguments: object) -> Any:
@@ -91,12 +92,12 @@ def test_rates_of_another_graph_are_asked_for_and_shown(workshop: Workshop) -> N
     }
     assert (newest["options"]["rates_from"], named["options"]["rates_from_profiles"]) == ("newest", [profile])
     assert seconds_of(newest) == pytest.approx(0.25 * NUM_LAYERS, rel=1e-3)
-    shown = f"seconds of {workshop.kind}: calibrated ({profile})"
-    assert shown in workshop.explained(newest["id"])
-    assert shown in " ".join(workshop.cli("plan", "get", newest["id"]).stdout.split())
-    found = workshop.cli("profile", "get", profile, "-o", "json").document()
-    assert (found["record"]["id"], found["record"]["graph_id"]) == (profile, graph)
-    assert found["times"]["seconds"] == [[node, 0.25] for node in range(NUM_LAYERS)]
+    line = f"seconds of {workshop.kind}: calibrated ({profile})"
+    assert line in workshop.explained(newest["id"])
+    assert line in " ".join(workshop.cli("plan", "get", newest["id"]).stdout.split())
+    document = workshop.cli("profile", "get", profile, "-o", "json").document()
+    assert (document["record"]["id"], document["record"]["graph_id"]) == (profile, graph)
+    assert document["times"]["seconds"] == [[node, 0.25] for node in range(NUM_LAYERS)]
     table = workshop.cli("profile", "get", profile).stdout
     assert profile in table
     assert f"{NUM_LAYERS} of {NUM_LAYERS}" in table

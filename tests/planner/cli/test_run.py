@@ -49,8 +49,10 @@ def test_without_a_size_there_is_one_batch() -> None:
 
 
 def test_what_begins_with_the_batch_dimension_is_cut_and_the_rest_is_in_each() -> None:
-    found = graph(tensor("table", 4, 2), tensor("x", BATCH), tensor("y", BATCH, 2), tensor("other", SymbolReference(2)))
-    batches = run._batches(found, [raw(4, 2), raw(3), raw(3, 2), raw(9)], 2)
+    program = graph(
+        tensor("table", 4, 2), tensor("x", BATCH), tensor("y", BATCH, 2), tensor("other", SymbolReference(2))
+    )
+    batches = run._batches(program, [raw(4, 2), raw(3), raw(3, 2), raw(9)], 2)
     assert rows_of(batches, 1) == [[0, 1], [2]]
     assert rows_of(batches, 2) == [[[0, 1], [2, 3]], [[4, 5]]]
     assert [batch[0] for batch in batches] == [raw(4, 2)] * 2
@@ -58,8 +60,8 @@ def test_what_begins_with_the_batch_dimension_is_cut_and_the_rest_is_in_each() -
 
 
 def test_without_a_dynamic_dimension_every_tensor_is_cut() -> None:
-    found = graph(tensor("x", 4), tensor("y", 4, 1), tensor("scalar"))
-    batches = run._batches(found, [raw(4), raw(4, 1), raw()], 3)
+    program = graph(tensor("x", 4), tensor("y", 4, 1), tensor("scalar"))
+    batches = run._batches(program, [raw(4), raw(4, 1), raw()], 3)
     assert rows_of(batches, 0) == [[0, 1, 2], [3]]
     assert rows_of(batches, 1) == [[[0], [1], [2]], [[3]]]
     assert rows_of(batches, 2) == [0, 0]
@@ -79,8 +81,8 @@ def test_what_has_no_rows_cannot_be_cut() -> None:
 
 
 def test_inputs_come_in_the_graphs_order_whatever_the_files() -> None:
-    found = graph(tensor("x", BATCH), Value(id=0, kind=ValueKind.SYM_INT, name="n"))
-    leaves = run._leaves(found, {"n": np.array(2**53 + 1), "x": np.arange(2)})
+    program = graph(tensor("x", BATCH), Value(id=0, kind=ValueKind.SYM_INT, name="n"))
+    leaves = run._leaves(program, {"n": np.array(2**53 + 1), "x": np.arange(2)})
     assert leaves == [raw(2), 2**53 + 1]
 
 
@@ -91,7 +93,7 @@ def test_a_number_is_an_array_of_one(entry: object) -> None:
 
 
 def test_results_are_joined_by_name_and_numbers_become_one_for_each_batch() -> None:
-    found = graph(tensor("x", BATCH), Value(id=0, kind=ValueKind.SYM_INT, name="n"))
-    outputs = run._join(every_output(found), [[raw(2), 7], [raw(1, start=2), 8]])
+    program = graph(tensor("x", BATCH), Value(id=0, kind=ValueKind.SYM_INT, name="n"))
+    outputs = run._join(every_output(program), [[raw(2), 7], [raw(1, start=2), 8]])
     assert outputs == {"x_out": raw(3), "n_out": raw(2, start=7)}
     assert list(outputs) == ["x_out", "n_out"]

@@ -79,8 +79,8 @@ def test_deployments_are_listed_got_and_stopped(scripted_cli: Scripted) -> None:
     assert listed == cli("deployment", "get", "dep-1", "-o", "json").document()
     assert cli("stop", "dep-1", "-o", "json").document()["state"] == "stopped"
     assert cli("deployment", "stop", "dep-1").status == exit_codes.USAGE
-    asked = script.requests("ListDeployments")[0]
-    assert (asked.plan_id, asked.active_only) == ("plan-1", True)
+    request = script.requests("ListDeployments")[0]
+    assert (request.plan_id, request.active_only) == ("plan-1", True)
     cli("deployment", "list")
     assert not script.requests("ListDeployments")[1].active_only
     assert "dep-1" in cli("deployment", "list").stdout
@@ -99,9 +99,9 @@ def test_events_are_written_one_by_one(scripted_cli: Scripted) -> None:
     assert '"π"' in as_json.stdout
     assert as_json.stderr == "dep-1 is stopped\n"
     assert yaml.safe_load(cli("deployment", "watch", "dep-1", "-o", "yaml").stdout) == lines
-    shown = cli("deployment", "watch", "dep-1").stdout.splitlines()
-    assert shown[0] == f"{MOMENT.astimezone():%H:%M:%S} loading: π"
-    assert shown[1].endswith(" stopped")
+    lines_of_table = cli("deployment", "watch", "dep-1").stdout.splitlines()
+    assert lines_of_table[0] == f"{MOMENT.astimezone():%H:%M:%S} loading: π"
+    assert lines_of_table[1].endswith(" stopped")
 
 
 @pytest.mark.parametrize(("failure", "says"), [(planner_pb2.Failure(message="it died"), "it died"), (None, "said")])
@@ -174,15 +174,15 @@ def test_profiling_asks_for_what_is_named(scripted_cli: Scripted) -> None:
     script.on("ListGraphs", planner_pb2.ListGraphsResponse(graphs=[graph(GRAPH, "chain")]))
     step = planner_pb2.ProfileGraphResponse
     script.on("ProfileGraph", [step(device_id="a", num_done=1, num_distinct=1), step(profile=profile("p1"))])
-    given = ("--device", "a", "--device", "b", "--kind", "h100", "--symbol", "batch=2")
-    [record] = cli("profile", "run", "chain", *given, "--repetitions", 7, "--warmup", 4, "-o", "json").document()
+    options = ("--device", "a", "--device", "b", "--kind", "h100", "--symbol", "batch=2")
+    [record] = cli("profile", "run", "chain", *options, "--repetitions", 7, "--warmup", 4, "-o", "json").document()
     assert (record["id"], record["total_seconds"]) == ("p1", 0.5)
-    [asked] = script.requests("ProfileGraph")
-    assert (asked.graph_id, list(asked.device_ids), list(asked.device_kinds)) == (GRAPH, ["a", "b"], ["h100"])
-    assert (dict(asked.symbol_values), asked.repetitions, asked.warmup) == ({"batch": 2}, 7, 4)
-    shown = cli("profile", "run", "chain")
-    assert "2 of 3" in shown.stdout
-    assert "1/1" in shown.stderr
+    [request] = script.requests("ProfileGraph")
+    assert (request.graph_id, list(request.device_ids), list(request.device_kinds)) == (GRAPH, ["a", "b"], ["h100"])
+    assert (dict(request.symbol_values), request.repetitions, request.warmup) == ({"batch": 2}, 7, 4)
+    finished = cli("profile", "run", "chain")
+    assert "2 of 3" in finished.stdout
+    assert "1/1" in finished.stderr
 
 
 def test_profiles_are_listed_and_deleted(scripted_cli: Scripted) -> None:
@@ -259,9 +259,9 @@ def test_a_file_runs_through_a_deployment(
 def test_a_run_is_told_in_a_table(scripted_cli: Scripted, daemon: LoopbackDaemon) -> None:
     _, cli = scripted_cli
     np.savez("in.npz", x=rows(4))
-    shown = cli("run", "dep-1", "in.npz", "--batch-size", 2).stdout
-    assert "2 batches (--out FILE keeps them)" in shown
-    assert ["y", "float32", "[4,", "3]"] in [line.split() for line in shown.splitlines()]
+    table = cli("run", "dep-1", "in.npz", "--batch-size", 2).stdout
+    assert "2 batches (--out FILE keeps them)" in table
+    assert ["y", "float32", "[4,", "3]"] in [line.split() for line in table.splitlines()]
     assert "1 batch, written to out.safetensors" in cli("run", "dep-1", "in.npz", "--out", "out.safetensors").stdout
 
 
@@ -313,8 +313,8 @@ def test_weights_are_attached_to_the_graph_that_is_named(scripted_cli: Scripted,
     script.on("GetUpload", planner_pb2.Upload(complete=True))
     script.on("AttachWeights", graph(GRAPH, "chain"))
     assert cli("graph", "attach-weights", "chain", "w.safetensors", "-o", "json").document()["id"] == GRAPH
-    [asked] = script.requests("AttachWeights")
-    assert (asked.graph_id, [file.size_bytes for file in asked.weights.files]) == (GRAPH, [7])
+    [request] = script.requests("AttachWeights")
+    assert (request.graph_id, [file.size_bytes for file in request.weights.files]) == (GRAPH, [7])
     assert cli("graph", "attach-weights", "chain", "lost.safetensors").status == exit_codes.USAGE
 
 
@@ -341,15 +341,15 @@ def test_lists_are_narrowed_by_the_server(scripted_cli: Scripted) -> None:
     cli("profile", "list", *since)
     cli("deployment", "list", "--graph", "chain", "--state", "ready", *since)
     cli("device", "list", "--kind", "h100", "--host", "node1")
-    asked = {call.method: call.request for call in script.calls if call.method != "ListGraphs"}
-    asked["ListGraphs"] = script.requests("ListGraphs")[0]
-    devices = asked.pop("ListDevices")
+    requests = {call.method: call.request for call in script.calls if call.method != "ListGraphs"}
+    requests["ListGraphs"] = script.requests("ListGraphs")[0]
+    devices = requests.pop("ListDevices")
     assert (devices.kind, devices.host) == ("h100", "node1")
-    assert len(asked) == 5
-    assert all(request.owner == "alice" for request in asked.values())
-    assert all(request.created_since.ToDatetime(tzinfo=UTC) == MOMENT for request in asked.values())
-    assert (asked["ListGraphs"].name, asked["ListInventories"].name) == ("chain", "rack")
-    deployments = asked["ListDeployments"]
+    assert len(requests) == 5
+    assert all(request.owner == "alice" for request in requests.values())
+    assert all(request.created_since.ToDatetime(tzinfo=UTC) == MOMENT for request in requests.values())
+    assert (requests["ListGraphs"].name, requests["ListInventories"].name) == ("chain", "rack")
+    deployments = requests["ListDeployments"]
     assert (deployments.graph_id, deployments.state) == (GRAPH, planner_pb2.DEPLOYMENT_STATE_READY)
     refused = cli("graph", "list", "--since", "yesterday")
     assert refused.status == exit_codes.INVALID_INPUT
@@ -378,4 +378,4 @@ def test_collecting_blobs_says_what_was_freed_and_what_was_kept(scripted_cli: Sc
     assert cli("gc").stdout == "1 blob freed, 2 KiB; kept: 3 of graphs, 4 used lately\n"
     script.on("CollectBlobs", planner_pb2.CollectBlobsResponse())
     assert cli("gc", "--dry-run").stdout == "0 blobs would be freed, 0 B; kept: 0 of graphs, 0 used lately\n"
-    assert [asked.dry_run for asked in script.requests("CollectBlobs")] == [False, True]
+    assert [request.dry_run for request in script.requests("CollectBlobs")] == [False, True]

@@ -186,8 +186,8 @@ def test_a_solution_in_a_line(changes: dict[str, object], line: str) -> None:
 def test_latency_and_contiguity_of_our_own_format(bare_cli: RunCli, tmp_path: Path) -> None:
     path = tmp_path / "instance.json"
     path.write_text(json.dumps(OWN))
-    found = bare_cli("solve", path, "--objective", "latency", "--contiguous", "-o", "json").document()
-    assert (found["objective"], found["contiguous"], found["assignment"]) == ("latency", True, "")
+    solution = bare_cli("solve", path, "--objective", "latency", "--contiguous", "-o", "json").document()
+    assert (solution["objective"], solution["contiguous"], solution["assignment"]) == ("latency", True, "")
     # All on the faster device.
-    assert found["value"] == pytest.approx(2.5)
-    assert found["lower_bound"] <= found["value"]
+    assert solution["value"] == pytest.approx(2.5)
+    assert solution["lower_bound"] <= solution["value"]

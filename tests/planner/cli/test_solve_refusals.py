@@ -67,9 +67,9 @@ def test_what_is_wrong_in_a_cost_graph_is_named(
 @pytest.mark.parametrize("field", ["size", "cpuLatency", "fpgaLatency"])
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), 10**400, 1e300, None, "1", [], True])
 def test_no_number_that_is_none_passes(bare_cli: RunCli, tmp_path: Path, field: str, value: object) -> None:
-    said = refused(bare_cli, tmp_path, cost_graph(nodes=[node(0, **{field: value})], edges=[]))
-    assert f"node 0: {field} is " in said
-    assert "needs a finite number" in said
+    message = refused(bare_cli, tmp_path, cost_graph(nodes=[node(0, **{field: value})], edges=[]))
+    assert f"node 0: {field} is " in message
+    assert "needs a finite number" in message
 
 
 @pytest.mark.services
@@ -88,8 +88,8 @@ def test_too_many_nodes_are_refused(bare_cli: RunCli, tmp_path: Path) -> None:
     assert "nodes has 250,001 entries, and at most 250,000 can be placed" in refused(
         bare_cli, tmp_path, {"maxFPGAs": 1, "nodes": nodes, "edges": []}
     )
-    said = refused(bare_cli, tmp_path, {"devices": [{"id": "a", "memory": 1}], "nodes": nodes})
-    assert "the instance has 250,001 nodes, and at most 250,000 can be placed" in said
+    message = refused(bare_cli, tmp_path, {"devices": [{"id": "a", "memory": 1}], "nodes": nodes})
+    assert "the instance has 250,001 nodes, and at most 250,000 can be placed" in message
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_what_is_wrong_in_an_instance_is_named(
 
 def test_a_long_cycle_is_shown_in_part(bare_cli: RunCli, tmp_path: Path) -> None:
     nodes = [{"id": index, "seconds": {"k": 1}, "inputs": [(index - 1) % 500]} for index in range(500)]
-    said = refused(bare_cli, tmp_path, {"devices": [{"id": "a", "kind": "k", "memory": 1}], "nodes": nodes})
-    assert "(489 more)" in said
+    message = refused(bare_cli, tmp_path, {"devices": [{"id": "a", "kind": "k", "memory": 1}], "nodes": nodes})
+    assert "(489 more)" in message
 
 
 @pytest.mark.parametrize(("out", "says"), [(".", "it is a folder"), ("nowhere/placed.json", "there is no folder")])

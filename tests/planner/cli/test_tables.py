@@ -209,9 +209,9 @@ def test_a_plans_figures_in_a_line(changes: dict[str, Any], line: str) -> None:
 
 
 def test_where_seconds_come_from() -> None:
-    made = make_plan(linear_chain(2), "0" * 64, DEVICES, PlanOptions(mode=BalancedMode(num_stages=1)))
-    text = shown(plan_table(made))
-    for source in made.cost_sources:
+    plan = make_plan(linear_chain(2), "0" * 64, DEVICES, PlanOptions(mode=BalancedMode(num_stages=1)))
+    text = shown(plan_table(plan))
+    for source in plan.cost_sources:
         assert f"seconds of {source.device_kind}: {source.text()}" in text
 
 
@@ -318,8 +318,8 @@ def test_deployments() -> None:
     assert "[bold]it died[/bold]" in alone
     assert ["0", "a", "-", "h:1"] in [line.split() for line in alone.splitlines()]
     assert "it died" not in shown(deployment_table(deployment()))
-    moved = deployment(plan_id="plan-2", asked_plan_id="plan-1", plan_reason="without b, planned ahead")
-    text = shown(deployment_table(moved))
+    recovered = deployment(plan_id="plan-2", asked_plan_id="plan-1", plan_reason="without b, planned ahead")
+    text = shown(deployment_table(recovered))
     assert "by plan-2, without b, planned ahead" in text
     assert "asked for with plan-1" in text
     assert "asked for" not in shown(deployment_table(deployment(asked_plan_id="plan-1")))
@@ -348,7 +348,7 @@ def test_ids_are_whole_on_a_narrow_terminal() -> None:
 
 
 def test_what_changes_between_plans() -> None:
-    found = PlanDiff(
+    diff = PlanDiff(
         num_nodes=2000,
         num_nodes_moved=1500,
         node_moves=(NodeMove(source_device_ids=("a",), target_device_ids=("b", "c"), num_nodes=1500),),
@@ -363,7 +363,7 @@ def test_what_changes_between_plans() -> None:
         latency_seconds=(0.0, 1.0),
         step_seconds=(1.0, 1.5),
     )
-    lines = [line.strip() for line in shown(diff_table("p", "q", found)).splitlines()]
+    lines = [line.strip() for line in shown(diff_table("p", "q", diff)).splitlines()]
     words = [line.split() for line in lines]
     assert ["stages", "3", "1", "-2"] in words
     assert ["bottleneck", "500", "ms", "250", "ms", "-50.0%"] in words
@@ -375,7 +375,7 @@ def test_what_changes_between_plans() -> None:
     assert "nowhere → b: 1 tensors, 512 B" in lines
     assert "a → c: 1,234 tensors, 1 KiB" in lines
     assert "a lets go of 2 KiB" in lines
-    inference = replace(found, num_nodes=0, num_nodes_moved=0, step_seconds=(1.0, None))
+    inference = replace(diff, num_nodes=0, num_nodes_moved=0, step_seconds=(1.0, None))
     text = shown(diff_table("p", "q", inference))
     assert "0 of 0 nodes move (0.0%)" in text
     assert "step" not in text

@@ -44,8 +44,8 @@ def test_npz(tmp_path: Path) -> None:
     write_tensors(tmp_path / "out.npz", {name: raw(tensor) for name, tensor in TENSORS.items()})
     read = read_tensors(tmp_path / "out.npz")
     for name, tensor in TENSORS.items():
-        wanted = tensor.float() if name in ("bfloat16", "float8") else tensor
-        np.testing.assert_array_equal(read[name], wanted.numpy())
+        expected = tensor.float() if name in ("bfloat16", "float8") else tensor
+        np.testing.assert_array_equal(read[name], expected.numpy())
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 24])

@@ -84,8 +84,8 @@ def test_memory_is_given_once_or_for_each(sizes: list[str], num_daemons: int, ea
     [(["1B", "2B"], "--memory is given 2 times, needs once or once for each of 3"), (["x"], "'x' is no size")],
 )
 def test_memory_of_some_is_refused_before_anything_starts(bare_cli: RunCli, sizes: list[str], says: str) -> None:
-    given = [argument for size in sizes for argument in ("--memory", size)]
-    finished = bare_cli("up", "--daemons", 3, *given)
+    options = [argument for size in sizes for argument in ("--memory", size)]
+    finished = bare_cli("up", "--daemons", 3, *options)
     assert (finished.status, finished.stdout) == (exit_codes.INVALID_INPUT, "")
     assert says in finished.stderr
 

@@ -170,14 +170,14 @@ async def test_progress_is_told_on_the_event_loop_before_the_call_is_over(script
     script, client = scripted
     script.on("GetUpload", planner_pb2.Upload(complete=True))
     script.on("CreateGraph", planner_pb2.GraphRecord(id="g"))
-    told: list[tuple[str, threading.Thread]] = []
+    calls: list[tuple[str, threading.Thread]] = []
 
     def tell(progress: UploadProgress) -> None:
-        told.append((progress.name, threading.current_thread()))
+        calls.append((progress.name, threading.current_thread()))
 
     await client.submit(identity_graph(), on_progress=tell)
     await client.submit(identity_graph(), "named", tell)
-    assert told == [("graph", threading.current_thread())] * 2
+    assert calls == [("graph", threading.current_thread())] * 2
 
 
 @pytest.mark.services

@@ -95,10 +95,10 @@ def test_a_plan_is_made_read_listed_and_deleted(client: PlannerClient) -> None:
 
 def test_plans_are_listed_over_several_pages(client: PlannerClient) -> None:
     graph = client.submit(linear_chain(7))
-    made = {client.create_plan(graph.id, BalancedMode(), inventory=inventory(MEBIBYTE)).id for _ in range(5)}
+    plan_ids = {client.create_plan(graph.id, BalancedMode(), inventory=inventory(MEBIBYTE)).id for _ in range(5)}
     listed = [plan.id for plan in client.list_plans(graph_id=graph.id, page_size=2)]
     assert len(listed) == 5
-    assert set(listed) == made
+    assert set(listed) == plan_ids
 
 
 def test_a_plan_over_a_stored_inventory(client: PlannerClient) -> None:

@@ -173,9 +173,9 @@ def test_a_connection_that_is_closed_says_so(scripted_connection: Scripted) -> N
     connection.call(connection.stub.GetGraph, GRAPH)
     for _ in range(2):
         connection.close()
-    said = f"^this client of {connection.address} is closed; make another to go on$"
-    with pytest.raises(Conflict, match=said):
+    message = f"^this client of {connection.address} is closed; make another to go on$"
+    with pytest.raises(Conflict, match=message):
         connection.call(connection.stub.GetGraph, GRAPH)
-    with pytest.raises(Conflict, match=said):
+    with pytest.raises(Conflict, match=message):
         next(connection.stream(connection.stub.WatchDeployment, planner_pb2.WatchDeploymentRequest()))
     assert len(script.calls) == 1

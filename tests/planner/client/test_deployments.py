@@ -117,9 +117,9 @@ def test_a_watch_goes_on_after_the_last_event_that_arrived(scripted: Scripted) -
     broken = [[event(number, "LOADING"), BROKEN] for number in range(1, 6)]
     script.on("WatchDeployment", *broken, [event(len(broken) + 1, "STOPPED")])
     assert sequences(list(client.watch("dep-1"))) == list(range(1, len(broken) + 2))
-    asked = script.requests("WatchDeployment")
-    assert [request.after_sequence for request in asked] == list(range(len(broken) + 1))
-    assert {request.deployment_id for request in asked} == {"dep-1"}
+    requests = script.requests("WatchDeployment")
+    assert [request.after_sequence for request in requests] == list(range(len(broken) + 1))
+    assert {request.deployment_id for request in requests} == {"dep-1"}
 
 
 def test_a_watch_that_brings_nothing_is_given_up(scripted: Scripted) -> None:
@@ -162,9 +162,14 @@ def test_lists_pass_their_filters_on(scripted: Scripted) -> None:
     script, client = scripted
     page = planner_pb2.ListDeploymentsResponse
     script.on("ListDeployments", page(deployments=[deployment("READY")], next_page_token="t"), page())
-    [found] = client.list_deployments(plan_id="plan-1", active_only=True)
-    assert (found.id, found.plan_id, found.state, found.failure) == ("dep-1", "plan-1", DeploymentState.READY, None)
-    assert found.ended_at is None
+    [deployed] = client.list_deployments(plan_id="plan-1", active_only=True)
+    assert (deployed.id, deployed.plan_id, deployed.state, deployed.failure) == (
+        "dep-1",
+        "plan-1",
+        DeploymentState.READY,
+        None,
+    )
+    assert deployed.ended_at is None
     first, second = script.requests("ListDeployments")
     assert (first.plan_id, first.active_only, second.page_token) == ("plan-1", True, "t")
 
@@ -235,11 +240,11 @@ def test_events_and_placements_are_read_whole(scripted: Scripted) -> None:
     )
     full.occurred_at.FromDatetime(datetime(2026, 1, 2, tzinfo=UTC))
     script.on("WatchDeployment", [full])
-    [found] = client.watch("dep-1")
-    assert (found.stage, found.device_id, found.loaded_bytes, found.total_bytes) == (0, "a", 5, 9)
-    assert found.occurred_at == datetime(2026, 1, 2, tzinfo=UTC)
-    assert found.failure is not None
-    assert (found.failure.reason, found.failure.stage) == ("R", None)
+    [event] = client.watch("dep-1")
+    assert (event.stage, event.device_id, event.loaded_bytes, event.total_bytes) == (0, "a", 5, 9)
+    assert event.occurred_at == datetime(2026, 1, 2, tzinfo=UTC)
+    assert event.failure is not None
+    assert (event.failure.reason, event.failure.stage) == ("R", None)
     placed = planner_pb2.StagePlacement(stage=1, device_id="a", daemon_address="h:1")
     ended = deployment("STOPPED", stages=[placed], generation=4)
     ended.ended_at.FromDatetime(datetime(2026, 1, 3, tzinfo=UTC))

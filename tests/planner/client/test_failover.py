@@ -131,22 +131,22 @@ def test_a_blob_of_which_no_more_comes_is_given_up(two: Two) -> None:
 @contextmanager
 def one(**options: Any) -> Iterator[tuple[ScriptedPlanner, PlannerClient, list[str]]]:
     """A planner, a client that knows it alone, and what the client says."""
-    said: list[str] = []
+    messages: list[str] = []
     with (
         scripted_planner() as (planner, address),
-        PlannerClient(address, timeout_seconds=WAIT_SECONDS, on_away=said.append, **options) as client,
+        PlannerClient(address, timeout_seconds=WAIT_SECONDS, on_away=messages.append, **options) as client,
     ):
-        yield planner, client, said
+        yield planner, client, messages
 
 
 def test_the_only_planner_is_asked_again_once_it_has_answered() -> None:
-    with one() as (planner, client, said):
+    with one() as (planner, client, messages):
         planner.on("GetPlanOperation", OPERATION, AWAY, AWAY, OPERATION, AWAY, OPERATION)
         for calls in (1, 4, 6):
             assert client.get_plan_operation("plan-1").id == "plan-1"
             assert asked(planner) == [calls]
-        assert len(said) == 2
-        assert said[0].endswith("asking again for 20 s, in case it is being restarted")
+        assert len(messages) == 2
+        assert messages[0].endswith("asking again for 20 s, in case it is being restarted")
 
 
 def test_a_call_that_an_ending_planner_drops_is_asked_again() -> None:
@@ -179,25 +179,25 @@ def test_each_try_has_the_whole_time_of_a_call() -> None:
 
 
 def test_one_that_never_answered_is_given_up_at_once() -> None:
-    with one() as (planner, client, said):
+    with one() as (planner, client, messages):
         planner.on("GetPlanOperation", AWAY)
         with pytest.raises(Unavailable):
             client.get_plan_operation("plan-1")
-        assert (asked(planner), said) == ([1], [])
+        assert (asked(planner), messages) == ([1], [])
 
 
 def test_it_is_given_up_in_the_end() -> None:
-    with one(restart_seconds=1.0) as (planner, client, said):
+    with one(restart_seconds=1.0) as (planner, client, messages):
         planner.on("GetPlanOperation", OPERATION, AWAY)
         client.get_plan_operation("plan-1")
         with pytest.raises(Unavailable):
             client.get_plan_operation("plan-1")
         assert asked(planner) == [4]
-        assert len(said) == 1
+        assert len(messages) == 1
 
 
 def test_neither_a_refusal_with_a_reason_nor_a_deletion_is_asked_again() -> None:
-    with one() as (planner, client, said):
+    with one() as (planner, client, messages):
         planner.on("GetPlanOperation", OPERATION, Unavailable("the planner's database does not answer"))
         client.get_plan_operation("plan-1")
         with pytest.raises(Unavailable, match="database does not answer"):
@@ -205,17 +205,17 @@ def test_neither_a_refusal_with_a_reason_nor_a_deletion_is_asked_again() -> None
         planner.on("DeletePlan", AWAY)
         with pytest.raises(Unavailable):
             client.delete_plan("plan-1")
-        assert (asked(planner), said) == ([3], [])
+        assert (asked(planner), messages) == ([3], [])
 
 
 def test_a_planner_that_nobody_has_heard_of_yet_is_waited_for_where_asked_to() -> None:
     """Where somebody listens at its address and says nothing of use, it is no planner that starts."""
-    with one(awaits_first=True) as (planner, client, said):
+    with one(awaits_first=True) as (planner, client, messages):
         planner.on("GetPlanOperation", AWAY)
         with pytest.raises(Unavailable):
             client.get_plan_operation("plan-1")
-        assert (asked(planner), said) == ([1], [])
-    with PlannerClient(NOBODY, awaits_first=True, restart_seconds=1.0, on_away=said.append) as client:
+        assert (asked(planner), messages) == ([1], [])
+    with PlannerClient(NOBODY, awaits_first=True, restart_seconds=1.0, on_away=messages.append) as client:
         with pytest.raises(Unavailable):
             client.get_plan_operation("plan-1")
-        assert len(said) == 1
+        assert len(messages) == 1

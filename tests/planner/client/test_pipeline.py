@@ -42,11 +42,11 @@ def test_one_batch_is_a_call() -> None:
 def test_no_more_than_the_window_is_in_flight() -> None:
     daemon = LoopbackDaemon()
     daemon.gate.clear()
-    asked: list[int] = []
+    numbers: list[int] = []
 
     def batches() -> Iterator[np.ndarray]:
         for number in range(1, 11):
-            asked.append(number)
+            numbers.append(number)
             yield batch(number)
 
     with loopback_pipeline(daemon) as pipeline:
@@ -56,7 +56,7 @@ def test_no_more_than_the_window_is_in_flight() -> None:
         wait_for(lambda: len(daemon.received) >= 4)
         time.sleep(0.2)
         assert daemon.received == [1, 2, 3, 4]
-        assert asked == [1, 2, 3, 4]
+        assert numbers == [1, 2, 3, 4]
         daemon.gate.set()
         reader.join(timeout=120)
         assert not reader.is_alive()
@@ -81,14 +81,14 @@ def test_a_window_of_its_own_keeps_all_copies_busy(num_copies: int, window: int)
 
 def test_results_are_given_before_the_window_is_full() -> None:
     daemon = LoopbackDaemon()
-    given: list[int] = []
+    num_results: list[int] = []
 
     def batches() -> Iterator[np.ndarray]:
         yield batch(1)
         wait_for(lambda: len(daemon.received) == 1)
         time.sleep(0.2)
         yield batch(2)
-        given.append(len(results))
+        num_results.append(len(results))
         yield batch(3)
 
     with loopback_pipeline(daemon) as pipeline:
@@ -96,7 +96,7 @@ def test_results_are_given_before_the_window_is_full() -> None:
         for result in pipeline.run(batches(), window=8):
             results.append(result)
     assert len(results) == 3
-    assert given[0] >= 1
+    assert num_results[0] >= 1
 
 
 def test_a_failed_microbatch_names_its_stage() -> None:
@@ -184,9 +184,9 @@ def test_torch_tensors_in_torch_tensors_out() -> None:
     import torch
 
     with loopback_pipeline(LoopbackDaemon()) as pipeline:
-        given = torch.randn(2, 3)
-        found = pipeline(given)["y"]
-        assert torch.equal(found, given)
+        x = torch.randn(2, 3)
+        output = pipeline(x)["y"]
+        assert torch.equal(output, x)
         assert isinstance(pipeline(batch(1))["y"], np.ndarray)
 
 
@@ -237,10 +237,10 @@ def test_failures_count_on_in_the_next_generation() -> None:
 def test_a_microbatch_that_breaks_every_generation_is_given_up() -> None:
     daemon = LoopbackDaemon()
     daemon.ends_at = 1
-    asked: list[int] = []
+    generations: list[int] = []
 
     def find_next(_: str, generation: int) -> Deployment:
-        asked.append(generation)
+        generations.append(generation)
         return generation_at(address, generation + 1)
 
     with (
@@ -249,7 +249,7 @@ def test_a_microbatch_that_breaks_every_generation_is_given_up() -> None:
         pytest.raises(Unavailable),
     ):
         pipeline(batch(1))
-    assert asked == list(range(1, MOST_FRUITLESS + 1))
+    assert generations == list(range(1, MOST_FRUITLESS + 1))
 
 
 def test_where_there_is_no_next_generation_it_is_told_what_broke() -> None:

@@ -38,15 +38,15 @@ def test_a_plan_is_asked_for_over_the_devices_that_are_named(scripted: Scripted)
     client.start_plan("g", BalancedMode(num_stages=2), inventory_id="inv-1")
     client.start_plan("g", BalancedMode(num_stages=2), device_ids=("a", "b"))
     client.start_plan("g", BalancedMode(num_stages=2))
-    given, stored, named, every = script.requests("CreatePlan")
-    assert given.inventory == inventory_to_proto(INVENTORY)
-    assert (given.request_id, given.graph_id) == ("mine", "g")
+    own, stored, named, every = script.requests("CreatePlan")
+    assert own.inventory == inventory_to_proto(INVENTORY)
+    assert (own.request_id, own.graph_id) == ("mine", "g")
     assert stored.inventory_id == "inv-1"
     assert list(named.registered.device_ids) == ["a", "b"]
     assert every.WhichOneof("devices") == "registered"
     assert list(every.registered.device_ids) == []
-    assert {request.options == options_to_proto(options) for request in (given, stored, named, every)} == {True}
-    assert len({request.request_id for request in (given, stored, named, every)}) == 4
+    assert {request.options == options_to_proto(options) for request in (own, stored, named, every)} == {True}
+    assert len({request.request_id for request in (own, stored, named, every)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_a_wait_asks_for_no_more_than_what_is_left_of_it(scripted: Scripted) -> 
 def test_a_plan_that_is_there_is_not_waited_for(scripted: Scripted) -> None:
     script, client = scripted
     script.on("GetPlanOperation", operation("CANCELLED"))
-    asked = client.get_plan_operation("plan-1")
+    pending = client.get_plan_operation("plan-1")
     with pytest.raises(Cancelled, match="plan plan-1 was cancelled before it was made"):
-        asked.wait(timeout_seconds=0)
+        pending.wait(timeout_seconds=0)
     assert [call.method for call in script.calls] == ["GetPlanOperation"]
 
 
@@ -193,8 +193,8 @@ def test_lists_pass_their_filters_on(scripted: Scripted) -> None:
     first, second = client.list_plans(graph_id="g", mode="cut", device_id="a", page_size=1)
     assert (first.id, first.graph_name, first.num_stages, first.peak_bytes) == ("p", "n", 3, 2**53 + 1)
     assert second.id == "q"
-    asked = script.requests("ListPlans")[0]
-    assert (asked.graph_id, asked.mode, asked.device_id, asked.page_size) == ("g", "cut", "a", 1)
+    request = script.requests("ListPlans")[0]
+    assert (request.graph_id, request.mode, request.device_id, request.page_size) == ("g", "cut", "a", 1)
 
 
 def plan_summary(plan_id: str) -> planner_pb2.PlanSummary:

@@ -58,10 +58,10 @@ def test_progress_is_told_and_profiles_are_given_back(scripted: Scripted) -> Non
     assert first.calibration is None
     assert second.calibration is not None
     assert second.calibration.device_kind == "cpu"
-    [asked] = script.requests("ProfileGraph")
-    assert (asked.graph_id, list(asked.device_ids), list(asked.device_kinds)) == ("g", ["a"], ["h100"])
-    assert (dict(asked.symbol_values), asked.repetitions, asked.warmup) == ({"batch": 2}, 7, 4)
-    assert asked.HasField("num_neighbours")
+    [request] = script.requests("ProfileGraph")
+    assert (request.graph_id, list(request.device_ids), list(request.device_kinds)) == ("g", ["a"], ["h100"])
+    assert (dict(request.symbol_values), request.repetitions, request.warmup) == ({"batch": 2}, 7, 4)
+    assert request.HasField("num_neighbours")
 
 
 def test_profiles_are_given_back_without_anyone_to_tell(scripted: Scripted) -> None:
@@ -101,11 +101,11 @@ def test_a_profile_is_read_whole(scripted: Scripted) -> None:
             unmeasured=[planner_pb2.UnmeasuredNode(node=1, reason="it is a constant")],
         ),
     )
-    found = client.get_profile("p1")
-    assert found.record.id == "p1"
-    assert found.times.seconds == ((0, 0.5), (2, 1.5))
-    assert found.times.symbol_values == (("batch", 2),)
-    assert found.unmeasured == ((1, "it is a constant"),)
+    profile = client.get_profile("p1")
+    assert profile.record.id == "p1"
+    assert profile.times.seconds == ((0, 0.5), (2, 1.5))
+    assert profile.times.symbol_values == (("batch", 2),)
+    assert profile.unmeasured == ((1, "it is a constant"),)
 
 
 def test_profiles_are_listed_and_deleted(scripted: Scripted) -> None:
@@ -113,8 +113,8 @@ def test_profiles_are_listed_and_deleted(scripted: Scripted) -> None:
     page = planner_pb2.ListProfilesResponse
     script.on("ListProfiles", page(profiles=[record("p1")], next_page_token="t"), page(profiles=[record("p2")]))
     script.on("DeleteProfile", planner_pb2.DeleteProfileResponse())
-    assert [found.id for found in client.list_profiles(graph_id="g", device_kind="cpu")] == ["p1", "p2"]
-    asked = script.requests("ListProfiles")[0]
-    assert (asked.graph_id, asked.device_kind) == ("g", "cpu")
+    assert [profile.id for profile in client.list_profiles(graph_id="g", device_kind="cpu")] == ["p1", "p2"]
+    request = script.requests("ListProfiles")[0]
+    assert (request.graph_id, request.device_kind) == ("g", "cpu")
     client.delete_profile("p1")
     assert script.requests("DeleteProfile")[0].profile_id == "p1"

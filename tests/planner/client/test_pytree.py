@@ -97,13 +97,13 @@ class Point:
     x, y = 1, 2
 
 
-@pytest.mark.parametrize("given", [{"y": 2, "x": 1}, (1, 2), [1, 2], Point()])
-def test_a_registered_container_is_given_as_itself_or_by_its_parts(given: object) -> None:
-    assert flatten_inputs(graph_taking(call((POINT,)), [DATA, DATA]), [given], {}) == [1, 2]
+@pytest.mark.parametrize("container", [{"y": 2, "x": 1}, (1, 2), [1, 2], Point()])
+def test_a_registered_container_is_given_as_itself_or_by_its_parts(container: object) -> None:
+    assert flatten_inputs(graph_taking(call((POINT,)), [DATA, DATA]), [container], {}) == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("container", "why"),
     [
         ((1, 2, 3), "found tuple, the graph was captured with tests.Point"),
         ((1,), "found tuple, the graph was captured with tests.Point"),
@@ -112,9 +112,9 @@ def test_a_registered_container_is_given_as_itself_or_by_its_parts(given: object
         ({"x": 1}, r"\['y'\] is missing"),
     ],
 )
-def test_a_registered_container_of_other_parts_is_refused(given: object, why: str) -> None:
+def test_a_registered_container_of_other_parts_is_refused(container: object, why: str) -> None:
     with pytest.raises(InvalidArgument, match=why):
-        flatten_inputs(graph_taking(call((POINT,)), [DATA, DATA]), [given], {})
+        flatten_inputs(graph_taking(call((POINT,)), [DATA, DATA]), [container], {})
 
 
 def test_dicts_and_tuples_are_told_apart() -> None:
@@ -158,10 +158,10 @@ def test_a_model_output_of_a_graph_from_elsewhere_comes_back_as_itself() -> None
 
     tree = TreeObject("transformers.modeling_outputs.BaseModelOutput", ("last_hidden_state",), (LEAF,))
 
-    found = unflatten_outputs(graph_giving(tree, [DATA]), ["x"])
+    output = unflatten_outputs(graph_giving(tree, [DATA]), ["x"])
 
-    assert isinstance(found, BaseModelOutput)
-    assert found.last_hidden_state == "x"
+    assert isinstance(output, BaseModelOutput)
+    assert output.last_hidden_state == "x"
 
 
 @pytest.mark.services

@@ -52,9 +52,9 @@ def session(daemon: LoopbackDaemon, deadline_seconds: float = WAIT_SECONDS) -> I
 
 
 def until_left(context: grpc.ServicerContext) -> None:
-    left = threading.Event()
-    context.add_callback(left.set)
-    left.wait(WAIT_SECONDS)
+    has_left = threading.Event()
+    context.add_callback(has_left.set)
+    has_left.wait(WAIT_SECONDS)
 
 
 def test_what_is_in_flight_is_what_was_sent_and_not_taken() -> None:

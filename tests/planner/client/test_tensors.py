@@ -41,16 +41,16 @@ def test_numpy_keeps_every_bit(dtype: Dtype) -> None:
 def test_dtypes_that_numpy_lacks_come_out_as_float32(dtype: Dtype) -> None:
     every = np.arange(256**dtype.size_bytes, dtype=f"<u{dtype.size_bytes}")
     raw = RawTensor(dtype=dtype, dims=every.shape, data=every.tobytes())
-    wanted = from_raw(raw, TensorKind.TORCH).float().numpy()
-    np.testing.assert_array_equal(from_raw(raw, TensorKind.NUMPY), wanted)
+    expected = from_raw(raw, TensorKind.TORCH).float().numpy()
+    np.testing.assert_array_equal(from_raw(raw, TensorKind.NUMPY), expected)
 
 
 @random_examples(100)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_float32_rounds_to_bfloat16_as_torch_does(numbers: list[float]) -> None:
     array = np.array(numbers, dtype=np.float32)
-    found = from_raw(to_raw(array, Dtype.BFLOAT16), TensorKind.TORCH)
-    torch.testing.assert_close(found, torch.from_numpy(array).bfloat16(), rtol=0, atol=0, equal_nan=True)
+    rounded = from_raw(to_raw(array, Dtype.BFLOAT16), TensorKind.TORCH)
+    torch.testing.assert_close(rounded, torch.from_numpy(array).bfloat16(), rtol=0, atol=0, equal_nan=True)
 
 
 def test_strides_conjugates_and_shapes_do_not_matter() -> None:

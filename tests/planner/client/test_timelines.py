@@ -33,9 +33,9 @@ def test_the_other_clock_is_where_the_error_says(ahead: float, ways: list[tuple[
             )
         )
         now += there + work + back
-    found = offset_of(exchanges)
-    assert abs(found.seconds - ahead) <= found.error_seconds + 1e-9
-    assert found.error_seconds == pytest.approx(min(there + back for there, _, back in ways) / 2, abs=1e-9)
+    offset = offset_of(exchanges)
+    assert abs(offset.seconds - ahead) <= offset.error_seconds + 1e-9
+    assert offset.error_seconds == pytest.approx(min(there + back for there, _, back in ways) / 2, abs=1e-9)
 
 
 def test_client_and_daemon_call_one_clock_the_same() -> None:

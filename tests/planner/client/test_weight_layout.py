@@ -46,10 +46,10 @@ def test_one_file_holds_every_tensor(tensors: dict[str, TensorSource]) -> None:
     content = read(blob)
 
     assert (blob.size_bytes, blob.sha256) == (len(content), hashlib.sha256(content).digest())
-    found = load(content)
-    assert numpy.array_equal(found["rows"], NUMBERS)
-    assert found["flags"].tolist() == [True, False, True]
-    assert found["empty"].shape == (0, 3)
+    loaded = load(content)
+    assert numpy.array_equal(loaded["rows"], NUMBERS)
+    assert loaded["flags"].tolist() == [True, False, True]
+    assert loaded["empty"].shape == (0, 3)
 
 
 def test_files_are_no_larger_than_asked_for(tensors: dict[str, TensorSource]) -> None:

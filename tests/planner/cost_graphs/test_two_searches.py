@@ -29,12 +29,12 @@ INSTANCE = Path(__file__).parents[3] / "benchmarks" / "instances" / "throughput"
 
 
 def _children(process_id: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     for task in Path(f"/proc/{process_id}/task").iterdir():
         # A thread may end meanwhile.
         with suppress(FileNotFoundError, ProcessLookupError):
-            found += map(int, (task / "children").read_text().split())
-    return found
+            children += map(int, (task / "children").read_text().split())
+    return children
 
 
 def _ignores(process_id: int, number: signal.Signals) -> bool:
@@ -60,20 +60,20 @@ def test_proves_what_one_process_proves() -> None:
     alone = best_free(problem, effort=200_000)
     children = _children(os.getpid())
     limits = Limits()
-    found = place_by_two(problem, limits)
+    placement = place_by_two(problem, limits)
     assert not limits.has_cut
-    assert found.value_seconds == pytest.approx(alone.value_seconds, rel=1e-5)
-    assert found.gap <= 1e-5
-    assert found.value_seconds == device_loads(problem, np.array(found.device_of_node)).max()
+    assert placement.value_seconds == pytest.approx(alone.value_seconds, rel=1e-5)
+    assert placement.gap <= 1e-5
+    assert placement.value_seconds == device_loads(problem, np.array(placement.device_of_node)).max()
     assert _children(os.getpid()) == children
 
 
 def test_a_short_limit_still_gives_a_placement() -> None:
     problem = random_problem(12, nodes=60, classes=(1, 3))
     limits = Limits(seconds=0.05)
-    found = place_by_two(problem, limits)
+    placement = place_by_two(problem, limits)
     assert limits.has_cut
-    assert found.value_seconds == device_loads(problem, np.array(found.device_of_node)).max()
+    assert placement.value_seconds == device_loads(problem, np.array(placement.device_of_node)).max()
 
 
 def test_what_cannot_be_placed_is_an_error() -> None:

@@ -57,10 +57,10 @@ def exchange(task: Task, *reports: Report) -> Iterator[tuple[Exchange, Connectio
 
 
 def sent(connection: Connection) -> list[Report]:
-    found = []
+    reports = []
     while connection.poll():
-        found.append(connection.recv())
-    return found
+        reports.append(connection.recv())
+    return reports
 
 
 def incumbent(problem: PlacementProblem) -> Incumbent:
@@ -96,8 +96,8 @@ def proven_by(role: Role, problem: PlacementProblem, value_seconds: float) -> No
     assert value == pytest.approx(value_seconds, rel=1e-5)
     assert last.bound_seconds >= value * (1 - 1e-5)
     assert last.devices is not None
-    held = Incumbent(devices=last.devices, value_seconds=value, bound_seconds=last.bound_seconds)
-    assert placement_of(problem, netlist_of(problem), held).gap <= 1e-5
+    best = Incumbent(devices=last.devices, value_seconds=value, bound_seconds=last.bound_seconds)
+    assert placement_of(problem, netlist_of(problem), best).gap <= 1e-5
 
 
 def test_a_small_problem_is_proven_at_once(problem: PlacementProblem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,10 +151,10 @@ def test_which_search_is_quicker_makes_no_difference(monkeypatch: pytest.MonkeyP
     problem = random_problem(12, nodes=60, classes=(1, 3))
     task = task_of(problem, num_steps=100_000)
     reports = [_both(task, delays) for delays in ((0.0, 0.0), (0.02, 0.0), (0.0, 0.02))]
-    for found in reports[1:]:
+    for by_role in reports[1:]:
         for role in (0, 1):
-            assert [one.steps for one in found[role]] == [one.steps for one in reports[0][role]]
-            for one, other in zip(found[role], reports[0][role], strict=True):
+            assert [one.steps for one in by_role[role]] == [one.steps for one in reports[0][role]]
+            for one, other in zip(by_role[role], reports[0][role], strict=True):
                 assert one.bound_seconds == other.bound_seconds
                 assert one.devices is not None
                 assert other.devices is not None
@@ -189,17 +189,17 @@ def _both(task: Task, delays: tuple[float, float]) -> list[list[Report]]:
 
 
 def test_what_the_other_had_by_as_many_steps_is_taken_if_it_is_better(problem: PlacementProblem) -> None:
-    netlist, held, best = netlist_of(problem), incumbent(problem), best_of(problem)
-    assert best.value_seconds < held.value_seconds
-    with exchange(task_of(problem), report_of(10, held), report_of(20, best), ALONE) as (worker, _):
+    netlist, first, best = netlist_of(problem), incumbent(problem), best_of(problem)
+    assert best.value_seconds < first.value_seconds
+    with exchange(task_of(problem), report_of(10, first), report_of(20, best), ALONE) as (worker, _):
         worker.steps = 15
-        assert worker.share(netlist, held).value_seconds == held.value_seconds
+        assert worker.share(netlist, first).value_seconds == first.value_seconds
         worker.steps = 20
-        shared = worker.share(netlist, held)
+        shared = worker.share(netlist, first)
         assert shared.value_seconds == pytest.approx(best.value_seconds)
         assert shared.bound_seconds == best.bound_seconds
         # What was shared once stays in hand.
-        assert worker.share(netlist, held).value_seconds == shared.value_seconds
+        assert worker.share(netlist, first).value_seconds == shared.value_seconds
 
 
 def test_a_programme_of_the_whole_goes_on_until_its_steps_are_spent(
@@ -207,11 +207,11 @@ def test_a_programme_of_the_whole_goes_on_until_its_steps_are_spent(
 ) -> None:
     # As on large programmes, where the square of the columns is far more than they are.
     monkeypatch.setattr(worker_module, "_ROOT_QUESTION_SHARE", 1000.0)
-    netlist, held = netlist_of(problem), incumbent(problem)
+    netlist, first = netlist_of(problem), incumbent(problem)
     with exchange(task_of(problem), ALONE) as (worker, _):
         at_root = int(steps_of_question(netlist) * worker_module._ROOT_QUESTION_SHARE)
         count = worker.questions_of(netlist)
-        out_of_time = worker.following(netlist, held, 5 * at_root)
+        out_of_time = worker.following(netlist, first, 5 * at_root)
         for _ in range(4):
             count(False)
             assert not out_of_time()
@@ -227,9 +227,9 @@ def test_a_programme_of_the_whole_ends_for_something_far_better(
     problem: PlacementProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "_REPORT_STEPS", 1)
-    netlist, held, best = netlist_of(problem), incumbent(problem), best_of(problem)
+    netlist, first, best = netlist_of(problem), incumbent(problem), best_of(problem)
     for share, is_far_better in ((0.002, True), (0.0005, False)):
-        in_hand = Incumbent(devices=held.devices, value_seconds=best.value_seconds * (1 + share), bound_seconds=0.0)
+        in_hand = Incumbent(devices=first.devices, value_seconds=best.value_seconds * (1 + share), bound_seconds=0.0)
         with exchange(task_of(problem), Report(steps=0, devices=best.devices), ALONE) as (worker, _):
             out_of_time = worker.following(netlist, in_hand)
             worker.questions_of(netlist)(False)

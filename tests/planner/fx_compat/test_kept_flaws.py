@@ -172,8 +172,8 @@ def test_partitions_of_one_device_run_at_the_same_time(names: Any) -> None:
 def test_parts_share_the_tensors_that_they_hand_on(names: Any) -> None:
     class Doubled(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            made = x + 1
-            return made, made.mul_(2)
+            total = x + 1
+            return total, total.mul_(2)
 
     program = fx.symbolic_trace(Doubled())
     numbers = {node: index for index, node in enumerate(operations(program))}

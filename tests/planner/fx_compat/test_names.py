@@ -21,10 +21,13 @@ def test_public_names_and_parameters(module: ModuleType) -> None:
     for name in public:
         theirs, ours = getattr(module, name), getattr(fx_compat, name)
         if inspect.isfunction(theirs):
-            wanted = list(inspect.signature(theirs).parameters)
-            found = inspect.signature(ours).parameters
-            assert list(found)[: len(wanted)] == wanted, name
-            assert all(found[more].default is not inspect.Parameter.empty for more in list(found)[len(wanted) :])
+            names_of_torch = list(inspect.signature(theirs).parameters)
+            parameters = inspect.signature(ours).parameters
+            assert list(parameters)[: len(names_of_torch)] == names_of_torch, name
+            assert all(
+                parameters[more].default is not inspect.Parameter.empty
+                for more in list(parameters)[len(names_of_torch) :]
+            )
 
 
 def test_the_quick_split_gives_what_torchs_does() -> None:

@@ -33,8 +33,8 @@ from tests.builders.fx_programs import operations
 def four_sums() -> tuple[fx.GraphModule, list[fx.Node]]:
     """a -> b -> c, a -> c -> d, each 16 bytes from an input of 16."""
     graph = fx.Graph()
-    given = graph.placeholder("x")
-    a = graph.call_function(torch.add, (given, given))
+    x = graph.placeholder("x")
+    a = graph.call_function(torch.add, (x, x))
     b = graph.call_function(torch.neg, (a,))
     c = graph.call_function(torch.add, (a, b))
     d = graph.call_function(torch.neg, (c,))
@@ -114,9 +114,9 @@ def test_devices_know_what_they_hold_and_what_is_left() -> None:
     a, b, c, _ = one_each(nodes)
     devices = [Device("one", 100, 5), Device("other", 60, 2)]
     a.logical_device_ids, b.logical_device_ids = [5, 2], [5]
-    held, left, homeless = get_device_partition_stats([a, b, c], devices)
-    assert held == {devices[0]: [a, b], devices[1]: [a]}
-    assert left == {devices[0]: 100 - 32 - 32, devices[1]: 60 - 32}
+    by_device, bytes_left, homeless = get_device_partition_stats([a, b, c], devices)
+    assert by_device == {devices[0]: [a, b], devices[1]: [a]}
+    assert bytes_left == {devices[0]: 100 - 32 - 32, devices[1]: 60 - 32}
     assert homeless == [c]
     assert get_logical_id_to_device(devices) == {5: devices[0], 2: devices[1]}
     b.logical_device_ids = [7]
@@ -145,8 +145,8 @@ class TwoLayers(nn.Module):
         self.layer = nn.Linear(4, 2)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        made = self.layer(x)
-        return made, {"half": made.half()}
+        whole = self.layer(x)
+        return whole, {"half": whole.half()}
 
 
 def test_a_called_module_weighs_its_parameters_at_the_width_of_what_it_makes() -> None:
@@ -188,17 +188,17 @@ def test_tables_are_told_by_functions_operators_and_types() -> None:
     root.register_parameter("table", nn.Parameter(torch.rand(3, 2)))
     graph = fx.Graph()
     ids, table = graph.placeholder("ids"), graph.get_attr("table")
-    made = [
+    lookups = [
         graph.call_module("fused", (ids,)),
         graph.call_module("plain", (ids,)),
         graph.call_function(torch.ops.aten.embedding.default, (table, ids)),
         graph.call_function(nn.functional.embedding, (ids, table)),
     ]
-    others = [graph.call_module("relu", (made[0],)), graph.call_method("float", (ids,))]
-    graph.output((*made, *others))
+    others = [graph.call_module("relu", (lookups[0],)), graph.call_method("float", (ids,))]
+    graph.output((*lookups, *others))
     program = fx.GraphModule(root, graph)
     nodes = nodes_before_output(program.graph)
     for node in nodes:
         node.size_bytes = (1, 1)
-    found = embedding_nodes(numbered(nodes, sizes_of_nodes(program, nodes)), program)
-    assert {nodes[index] for index in found} == set(made)
+    tables = embedding_nodes(numbered(nodes, sizes_of_nodes(program, nodes)), program)
+    assert {nodes[index] for index in tables} == set(lookups)

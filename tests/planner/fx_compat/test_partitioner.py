@@ -87,7 +87,7 @@ def test_single_partition_may_fill_its_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("devices_of_config", "message"),
     [
         ([], "No devices"),
         (devices(4, 4), "40 are lacking"),
@@ -96,10 +96,10 @@ def test_single_partition_may_fill_its_device() -> None:
         ([Device("a", float("nan"), 0)], "nan bytes"),
     ],
 )
-def test_devices_that_cannot_do_are_refused(given: list[Device], said: str) -> None:
+def test_devices_that_cannot_do_are_refused(devices_of_config: list[Device], message: str) -> None:
     program = traced(Sum(), torch.rand(4), torch.rand(4))
-    with pytest.raises(RuntimeError, match=said) as caught:
-        Partitioner().partition_graph(program, program, PartitionerConfig(given))
+    with pytest.raises(RuntimeError, match=message) as caught:
+        Partitioner().partition_graph(program, program, PartitionerConfig(devices_of_config))
     assert isinstance(caught.value, PlannerError)
 
 
@@ -222,30 +222,30 @@ def test_moves_reach_the_module_that_is_returned() -> None:
         split = dict(result.module_with_submodules.named_children())
         for partition in partitioner.partitions:
             inside = operations(split[f"submod_{partition.partition_id}"])
-            held = [node for node in program.graph.nodes if node in partition.nodes and node.op.startswith("call_")]
-            assert [node.op for node in held] == [node.op for node in inside]
-            assert all(partitioner.node_to_partition[node] == partition.partition_id for node in held)
+            nodes = [node for node in program.graph.nodes if node in partition.nodes and node.op.startswith("call_")]
+            assert [node.op for node in nodes] == [node.op for node in inside]
+            assert all(partitioner.node_to_partition[node] == partition.partition_id for node in nodes)
 
 
 class WritesInPlace(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = x * 2
+        doubled = x * 2
         other = x + 1
-        read = kept + other
-        kept.add_(1)
-        return read + kept * other
+        read = doubled + other
+        doubled.add_(1)
+        return read + doubled * other
 
 
 def test_writes_in_place_keep_their_order() -> None:
-    given = torch.rand(64)
-    program = traced(WritesInPlace(), given.clone())
+    x = torch.rand(64)
+    program = traced(WritesInPlace(), x.clone())
     for sizes in ([1100] * 4, [1300, 1100, 1500], [800] * 6):
         for mode in (PartitionMode.cost_aware, PartitionMode.kl_based):
             config = PartitionerConfig(
                 devices(*sizes), mode, transfer_rate_bytes_per_sec=1, node_to_latency_mapping=seconds_of(program)
             )
             result = Partitioner().partition_graph(program, program, config)
-            assert torch.equal(result.module_with_submodules(given.clone()), program(given.clone()))
+            assert torch.equal(result.module_with_submodules(x.clone()), program(x.clone()))
 
 
 def test_dag_has_the_devices_of_partitions_by_id() -> None:
@@ -299,10 +299,10 @@ def test_every_partition_has_a_device_or_there_is_an_error() -> None:
 
 def test_first_fit_that_runs_out_of_devices_is_no_refusal() -> None:
     graph, root = fx.Graph(), nn.Module()
-    given = graph.placeholder("x")
+    x = graph.placeholder("x")
     for index, width in enumerate((4, 16)):
         root.add_module(f"layer{index}", nn.Linear(4, width))
-    ends = tuple(graph.call_module(f"layer{index}", (given,)) for index in range(2))
+    ends = tuple(graph.call_module(f"layer{index}", (x,)) for index in range(2))
     graph.output(ends)
     program = fx.GraphModule(root, graph)
     inputs = [torch.rand(4)]
@@ -420,15 +420,15 @@ class Several(nn.Module):
 
 
 def test_nodes_with_several_outputs_or_no_tensor_are_sized() -> None:
-    given = torch.rand(3, 4)
-    program = traced(Several(), given)
+    x = torch.rand(3, 4)
+    program = traced(Several(), x)
     sizes = {node.name: node.size_bytes.output_size for node in program.graph.nodes if node.op != "output"}
     assert sizes["split"] == 48
     assert sizes["size"] == 0
     assert sizes["cell"] == 48 + 16 + 16
     total = total_bytes(program)
     result = Partitioner().partition_graph(program, program, PartitionerConfig(devices(total - 1, total - 1)))
-    assert torch.equal(result.module_with_submodules(given), program(given))
+    assert torch.equal(result.module_with_submodules(x), program(x))
 
 
 def test_devices_may_be_filled_to_the_last_byte() -> None:
@@ -471,8 +471,8 @@ def test_tables_are_told_by_what_they_do() -> None:
     from planner.fx_compat.partitioning.sizes import nodes_before_output, sizes_of_nodes
 
     nodes = nodes_before_output(program.graph)
-    found = embedding_nodes(numbered(nodes, sizes_of_nodes(program, nodes)), program)
-    assert [nodes[index].name for index in found] == ["embedding"]
+    tables = embedding_nodes(numbered(nodes, sizes_of_nodes(program, nodes)), program)
+    assert [nodes[index].name for index in tables] == ["embedding"]
 
 
 def test_nothing_is_printed_and_nothing_is_left_on_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
@@ -503,7 +503,7 @@ def test_a_partitioner_may_be_used_again() -> None:
 
 
 def test_same_input_same_partitions() -> None:
-    found = []
+    partitions = []
     for _ in range(2):
         program, _ = random_program(5, 20)
         partitioner = Partitioner()
@@ -514,8 +514,8 @@ def test_same_input_same_partitions() -> None:
             node_to_latency_mapping=seconds_of(program),
         )
         partitioner.partition_graph(program, program, config)
-        found.append([(sorted(map(str, one.nodes)), one.logical_device_ids) for one in partitioner.partitions])
-    assert found[0] == found[1]
+        partitions.append([(sorted(map(str, one.nodes)), one.logical_device_ids) for one in partitioner.partitions])
+    assert partitions[0] == partitions[1]
 
 
 def test_torchs_own_functions_take_these_partitions() -> None:
@@ -525,8 +525,8 @@ def test_torchs_own_functions_take_these_partitions() -> None:
     seconds = seconds_of(program)
     inside = get_partition_to_latency_mapping(partitioner.partitions, seconds)
     theirs = partitioner_utils.get_partition_to_latency_mapping(partitioner.partitions, seconds)
-    assert [found.overall_latency_sec for found in inside.values()] == [
-        found.overall_latency_sec for found in theirs.values()
+    assert [latency.overall_latency_sec for latency in inside.values()] == [
+        latency.overall_latency_sec for latency in theirs.values()
     ]
 
 

@@ -47,7 +47,7 @@ def dag(result: Any, *, with_outputs: bool) -> list[tuple[Any, ...]]:
         (
             str(node),
             [str(read) for read in node.input_nodes],
-            [str(made) for made in node.output_nodes] if with_outputs else [],
+            [str(output) for output in node.output_nodes] if with_outputs else [],
             node.logical_device_ids,
             node.size_bytes,
         )
@@ -56,8 +56,8 @@ def dag(result: Any, *, with_outputs: bool) -> list[tuple[Any, ...]]:
 
 
 def check_computes_the_same(result: Any, module: fx.GraphModule, inputs: list[torch.Tensor]) -> None:
-    for found, wanted in zip(result.module_with_submodules(*inputs), module(*inputs), strict=True):
-        assert torch.equal(found, wanted)
+    for output, expected in zip(result.module_with_submodules(*inputs), module(*inputs), strict=True):
+        assert torch.equal(output, expected)
 
 
 def sizes_for(seed: int, total: int, shares: tuple[float, ...] = (0.35, 0.5, 0.7, 1.1)) -> list[int]:
@@ -82,19 +82,19 @@ def test_size_based_groups_are_torchs(saturate_host: bool) -> None:
                 check_computes_the_same(result, module, inputs)
                 rescued += 1
             continue
-        found = partitioned(ours, module, "size_based", sizes, saturate_host=saturate_host)
-        assert described(found[0]) == described(theirs[0]), seed
+        mine = partitioned(ours, module, "size_based", sizes, saturate_host=saturate_host)
+        assert described(mine[0]) == described(theirs[0]), seed
         # A stage with several consumers and one value lists the consumers as its outputs there.
         unpacked = all(
-            len(node.output_nodes) == 1 or "getitem" in str(node.output_nodes[0]) for node in found[1].dag.nodes
+            len(node.output_nodes) == 1 or "getitem" in str(node.output_nodes[0]) for node in mine[1].dag.nodes
         )
         sound = unpacked and all(
-            "getitem" in str(made) or made is node.submodule_node
+            "getitem" in str(output) or output is node.submodule_node
             for node in theirs[1].dag.nodes
-            for made in node.output_nodes
+            for output in node.output_nodes
         )
-        assert dag(found[1], with_outputs=sound) == dag(theirs[1], with_outputs=sound), seed
-        check_computes_the_same(found[1], module, inputs)
+        assert dag(mine[1], with_outputs=sound) == dag(theirs[1], with_outputs=sound), seed
+        check_computes_the_same(mine[1], module, inputs)
         compared += 1
     assert compared > 10
     assert rescued > 0
@@ -110,16 +110,16 @@ def test_latencies_are_torchs() -> None:
             theirs, _ = partitioned(Torchs, module, "size_based", sizes_for(seed, total_bytes(module)))
         except RuntimeError:
             continue
-        wanted = partitioner_utils.get_partition_to_latency_mapping(theirs.partitions, latencies)
+        theirs_of = partitioner_utils.get_partition_to_latency_mapping(theirs.partitions, latencies)
         mine, _ = partitioned(ours, module, "size_based", sizes_for(seed, total_bytes(module)))
-        found = ours.get_partition_to_latency_mapping(mine.partitions, latencies)
+        latency_of = ours.get_partition_to_latency_mapping(mine.partitions, latencies)
         # Along equally long paths the parts may differ, and torch takes whichever a set gives first.
-        assert [found[one].overall_latency_sec for one in mine.partitions] == [
-            wanted[one].overall_latency_sec for one in theirs.partitions
+        assert [latency_of[one].overall_latency_sec for one in mine.partitions] == [
+            theirs_of[one].overall_latency_sec for one in theirs.partitions
         ]
         assert ours.get_latency_of_partitioned_graph(
-            mine.partitions, found, 4
-        ) == partitioner_utils.get_latency_of_partitioned_graph(theirs.partitions, wanted, 4)
+            mine.partitions, latency_of, 4
+        ) == partitioner_utils.get_latency_of_partitioned_graph(theirs.partitions, theirs_of, 4)
         for parent, theirs_parent in zip(mine.partitions, theirs.partitions, strict=True):
             for child, theirs_child in zip(mine.partitions, theirs.partitions, strict=True):
                 assert ours.get_comm_latency_between(parent, child, 8) == partitioner_utils.get_comm_latency_between(
@@ -136,22 +136,22 @@ def test_groups_are_mapped_to_torchs_devices() -> None:
         random = Random(seed)
         module, _ = random_program(seed, random.randint(3, 16))
         parts = random.randint(1, 6)
-        chosen = {node: random.randrange(parts) for node in module.graph.nodes if node.op.startswith("call_")}
+        partition_of = {node: random.randrange(parts) for node in module.graph.nodes if node.op.startswith("call_")}
         sizes = sizes_for(seed, total_bytes(module), (0.6, 1.0, 1.6))
-        made = []
+        groups = []
         for names, kind in ((partitioner_utils, partitioner_utils.Partition), (ours, ours.Partition)):
-            partitions = [kind(index) for index in sorted(set(chosen.values()))]
-            for node, part in chosen.items():
-                partitions[sorted(set(chosen.values())).index(part)].add_node(node)
+            partitions = [kind(index) for index in sorted(set(partition_of.values()))]
+            for node, part in partition_of.items():
+                partitions[sorted(set(partition_of.values())).index(part)].add_node(node)
             del names
-            made.append(partitions)
+            groups.append(partitions)
         devices = [ours.Device(f"d{index}", size, index) for index, size in enumerate(sizes)]
-        theirs = accelerator_partitioner.get_device_to_partitions_mapping(made[0], devices)
-        found = ours.get_device_to_partitions_mapping(made[1], devices)
-        assert [one.used_mem_bytes for one in made[0]] == [one.used_mem_bytes for one in made[1]]
-        assert found or not theirs
+        theirs = accelerator_partitioner.get_device_to_partitions_mapping(groups[0], devices)
+        by_device = ours.get_device_to_partitions_mapping(groups[1], devices)
+        assert [one.used_mem_bytes for one in groups[0]] == [one.used_mem_bytes for one in groups[1]]
+        assert by_device or not theirs
         if theirs:
-            assert [one.logical_device_ids for one in made[0]] == [one.logical_device_ids for one in made[1]]
+            assert [one.logical_device_ids for one in groups[0]] == [one.logical_device_ids for one in groups[1]]
             compared += 1
     assert compared > 8
 
@@ -161,8 +161,8 @@ def is_sound(partitions: Any, sizes: list[int]) -> bool:
     if not all(one.logical_device_ids for one in partitions):
         return False
     for device, size in enumerate(sizes):
-        held = set().union(*(one.nodes for one in partitions if device in one.logical_device_ids))
-        if sum(partitioner_utils.get_extra_size_of(node, held) for node in held) > size:
+        nodes = set().union(*(one.nodes for one in partitions if device in one.logical_device_ids))
+        if sum(partitioner_utils.get_extra_size_of(node, nodes) for node in nodes) > size:
             return False
     waiting = {one: len(one.parents) for one in partitions}
     ready = [one for one in partitions if not one.parents]
@@ -192,23 +192,23 @@ def test_no_slower_than_torchs_by_torchs_own_latency(mode: str) -> None:
         rate = random.choice([1, 4, 16, 64])
         if max(sizes) >= total or sum(sizes) < total:
             continue
-        asked = {"transfer_rate_bytes_per_sec": rate, "node_to_latency_mapping": random_latencies(module, seed)}
+        options = {"transfer_rate_bytes_per_sec": rate, "node_to_latency_mapping": random_latencies(module, seed)}
         try:
-            found, result = partitioned(ours, module, mode, sizes, **asked)
+            partitioner, result = partitioned(ours, module, mode, sizes, **options)
         except RuntimeError:
             with contextlib.suppress(RuntimeError):
-                theirs, _ = partitioned(Torchs, module, mode, sizes, **asked)
+                theirs, _ = partitioned(Torchs, module, mode, sizes, **options)
                 assert not is_sound(theirs.partitions, sizes), f"seed {seed} fits"
             continue
-        assert is_sound(found.partitions, sizes)
+        assert is_sound(partitioner.partitions, sizes)
         check_computes_the_same(result, module, inputs)
-        mine = torchs_latency(found.partitions, asked["node_to_latency_mapping"], rate)
+        mine = torchs_latency(partitioner.partitions, options["node_to_latency_mapping"], rate)
         try:
-            theirs, _ = partitioned(Torchs, module, mode, sizes, **asked)
+            theirs, _ = partitioned(Torchs, module, mode, sizes, **options)
         except RuntimeError:
             continue
         if is_sound(theirs.partitions, sizes):
-            assert mine <= torchs_latency(theirs.partitions, asked["node_to_latency_mapping"], rate), seed
+            assert mine <= torchs_latency(theirs.partitions, options["node_to_latency_mapping"], rate), seed
             compared += 1
     assert compared > 2
 
@@ -221,22 +221,22 @@ def test_no_slower_than_torchs_on_a_transformer(mode: str) -> None:
         for node in module.graph.nodes
         if node.op.startswith("call_")
     }
-    asked = {"transfer_rate_bytes_per_sec": 4.0, "node_to_latency_mapping": latencies}
+    options = {"transfer_rate_bytes_per_sec": 4.0, "node_to_latency_mapping": latencies}
     sizes = [int(total_bytes(module) * 0.45)] * 4
-    theirs, _ = partitioned(Torchs, module, mode, sizes, **asked)
-    found, result = partitioned(ours, module, mode, sizes, **asked)
+    theirs, _ = partitioned(Torchs, module, mode, sizes, **options)
+    partitioner, result = partitioned(ours, module, mode, sizes, **options)
     assert torch.equal(result.module_with_submodules(*inputs), module(*inputs))
-    assert is_sound(found.partitions, sizes)
-    assert torchs_latency(found.partitions, latencies, 4.0) <= torchs_latency(theirs.partitions, latencies, 4.0)
+    assert is_sound(partitioner.partitions, sizes)
+    assert torchs_latency(partitioner.partitions, latencies, 4.0) <= torchs_latency(theirs.partitions, latencies, 4.0)
 
 
 def test_hundreds_of_operations_are_placed() -> None:
     module, _ = transformer_program(500)
     latencies = {node: ours.NodeLatency(1.0, 2.0) for node in module.graph.nodes if node.op.startswith("call_")}
-    asked = {"transfer_rate_bytes_per_sec": 1e3, "node_to_latency_mapping": latencies}
+    options = {"transfer_rate_bytes_per_sec": 1e3, "node_to_latency_mapping": latencies}
     sizes = [int(total_bytes(module) * 0.3)] * 5
-    found, _ = partitioned(ours, module, "cost_aware", sizes, **asked)
-    assert is_sound(found.partitions, sizes)
+    partitioner, _ = partitioned(ours, module, "cost_aware", sizes, **options)
+    assert is_sound(partitioner.partitions, sizes)
 
 
 @pytest.mark.parametrize("mode", [mode.name for mode in ours.PartitionMode])
@@ -244,17 +244,17 @@ def test_torchs_own_config_asks_for_the_same_mode(mode: str) -> None:
     program, _ = random_program(3, 12)
     sizes = [int(total_bytes(program) * 0.8)] * 3
     nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    given = {
+    options = {
         "transfer_rate_bytes_per_sec": 8.0,
         "node_to_latency_mapping": random_latencies(program, 3),
         "node_to_partition_mapping": {node: int(index >= 6) for index, node in enumerate(nodes)},
         "partition_to_logical_device_mapping": {0: [2], 1: [0]},
     }
-    own, _ = partitioned(ours, program, mode, sizes, **given)
+    own, _ = partitioned(ours, program, mode, sizes, **options)
     torchs = Torchs.PartitionerConfig(
         [Torchs.Device(f"d{index}", size, index) for index, size in enumerate(sizes)],
         Torchs.PartitionMode[mode],
-        **given,
+        **options,
     )
     partitioner = ours.Partitioner()
     partitioner.partition_graph(program, program, torchs)

@@ -57,18 +57,18 @@ class Chain(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(depth))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = []
+        activations = []
         for layer in self.layers:
             x = layer(x)
-            kept.append(x)
-        return torch.stack(kept).sum(0)
+            activations.append(x)
+        return torch.stack(activations).sum(0)
 
 
 def test_a_stage_does_not_make_the_tensors_of_one_whose_name_begins_like_its_own() -> None:
     top = split_at(Chain(13), *(f"layers_{index}" for index in range(12)))
     _, _, liveness = analyze_pipeline_module(top)
     for stage_id in range(1, 13):
-        assert sorted(liveness[stage_id]) == sorted(f"submod_{made}" for made in range(stage_id))
+        assert sorted(liveness[stage_id]) == sorted(f"submod_{stage_index}" for stage_index in range(stage_id))
     x = torch.rand(2, 3)
     live: tuple[torch.Tensor, ...] = (x,)
     for stage in pipeline_stages(top)[:-1]:

@@ -33,11 +33,11 @@ class Half(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, scale: float = 2.0) -> dict[str, Any]:
         hidden = x * self.gain
-        kept = hidden
+        early = hidden
         for index, block in enumerate(self.block):
             hidden = block(hidden) * mask
-            kept = hidden + 1 if index == 0 else kept
-        return {"hidden": hidden * scale, "kept": (kept, hidden - 1)}
+            early = hidden + 1 if index == 0 else early
+        return {"hidden": hidden * scale, "kept": (early, hidden - 1)}
 
 
 class Whole(nn.Module):
@@ -50,9 +50,9 @@ class Whole(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, Any]:
         encoded = self.encoder(self.before(x), mask=mask)
-        kept = encoded["kept"]
+        pair = encoded["kept"]
         decoded = self.decoder(encoded["hidden"], scale=3.0, mask=mask)
-        return self.after(decoded.get("hidden")) + kept[0], (kept[1], decoded["kept"], decoded.get("absent"))
+        return self.after(decoded.get("hidden")) + pair[0], (pair[1], decoded["kept"], decoded.get("absent"))
 
 
 class Leaves(fx.Tracer):
@@ -131,7 +131,7 @@ def test_cuts_in_two_parts_become_stages_of_the_whole() -> None:
         sorted(name for name, part in schedule.mod.get_submodule(stage).named_modules() if isinstance(part, Block))
         for stage in called
     ]
-    assert [len(found) for found in blocks] == [1, 1, 4, 1]
+    assert [len(names) for names in blocks] == [1, 1, 4, 1]
 
     torch.manual_seed(3)
     live: Any = (torch.rand(2, 4), torch.rand(2, 4))

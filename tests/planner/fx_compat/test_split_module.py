@@ -23,17 +23,17 @@ class TwoBranches(nn.Module):
         self.linear = nn.Linear(4, 5)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        left = self.linear(x + self.shift).clamp(min=0.1, max=0.9)
-        return left + self.linear(y).clamp(min=0.0, max=1.0)
+        first = self.linear(x + self.shift).clamp(min=0.1, max=0.9)
+        return first + self.linear(y).clamp(min=0.0, max=1.0)
 
 
 def in_turn(count: int) -> Callable[[fx.Node], int]:
     """Gives the operations to `count` partitions in turn. It counts its calls, so each must be asked for once."""
-    asked: list[fx.Node] = []
+    nodes: list[fx.Node] = []
 
     def callback(node: fx.Node) -> int:
-        asked.append(node)
-        return (len(asked) - 1) % count
+        nodes.append(node)
+        return (len(nodes) - 1) % count
 
     return callback
 
@@ -67,15 +67,15 @@ def test_every_option_gives_the_code_that_torch_gives(options: dict[str, Any]) -
         name: child.code for name, child in theirs.named_children() if isinstance(child, fx.GraphModule)
     }
     assert ours.meta == theirs.meta
-    given = inputs()
-    assert torch.equal(ours(*given), traced(*given))
+    tensors = inputs()
+    assert torch.equal(ours(*tensors), traced(*tensors))
 
 
 def test_callback_is_asked_once_for_each_operation_in_order() -> None:
     traced = fx.symbolic_trace(TwoBranches())
-    asked: list[str] = []
-    split_module(traced, None, lambda node: asked.append(node.name) or 0)
-    assert asked == [node.name for node in traced.graph.nodes if node.op.startswith("call_")]
+    names: list[str] = []
+    split_module(traced, None, lambda node: names.append(node.name) or 0)
+    assert names == [node.name for node in traced.graph.nodes if node.op.startswith("call_")]
 
 
 @pytest.mark.parametrize("lazy", [True, False])
@@ -88,8 +88,8 @@ def test_metadata_of_nodes_is_kept_and_lazy_modules_are_made_where_asked_for(laz
     for _, child in split.named_children():
         if isinstance(child, fx.GraphModule):
             assert all("mark" in node.meta for node in child.graph.nodes if node.op != "output")
-    given = inputs()
-    assert torch.equal(split(*given), traced(*given))
+    tensors = inputs()
+    assert torch.equal(split(*tensors), traced(*tensors))
 
 
 def test_the_split_graph_is_only_read() -> None:
@@ -103,11 +103,11 @@ def test_the_split_graph_is_only_read() -> None:
 
 def test_a_module_can_be_split_twice_and_a_part_be_split_again() -> None:
     traced = fx.symbolic_trace(TwoBranches())
-    given = inputs()
+    tensors = inputs()
     for count in (6, 3):
         split = split_module(traced, None, in_turn(count), keep_original_order=True)
         again = split_module(split, None, lambda node: 0)
-        assert torch.equal(again(*given), traced(*given))
+        assert torch.equal(again(*tensors), traced(*tensors))
     part = split.submod_0
     parts = split_module(part, None, in_turn(2), keep_original_order=True)
     assert [name for name, _ in parts.named_children()] == ["submod_0", "submod_1"]
@@ -170,9 +170,9 @@ def test_a_state_named_like_a_partition_does_not_replace_it() -> None:
 
 def test_dead_code_and_operations_without_a_result_get_their_partition() -> None:
     def dead(x: torch.Tensor) -> torch.Tensor:
-        kept = x * 2
+        doubled = x * 2
         x + 2
-        return kept
+        return doubled
 
     split = split_module(fx.symbolic_trace(dead), None, by_name(mul=1, add=2))
     assert {name for name, _ in split.named_children()} == {"submod_1", "submod_2"}
@@ -254,13 +254,13 @@ def test_states_fetched_between_the_inputs_are_where_torch_has_them(
     graph.output(graph.call_function(_applied, (branch, scaled)))
     module = fx.GraphModule(root, graph)
     of = dict(zip([node for node in graph.nodes if node.op == "call_function"], parts, strict=True))
-    found, expected = (split(module, None, of.__getitem__, **options) for split in (split_module, torch_split_module))
-    assert found.code == expected.code
+    ours, expected = (split(module, None, of.__getitem__, **options) for split in (split_module, torch_split_module))
+    assert ours.code == expected.code
     for number in set(parts):
         name = f"submod_{number}"
-        assert getattr(found, name).code == getattr(expected, name).code
-    given = torch.rand(3, 2), torch.rand(3, 2)
-    assert torch.equal(found(*given), module(*given))
+        assert getattr(ours, name).code == getattr(expected, name).code
+    tensors = torch.rand(3, 2), torch.rand(3, 2)
+    assert torch.equal(ours(*tensors), module(*tensors))
 
 
 def _applied(module: nn.Module, value: object) -> object:
@@ -333,9 +333,9 @@ def test_symbols_of_a_dynamic_input_are_brought_along() -> None:
     ours, theirs = splits[0]
     assert ours.code == theirs.code
     symbols = [node.name for node in ours.graph.find_nodes(op="placeholder") if "SymInt" in str(node.type)]
-    taken = [node.args for node in ours.graph.find_nodes(op="call_module")]
+    arguments_of_calls = [node.args for node in ours.graph.find_nodes(op="call_module")]
     assert symbols
-    assert sum(any(argument.name in symbols for argument in arguments) for arguments in taken) > 1
+    assert sum(any(argument.name in symbols for argument in arguments) for arguments in arguments_of_calls) > 1
 
 
 def test_symbols_that_appear_in_the_middle_cross_as_ints() -> None:
@@ -345,9 +345,9 @@ def test_symbols_that_appear_in_the_middle_cross_as_ints() -> None:
             self.router = nn.Linear(8, 4)
 
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            chosen = self.router(x).argmax(1)
-            counts = torch.zeros(4, dtype=torch.long).scatter_add(0, chosen, torch.ones_like(chosen))
-            return x[chosen.argsort(stable=True)].split(counts.tolist())
+            expert = self.router(x).argmax(1)
+            counts = torch.zeros(4, dtype=torch.long).scatter_add(0, expert, torch.ones_like(expert))
+            return x[expert.argsort(stable=True)].split(counts.tolist())
 
     module, x = Ragged(), torch.rand(12, 8)
     for options in ({}, {"keep_original_order": True, "keep_original_node_name": True}):
@@ -371,20 +371,20 @@ def test_containers_of_inputs_and_outputs_are_kept() -> None:
             super().__init__()
             self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
 
-        def forward(self, given: dict[str, Any], *, scale: torch.Tensor) -> dict[str, Any]:
-            first = self.first(given["x"])
-            return {"first": first, "rest": [self.second(first + given["y"][0]), scale * 2]}
+        def forward(self, batch: dict[str, Any], *, scale: torch.Tensor) -> dict[str, Any]:
+            first = self.first(batch["x"])
+            return {"first": first, "rest": [self.second(first + batch["y"][0]), scale * 2]}
 
-    given = {"x": torch.rand(2, 3), "y": [torch.rand(2, 3)]}
+    batch = {"x": torch.rand(2, 3), "y": [torch.rand(2, 3)]}
     scale = torch.rand(1)
-    module = torch.export.export(Nested(), (given,), {"scale": scale}).module()
+    module = torch.export.export(Nested(), (batch,), {"scale": scale}).module()
     assert isinstance(module, fx.GraphModule)
     targets = [str(node.target) for node in module.graph.nodes]
     half = targets.index("aten.linear.default")
     order = {node: index for index, node in enumerate(module.graph.nodes)}
     split = split_module(module, None, lambda node: int(order[node] > half))
-    found, expected = split(given, scale=scale), module(given, scale=scale)
-    assert list(found) == list(expected)
-    assert torch.equal(found["first"], expected["first"])
-    assert all(map(torch.equal, found["rest"], expected["rest"]))
+    outputs, expected = split(batch, scale=scale), module(batch, scale=scale)
+    assert list(outputs) == list(expected)
+    assert torch.equal(outputs["first"], expected["first"])
+    assert all(map(torch.equal, outputs["rest"], expected["rest"]))
     assert [node.target for node in split.graph.find_nodes(op="call_module")] == ["submod_0", "submod_1"]

@@ -65,8 +65,8 @@ class Writers(nn.Module):
         self.clip = nn.Hardtanh(0.0, 0.1, inplace=True)
         self.same = nn.Identity()
         inner = fx.Graph()
-        given = inner.placeholder("value")
-        inner.call_method("add_", (inner.call_method("t", (given,)), 1))
+        value = inner.placeholder("value")
+        inner.call_method("add_", (inner.call_method("t", (value,)), 1))
         inner.output(None)
         self.nested = fx.GraphModule(nn.Module(), inner)
 

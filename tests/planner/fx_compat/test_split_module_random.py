@@ -91,7 +91,7 @@ def _random_ids(module: fx.GraphModule, draw: random.Random) -> dict[fx.Node, in
     reckless = draw.random() < 0.2
     for node in module.graph.nodes:
         if node.op.startswith("call_"):
-            earliest = max((ids[made] for made in node.all_input_nodes if made in ids), default=0)
+            earliest = max((ids[source] for source in node.all_input_nodes if source in ids), default=0)
             ids[node] = draw.randrange(4) if reckless else earliest + draw.choice((0, 0, 0, 1, 2))
     numbers = draw.sample(range(100), 1 + max(ids.values()))
     return {node: numbers[partition] for node, partition in ids.items()}
@@ -103,12 +103,12 @@ def outcome(run: nn.Module, case: Case, before: dict[str, torch.Tensor]) -> list
     for name, value in before.items():
         states[name].copy_(value)
     torch.manual_seed(1)
-    given = [torch.rand(4, 4), torch.rand(4, 4)]
+    inputs = [torch.rand(4, 4), torch.rand(4, 4)]
     try:
-        returned = run(*given)
+        returned = run(*inputs)
     except RuntimeError:
         return None
-    return [value.clone() for value in (*returned, *given, *states.values())]
+    return [value.clone() for value in (*returned, *inputs, *states.values())]
 
 
 def equal(one: list[torch.Tensor] | None, other: list[torch.Tensor] | None) -> bool:

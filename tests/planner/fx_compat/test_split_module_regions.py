@@ -36,15 +36,15 @@ def captured(module: nn.Module, x: torch.Tensor) -> fx.GraphModule:
     """As dynamo captures it, with its states as inputs: call it with what `states` gives."""
     graphs: list[tuple[fx.GraphModule, list[Any]]] = []
 
-    def backend(graph: fx.GraphModule, given: list[Any]) -> fx.GraphModule:
-        graphs.append((graph, given))
+    def backend(graph: fx.GraphModule, inputs: list[Any]) -> fx.GraphModule:
+        graphs.append((graph, inputs))
         return graph
 
     torch._dynamo.reset()
     torch.compile(module, backend=backend)(x)
     assert len(graphs) == 1
-    graph, given = graphs[0]
-    graph.meta["given"] = given
+    graph, inputs = graphs[0]
+    graph.meta["given"] = inputs
     return graph
 
 

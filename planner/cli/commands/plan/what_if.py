@@ -88,8 +88,8 @@ def _costs(
     """Those of the plan; today's of kinds that it does not have, and today's rates where those are asked for."""
     measured, calibrations = client.recorded_costs(before)
     rates_from = options.rates_from or RatesFrom.OWN
-    known = {source.device_kind.lower() for source in before.cost_sources}
-    others = [kind for kind in kinds if kind.lower() not in known]
+    kinds_of_plan = {source.device_kind.lower() for source in before.cost_sources}
+    others = [kind for kind in kinds if kind.lower() not in kinds_of_plan]
     measured += client.measured_times(before.graph_id, others)
     if rates_of_today:
         return measured, client.fitted_rates(kinds, rates_from, options.rates_from_profiles)

@@ -18,9 +18,9 @@ def fill_constants(module: fx.GraphModule) -> None:
         number = constant.reshape(-1)[0].item()
         with module.graph.inserting_before(node):
             arguments: dict[str, Any] = {"dtype": constant.dtype, "device": constant.device}
-            made = module.graph.call_function(torch.ops.aten.full.default, (list(constant.shape), number), arguments)
-        made.meta = {**node.meta, "val": _without_content(module.graph, constant)}
-        node.replace_all_uses_with(made)
+            filled = module.graph.call_function(torch.ops.aten.full.default, (list(constant.shape), number), arguments)
+        filled.meta = {**node.meta, "val": _without_content(module.graph, constant)}
+        node.replace_all_uses_with(filled)
         module.graph.erase_node(node)
 
 

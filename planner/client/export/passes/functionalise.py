@@ -62,8 +62,8 @@ def _twin(node: fx.Node) -> torch._ops.OpOverload | None:
     name, overload = schema.name.removesuffix("_"), schema.overload_name or "default"
     if not schema.name.endswith("_") or (OperatorKind.ATEN, name, overload) not in load_vocabulary():
         return None
-    found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, name.removeprefix("aten::")), overload)
-    return found
+    twin: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, name.removeprefix("aten::")), overload)
+    return twin
 
 
 def _is_free(node: fx.Node, roots: StorageRoots, position: dict[fx.Node, int]) -> bool:

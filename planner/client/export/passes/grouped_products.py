@@ -12,7 +12,7 @@ def grouped_products(graph: fx.Graph) -> None:
     """transformers calls its own while it is captured in other dtypes than bfloat16, and torch's when it runs."""
     for node in graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == _FALLBACK:
-            given = dict(zip(("input", "weight", "offs"), node.args, strict=False)) | dict(node.kwargs)
+            arguments = dict(zip(("input", "weight", "offs"), node.args, strict=False)) | dict(node.kwargs)
             node.target = torch.ops.aten._grouped_mm.default
-            node.args = (given["input"], given["weight"], given["offs"])
+            node.args = (arguments["input"], arguments["weight"], arguments["offs"])
             node.kwargs = {}

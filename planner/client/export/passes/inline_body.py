@@ -15,11 +15,11 @@ def inline_body(
     on_copy: Callable[[fx.Node, fx.Node], None] = lambda copy, node: None,
 ) -> Any:
     """What the body returns, as nodes of the module's graph, made where that inserts. `on_copy`: (copy, original)."""
-    given = iter(operands)
+    remaining = iter(operands)
     copies: dict[fx.Node, Any] = {}
     for node in body.graph.nodes:
         if node.op == "placeholder":
-            copies[node] = next(given)
+            copies[node] = next(remaining)
         elif node.op == "get_attr":
             copies[node] = _adopt(module, body, node)
         elif node.op == "output":

@@ -16,13 +16,13 @@ from planner.client.export.storage import StorageRoots
 MAX_ELEMENTS = 64
 
 
-def known_values(graph: fx.Graph, given: Mapping[fx.Node, Any]) -> dict[fx.Node, Any]:
+def known_values(graph: fx.Graph, values: Mapping[fx.Node, Any]) -> dict[fx.Node, Any]:
     """By node, on the CPU, whatever the module is on: it may be on meta, and its counters count nevertheless.
 
-    `given` says what some placeholders stand for. What is written in place anywhere is not known.
+    `values` are those of some placeholders. What is written in place anywhere is not known.
     """
     written = _written(graph)
-    known = {node: value for node, value in given.items() if node not in written}
+    known = {node: value for node, value in values.items() if node not in written}
     for node in graph.nodes:
         if node not in written and _is_computed(node) and all(source in known for source in node.all_input_nodes):
             args, kwargs = map_aggregate((node.args, node.kwargs), lambda one: _operand(one, known))

@@ -29,14 +29,16 @@ def _unroll(module: fx.GraphModule, call: fx.Node) -> None:
     length = scanned[0].meta["val"].shape[0] if scanned else 0
     if not isinstance(length, int) or not 0 < length * len(body.graph.nodes) <= MAX_NODES:
         return
-    carries, made = list(carried), []
+    carries, rows_of_steps = list(carried), []
     with module.graph.inserting_before(call):
         for step in range(length):
-            items = [_made(call, torch.ops.aten.select.int, (given, 0, step)) for given in scanned]
+            items = [_made(call, torch.ops.aten.select.int, (sequence, 0, step)) for sequence in scanned]
             results = inline_body(module, body, [*carries, *items, *more])
-            carries, kept = list(results[: len(carries)]), results[len(carries) :]
-            made.append(kept)
-        stacked = [_made(call, torch.ops.aten.stack.default, (list(rows),)) for rows in zip(*made, strict=True)]
+            carries, rows = list(results[: len(carries)]), results[len(carries) :]
+            rows_of_steps.append(rows)
+        stacked = [
+            _made(call, torch.ops.aten.stack.default, (list(rows),)) for rows in zip(*rows_of_steps, strict=True)
+        ]
     replace_call(call, (*carries, *stacked))
 
 

@@ -32,9 +32,9 @@ def _loops(module: fx.GraphModule) -> list[fx.Node]:
 
 def _unroll(module: fx.GraphModule, call: fx.Node, constants: Mapping[str, torch.Tensor]) -> bool:
     """True if the loop is written out, so that what its bodies hold is to be looked at."""
-    given: Any = call.args
-    cond, body = (module.get_submodule(str(part.target)) for part in given[:2])
-    carried, more = list(given[2]), list(given[3])
+    operands: Any = call.args
+    cond, body = (module.get_submodule(str(part.target)) for part in operands[:2])
+    carried, more = list(operands[2]), list(operands[3])
     assert isinstance(cond, fx.GraphModule)
     assert isinstance(body, fx.GraphModule)
     known = known_values(module.graph, _given(module, constants))
@@ -78,8 +78,8 @@ def _steps(cond: fx.GraphModule, body: fx.GraphModule, carried: list[Any], more:
 def _results(body: fx.GraphModule, operands: Sequence[Any]) -> list[Any]:
     """What is known of what a body returns."""
     placeholders = body.graph.find_nodes(op="placeholder")
-    given = {node: value for node, value in zip(placeholders, operands, strict=True) if value is not _UNKNOWN}
-    known = known_values(body.graph, given)
+    values = {node: value for node, value in zip(placeholders, operands, strict=True) if value is not _UNKNOWN}
+    known = known_values(body.graph, values)
     returned: Any = body.graph.output_node().args[0]
     return [_known(one, known) for one in (returned if isinstance(returned, list | tuple) else [returned])]
 

@@ -67,9 +67,9 @@ def test_merged_renamed_and_tied_parameters_are_those_of_the_module(
     assert "lm_head.weight" not in names
     batches = [Batch(kwargs=CAUSAL.batch(scale)) for scale in (1, 2)]
 
-    found = results(export_checkpoint(folder, "tied"), tmp_path, batches)
+    outputs = results(export_checkpoint(folder, "tied"), tmp_path, batches)
 
-    for batch, result in zip(batches, found, strict=True):
+    for batch, result in zip(batches, outputs, strict=True):
         with torch.no_grad():
             assert_bitwise_equal(result, module(**batch.kwargs))
 
@@ -80,11 +80,11 @@ def test_images(tmp_path: Path) -> None:
     batch = Batch(kwargs=VISION.batch(2))
 
     checkpoint = export_checkpoint(tmp_path / "vit")
-    (found,) = results(checkpoint, tmp_path, [batch])
+    (output,) = results(checkpoint, tmp_path, [batch])
 
     assert checkpoint.graph.name == "vit"
     with torch.no_grad():
-        assert_bitwise_equal(found, module(**batch.kwargs))
+        assert_bitwise_equal(output, module(**batch.kwargs))
 
 
 def _without_config(folder: Path) -> None:

@@ -28,9 +28,9 @@ class Residual(nn.Module):
         self.activation = nn.ReLU(inplace=True)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found = self.activation(self.convolution(images))
-        found += images
-        return self.activation(found)
+        features = self.activation(self.convolution(images))
+        features += images
+        return self.activation(features)
 
 
 @pytest.mark.parametrize("family", STRUCTURES)
@@ -48,11 +48,11 @@ def test_states_are_the_modules(family: str) -> None:
     module = FAMILIES[family]().module
     graph = exported(family).graph
 
-    held = {state.name for state in graph.states if state.kind is not StateKind.CONSTANT}
+    states = {state.name for state in graph.states if state.kind is not StateKind.CONSTANT}
 
     names = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     names |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
-    assert held == names
+    assert states == names
     assert all(len(state.sha256) == 32 for state in graph.states)
 
 
@@ -76,8 +76,8 @@ def test_dynamic_dimensions_keep_the_callers_names_bounds_and_hints() -> None:
     symbols = {symbol.name: symbol for symbol in exported("t5").graph.symbols}
 
     assert set(symbols) == {"batch", "sequence", "target"}
-    found = symbols["sequence"]
-    assert (found.lower, found.upper, found.hint, found.unbacked) == (2, 64, 8, False)
+    sequence = symbols["sequence"]
+    assert (sequence.lower, sequence.upper, sequence.hint, sequence.unbacked) == (2, 64, 8, False)
 
 
 @pytest.mark.parametrize(

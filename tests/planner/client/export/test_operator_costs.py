@@ -33,9 +33,9 @@ def _register(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     def outer(x: torch.Tensor) -> torch.Tensor:
         return x @ x.T
 
-    found = torch.library.custom_op(name, outer, mutates_args=())
-    found.register_fake(lambda x: x.new_empty(x.shape[0], x.shape[0]))
-    return found
+    operator = torch.library.custom_op(name, outer, mutates_args=())
+    operator.register_fake(lambda x: x.new_empty(x.shape[0], x.shape[0]))
+    return operator
 
 
 outer, torchs, both, plain = map(_register, (OUTER, TORCHS, BOTH, PLAIN))
@@ -82,11 +82,11 @@ def test_costs_are_functions_of_the_sizes_that_may_change() -> None:
     at = {name: custom_node(graph, name)[0] for name in (OUTER, PLAIN, TORCHS, BOTH)}
     for rows in (2, 7, 100):
         work = graph_work(graph, {symbol.id: rows})
-        moved = (4 * rows + rows * rows) * 4
+        bytes_moved = (4 * rows + rows * rows) * 4
         assert work.flops[at[OUTER]] == 8 * rows * rows
         assert work.bytes_moved[at[OUTER]] == (4 * rows + rows * rows) // 2 * 4
-        assert (work.flops[at[PLAIN]], work.bytes_moved[at[PLAIN]]) == (0, moved)
-        assert (work.flops[at[TORCHS]], work.bytes_moved[at[TORCHS]]) == (3 * rows * rows, moved)
+        assert (work.flops[at[PLAIN]], work.bytes_moved[at[PLAIN]]) == (0, bytes_moved)
+        assert (work.flops[at[TORCHS]], work.bytes_moved[at[TORCHS]]) == (3 * rows * rows, bytes_moved)
         assert work.flops[at[BOTH]] == 7
 
 

@@ -112,9 +112,9 @@ def written_input(module: Program, features: torch.Tensor) -> Any:
 def written_buffers(module: Program, features: torch.Tensor) -> Any:
     module.count[0] += 1
     module.count.view(2, 2)[1].fill_(3)
-    kept = module.count + 1
+    before = module.count + 1
     module.count.mul_(features.mean(0))
-    return module.norm(features), kept
+    return module.norm(features), before
 
 
 def dropout_in_place(module: Program, features: torch.Tensor) -> Any:
@@ -252,8 +252,8 @@ def mapped(module: Program, features: torch.Tensor) -> Any:
 def counted_by_a_tensor(module: Program, features: torch.Tensor) -> Any:
     def add(step: torch.Tensor, item: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         _, twice = while_loop(lambda at, _: at < 2, lambda at, one: (at + 1, one * 2 + step), (torch.tensor(0), item))
-        total, kept = scan(lambda carried, row: (carried + row, carried * row), twice.sum(0), torch.ones(3, 4))
-        return step + 1, twice + total + kept.sum(0)
+        total, products = scan(lambda carried, row: (carried + row, carried * row), twice.sum(0), torch.ones(3, 4))
+        return step + 1, twice + total + products.sum(0)
 
     return while_loop(lambda step, _: step < 2, add, (torch.tensor(0), features))
 
@@ -332,6 +332,6 @@ def _assert_comes_back(body: Callable[..., Any], train: bool, tmp_path: Path) ->
 
     for batch in batches:
         assert_bitwise_equal(run_program(exported, program, batch), run_module(eager, batch))
-    held = program.module.states()
+    states = program.module.states()
     for name, tensor in eager.state_dict().items():
-        assert torch.equal(held[name], tensor), name
+        assert torch.equal(states[name], tensor), name

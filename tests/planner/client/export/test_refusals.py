@@ -21,8 +21,8 @@ OUTSIDE = torch.zeros(4)
 
 class Doubling(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
-        return given * 2
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
@@ -104,7 +104,7 @@ def test_refused(body: Callable[[torch.Tensor], Any], why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("features", "why"),
     [
         (torch.ones(3, 4).to_sparse(), "only dense tensors"),
         (torch.quantize_per_tensor(torch.ones(3, 4), 0.1, 0, torch.quint8), "quantised"),
@@ -112,9 +112,9 @@ def test_refused(body: Callable[[torch.Tensor], Any], why: str) -> None:
     ],
     ids=["sparse", "quantised", "uint16"],
 )
-def test_inputs_refused(given: torch.Tensor, why: str) -> None:
+def test_inputs_refused(features: torch.Tensor, why: str) -> None:
     with pytest.raises(UnsupportedModule, match=why):
-        export(Outer(lambda features: features.float()), (given,))
+        export(Outer(lambda features: features.float()), (features,))
 
 
 def test_a_parameter_of_another_class_is_refused() -> None:

@@ -12,8 +12,8 @@ from planner.graph.ir import Dtype, Graph, Input, Output, Symbol, Value, ValueKi
 
 
 def tensor(value_id: int, *dims: int | str) -> Value:
-    found = tuple(SymbolReference(1) if dim == "batch" else int(dim) for dim in dims)
-    return Value(id=value_id, name=f"v{value_id}", kind=ValueKind.TENSOR, dtype=Dtype.FLOAT32, dims=found)
+    shape = tuple(SymbolReference(1) if dim == "batch" else int(dim) for dim in dims)
+    return Value(id=value_id, name=f"v{value_id}", kind=ValueKind.TENSOR, dtype=Dtype.FLOAT32, dims=shape)
 
 
 def graph(inputs: list[Value], outputs: list[Value] = []) -> Graph:  # noqa: B006

@@ -19,12 +19,12 @@ FROZEN = "embedding.weight"
 def graph() -> Graph:
     writer = GraphWriter()
     writer.multiply(writer.input(), *(writer.state() for _ in (*NAMES, FROZEN)))
-    found = writer.graph(writer.multiply(writer.input()))
+    written = writer.graph(writer.multiply(writer.input()))
     states = tuple(
         replace(state, name=name, requires_grad=name != FROZEN)
-        for state, name in zip(found.states, (*NAMES, FROZEN), strict=True)
+        for state, name in zip(written.states, (*NAMES, FROZEN), strict=True)
     )
-    return replace(found, states=states)
+    return replace(written, states=states)
 
 
 def refusal(pattern: str) -> InvalidArgument:
