@@ -70,8 +70,8 @@ def read_settings(arguments: Sequence[str] | None) -> Settings:
         help_text = f"{field.description} [STAGE_DAEMON_{name.upper()}]".replace("%", "%%")
         flag: dict[str, Any] = {"action": "store_true", "default": None} if field.annotation is bool else {}
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, help=help_text, **flag)
-    given = vars(parser.parse_args(arguments))
-    return Settings(**{name: text for name, text in given.items() if text is not None})
+    options = vars(parser.parse_args(arguments))
+    return Settings(**{name: text for name, text in options.items() if text is not None})
 
 
 def find_credentials(settings: Settings) -> WatchedCredentials | None:

@@ -22,7 +22,7 @@ class CustomOperator:
 
 def parse_custom_operators(text: str) -> tuple[CustomOperator, ...]:
     """ "mylib.ops=mylib::gelu,mylib::norm.out_of_place other=other::sort", by module. Raises ValueError."""
-    found: list[CustomOperator] = []
+    operators: list[CustomOperator] = []
     for part in text.split():
         module, _, names = part.partition("=")
         for name in names.split(","):
@@ -32,5 +32,5 @@ def parse_custom_operators(text: str) -> tuple[CustomOperator, ...]:
                     f"{part!r} names no operators of a module; write MODULE=NAMESPACE::NAME[.OVERLOAD],..."
                 )
             overload = match["overload"] or "default"
-            found.append(CustomOperator(module=module, name=match["name"], overload=overload))
-    return tuple(found)
+            operators.append(CustomOperator(module=module, name=match["name"], overload=overload))
+    return tuple(operators)

@@ -20,11 +20,11 @@ def parse_bytes(text: object) -> object:
     """ "2GiB", "500 MB", "1073741824" to a count of bytes; anything else is left for the type to refuse."""
     if not isinstance(text, str):
         return text
-    found = _SIZE.fullmatch(text.strip())
-    unit = _UNITS.get(found.group(2).lower()) if found else None
-    if found is None or unit is None:
+    match = _SIZE.fullmatch(text.strip())
+    unit = _UNITS.get(match.group(2).lower()) if match else None
+    if match is None or unit is None:
         raise ValueError(f"{text!r} is no size; write 2GiB, 500MB or a count of bytes")
-    return int(float(found.group(1)) * unit)
+    return int(float(match.group(1)) * unit)
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]

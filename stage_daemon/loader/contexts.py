@@ -34,7 +34,7 @@ class _Modes:
     autocasts: tuple[AutocastState, ...]
 
 
-_found: ContextVar[_Modes] = ContextVar("modes_as_found")
+_outer_modes: ContextVar[_Modes] = ContextVar("modes_as_found")
 
 
 def context_arguments(where: str, context: pb.Context, home: str, device: torch.device) -> ContextArguments:
@@ -51,20 +51,20 @@ def context_arguments(where: str, context: pb.Context, home: str, device: torch.
 
 def enter(grad_enabled: bool, autocasts: tuple[AutocastState, ...]) -> None:
     """From here on the modes are as found, but for these. Never enables gradients that the caller has turned off."""
-    found = _found.get()
-    torch._C._set_grad_enabled(found.grad_enabled and grad_enabled)
-    for autocast in (*found.autocasts, *autocasts):
+    outer = _outer_modes.get()
+    torch._C._set_grad_enabled(outer.grad_enabled and grad_enabled)
+    for autocast in (*outer.autocasts, *autocasts):
         _set_autocast(autocast)
 
 
 @contextmanager
 def leave_as_found() -> Iterator[None]:
     modes = _Modes(torch.is_grad_enabled(), tuple(_autocast_state(name) for name in _DEVICE_CLASSES))
-    token = _found.set(modes)
+    token = _outer_modes.set(modes)
     try:
         yield
     finally:
-        _found.reset(token)
+        _outer_modes.reset(token)
         torch._C._set_grad_enabled(modes.grad_enabled)
         for autocast in modes.autocasts:
             _set_autocast(autocast)

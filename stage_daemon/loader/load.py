@@ -33,11 +33,11 @@ def load_stage(
     read_range: ReadRange,
     device: torch.device,
     on_progress: OnProgress,
-    kept: KeptStates | None = None,
+    kept_states: KeptStates | None = None,
 ) -> StageProgram:
     """Everything that can be refused without data is, before the first byte of a weight is read.
 
-    Weights that are `kept` are not read.
+    Weights among `kept_states` are not read.
 
     Raises InvalidGraph, UnsupportedOperator, ShapeMismatch, StateMismatch or InsufficientMemory.
     """
@@ -45,7 +45,7 @@ def load_stage(
     module = rebuild_module(graph, device)
     states = find_states(graph, locations)
     check_shapes(module, graph, device)
-    module.set_states(load_states(states, read_range, device, on_progress, kept))
+    module.set_states(load_states(states, read_range, device, on_progress, kept_states))
     return StageProgram(
         module=module,
         input_ids=tuple(input_.value for input_ in graph.inputs if input_.WhichOneof("content") == "value"),

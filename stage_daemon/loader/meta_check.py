@@ -175,6 +175,6 @@ def _grouped_product(rows: torch.Tensor, experts: torch.Tensor, offsets: torch.T
     """[rows, in] with [experts, in, out]: torch tries bfloat16 only, though its kernels take float32 and float16."""
     fits = rows.dim() == 2 and experts.dim() == 3 and rows.shape[1] == experts.shape[1] and rows.dtype == experts.dtype
     if not fits or list(offsets.shape) != [experts.shape[0]] or offsets.dtype is not torch.int32:
-        given = ", ".join(f"{tensor.dtype} {list(tensor.shape)}" for tensor in (rows, experts, offsets))
-        raise ValueError(f"needs [rows, in], [experts, in, out] and an int32 offset for each expert, not {given}")
+        operands = ", ".join(f"{tensor.dtype} {list(tensor.shape)}" for tensor in (rows, experts, offsets))
+        raise ValueError(f"needs [rows, in], [experts, in, out] and an int32 offset for each expert, not {operands}")
     return rows.new_empty(rows.shape[0], experts.shape[2])

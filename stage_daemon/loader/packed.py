@@ -37,9 +37,9 @@ def float8_product(
     use_fast_accum: bool = False,
 ) -> torch.Tensor:
     """Of float8 matrices with one scale each, or one for each row and each column; other scales are not taken."""
-    found = ", ".join(f"{one.dtype} {list(one.shape)}" for one in (rows, columns, scale_rows, scale_columns))
+    operands = ", ".join(f"{one.dtype} {list(one.shape)}" for one in (rows, columns, scale_rows, scale_columns))
     if rows.dim() != 2 or columns.dim() != 2 or rows.shape[1] != columns.shape[0]:
-        raise InvalidRequest(f"a float8 product of {found}: needs two matrices, [m, k] and [k, n]")
+        raise InvalidRequest(f"a float8 product of {operands}: needs two matrices, [m, k] and [k, n]")
     scales = ((scale_rows, (rows.shape[0], 1)), (scale_columns, (1, columns.shape[1])))
     single = all(scale.numel() == 1 for scale, _ in scales)
     wide = all(scale.shape == dims and scale.is_contiguous() for scale, dims in scales)
@@ -54,7 +54,7 @@ def float8_product(
         "no scale of the result, which is float32, float16 or bfloat16": scale_result is None and out_dtype in _RESULTS,
     }
     if lacking := [need for need, met in checks.items() if not met]:
-        raise InvalidRequest(f"a float8 product of {found} giving {out_dtype}: needs {'; '.join(lacking)}")
+        raise InvalidRequest(f"a float8 product of {operands} giving {out_dtype}: needs {'; '.join(lacking)}")
     product: torch.Tensor = torch.ops.aten._scaled_mm(
         rows, columns, scale_rows, scale_columns, bias, None, out_dtype, use_fast_accum
     )

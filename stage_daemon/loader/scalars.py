@@ -139,8 +139,8 @@ def scalar_min(a: object, b: object) -> Any:
 
 def _as_one_type(choose: Callable[..., Any], a: Any, b: Any) -> Any:
     """A float if either is one, as torch.sym_max and torch.sym_min give it."""
-    chosen = choose(a, b)
-    return float(chosen) if isinstance(a, float) or isinstance(b, float) else chosen
+    number = choose(a, b)
+    return float(number) if isinstance(a, float) or isinstance(b, float) else number
 
 
 def scalar_sum(terms: Sequence[object]) -> Any:

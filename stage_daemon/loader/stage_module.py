@@ -53,9 +53,9 @@ class StageModule(nn.Module):
         parameters: dict[int, nn.Parameter] = {}
         for name, tensor in tensors.items():
             attribute = self.state_names[name]
-            held = getattr(self.program, attribute)
-            if isinstance(held, nn.Parameter):
-                fresh = nn.Parameter(tensor, requires_grad=held.requires_grad)
+            placeholder = getattr(self.program, attribute)
+            if isinstance(placeholder, nn.Parameter):
+                fresh = nn.Parameter(tensor, requires_grad=placeholder.requires_grad)
                 setattr(self.program, attribute, parameters.setdefault(id(tensor), fresh))
             else:
                 setattr(self.program, attribute, tensor)

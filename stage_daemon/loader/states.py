@@ -63,11 +63,11 @@ def load_states(
     read_range: ReadRange,
     device: torch.device,
     on_progress: OnProgress,
-    kept: KeptStates | None = None,
+    kept_states: KeptStates | None = None,
 ) -> dict[str, torch.Tensor]:
     """Each state's tensor by name, on the device, in the declared strides; tied names share one tensor.
 
-    Of those that are `kept` nothing is read, and the others are from now on.
+    Those among `kept_states` are not read; the others are added to them.
     """
     states = tuple(states)
     total_bytes = sum(state.declared.size_bytes for state in states)
@@ -80,7 +80,7 @@ def load_states(
 
     tensors: dict[str, torch.Tensor] = {}
     for state in states:
-        tensors.update(dict.fromkeys(state.names, _load(state, read_range, device, advance, kept)))
+        tensors.update(dict.fromkeys(state.names, _load(state, read_range, device, advance, kept_states)))
     return tensors
 
 
@@ -89,11 +89,11 @@ def _load(
     read_range: ReadRange,
     device: torch.device,
     advance: Callable[[int], None],
-    kept: KeptStates | None,
+    kept_states: KeptStates | None,
 ) -> torch.Tensor:
     # Other strides are a copy, beside which what is kept would take memory twice.
-    if kept is not None and state.declared.is_contiguous and state.declared.size_bytes:
-        filled = _load_kept(state, read_range, device, advance, kept)
+    if kept_states is not None and state.declared.is_contiguous and state.declared.size_bytes:
+        filled = _load_kept(state, read_range, device, advance, kept_states)
     else:
         with _refusing_too_large(state, device):
             filled = torch.empty(state.declared.dims, dtype=state.declared.dtype, device="cpu")
@@ -107,19 +107,19 @@ def _load_kept(
     read_range: ReadRange,
     device: torch.device,
     advance: Callable[[int], None],
-    kept: KeptStates,
+    kept_states: KeptStates,
 ) -> torch.Tensor:
     location, declared = state.location, state.declared
     place = Place(location.file_sha256, location.offset_bytes, location.length_bytes)
-    memory = kept.find(place)
+    memory = kept_states.find(place)
     if memory is not None:
         advance(declared.size_bytes)
     else:
         with _refusing_too_large(state, device):
-            shared = kept.grow(place)
+            shared = kept_states.grow(place)
         _fill(memoryview(shared), state, read_range, advance)
-        kept.add(place)
-        memory = kept.find(place)
+        kept_states.add(place)
+        memory = kept_states.find(place)
         assert memory is not None
     return torch.frombuffer(memory, dtype=torch.uint8).view(declared.dtype).reshape(declared.dims)
 

@@ -41,7 +41,7 @@ class Choices:
 
     def choose(self, session_id: int, choices: tuple[Choice, ...]) -> None:
         """Before the session's first input is sent; none: no longer. From one thread."""
-        others = {known: chosen for known, chosen in self._choices.items() if known != session_id}
+        others = {other: their_choices for other, their_choices in self._choices.items() if other != session_id}
         # Replaced whole: lanes read it without a lock.
         self._choices = {**others, session_id: choices} if choices else others
 

@@ -41,11 +41,11 @@ class Egress:
 
     def give(self, result: Result) -> None:
         """Blocks while full."""
-        chosen = self._choose(result)
+        selection = self._choose(result)
         if self._copies is not None:
-            chosen = replace(chosen, items=moved(chosen.items, self._copies.to_host))
-        if not self._give_directly(chosen):
-            self._waiting.put(chosen)
+            selection = replace(selection, items=moved(selection.items, self._copies.to_host))
+        if not self._give_directly(selection):
+            self._waiting.put(selection)
 
     def end(self) -> None:
         self._waiting.put(None)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from stage_daemon.errors import Conflict, InvalidMicrobatch
-from stage_daemon.transport.declared import DeclaredValue, Found, Symbol, find_mismatch
+from stage_daemon.transport.declared import DeclaredValue, Outline, Symbol, find_mismatch
 from stage_daemon.transport.layout import MAX_ELEMENTS, can_be_counted
 from stage_daemon.transport.parcel import Item
 from stage_daemon.transport.streams import Copies, moved
@@ -51,14 +51,14 @@ class InputFormat:
 
     def check(self, items: Sequence[RawItem]) -> None:
         """Raises InvalidMicrobatch naming the input, what was found and what was needed."""
-        found = [self._found(position, item) for position, item in enumerate(items)]
-        if (message := find_mismatch(self.values, found, self.symbols)) is not None:
-            raise InvalidMicrobatch(f"input {message}" if len(found) == len(self.values) else message)
+        outlines = [self._outline(position, item) for position, item in enumerate(items)]
+        if (message := find_mismatch(self.values, outlines, self.symbols)) is not None:
+            raise InvalidMicrobatch(f"input {message}" if len(outlines) == len(self.values) else message)
         for value, item in zip(self.values, items, strict=True):
             if isinstance(item, RawTensor):
                 _check_bytes(f"input {value.name!r}", item)
 
-    def _found(self, position: int, item: RawItem) -> Found:
+    def _outline(self, position: int, item: RawItem) -> Outline:
         name = repr(self.values[position].name) if position < len(self.values) else str(position)
         if item is None:
             raise InvalidMicrobatch(f"input {name}: found no value, needs a tensor or a scalar")
@@ -173,14 +173,14 @@ class Ingress:
 
     def _gather(self, timeout_seconds: float | None) -> bool:
         """Whether some source had something to read."""
-        found = False
+        has_read = False
         for number, _ in self._poller.poll(timeout_seconds):
             if number == self._wake:
                 os.eventfd_read(self._wake)
                 continue
-            found = True
+            has_read = True
             self._read(self._sources[number])
-        return found
+        return has_read
 
     def _take_leave(self) -> None:
         """Reads what the sources have sent and lets them go: they could send on for as long as they get results."""

@@ -74,9 +74,9 @@ class Snapshot:
         together: dict[tuple[Kind, int], list[int]] = {}
         for position, timed in enumerate(self.actions):
             together.setdefault((timed.action.kind, timed.stage), []).append(position)
-        spent = np.diff(self.end_seconds, prepend=0.0)
+        entry_seconds = np.diff(self.end_seconds, prepend=0.0)
         for (kind, stage), positions in together.items():
-            recent = spent[np.isin(self.entries, positions)]
+            recent = entry_seconds[np.isin(self.entries, positions)]
             if not len(recent):
                 continue
             p50, p95, p99 = np.percentile(recent, (50, 95, 99)).tolist()
@@ -158,8 +158,8 @@ class Timeline:
         with self._lock:
             position = self.position
             _, seconds = self._added(np.array(self._entries[:position]), np.array(self.ends[:position]))
-        wanted = [timed.action.kind in kinds and (stage is None or timed.stage == stage) for timed in self.actions]
-        return float(seconds[wanted].sum())
+        is_counted = [timed.action.kind in kinds and (stage is None or timed.stage == stage) for timed in self.actions]
+        return float(seconds[is_counted].sum())
 
     def _under_way(self, position: int) -> UnderWay | None:
         if position >= self._run_end or self._entries[position] < 0:
@@ -181,10 +181,10 @@ class Timeline:
         """Counts and seconds with those of a lap so far."""
         is_action = entries >= 0
         done, num = entries[is_action], len(self.actions)
-        spent = np.diff(ends, prepend=0.0)[is_action]
+        entry_seconds = np.diff(ends, prepend=0.0)[is_action]
         return (
             self._counts + np.bincount(done, minlength=num),
-            self._seconds + np.bincount(done, weights=spent, minlength=num),
+            self._seconds + np.bincount(done, weights=entry_seconds, minlength=num),
         )
 
 

@@ -201,8 +201,8 @@ def _connect(end: End, store: Store, meeting: Meeting, limit: float, same_host: 
 
 def _read(store: Store, key: str, limit: float) -> dict[str, Any]:
     store.wait([key], timedelta(seconds=_remaining(limit)))
-    found: dict[str, Any] = json.loads(store.get(key))
-    return found
+    document: dict[str, Any] = json.loads(store.get(key))
+    return document
 
 
 def _gpu(device: torch.device) -> str:

@@ -93,24 +93,24 @@ class DeclaredValue:
 
 
 # Of a tensor that came: dtype and dims. A scalar is itself.
-Found = tuple[torch.dtype, tuple[int, ...]] | int | float | bool
+Outline = tuple[torch.dtype, tuple[int, ...]] | int | float | bool
 
 
 def find_mismatch(
-    declared: Sequence[DeclaredValue], found: Sequence[Found], symbols: Mapping[int, Symbol]
+    declared: Sequence[DeclaredValue], items: Sequence[Outline], symbols: Mapping[int, Symbol]
 ) -> str | None:
     """The first thing that is not as declared, in words that name the value; None where all is well.
 
     A symbol means the same everywhere within one call. Dims that no symbol found here determines are only checked to be
     at least 0.
     """
-    if len(declared) != len(found):
-        return f"found {len(found)} values, needs {len(declared)}: {', '.join(value.name for value in declared)}"
-    for value, item in zip(declared, found, strict=True):
+    if len(declared) != len(items):
+        return f"found {len(items)} values, needs {len(declared)}: {', '.join(value.name for value in declared)}"
+    for value, item in zip(declared, items, strict=True):
         if (message := _kind_mismatch(value, item)) is not None:
             return message
     bindings: dict[int, tuple[int, str]] = {}
-    tensors = [(value, item[1]) for value, item in zip(declared, found, strict=True) if isinstance(item, tuple)]
+    tensors = [(value, item[1]) for value, item in zip(declared, items, strict=True) if isinstance(item, tuple)]
     # Plain symbols first: what they fix decides the others.
     for solve in (_bind_plain, _check_computed):
         for value, dims in tensors:
@@ -121,7 +121,7 @@ def find_mismatch(
     return None
 
 
-def _kind_mismatch(value: DeclaredValue, item: Found) -> str | None:
+def _kind_mismatch(value: DeclaredValue, item: Outline) -> str | None:
     if value.kind is not ValueKind.TENSOR:
         needed = {ValueKind.INTEGER: int, ValueKind.FLOATING: float, ValueKind.BOOLEAN: bool}[value.kind]
         if type(item) is needed:
@@ -137,7 +137,7 @@ def _kind_mismatch(value: DeclaredValue, item: Found) -> str | None:
     return None
 
 
-def _describe(item: Found) -> str:
+def _describe(item: Outline) -> str:
     return f"a tensor of {item[0]}" if isinstance(item, tuple) else f"the {type(item).__name__} {item}"
 
 

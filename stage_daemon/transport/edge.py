@@ -58,8 +58,8 @@ class Edge:
     def signature(self) -> str:
         """Equal at both ends if they were told the same; what the fixed size of every header rests on."""
         stages = self.source_stage, self.target_stage
-        told = (self.id, self.deployment_id, self.generation, *stages, self.values, self.turn)
-        return hashlib.sha256(repr(told).encode()).hexdigest()
+        identity = (self.id, self.deployment_id, self.generation, *stages, self.values, self.turn)
+        return hashlib.sha256(repr(identity).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

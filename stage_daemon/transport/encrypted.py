@@ -19,7 +19,7 @@ from access.streams import StreamTls, check_peer, stream_context, why_failed
 # What one record of TLS holds: the header of a small message and its payload travel in one.
 _RECORD_BYTES = 1 << 14
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class EncryptedConnection:
@@ -86,25 +86,25 @@ class EncryptedConnection:
         self._socket.close()
 
     def _received(self, num_bytes: int) -> bytes:
-        found: bytes = self._socket.recv(num_bytes)
-        return found
+        content: bytes = self._socket.recv(num_bytes)
+        return content
 
     def _seconds(self, flags: int) -> float | None:
         return 0.0 if flags & socket.MSG_DONTWAIT else self._timeout_seconds
 
-    def _patiently(self, attempt: Callable[[], Found], timeout_seconds: float | None) -> Found:
+    def _patiently(self, attempt: Callable[[], Result], timeout_seconds: float | None) -> Result:
         while True:
             try:
                 with self._lock:
                     return attempt()
             except ssl.SSLWantReadError:
-                wanted = select.POLLIN
+                event = select.POLLIN
             except ssl.SSLWantWriteError:
-                wanted = select.POLLOUT
+                event = select.POLLOUT
             if timeout_seconds == 0:
                 raise BlockingIOError
             poller = select.poll()
-            poller.register(self._socket, wanted)
+            poller.register(self._socket, event)
             if not poller.poll(None if timeout_seconds is None else 1e3 * timeout_seconds):
                 raise TimeoutError
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from stage_daemon.transport.declared import DeclaredValue, Found, ValueKind, find_mismatch
+from stage_daemon.transport.declared import DeclaredValue, Outline, ValueKind, find_mismatch
 from stage_daemon.transport.dtypes import DTYPES
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.layout import MAX_EXTENT_FACTOR, TensorLayout
@@ -153,9 +153,9 @@ class HeaderFormat:
         return {}
 
     def _contents(self, encoded: bytes) -> Contents:
-        known = self._read.get(encoded)
-        if known is not None:
-            return known
+        cached = self._read.get(encoded)
+        if cached is not None:
+            return cached
         contents = self._read_contents(list(struct.unpack(f"<{len(encoded) // _WORD_BYTES}q", encoded)))
         self._check_contents(contents)
         if len(self._read) >= _MAX_SHAPES:
@@ -167,9 +167,9 @@ class HeaderFormat:
         if len(buffer) != self.num_bytes:
             return BadHeader(f"header of {len(buffer)} bytes, needs {self.num_bytes}")
         names = ("magic number", "deployment hash", "generation", "edge")
-        needed, found = _ORIGIN.unpack(self._origin), _ORIGIN.unpack_from(buffer)
+        needed, actual = _ORIGIN.unpack(self._origin), _ORIGIN.unpack_from(buffer)
         name, value, wrong = next(
-            (name, value, wrong) for name, value, wrong in zip(names, needed, found, strict=True) if value != wrong
+            (name, value, wrong) for name, value, wrong in zip(names, needed, actual, strict=True) if value != wrong
         )
         return BadHeader(f"header with {name} {wrong}, needs {value}: it is not from this deployment's peer")
 
@@ -183,10 +183,10 @@ class HeaderFormat:
         return Contents(contents)
 
     def _check_contents(self, contents: tuple[Content, ...]) -> None:
-        found: list[Found] = [
+        outlines: list[Outline] = [
             (content.dtype, content.dims) if isinstance(content, TensorLayout) else content for content in contents
         ]
-        if (message := find_mismatch(self.edge.values, found, self.edge.symbols)) is not None:
+        if (message := find_mismatch(self.edge.values, outlines, self.edge.symbols)) is not None:
             raise BadHeader(message)
         for value, content in zip(self.edge.values, contents, strict=True):
             if isinstance(content, TensorLayout):

@@ -96,12 +96,12 @@ class Lifeline:
     def hear(self) -> bool:
         """Takes the signs that have come. False once the peer has closed its end, which fails this one."""
         try:
-            found = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+            signs = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return True
         except OSError as error:
             return self._lost(str(error))
-        if not found:
+        if not signs:
             return self._lost("it closed the connection")
         self._seen_at = time.monotonic()
         return True

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from stage_daemon.errors import Cancelled, Conflict
-from stage_daemon.transport.declared import Found, find_mismatch
+from stage_daemon.transport.declared import Outline, find_mismatch
 from stage_daemon.transport.edge import Edge, End
 from stage_daemon.transport.header import BadHeader
 from stage_daemon.transport.parcel import Item, Parcel, ParcelKind
@@ -57,7 +57,7 @@ class LocalSender:
     def send(self, parcel: Parcel) -> int:
         shared = self._shared
         if parcel.kind is ParcelKind.DATA:
-            message = find_mismatch(self.edge.values, [_found(item) for item in parcel.items], self.edge.symbols)
+            message = find_mismatch(self.edge.values, [_outline(item) for item in parcel.items], self.edge.symbols)
             if message is not None:
                 raise BadHeader(message)
         num_bytes = sum(item.nbytes for item in parcel.items if isinstance(item, torch.Tensor))
@@ -105,5 +105,5 @@ class LocalReceiver:
         self._shared.close()
 
 
-def _found(item: Item) -> Found:
+def _outline(item: Item) -> Outline:
     return (item.dtype, tuple(item.shape)) if isinstance(item, torch.Tensor) else item

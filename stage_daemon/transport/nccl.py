@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 from stage_daemon.transport.streams import CudaStreams, Streams
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Work(Protocol):
@@ -109,14 +109,14 @@ def connect_nccl(
     return within(connect_seconds, connect)
 
 
-def within(seconds: float, work: Callable[[], Found]) -> Found:
+def within(seconds: float, work: Callable[[], Result]) -> Result:
     """What `work` gives or raises; WaitTimedOut where it takes longer, and a thread stays that waits for it."""
-    given: list[Found] = []
+    results: list[Result] = []
     raised: list[BaseException] = []
 
     def run() -> None:
         try:
-            given.append(work())
+            results.append(work())
         except BaseException as error:
             raised.append(error)
 
@@ -125,6 +125,6 @@ def within(seconds: float, work: Callable[[], Found]) -> Found:
     thread.join(seconds)
     if raised:
         raise raised[0]
-    if not given:
+    if not results:
         raise WaitTimedOut(f"not connected within {seconds:g} s")
-    return given[0]
+    return results[0]

@@ -96,12 +96,12 @@ class Listener:
     def accept(self, remaining: Remaining) -> Sockets:
         """Raises WaitTimedOut, or PeerGone where a certificate is why nobody came: this end's, or the last one shown.
         Whoever says nothing, or something else, is waited for by nobody."""
-        found: dict[bytes, Connection] = {}
+        by_purpose: dict[bytes, Connection] = {}
         newcomers: dict[int, Connection] = {}
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         try:
-            while len(found) < 2:
+            while len(by_purpose) < 2:
                 ready = poller.poll(1e3 * remaining())
                 if not ready:
                     raise PeerGone(self._refusal) if self._refusal else WaitTimedOut("nobody connected")
@@ -110,7 +110,7 @@ class Listener:
                         connection = self._accept_one()
                         newcomers[connection.fileno()] = connection
                         poller.register(connection, select.POLLIN)
-                    elif number in newcomers and self._has_spoken(newcomers[number], found):
+                    elif number in newcomers and self._has_spoken(newcomers[number], by_purpose):
                         poller.unregister(number)
                         newcomers.pop(number)
                 while len(newcomers) > _MAX_NEWCOMERS:
@@ -120,7 +120,7 @@ class Listener:
         finally:
             for connection in newcomers.values():
                 connection.close()
-        return Sockets(data=found[_DATA], life=found[_LIFE])
+        return Sockets(data=by_purpose[_DATA], life=by_purpose[_LIFE])
 
     def _accept_one(self) -> Connection:
         connection, _ = self._socket.accept()
@@ -132,17 +132,17 @@ class Listener:
         except ConnectionError as error:
             raise PeerGone(str(error)) from None
 
-    def _has_spoken(self, connection: Connection, found: dict[bytes, Connection]) -> bool:
-        """Into `found` if it may come in, else closed. What it says, it has said in one piece."""
+    def _has_spoken(self, connection: Connection, by_purpose: dict[bytes, Connection]) -> bool:
+        """Into `by_purpose` if it may come in, else closed. What it says, it has said in one piece."""
         try:
             if isinstance(connection, EncryptedConnection):
                 connection.greet(0)
             hello = connection.recv(len(self.token) + 1, socket.MSG_DONTWAIT)
             token, purpose = hello[:-1], hello[-1:]
             knows_token = secrets.compare_digest(token, self.token.encode())
-            if knows_token and purpose in (_DATA, _LIFE) and purpose not in found:
+            if knows_token and purpose in (_DATA, _LIFE) and purpose not in by_purpose:
                 connection.send(_WELCOME)
-                found[purpose] = connection
+                by_purpose[purpose] = connection
                 return True
         except BlockingIOError:
             return False

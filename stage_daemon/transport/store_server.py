@@ -113,10 +113,10 @@ class StoreServer:
 
     def _hear(self, caller: _Caller) -> bool:
         """False where the caller has left, or is none that belongs here."""
-        wanted = _READ_BYTES if caller.is_known else HELLO_BYTES - len(caller.unread)
+        most_bytes = _READ_BYTES if caller.is_known else HELLO_BYTES - len(caller.unread)
         try:
-            found = caller.connection.recv(wanted)
-            caller.unread += found
+            content = caller.connection.recv(most_bytes)
+            caller.unread += content
             if not caller.is_known and len(caller.unread) == HELLO_BYTES:
                 self._recognise(caller)
             while caller.is_known and self._take_request(caller):
@@ -125,11 +125,11 @@ class StoreServer:
             return True
         except (OSError, ValueError, _BadRequest):
             return False
-        return bool(found)
+        return bool(content)
 
     def _recognise(self, caller: _Caller) -> None:
-        nonce, shown = caller.unread[:NONCE_BYTES], caller.unread[NONCE_BYTES:]
-        if not hmac.compare_digest(shown, proof(self._key, b"caller", caller.nonce, nonce)):
+        nonce, their_proof = caller.unread[:NONCE_BYTES], caller.unread[NONCE_BYTES:]
+        if not hmac.compare_digest(their_proof, proof(self._key, b"caller", caller.nonce, nonce)):
             raise _BadRequest
         caller.is_known, caller.unread = True, b""
         del self._newcomers[caller]

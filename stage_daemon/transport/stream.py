@@ -252,18 +252,18 @@ class StreamReceiver:
         if self._end_received:
             raise Conflict(f"{self.edge}: nothing comes after the end")
         self._lifeline.raise_if_down()
-        taken = self._take() if self._ahead is None else self._ahead.get()
-        if taken is None:
+        arrival = self._take() if self._ahead is None else self._ahead.get()
+        if arrival is None:
             self._lifeline.raise_if_down()
             raise self._lifeline.end.lost("receiving", "it closed the connection")
         # Before the receipt, which lets the peer end.
-        self._end_received = self._lifeline.is_over = taken[0].kind is ParcelKind.END
+        self._end_received = self._lifeline.is_over = arrival[0].kind is ParcelKind.END
         try:
             self._connection.send(_RECEIPT)
         except OSError as error:
             if not self._end_received:
                 self._lifeline.raise_lost("sending a receipt", error)
-        return taken
+        return arrival
 
     def close(self) -> None:
         self._lifeline.close()
@@ -272,9 +272,9 @@ class StreamReceiver:
         assert self._ahead is not None
         try:
             while True:
-                taken = self._take()
-                self._ahead.put(taken)
-                if taken[0].kind is ParcelKind.END:
+                arrival = self._take()
+                self._ahead.put(arrival)
+                if arrival[0].kind is ParcelKind.END:
                     return
         except DaemonError:
             self._ahead.put(None)

@@ -42,10 +42,10 @@ class BlobClient:
     def read_whole(self, sha256: bytes) -> bytes:
         """Raises StateMismatch if the bytes are not what their name says."""
         content = b"".join(self.read_range(sha256, 0, 0))
-        found = hashlib.sha256(content).digest()
-        if found != sha256:
+        digest = hashlib.sha256(content).digest()
+        if digest != sha256:
             raise StateMismatch(
-                f"blob {sha256.hex()} at {self._address} has {len(content)} bytes of sha256 {found.hex()}"
+                f"blob {sha256.hex()} at {self._address} has {len(content)} bytes of sha256 {digest.hex()}"
             )
         return content
 

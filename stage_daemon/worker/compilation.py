@@ -87,10 +87,10 @@ def _check_compiler() -> None:
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler:
-        asked = os.environ.get("CXX") or "g++"
+        compiler = os.environ.get("CXX") or "g++"
         raise NotCompiled(
-            f"compile needs a C++ compiler on the daemon's host, and {asked} is not there; install g++, or name another"
-            " one in the daemon's environment by CXX, or deploy without compile"
+            f"compile needs a C++ compiler on the daemon's host, and {compiler} is not there; install g++, or name"
+            " another one in the daemon's environment by CXX, or deploy without compile"
         ) from None
 
 
@@ -99,8 +99,8 @@ def _made_up_inputs(program: StageProgram, device: torch.device) -> tuple[Any, .
     table = ValueTable(program.graph, {})
     described = {value_id: table.describe(value_id) for value_id in program.input_ids}
     values = make_values(described, narrowest_ranges(program.graph, table), device, _SEED)
-    made = (values[value_id] for value_id in program.input_ids)
-    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in made)
+    inputs = (values[value_id] for value_id in program.input_ids)
+    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in inputs)
 
 
 def _mark_constant(program: StageProgram, inputs: Sequence[Any]) -> None:

@@ -287,11 +287,11 @@ class Outlet:
         """What the connection does not take at once."""
         views: list[memoryview] = []
         try:
-            sent = self._connection.sendmsg(buffers[:MAX_BUFFERS], (), socket.MSG_DONTWAIT)
-            if sent == num_bytes:
+            num_sent = self._connection.sendmsg(buffers[:MAX_BUFFERS], (), socket.MSG_DONTWAIT)
+            if num_sent == num_bytes:
                 return b""
             views = [memoryview(buffer) for buffer in buffers]
-            drop_sent(views, sent)
+            drop_sent(views, num_sent)
             while views:
                 drop_sent(views, self._connection.sendmsg(views[:MAX_BUFFERS], (), socket.MSG_DONTWAIT))
         except BlockingIOError:

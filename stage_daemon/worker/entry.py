@@ -25,7 +25,7 @@ def run(
     blob_address: str,
     tls: TlsFiles | None = None,
     operators: tuple[CustomOperator, ...] = (),
-    kept: KeptStates | None = None,
+    kept_states: KeptStates | None = None,
 ) -> None:
     """Serves the supervisor until its end of `connection` closes. Never returns. `device`: see `own_device`."""
     die_with_parent()
@@ -42,6 +42,6 @@ def run(
         blob_address=blob_address,
         tls=tls,
         operators=operators,
-        kept=kept,
+        kept_states=kept_states,
     ).serve()
     os._exit(0)

@@ -32,10 +32,10 @@ def error_from_failure(failure: planner_pb2.Failure) -> DaemonError:
 
 
 def _types_by_reason() -> dict[str, type[DaemonError]]:
-    found: dict[str, type[DaemonError]] = {}
+    by_reason: dict[str, type[DaemonError]] = {}
     waiting: list[type[DaemonError]] = [DaemonError]
     while waiting:
         error_type = waiting.pop()
-        found.setdefault(error_type.reason, error_type)
+        by_reason.setdefault(error_type.reason, error_type)
         waiting.extend(error_type.__subclasses__())
-    return found
+    return by_reason

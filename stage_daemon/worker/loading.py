@@ -32,35 +32,37 @@ def load_stages(
     reader: BlobClient,
     device: torch.device,
     on_progress: OnProgress,
-    kept: KeptStates | None = None,
+    kept_states: KeptStates | None = None,
 ) -> dict[int, Stage]:
     """Stages by index. Raises what the loader raises, naming the stage.
 
-    What is `kept` of other stages is let go of, and what these need is kept.
+    `kept_states` lets go of those of other stages, and keeps what these need.
     """
     places = {
         Place(state.file_sha256, state.offset_bytes, state.length_bytes)
         for module in request.stages
         for state in module.states
     }
-    if kept is not None:
-        kept.keep_only(places)
-        if not _may_keep(places, kept, device):
-            kept.keep_only(frozenset())
-            kept = None
-    check_states_fit(request.stages, device, kept.size_bytes if kept is not None and device.type == "cpu" else 0)
+    if kept_states is not None:
+        kept_states.keep_only(places)
+        if not _may_keep(places, kept_states, device):
+            kept_states.keep_only(frozenset())
+            kept_states = None
+    check_states_fit(
+        request.stages, device, kept_states.size_bytes if kept_states is not None and device.type == "cpu" else 0
+    )
     with compiling() if request.compile else nullcontext():
         return {
-            module.stage: _load(module, reader, device, on_progress, kept, compile=request.compile)
+            module.stage: _load(module, reader, device, on_progress, kept_states, compile=request.compile)
             for module in request.stages
         }
 
 
-def _may_keep(places: Set[Place], kept: KeptStates, device: torch.device) -> bool:
+def _may_keep(places: Set[Place], kept_states: KeptStates, device: torch.device) -> bool:
     """Beside a GPU's memory they take as much of the host's, of which as much again has to be left."""
     available = available_bytes(torch.device("cpu"))
     needed_bytes = sum(place.length_bytes for place in places)
-    return device.type == "cpu" or available is None or available + kept.size_bytes >= 2 * needed_bytes
+    return device.type == "cpu" or available is None or available + kept_states.size_bytes >= 2 * needed_bytes
 
 
 def _load(
@@ -68,14 +70,14 @@ def _load(
     reader: BlobClient,
     device: torch.device,
     on_progress: OnProgress,
-    kept: KeptStates | None,
+    kept_states: KeptStates | None,
     *,
     compile: bool,
 ) -> Stage:
     progress = _Progress(module.stage, on_progress)
     try:
         graph_bytes = reader.read_whole(module.graph_sha256)
-        program = load_stage(graph_bytes, module.states, reader.read_range, device, progress.advance, kept)
+        program = load_stage(graph_bytes, module.states, reader.read_range, device, progress.advance, kept_states)
         stage = stage_from_program(module.stage, program, str(device))
         if compile:
             with progress.going_on():

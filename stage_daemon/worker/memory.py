@@ -21,18 +21,18 @@ def check_states_fit(
     `present_bytes` of the tensors are there already.
     """
     available = available_bytes(device)
-    taken = -present_bytes
+    taken_bytes = -present_bytes
     for stage in stages:
         needed = _state_bytes(stage)
-        if available is not None and taken + needed > available:
+        if available is not None and taken_bytes + needed > available:
             raise InsufficientMemory(
-                f"stage {stage.stage}: its tensors need {needed} bytes, {available - taken} are free on {device};"
+                f"stage {stage.stage}: its tensors need {needed} bytes, {available - taken_bytes} are free on {device};"
                 " free some or plan with less memory for this device",
                 stage=stage.stage,
                 needed_bytes=needed,
-                available_bytes=available - taken,
+                available_bytes=available - taken_bytes,
             )
-        taken += needed
+        taken_bytes += needed
 
 
 def _state_bytes(stage: stage_daemon_pb2.StageModule) -> int:

@@ -218,7 +218,7 @@ class Pipeline:
             output_ids=tuple(value.value for value in request.outputs),
             until_computed=self._until_computed,
         )
-        told = TrainingOf(
+        training = TrainingOf(
             deployment_id=request.deployment_id,
             around=around,
             weights=Weights(
@@ -227,7 +227,7 @@ class Pipeline:
             inputs=self._input_format,
             blobs=self._blobs,
         )
-        return Training(told, self._callbacks.on_trained)
+        return Training(training, self._callbacks.on_trained)
 
     def _spawn(self, name: str, work: Callable[[], None], stage: int | None) -> threading.Thread:
         thread = threading.Thread(target=self._guarded, args=(work, stage), name=name, daemon=True)
@@ -251,18 +251,18 @@ class Pipeline:
         while True:
             time.sleep(self._deadline_seconds)
             for timeline in self.timelines:
-                found = timeline.under_way()
+                span = timeline.under_way()
                 if (
-                    found is not None
-                    and found.timed.action.kind in COMPUTE
-                    and time.monotonic() - found.since_seconds > limit_seconds
+                    span is not None
+                    and span.timed.action.kind in COMPUTE
+                    and time.monotonic() - span.since_seconds > limit_seconds
                 ):
                     raise StageFailed(
-                        f"{self._stages[found.timed.stage].name} has been running one microbatch for over"
+                        f"{self._stages[span.timed.stage].name} has been running one microbatch for over"
                         f" {limit_seconds:g} s: it hangs, or the deployment needs a longer deadline",
-                        stage=found.timed.stage,
-                        device_id=self._stages[found.timed.stage].device_id,
-                        action=found.timed.action.kind.name.lower(),
+                        stage=span.timed.stage,
+                        device_id=self._stages[span.timed.stage].device_id,
+                        action=span.timed.action.kind.name.lower(),
                     )
 
 

@@ -22,5 +22,5 @@ def room_for_neighbours(num_threads: int) -> int:
 
 def _threads_shared_out() -> int:
     """0 where nothing, or no number, is set."""
-    found = next((os.environ[name] for name in SHARED_OUT_BY if name in os.environ), "")
-    return int(found) if found.isascii() and found.isdigit() else 0
+    text = next((os.environ[name] for name in SHARED_OUT_BY if name in os.environ), "")
+    return int(text) if text.isascii() and text.isdigit() else 0

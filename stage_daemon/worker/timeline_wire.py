@@ -11,11 +11,11 @@ from stage_daemon.worker import wire
 
 
 def timelines_to_proto(
-    timelines: Sequence[Timeline], asked: stage_daemon_pb2.GetTimelineRequest
+    timelines: Sequence[Timeline], request: stage_daemon_pb2.GetTimelineRequest
 ) -> stage_daemon_pb2.GetTimelineResponse:
     response = stage_daemon_pb2.GetTimelineResponse()
     for timeline in timelines:
-        _fill(response.threads.add(), timeline, only_totals=asked.only_totals)
+        _fill(response.threads.add(), timeline, only_totals=request.only_totals)
     return response
 
 

@@ -45,13 +45,13 @@ class TrainingOf:
 class Training:
     """A request that cannot be done is answered with a failure; what takes an edge down ends the worker."""
 
-    def __init__(self, told: TrainingOf, reply: Reply) -> None:
-        self._told = told
+    def __init__(self, training: TrainingOf, reply: Reply) -> None:
+        self._told = training
         self._reply = reply
         self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.interpreter: StepInterpreter | None = None
         self._num_groups = 0
-        self._states = DeviceStates(told.around.stages)
+        self._states = DeviceStates(training.around.stages)
         self._snapshot: Snapshot | None = None
         # Until all of it is copied; it may have been saved by then.
         self._copying: Snapshot | None = None
@@ -129,21 +129,23 @@ class Training:
         if self.interpreter is None:
             return _refusal(Conflict("a step came before training was opened"))
         try:
-            asked = training_wire.step_from_proto(step, self._num_groups, self._told.inputs, self._told.around.lane)
+            training_step = training_wire.step_from_proto(
+                step, self._num_groups, self._told.inputs, self._told.around.lane
+            )
         except InvalidRequest as error:
             return _refusal(error)
-        return training_wire.outcome_to_proto(self.interpreter.run(asked))
+        return training_wire.outcome_to_proto(self.interpreter.run(training_step))
 
     def _write(self, tensors: Mapping[TensorKey, torch.Tensor]) -> None:
         self._settle()
         self._states.write(tensors, self.interpreter)
 
-    def _take_snapshot(self, asked: stage_daemon_pb2.TakeSnapshot) -> None:
+    def _take_snapshot(self, request: stage_daemon_pb2.TakeSnapshot) -> None:
         self._settle()
         self._snapshot = Snapshot(
-            self._states.select((*asked.states, *asked.others), self.interpreter),
+            self._states.select((*request.states, *request.others), self.interpreter),
             written_by_passes=self._states.written_by_passes,
-            others=asked.others,
+            others=request.others,
         )
         self._copying = self._snapshot
 
@@ -153,9 +155,9 @@ class Training:
             self._copying.settle()
             self._copying = None
 
-    def _fetch(self, asked: stage_daemon_pb2.FetchStates) -> None:
+    def _fetch(self, request: stage_daemon_pb2.FetchStates) -> None:
         self._fetched = None
-        saved = {TensorKey(tensor.name, tensor.optimizer_tensor): tensor for tensor in asked.tensors}
+        saved = {TensorKey(tensor.name, tensor.optimizer_tensor): tensor for tensor in request.tensors}
         declared = {key: training_wire.declared_from_proto(tensor) for key, tensor in saved.items()}
         here = self._states.check(declared, self.interpreter)
         self._fetched = {key: training_wire.read_saved(saved[key], self._told.blobs.read_range) for key in here}

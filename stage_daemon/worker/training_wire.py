@@ -35,17 +35,17 @@ def training_from_proto(
     training: stage_daemon_pb2.StageTraining, deployment_id: str, generation: int, symbols: Mapping[int, Symbol]
 ) -> TrainingLane:
     def edge(message: stage_daemon_pb2.Edge, label: str) -> Edge:
-        found = wire.edge_from_proto(message, deployment_id, generation, symbols)
-        return dataclasses.replace(found, label=label, in_flight=training.messages_in_flight)
+        decoded = wire.edge_from_proto(message, deployment_id, generation, symbols)
+        return dataclasses.replace(decoded, label=label, in_flight=training.messages_in_flight)
 
     if training.microbatches < 1:
         raise InvalidRequest("training: a step of 0 microbatches, needs at least 1")
     return TrainingLane(
         actions=tuple(map(wire.action_from_proto, training.actions)),
         microbatches=training.microbatches,
-        edges={told.edge: _edge(told, edge) for told in training.edges},
-        copies={told.index: _reduction(told, "gradients of copies", edge) for told in training.copies},
-        ties={told.index: _reduction(told, "tied gradients", edge) for told in training.ties},
+        edges={message.edge: _edge(message, edge) for message in training.edges},
+        copies={message.index: _reduction(message, "gradients of copies", edge) for message in training.copies},
+        ties={message.index: _reduction(message, "tied gradients", edge) for message in training.ties},
         agreement=_reduction(training.agreement, "agreement on the step", edge),
         trained=tuple(
             TrainedState(
@@ -63,31 +63,31 @@ def training_from_proto(
 _MakeEdge = Callable[[stage_daemon_pb2.Edge, str], Edge]
 
 
-def _edge(told: stage_daemon_pb2.TrainingEdge, edge: _MakeEdge) -> TrainingEdge:
-    values = edge(told.values, f"values of edge {told.edge}")
-    if not told.HasField("gradients"):
+def _edge(message: stage_daemon_pb2.TrainingEdge, edge: _MakeEdge) -> TrainingEdge:
+    values = edge(message.values, f"values of edge {message.edge}")
+    if not message.HasField("gradients"):
         return TrainingEdge(values=values)
-    gradients = edge(told.gradients, f"gradients of edge {told.edge}")
+    gradients = edge(message.gradients, f"gradients of edge {message.edge}")
     return TrainingEdge(values=values, gradients=gradients)
 
 
-def _reduction(told: stage_daemon_pb2.Reduction, label: str, edge: _MakeEdge) -> Reduction:
+def _reduction(message: stage_daemon_pb2.Reduction, label: str, edge: _MakeEdge) -> Reduction:
     return Reduction(
-        gather=tuple(edge(one, label) for one in told.gather),
-        spread=tuple(edge(one, label) for one in told.spread),
-        states=tuple(told.states),
+        gather=tuple(edge(one, label) for one in message.gather),
+        spread=tuple(edge(one, label) for one in message.spread),
+        states=tuple(message.states),
     )
 
 
 def edges_to_connect(lane: TrainingLane) -> tuple[Edge, ...]:
     """Those with an end elsewhere."""
-    found: list[Edge] = []
-    for told in lane.edges.values():
-        if told.values.source_device_id != told.values.target_device_id:
-            found += [told.values, *([told.gradients] if told.gradients else [])]
+    edges: list[Edge] = []
+    for trained_edge in lane.edges.values():
+        if trained_edge.values.source_device_id != trained_edge.values.target_device_id:
+            edges += [trained_edge.values, *([trained_edge.gradients] if trained_edge.gradients else [])]
     for reduction in (*lane.copies.values(), *lane.ties.values(), lane.agreement):
-        found += [*reduction.gather, *reduction.spread]
-    return tuple(found)
+        edges += [*reduction.gather, *reduction.spread]
+    return tuple(edges)
 
 
 def optimizer_from_proto(optimizer: stage_daemon_pb2.Optimizer) -> OptimizerSettings:
@@ -189,13 +189,13 @@ def state_to_proto(name: str, tensor: torch.Tensor) -> stage_daemon_pb2.TrainRes
 
 def states_from_proto(request: stage_daemon_pb2.WriteStates) -> dict[TensorKey, torch.Tensor]:
     """Raises InvalidRequest for bytes that are not the tensor's."""
-    found: dict[TensorKey, torch.Tensor] = {}
+    tensors: dict[TensorKey, torch.Tensor] = {}
     for state in request.states:
         raw = wire.raw_tensor(state.tensor)
         if not isinstance(raw, RawTensor) or raw.dtype is None:
             raise InvalidRequest(f"state {state.name!r}: a dtype that this version does not know")
-        found[TensorKey(state.name)] = tensor_of(state.name, raw)
-    return found
+        tensors[TensorKey(state.name)] = tensor_of(state.name, raw)
+    return tensors
 
 
 def declared_from_proto(saved: planner_pb2.SavedTensor) -> torch.Tensor:

@@ -44,7 +44,7 @@ class Worker:
         blob_address: str,
         tls: TlsFiles | None = None,
         operators: tuple[CustomOperator, ...] = (),
-        kept: KeptStates | None = None,
+        kept_states: KeptStates | None = None,
     ) -> None:
         self._connection = connection
         self._deployment_id = deployment_id
@@ -53,7 +53,7 @@ class Worker:
         self._blob_address = blob_address
         self._tls = tls
         self._operators = operators
-        self._kept = kept
+        self._kept = kept_states
         self._secret = b""
         self._write_lock = threading.Lock()
         self._failing = threading.Lock()
@@ -83,9 +83,9 @@ class Worker:
             status = wire.metrics_to_proto(self._deployment_id, os.getpid(), self._metrics, timelines)
             self._write(Frame(kind=FrameKind.METRICS_REPLY, body=status.SerializeToString()))
         elif frame.kind is FrameKind.TIMELINE:
-            asked = stage_daemon_pb2.GetTimelineRequest.FromString(frame.body)
-            found = timeline_wire.timelines_to_proto(self._pipeline.timelines if self._pipeline else (), asked)
-            self._write(Frame(kind=FrameKind.TIMELINE_REPLY, body=found.SerializeToString()))
+            request = stage_daemon_pb2.GetTimelineRequest.FromString(frame.body)
+            reply = timeline_wire.timelines_to_proto(self._pipeline.timelines if self._pipeline else (), request)
+            self._write(Frame(kind=FrameKind.TIMELINE_REPLY, body=reply.SerializeToString()))
         elif frame.kind is FrameKind.LOAD:
             self._start(self._load, frame.body)
         elif frame.kind is FrameKind.CONNECT:

@@ -62,13 +62,13 @@ class StageOptimizer:
     def kept(self, weight: Weight) -> dict[str, torch.Tensor]:
         """What is kept for a weight beside it, as torch's class names it, and its master. Before its first step that
         is at most the master."""
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         if weight.parameter in self._masters:
-            found[MASTER] = self._masters[weight.parameter]
+            tensors[MASTER] = self._masters[weight.parameter]
         if self._optimizer is not None:
             state = self._optimizer.state.get(self._stepped(weight), {})
-            found |= {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
-        return found
+            tensors |= {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+        return tensors
 
     def check(self, weight: Weight, tensors: Mapping[str, torch.Tensor]) -> None:
         """Raises InvalidRequest for what this optimizer does not keep, or not so."""
@@ -107,7 +107,7 @@ class StageOptimizer:
         """Of what is kept for a weight that has been stepped, all dtypes and dims."""
         stepped = self._stepped(weight)
         like = stepped.dtype, tuple(stepped.shape)
-        found = {MASTER: like} if weight.parameter in self._masters else {}
+        layouts = {MASTER: like} if weight.parameter in self._masters else {}
         assert self._optimizer is not None
         [options] = [
             group
@@ -115,23 +115,25 @@ class StageOptimizer:
             if any(parameter is stepped for parameter in group["params"])
         ]
         if isinstance(self._optimizer, torch.optim.SGD):
-            return found | ({"momentum_buffer": like} if options["momentum"] else {})
-        found[_STEP] = torch.float32, ()
+            return layouts | ({"momentum_buffer": like} if options["momentum"] else {})
+        layouts[_STEP] = torch.float32, ()
         if isinstance(self._optimizer, torch.optim.Adafactor):
             dtype, dims = like
             if len(dims) < 2:
-                return found | {"variance": like}
-            return found | {"row_var": (dtype, (*dims[:-1], 1)), "col_var": (dtype, (*dims[:-2], 1, dims[-1]))}
-        found |= {"exp_avg": like, "exp_avg_sq": like}
-        return found | ({"max_exp_avg_sq": like} if options["amsgrad"] else {})
+                return layouts | {"variance": like}
+            return layouts | {"row_var": (dtype, (*dims[:-1], 1)), "col_var": (dtype, (*dims[:-2], 1, dims[-1]))}
+        layouts |= {"exp_avg": like, "exp_avg_sq": like}
+        return layouts | ({"max_exp_avg_sq": like} if options["amsgrad"] else {})
 
     def _made(self, settings: OptimizerSettings, weights: Sequence[Weight]) -> torch.optim.Optimizer | None:
         if settings.name not in _OPTIMIZERS:
             raise InvalidRequest(f"optimizer {settings.name!r} is not known, needs one of {', '.join(_OPTIMIZERS)}")
-        make, known = _OPTIMIZERS[settings.name]
+        make, option_names = _OPTIMIZERS[settings.name]
         for group in settings.groups:
-            if unknown := sorted(set(group.options) - known):
-                raise InvalidRequest(f"{settings.name} has no option {unknown[0]!r}, it has {', '.join(sorted(known))}")
+            if unknown := sorted(set(group.options) - option_names):
+                raise InvalidRequest(
+                    f"{settings.name} has no option {unknown[0]!r}, it has {', '.join(sorted(option_names))}"
+                )
         members: list[list[torch.Tensor]] = [[] for _ in settings.groups]
         for weight in weights:
             members[_group_of(weight, settings.groups)].append(self._masters.get(weight.parameter, weight.parameter))

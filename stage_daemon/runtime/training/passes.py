@@ -64,8 +64,8 @@ class StagePass(Environment):
         self.forget()
 
     def forget(self) -> None:
-        for held in (self.leaves, self.roots, self.root_gradients, self.leaf_gradients):
-            held.clear()
+        for collection in (self.leaves, self.roots, self.root_gradients, self.leaf_gradients):
+            collection.clear()
         self.weight_pass = NO_WEIGHT_PASS
         self.beginning = None
 
@@ -115,8 +115,8 @@ class StagePass(Environment):
     def backward_input(self, weights: Sequence[torch.Tensor]) -> None:
         """`weights` get their gradients from `backward_weight`."""
         roots, gradients = self._begin()
-        found, self.weight_pass = input_pass(roots, gradients, list(self.leaves.values()), weights)
-        self._pack(found)
+        leaf_gradients, self.weight_pass = input_pass(roots, gradients, list(self.leaves.values()), weights)
+        self._pack(leaf_gradients)
         self.roots.clear()
 
     def backward_weight(self) -> None:

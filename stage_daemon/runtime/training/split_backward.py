@@ -69,14 +69,15 @@ def input_pass(
             by_owner.setdefault(ways.owners[node], []).append(weight)
     walked = by_owner.pop(None)
     edges = {owner: ways.edges_into(owner) for owner in by_owner if owner is not None}
-    wanted = [get_gradient_edge(leaf) for leaf in leaves]
-    wanted += chain.from_iterable(edges.values())
-    found = torch.autograd.grad(roots, wanted, gradients, retain_graph=True, allow_unused=True)
-    kept = iter(found[len(leaves) :])
+    targets = [get_gradient_edge(leaf) for leaf in leaves]
+    targets += chain.from_iterable(edges.values())
+    computed = torch.autograd.grad(roots, targets, gradients, retain_graph=True, allow_unused=True)
+    boundary_gradients = iter(computed[len(leaves) :])
     starts = [
-        _Start(edges=own, gradients=[next(kept) for _ in own], weights=by_owner[owner]) for owner, own in edges.items()
+        _Start(edges=own, gradients=[next(boundary_gradients) for _ in own], weights=by_owner[owner])
+        for owner, own in edges.items()
     ]
-    return found[: len(leaves)], WeightPass(
+    return computed[: len(leaves)], WeightPass(
         starts=[_Start(edges=beginning, gradients=gradients, weights=walked), *starts]
     )
 
@@ -110,30 +111,30 @@ class _Ways:
     def _children_first(self) -> list[Node]:
         order: list[Node] = []
         seen: set[Node] = set()
-        left = [(edge.node, False) for edge in self.beginning]
-        while left:
-            node, is_done = left.pop()
+        stack = [(edge.node, False) for edge in self.beginning]
+        while stack:
+            node, is_done = stack.pop()
             if is_done:
                 order.append(node)
             elif node not in seen:
                 seen.add(node)
-                left.append((node, True))
+                stack.append((node, True))
                 for child, output in _following(node):
                     self._outputs.setdefault(child, set()).add(output)
-                    left.append((child, False))
+                    stack.append((child, False))
         return order
 
     def _own(self, nodes: Iterable[Node], owner: Node | None) -> None:
         """And all behind them. What another owns has none from then on."""
-        left = [(node, owner) for node in nodes]
-        while left:
-            node, claimed = left.pop()
+        stack = [(node, owner) for node in nodes]
+        while stack:
+            node, claimed = stack.pop()
             if node in self.owners:
                 if self.owners[node] in (None, claimed):
                     continue
                 claimed = None
             self.owners[node] = claimed
-            left += [(child, claimed) for child, _ in _following(node)]
+            stack += [(child, claimed) for child, _ in _following(node)]
 
 
 def _following(node: Node) -> Iterable[tuple[Node, int]]:

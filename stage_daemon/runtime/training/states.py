@@ -37,30 +37,32 @@ class DeviceStates:
         return tuple(self._states)
 
     def read(self) -> Iterator[tuple[str, torch.Tensor]]:
-        told = set()
+        seen = set()
         for name, tensor in self._states.items():
-            if id(tensor) not in told:
-                told.add(id(tensor))
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
                 yield name, tensor
 
     def select(self, names: Iterable[str], interpreter: StepInterpreter | None) -> dict[TensorKey, torch.Tensor]:
         """These states, and what the optimizer keeps for them. Raises InvalidRequest for one that is not here."""
-        found: dict[TensorKey, torch.Tensor] = {}
+        selection: dict[TensorKey, torch.Tensor] = {}
         pairs = interpreter.trained().values() if interpreter else ()
         trained = {id(weight.parameter): (optimizer, weight) for optimizer, weight in pairs}
         for name in names:
             if name not in self._states:
                 raise InvalidRequest(f"state {name!r} is not here")
             tensor = self._states[name]
-            found[TensorKey(name)] = tensor
+            selection[TensorKey(name)] = tensor
             if id(tensor) in trained:
                 optimizer, weight = trained[id(tensor)]
-                found |= {TensorKey(name, kept): one for kept, one in optimizer.kept(weight).items()}
-        return found
+                selection |= {
+                    TensorKey(name, optimizer_tensor): one for optimizer_tensor, one in optimizer.kept(weight).items()
+                }
+        return selection
 
     def check(self, tensors: Mapping[TensorKey, torch.Tensor], interpreter: StepInterpreter | None) -> list[TensorKey]:
         """Those that are here, tied states once. Raises InvalidRequest for one that does not fit; reads no element."""
-        found, told = [], set()
+        keys, seen = [], set()
         for key, tensor in tensors.items():
             state = self._states.get(key.state)
             if key.optimizer_tensor or state is None:
@@ -70,16 +72,16 @@ class DeviceStates:
                     f"state {key.state!r}: found {tensor.dtype} {list(tensor.shape)},"
                     f" needs {state.dtype} {list(state.shape)}"
                 )
-            if id(state) not in told:
-                told.add(id(state))
-                found.append(key)
+            if id(state) not in seen:
+                seen.add(id(state))
+                keys.append(key)
         trained = interpreter.trained() if interpreter else {}
-        for name, kept in _by_state(tensors).items():
+        for name, optimizer_tensors in _by_state(tensors).items():
             if name in trained:
                 optimizer, weight = trained[name]
-                optimizer.check(weight, kept)
-                found += [TensorKey(name, one) for one in kept]
-        return found
+                optimizer.check(weight, optimizer_tensors)
+                keys += [TensorKey(name, one) for one in optimizer_tensors]
+        return keys
 
     def write(self, tensors: Mapping[TensorKey, torch.Tensor], interpreter: StepInterpreter | None) -> None:
         """All or, where `check` refuses them, none."""
@@ -92,16 +94,16 @@ class DeviceStates:
             return
         interpreter.pushed(key.state for key in here)
         trained = interpreter.trained()
-        for name, kept in _by_state(tensors).items():
+        for name, optimizer_tensors in _by_state(tensors).items():
             if name in trained:
                 optimizer, weight = trained[name]
-                optimizer.put_back(weight, kept)
+                optimizer.put_back(weight, optimizer_tensors)
 
 
 def _by_state(tensors: Mapping[TensorKey, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
     """What optimizers keep."""
-    found: dict[str, dict[str, torch.Tensor]] = {}
+    by_state: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         if key.optimizer_tensor:
-            found.setdefault(key.state, {})[key.optimizer_tensor] = tensor
-    return found
+            by_state.setdefault(key.state, {})[key.optimizer_tensor] = tensor
+    return by_state

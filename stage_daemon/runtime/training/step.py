@@ -183,18 +183,20 @@ class StepInterpreter:
     def _forward(self, index: int, environment: Environment) -> None:
         if environment.is_void:
             return
-        stage, found = self._around.stages[index], _pass(environment)
-        items = found.read(stage.input_ids)
+        stage, stage_pass = self._around.stages[index], _pass(environment)
+        items = stage_pass.read(stage.input_ids)
         try:
             with torch.enable_grad():
                 beginning = beginning_of(stage, items) if index in self._lane.recomputing else None
-                found.ran(stage.output_ids, self._run_stage(stage, items, found.microbatch), self._with_gradient[index])
+                stage_pass.ran(
+                    stage.output_ids, self._run_stage(stage, items, stage_pass.microbatch), self._with_gradient[index]
+                )
                 if beginning is not None:
-                    found.keep_beginning(beginning)
+                    stage_pass.keep_beginning(beginning)
             self._around.until_computed()
             self._around.metrics[index].num_microbatches += 1
         except Exception as error:
-            self._fail(stage, found, error)
+            self._fail(stage, stage_pass, error)
 
     def _run_stage(self, stage: Stage, items: Sequence[Item], microbatch: int) -> Sequence[Item]:
         if not stage.draws_random:
@@ -202,14 +204,14 @@ class StepInterpreter:
         with drawing(self._seed, f"{self._step.number}.{microbatch}"):
             return stage.run(*items)
 
-    def _run_again(self, stage: Stage, found: StagePass) -> None:
+    def _run_again(self, stage: Stage, stage_pass: StagePass) -> None:
         """With the gradients' graph on, as the first time, so that no operator chooses another kernel."""
-        assert found.beginning is not None
+        assert stage_pass.beginning is not None
         assert stage.module is not None
-        beginning, found.beginning = found.beginning, None
+        beginning, stage_pass.beginning = stage_pass.beginning, None
         with torch.enable_grad(), stage.module.standing_in(beginning.written_states):
-            outputs = self._run_stage(stage, beginning.inputs, found.microbatch)
-        found.keep_graph(stage.output_ids, outputs, self._with_gradient[stage.index])
+            outputs = self._run_stage(stage, beginning.inputs, stage_pass.microbatch)
+        stage_pass.keep_graph(stage.output_ids, outputs, self._with_gradient[stage.index])
 
     def _send(self, index: int, environment: Environment) -> None:
         edge = self._lane.edges[index].values
@@ -244,25 +246,25 @@ class StepInterpreter:
     def _differentiate(self, index: int, environment: Environment, kind: Kind) -> None:
         if environment.is_void:
             return
-        found = _pass(environment)
+        stage_pass = _pass(environment)
         try:
             if kind is Kind.BACKWARD_WEIGHT:
-                found.backward_weight()
+                stage_pass.backward_weight()
             else:
-                self._differentiate_input(index, found, kind)
+                self._differentiate_input(index, stage_pass, kind)
             self._around.until_computed()
         except Exception as error:
-            self._fail(self._around.stages[index], found, error)
+            self._fail(self._around.stages[index], stage_pass, error)
 
-    def _differentiate_input(self, index: int, found: StagePass, kind: Kind) -> None:
-        if found.beginning is not None and (found.root_gradients or index in self._loss_stages()):
-            self._run_again(self._around.stages[index], found)
+    def _differentiate_input(self, index: int, stage_pass: StagePass, kind: Kind) -> None:
+        if stage_pass.beginning is not None and (stage_pass.root_gradients or index in self._loss_stages()):
+            self._run_again(self._around.stages[index], stage_pass)
         if index in self._loss_stages():
-            found.start(self._loss_id, self._step.weights[self._place(found)] * self._step.loss_scale)
+            stage_pass.start(self._loss_id, self._step.weights[self._place(stage_pass)] * self._step.loss_scale)
         if kind is Kind.BACKWARD:
-            found.backward()
+            stage_pass.backward()
         else:
-            found.backward_input(self._weights.of_stage(index))
+            stage_pass.backward_input(self._weights.of_stage(index))
 
     def _loss_stages(self) -> tuple[int, ...]:
         """The last stage, where all outputs leave."""
@@ -271,8 +273,10 @@ class StepInterpreter:
     def _send_gradient(self, index: int, environment: Environment) -> None:
         edge = self._lane.edges[index].gradients
         assert edge is not None
-        found = _pass(environment)
-        items = () if found.failure else tuple(found.leaf_gradients.pop(value.value_id) for value in edge.values)
+        stage_pass = _pass(environment)
+        items = (
+            () if stage_pass.failure else tuple(stage_pass.leaf_gradients.pop(value.value_id) for value in edge.values)
+        )
         self._outgoing(edge, environment, items)
 
     def _reduce_copies(self, index: int, environment: Environment) -> None:
@@ -306,15 +310,19 @@ class StepInterpreter:
 
     def _own_norms(self) -> tuple[Item, ...]:
         """(norms, positions, whether some are of float64, whether all losses are finite) of this device."""
-        found = []
+        positioned_norms = []
         for weight in self._weights.all:
             gradient = weight.parameter.grad
             if gradient is not None:
                 if self._step.loss_scale != 1.0:
                     gradient.mul_(1.0 / self._step.loss_scale)
-                found.append((weight.position, torch.linalg.vector_norm(gradient.detach())))
-        norms = torch.stack([norm.double() for _, norm in found]) if found else torch.empty(0, dtype=torch.float64)
-        positions = torch.tensor([position for position, _ in found], dtype=torch.int64)
+                positioned_norms.append((weight.position, torch.linalg.vector_norm(gradient.detach())))
+        norms = (
+            torch.stack([norm.double() for _, norm in positioned_norms])
+            if positioned_norms
+            else torch.empty(0, dtype=torch.float64)
+        )
+        positions = torch.tensor([position for position, _ in positioned_norms], dtype=torch.int64)
         finite = all(bool(torch.isfinite(loss).all()) for loss in self._losses)
         return norms.cpu(), positions, self._has_doubles(), finite
 
@@ -334,8 +342,7 @@ class StepInterpreter:
         if any(mail.is_sender(edge) for edge in reduction.gather):
             [up], [down] = reduction.gather, reduction.spread
             self._around.mail.send(up, number, ONCE, own, place.failure)
-            found = self._incoming(down, place)
-            return found
+            return self._incoming(down, place)
         parts = [own]
         for edge in reduction.gather:
             items = self._incoming(edge, place)

@@ -86,13 +86,13 @@ class Bench:
 
     def rehearse(self, on_round: Callable[[], None]) -> Rehearsed:
         """A run of the whole graph, with the mean of each distinct node's seconds for its nodes. Raises Unmeasured."""
-        found = self._guarded(lambda: rehearse(self._graph, self._values, self._device, self._effort, on_round))
-        nodes = list(found.nodes)
+        rehearsed = self._guarded(lambda: rehearse(self._graph, self._values, self._device, self._effort, on_round))
+        nodes = list(rehearsed.nodes)
         for one in self.distinct:
             mean = statistics.fmean(nodes[index] for index in one.nodes)
             for index in one.nodes:
                 nodes[index] = mean
-        return replace(found, nodes=tuple(nodes))
+        return replace(rehearsed, nodes=tuple(nodes))
 
     def rehearse_training(self, on_round: Callable[[], None]) -> float:
         """Seconds of the whole graph's backward pass. Raises Unmeasured."""
@@ -146,7 +146,7 @@ class Bench:
     def _measure_backward(self, one: DistinctNode) -> BackwardSeconds:
         # What goes in and comes out, and a gradient of each.
         setting = self._setting(one, tensors_held=2)
-        wanted = [value_id for value_id in setting.values if value_id in self._with_gradient]
+        with_gradient = [value_id for value_id in setting.values if value_id in self._with_gradient]
 
         def forward(values: Mapping[int, Any]) -> object:
             arguments, keywords = self._arguments(setting.node, values, ())
@@ -155,15 +155,15 @@ class Bench:
         with torch.enable_grad(), contexts.leave_as_found():
             contexts.enter(*self._contexts[setting.node.context])
             copies = cycle(
-                [NodeBackward(forward, setting.values, wanted, setting.states) for _ in range(setting.copies)]
+                [NodeBackward(forward, setting.values, with_gradient, setting.states) for _ in range(setting.copies)]
             )
 
             def seconds_for(value_ids: Collection[int]) -> float:
                 return seconds_of(lambda: next(copies).run(value_ids), self._device, self._effort)
 
-            of_weights = [value_id for value_id in wanted if self._with_gradient[value_id]]
-            of_inputs = [value_id for value_id in wanted if not self._with_gradient[value_id]]
-            whole = seconds_for(wanted)
+            of_weights = [value_id for value_id in with_gradient if self._with_gradient[value_id]]
+            of_inputs = [value_id for value_id in with_gradient if not self._with_gradient[value_id]]
+            whole = seconds_for(with_gradient)
             if of_weights and of_inputs:
                 parts = seconds_for(of_inputs), seconds_for(of_weights)
             else:
@@ -197,8 +197,8 @@ class Bench:
     def _check_memory(
         self, node: pb.Node, described: Mapping[int, Described], states: Sequence[int], copies: int, tensors_held: int
     ) -> None:
-        made = [self._values.describe(value_id) for value_id in node.outputs if value_id]
-        tensors = [one for one in (*described.values(), *made) if isinstance(one, Declared)]
+        outputs = [self._values.describe(value_id) for value_id in node.outputs if value_id]
+        tensors = [one for one in (*described.values(), *outputs) if isinstance(one, Declared)]
         copied = (copies - 1) * sum_bytes(states, self._values)
         check_fits(tensors_held * (sum(map(storage_bytes, tensors)) + copied), self._device)
 
@@ -215,11 +215,11 @@ class Bench:
 
 def _contexts(graph: pb.Graph, device: torch.device) -> list[contexts.ContextArguments]:
     home = next((value.device_class for value in graph.values if value.kind == pb.VALUE_KIND_TENSOR), "cpu")
-    found = [
+    arguments = [
         contexts.context_arguments(f"context {index}", context, home, device)
         for index, context in enumerate(graph.contexts)
     ]
-    return found or [contexts.DEFAULT]
+    return arguments or [contexts.DEFAULT]
 
 
 def _shown(error: Exception) -> str:

@@ -66,11 +66,11 @@ def handed_in(items: Sequence[Item], device: torch.device) -> Iterator[Take]:
         inlet = Inlet(ours, 0, InputReader(InputFormat(values=declared, symbols={}, copies=copies_of(device))))
 
         def take() -> float:
-            sent = b"".join(framed(next(sequences), message, [payload.numpy().data for payload in payloads]))
-            is_small = len(sent) <= _SMALL_BYTES
-            sender = None if is_small else _started(lambda: _send(theirs, sent))
+            content = b"".join(framed(next(sequences), message, [payload.numpy().data for payload in payloads]))
+            is_small = len(content) <= _SMALL_BYTES
+            sender = None if is_small else _started(lambda: _send(theirs, content))
             if is_small:
-                _send(theirs, sent)
+                _send(theirs, content)
             _readable(ours)
             before = clock()
             while not (submissions := inlet.advance()):
@@ -96,8 +96,8 @@ def handed_over(device: torch.device) -> Iterator[Give]:
 
         def give(items: Sequence[Item]) -> float:
             before = clock()
-            given = tuple(items) if copies is None else moved(items, copies.to_host)
-            buffers = writer.buffers(Result(session_id=0, sequence=next(sequences), items=given))
+            host_items = tuple(items) if copies is None else moved(items, copies.to_host)
+            buffers = writer.buffers(Result(session_id=0, sequence=next(sequences), items=host_items))
             seconds = clock() - before
             num_bytes = sum(map(len, buffers))
             is_small = num_bytes <= _SMALL_BYTES

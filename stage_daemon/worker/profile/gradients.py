@@ -33,18 +33,18 @@ class BackwardSeconds:
 def values_with_gradient(graph: pb.Graph, values: ValueTable) -> Mapping[int, bool]:
     """Trained states, and what differentiable nodes make of values with a gradient: of each whether it is of weights
     alone, whatever the graph is given."""
-    given = {entry.value for entry in graph.inputs if entry.WhichOneof("content") == "value"}
-    found = {state.value: True for state in graph.states if state.requires_grad}
+    of_inputs = {entry.value for entry in graph.inputs if entry.WhichOneof("content") == "value"}
+    is_of_weights = {state.value: True for state in graph.states if state.requires_grad}
     for node in graph.nodes:
         read = value_ids(node)
-        if not given.isdisjoint(read):
-            given.update(node.outputs)
+        if not of_inputs.isdisjoint(read):
+            of_inputs.update(node.outputs)
         stops = node.context < len(graph.contexts) and not graph.contexts[node.context].grad_enabled
-        if stops or found.keys().isdisjoint(read) or _detaches(graph, node):
+        if stops or is_of_weights.keys().isdisjoint(read) or _detaches(graph, node):
             continue
-        made = (value_id for value_id in node.outputs if value_id and _is_differentiable(values, value_id))
-        found.update({value_id: value_id not in given for value_id in made})
-    return found
+        outputs = (value_id for value_id in node.outputs if value_id and _is_differentiable(values, value_id))
+        is_of_weights.update({value_id: value_id not in of_inputs for value_id in outputs})
+    return is_of_weights
 
 
 def _detaches(graph: pb.Graph, node: pb.Node) -> bool:
@@ -57,7 +57,7 @@ def _is_differentiable(values: ValueTable, value_id: int) -> bool:
 
 
 class NodeBackward:
-    """A node that was run forward once, on copies of the `wanted` values.
+    """A node that was run forward once, on copies of the values of `value_ids`.
 
     Raises what torch raises for a node that gradients do not go through.
     """
@@ -66,10 +66,10 @@ class NodeBackward:
         self,
         function: Callable[[Mapping[int, Any]], object],
         values: Mapping[int, Any],
-        wanted: Iterable[int],
+        value_ids: Iterable[int],
         states: Collection[int],
     ) -> None:
-        self._leaves = {value_id: values[value_id].detach().clone().requires_grad_() for value_id in wanted}
+        self._leaves = {value_id: values[value_id].detach().clone().requires_grad_() for value_id in value_ids}
         self._made = [one for one in _tensors(function({**values, **self._leaves})) if one.requires_grad]
         self._given = [torch.ones_like(one) for one in self._made]
         self._totals = {one: torch.zeros_like(self._leaves[one]) for one in self._leaves if one in states}
@@ -84,9 +84,9 @@ class NodeBackward:
                 self._totals[value_id].add_(gradient)
 
 
-def _tensors(made: object) -> Iterable[torch.Tensor]:
-    if isinstance(made, torch.Tensor):
-        yield made
-    elif isinstance(made, (list, tuple)):
-        for one in made:
+def _tensors(outputs: object) -> Iterable[torch.Tensor]:
+    if isinstance(outputs, torch.Tensor):
+        yield outputs
+    elif isinstance(outputs, (list, tuple)):
+        for one in outputs:
             yield from _tensors(one)

@@ -207,8 +207,8 @@ def rehearse_training(
 def typical(seconds: Sequence[float]) -> float:
     """What a stream of such takes each: the mean. The slowest tenth, in which the machine did something else, is left
     out."""
-    kept = sorted(seconds)[: len(seconds) - len(seconds) // 10]
-    return statistics.fmean(kept)
+    quickest = sorted(seconds)[: len(seconds) - len(seconds) // 10]
+    return statistics.fmean(quickest)
 
 
 class _Client:
@@ -286,7 +286,7 @@ def _states(graph: pb.Graph, values: ValueTable, device: torch.device) -> dict[s
     """By name. Tied ones are one."""
     random = torch.Generator(device=device).manual_seed(_SEED)
     ranges = narrowest_ranges(graph, values)
-    made: dict[Declared, list[torch.Tensor]] = {}
+    by_declaration: dict[Declared, list[torch.Tensor]] = {}
     tied: dict[int, torch.Tensor] = {}
     states: dict[str, torch.Tensor] = {}
     counts = _counts(graph, values)
@@ -294,7 +294,7 @@ def _states(graph: pb.Graph, values: ValueTable, device: torch.device) -> dict[s
     for state in graph.states:
         declared = _declared(state, values)
         if state.tie_group not in tied or not state.tie_group:
-            tensors = made.setdefault(declared, [])
+            tensors = by_declaration.setdefault(declared, [])
             if len(tensors) < counts[declared]:
                 tensors.append(_state(make_tensor(declared, ranges.get(state.value), device, random)))
             tied[state.tie_group] = tensors[used[declared] % len(tensors)]
@@ -328,8 +328,8 @@ def _declared(state: pb.State, values: ValueTable) -> Declared:
 def _inputs(graph: pb.Graph, values: ValueTable, device: torch.device) -> tuple[Any, ...]:
     ids = [entry.value for entry in graph.inputs if entry.WhichOneof("content") == "value"]
     described = {value_id: values.describe(value_id) for value_id in ids}
-    made = make_values(described, narrowest_ranges(graph, values), device, _SEED)
-    return tuple(made[value_id] for value_id in ids)
+    tensors = make_values(described, narrowest_ranges(graph, values), device, _SEED)
+    return tuple(tensors[value_id] for value_id in ids)
 
 
 def _needed_bytes(graph: pb.Graph, values: ValueTable) -> int:
@@ -340,9 +340,9 @@ def _needed_bytes(graph: pb.Graph, values: ValueTable) -> int:
 
 def _kept_in_training(graph: pb.Graph, values: ValueTable) -> int:
     """Of values, whatever the backward pass reads, and of gradients of states."""
-    made = (values.tensor(value_id) for node in graph.nodes for value_id in node.outputs if value_id)
+    outputs = (values.tensor(value_id) for node in graph.nodes for value_id in node.outputs if value_id)
     states = sum(one.size_bytes * count for one, count in _counts(graph, values).items())
-    return states + sum(storage_bytes(one) for one in made if one is not None)
+    return states + sum(storage_bytes(one) for one in outputs if one is not None)
 
 
 def _most_kept(graph: pb.Graph, values: ValueTable) -> int:
@@ -351,14 +351,14 @@ def _most_kept(graph: pb.Graph, values: ValueTable) -> int:
     }
     of_states = {state.value for state in graph.states}
     ends: dict[int, int] = {}
-    kept = most = 0
+    live_bytes = most = 0
     for index, node in enumerate(graph.nodes):
         for value_id in node.outputs:
             declared = values.tensor(value_id) if value_id and value_id not in of_states else None
             if declared is not None:
                 size_bytes = storage_bytes(declared)
-                kept += size_bytes
+                live_bytes += size_bytes
                 ends[last_reader[value_id]] = ends.get(last_reader[value_id], 0) + size_bytes
-        most = max(most, kept)
-        kept -= ends.pop(index, 0)
+        most = max(most, live_bytes)
+        live_bytes -= ends.pop(index, 0)
     return most

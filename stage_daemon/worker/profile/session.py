@@ -128,7 +128,7 @@ class Session:
 
         A backward pass runs by itself, so there is no place between its nodes to look at a clock.
         """
-        alone = sum(found.whole * len(bench.distinct[at].nodes) for at, found in self._backward_alone.items())
+        alone = sum(seconds.whole * len(bench.distinct[at].nodes) for at, seconds in self._backward_alone.items())
         if not alone or alone > MOST_REHEARSED_SECONDS:
             return {}
         try:
@@ -137,7 +137,7 @@ class Session:
             return {}
         if longer <= 0:
             return {}
-        return {position: found.times(longer) for position, found in self._backward_alone.items()}
+        return {position: seconds.times(longer) for position, seconds in self._backward_alone.items()}
 
     def _measure_deliveries(self, bench: Bench, rehearsed: Rehearsed | None) -> None:
         """Those of the rehearsal, where they were handed over there."""

@@ -20,15 +20,15 @@ MAX_COPIES = 256
 
 def state_values(graph: pb.Graph) -> frozenset[int]:
     """Ids of states, and of views of them: what an operator that aliases an argument makes of a state."""
-    found = {state.value for state in graph.states}
+    value_ids = {state.value for state in graph.states}
     for index, node in enumerate(graph.nodes):
         if node.operator >= len(graph.operators):
             raise InvalidGraph(f"node {index}: speaks of operator {node.operator}; the graph has no such")
         aliased = graph.operators[node.operator].aliased_arguments
         arguments = [node.arguments[position] for position in aliased if position < len(node.arguments)]
-        if any(argument.WhichOneof("kind") == "value" and argument.value in found for argument in arguments):
-            found.update(value_id for value_id in node.outputs if value_id)
-    return frozenset(found)
+        if any(argument.WhichOneof("kind") == "value" and argument.value in value_ids for argument in arguments):
+            value_ids.update(value_id for value_id in node.outputs if value_id)
+    return frozenset(value_ids)
 
 
 def all_bytes(graph: pb.Graph, values: ValueTable) -> int:

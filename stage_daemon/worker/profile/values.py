@@ -55,8 +55,8 @@ def _symbols(graph: pb.Graph, symbol_values: Mapping[str, int]) -> dict[int, int
     for name, value in symbol_values.items():
         symbol = by_name.get(name)
         if symbol is None:
-            known = ", ".join(map(shown, sorted(by_name))) or "none"
-            raise InvalidRequest(f"symbol_values: {shown(name)} is no dynamic dimension of the graph; it has {known}")
+            names = ", ".join(map(shown, sorted(by_name))) or "none"
+            raise InvalidRequest(f"symbol_values: {shown(name)} is no dynamic dimension of the graph; it has {names}")
         upper = symbol.upper if symbol.HasField("upper") else None
         if value < symbol.lower or (upper is not None and value > upper):
             raise InvalidRequest(
