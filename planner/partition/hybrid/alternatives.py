@@ -19,17 +19,17 @@ ROUNDING = 1e-12
 
 
 @compiled
-def choose(seconds: Floats, held: Floats, limit_seconds: float, memory_bytes: float, chosen: Integers) -> int:
-    """`seconds`, `held` [items, alternatives], inf seconds for none. Writes `chosen` [items] where it answers FITS."""
+def choose(seconds: Floats, item_bytes: Floats, limit_seconds: float, memory_bytes: float, choice: Integers) -> int:
+    """`seconds`, `item_bytes` [items, alternatives], inf for none. Writes `choice` [items] where it answers FITS."""
     count = len(seconds)
     lean = np.zeros(count, dtype=np.int64)
-    lean_seconds, lean_held = _cheapest(seconds, held, np.inf, lean)
-    if lean_held > memory_bytes:
+    lean_seconds, lean_bytes = _cheapest(seconds, item_bytes, np.inf, lean)
+    if lean_bytes > memory_bytes:
         return 0
     fast = np.zeros(count, dtype=np.int64)
-    fast_seconds, fast_held = _cheapest(seconds, held, 0.0, fast)
-    if fast_held <= memory_bytes:
-        _copy(fast, chosen)
+    fast_seconds, fast_bytes = _cheapest(seconds, item_bytes, 0.0, fast)
+    if fast_bytes <= memory_bytes:
+        _copy(fast, choice)
         return 1 if fast_seconds <= limit_seconds else 0
     if fast_seconds > limit_seconds:
         return 0
@@ -38,68 +38,68 @@ def choose(seconds: Floats, held: Floats, limit_seconds: float, memory_bytes: fl
     while True:
         # Between what fits and what does not: the line through both, until nothing lies below it.
         if lean_seconds <= limit_seconds:
-            _copy(lean, chosen)
+            _copy(lean, choice)
             return 1
-        price = (lean_seconds - fast_seconds) / (fast_held - lean_held)
-        found_seconds, found_held = _cheapest(seconds, held, price, between)
-        bound = found_seconds + price * (found_held - memory_bytes)
+        price = (lean_seconds - fast_seconds) / (fast_bytes - lean_bytes)
+        between_seconds, between_bytes = _cheapest(seconds, item_bytes, price, between)
+        bound = between_seconds + price * (between_bytes - memory_bytes)
         if bound > limit_seconds * (1 + ROUNDING):
             return 0
-        on_line = lean_seconds + price * (lean_held - memory_bytes)
-        if bound >= on_line - ROUNDING * abs(on_line) or found_held in (lean_held, fast_held):
+        on_line = lean_seconds + price * (lean_bytes - memory_bytes)
+        if bound >= on_line - ROUNDING * abs(on_line) or between_bytes in (lean_bytes, fast_bytes):
             break
-        if found_held > memory_bytes:
-            fast_seconds, fast_held = found_seconds, found_held
+        if between_bytes > memory_bytes:
+            fast_seconds, fast_bytes = between_seconds, between_bytes
         else:
-            lean_seconds, lean_held = found_seconds, found_held
+            lean_seconds, lean_bytes = between_seconds, between_bytes
             _copy(between, lean)
-    return _by_listing(seconds, held, price, limit_seconds, memory_bytes, chosen)
+    return _by_listing(seconds, item_bytes, price, limit_seconds, memory_bytes, choice)
 
 
 @compiled
-def _cheapest(seconds: Floats, held: Floats, price: float, chosen: Integers) -> tuple[float, float]:
+def _cheapest(seconds: Floats, item_bytes: Floats, price: float, choice: Integers) -> tuple[float, float]:
     """The alternatives of least seconds + price * bytes, the leaner of equals; an infinite price counts bytes alone."""
-    total_seconds = total_held = 0.0
+    total_seconds = total_bytes = 0.0
     for item in range(len(seconds)):
-        best, best_cost, best_held = 0, np.inf, np.inf
+        best, best_cost, best_bytes = 0, np.inf, np.inf
         for alternative in range(seconds.shape[1]):
             if seconds[item, alternative] == np.inf:
                 continue
-            bytes_ = held[item, alternative]
+            bytes_ = item_bytes[item, alternative]
             if price == np.inf:
                 cost, tie = bytes_, seconds[item, alternative]
             else:
                 cost, tie = seconds[item, alternative] + price * bytes_, bytes_
-            if cost < best_cost or (cost == best_cost and tie < best_held):
-                best, best_cost, best_held = alternative, cost, tie
-        chosen[item] = best
+            if cost < best_cost or (cost == best_cost and tie < best_bytes):
+                best, best_cost, best_bytes = alternative, cost, tie
+        choice[item] = best
         total_seconds += seconds[item, best]
-        total_held += held[item, best]
-    return total_seconds, total_held
+        total_bytes += item_bytes[item, best]
+    return total_seconds, total_bytes
 
 
 @compiled
 def _by_listing(
-    seconds: Floats, held: Floats, price: float, limit_seconds: float, memory_bytes: float, chosen: Integers
+    seconds: Floats, item_bytes: Floats, price: float, limit_seconds: float, memory_bytes: float, choices: Integers
 ) -> int:
     """Items whose choice matters most come first: the bound on the others is then nearly exact."""
     count, width = seconds.shape
     order = _by_spread(seconds)
-    rest_cost, rest_seconds, rest_held = np.zeros(count + 1), np.zeros(count + 1), np.zeros(count + 1)
+    rest_cost, rest_seconds, rest_bytes = np.zeros(count + 1), np.zeros(count + 1), np.zeros(count + 1)
     for at in range(count - 1, -1, -1):
         item = order[at]
-        least_cost = least_seconds = least_held = np.inf
+        least_cost = least_seconds = least_bytes = np.inf
         for alternative in range(width):
             if seconds[item, alternative] < np.inf:
-                least_cost = min(least_cost, seconds[item, alternative] + price * held[item, alternative])
+                least_cost = min(least_cost, seconds[item, alternative] + price * item_bytes[item, alternative])
                 least_seconds = min(least_seconds, seconds[item, alternative])
-                least_held = min(least_held, held[item, alternative])
+                least_bytes = min(least_bytes, item_bytes[item, alternative])
         rest_cost[at] = rest_cost[at + 1] + least_cost
-        rest_seconds[at], rest_held[at] = rest_seconds[at + 1] + least_seconds, rest_held[at + 1] + least_held
+        rest_seconds[at], rest_bytes[at] = rest_seconds[at + 1] + least_seconds, rest_bytes[at + 1] + least_bytes
     # Choices for the first items, level after level; of each what it adds to which of the level before.
-    spent, used = np.empty(MAX_CHOICES), np.empty(MAX_CHOICES)
+    level_seconds, used = np.empty(MAX_CHOICES), np.empty(MAX_CHOICES)
     before, added = np.empty(MAX_CHOICES, dtype=np.int32), np.empty(MAX_CHOICES, dtype=np.int16)
-    spent[0] = used[0] = 0.0
+    level_seconds[0] = used[0] = 0.0
     first, last = 0, 1
     heads = np.empty(width, dtype=np.int64)
     for at in range(count):
@@ -109,36 +109,36 @@ def _by_listing(
         least_used = np.inf
         while True:
             # Every level is in ascending seconds: the next of the new one is the least head of its alternatives.
-            best, best_spent, best_used = -1, np.inf, np.inf
+            best, best_seconds, best_used = -1, np.inf, np.inf
             for alternative in range(width):
                 if seconds[item, alternative] == np.inf or heads[alternative] == last:
                     continue
-                now_spent = spent[heads[alternative]] + seconds[item, alternative]
-                now_used = used[heads[alternative]] + held[item, alternative]
-                if now_spent < best_spent or (now_spent == best_spent and now_used < best_used):
-                    best, best_spent, best_used = alternative, now_spent, now_used
+                now_seconds = level_seconds[heads[alternative]] + seconds[item, alternative]
+                now_used = used[heads[alternative]] + item_bytes[item, alternative]
+                if now_seconds < best_seconds or (now_seconds == best_seconds and now_used < best_used):
+                    best, best_seconds, best_used = alternative, now_seconds, now_used
             if best < 0:
                 break
             heads[best] += 1
-            bound = best_spent + price * best_used + rest_cost[at + 1] - price * memory_bytes
+            bound = best_seconds + price * best_used + rest_cost[at + 1] - price * memory_bytes
             if (
                 best_used >= least_used
-                or best_used + rest_held[at + 1] > memory_bytes
-                or best_spent + rest_seconds[at + 1] > limit_seconds * (1 + ROUNDING)
+                or best_used + rest_bytes[at + 1] > memory_bytes
+                or best_seconds + rest_seconds[at + 1] > limit_seconds * (1 + ROUNDING)
                 or bound > limit_seconds * (1 + ROUNDING)
             ):
                 continue
             if end == MAX_CHOICES:
                 return -1
-            spent[end], used[end], before[end], added[end] = best_spent, best_used, heads[best] - 1, best
+            level_seconds[end], used[end], before[end], added[end] = best_seconds, best_used, heads[best] - 1, best
             least_used = best_used
             end += 1
         first, last = last, end
-    if first == last or spent[first] > limit_seconds:
+    if first == last or level_seconds[first] > limit_seconds:
         return 0
     choice = first
     for at in range(count - 1, -1, -1):
-        chosen[order[at]] = added[choice]
+        choices[order[at]] = added[choice]
         choice = before[choice]
     return 1
 

@@ -92,9 +92,9 @@ def choose_in_stage(
     in_flight: int,
     limit_seconds: float,
     nodes: Integers,
-    chosen: Integers,
+    choice: Integers,
 ) -> tuple[int, int]:
-    """What `choose` answers for the stage between two ideals, and to how many of `nodes` it gave one of `chosen`."""
+    """What `choose` answers for the stage between two ideals, and to how many of `nodes` it gave one of `choice`."""
     num_nodes, width = costs.seconds.shape[1], costs.seconds.shape[2]
     item_of_node = np.full(num_nodes, -1, dtype=np.int64)
     count = 0
@@ -102,7 +102,7 @@ def choose_in_stage(
         if _is_inside(tables.words, outer, node) and not _is_inside(tables.words, inner, node):
             nodes[count], item_of_node[node] = node, count
             count += 1
-    seconds, held = np.empty((count, width)), np.empty((count, width))
+    seconds, item_bytes = np.empty((count, width)), np.empty((count, width))
     per_parameter = 4 * (copies - 1) / (costs.microbatches * costs.bandwidth)
     for item in range(count):
         node = nodes[item]
@@ -111,7 +111,7 @@ def choose_in_stage(
                 costs.seconds[degree, node, alternative]
                 + per_parameter * costs.parameter_bytes[degree, node, alternative]
             )
-            held[item, alternative] = (
+            item_bytes[item, alternative] = (
                 costs.held_per_microbatch[degree, node, alternative] * in_flight
                 + costs.held_always[degree, node, alternative]
             )
@@ -126,7 +126,7 @@ def choose_in_stage(
             else:
                 item, extra = item_of_node[costs.edge_source[edge]], costs.leaving_bytes[degree, edge, alternative]
             seconds[item, alternative] += 2 * extra / costs.bandwidth
-    return choose(seconds, held, limit_seconds * copies - shared, costs.memory_bytes, chosen), count
+    return choose(seconds, item_bytes, limit_seconds * copies - shared, costs.memory_bytes, choice), count
 
 
 @compiled
@@ -252,10 +252,10 @@ def _most_in_flight(
         fits = max(fits, min(most, _in_room(costs, stage.quickest_held, stage.quickest_always, 1 - ROUNDING)))
     given_up = 0
     nodes = np.empty(costs.seconds.shape[1], dtype=np.int64)
-    chosen = np.empty(costs.seconds.shape[1], dtype=np.int64)
+    choice = np.empty(costs.seconds.shape[1], dtype=np.int64)
     while fits < most:
         middle = (fits + most + 1) // 2
-        answer, _ = choose_in_stage(costs, tables, inner, outer, degree, copies, middle, limit_seconds, nodes, chosen)
+        answer, _ = choose_in_stage(costs, tables, inner, outer, degree, copies, middle, limit_seconds, nodes, choice)
         if answer == FITS:
             fits = middle
         else:

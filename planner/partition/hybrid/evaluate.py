@@ -29,23 +29,27 @@ def stage_costs(problem: HybridProblem, stages: Sequence[HybridStage]) -> list[S
 
 def _cost(problem: HybridProblem, stage: HybridStage, copies_behind: int) -> StageCost:
     d, degree = stage.copies, stage.degree
-    chosen = dict(stage.alternatives)
+    alternative_of_node = dict(stage.alternatives)
     crossing_bytes = 0.0
     for edge, (source, target) in enumerate(
         zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True)
     ):
-        if target in chosen and source not in chosen:
-            crossing_bytes += 2 * (problem.edge_bytes[edge] + problem.entering_bytes[degree, edge, chosen[target]])
-        if source in chosen and target not in chosen:
-            crossing_bytes += 2 * (problem.edge_bytes[edge] + problem.leaving_bytes[degree, edge, chosen[source]])
+        if target in alternative_of_node and source not in alternative_of_node:
+            crossing_bytes += 2 * (
+                problem.edge_bytes[edge] + problem.entering_bytes[degree, edge, alternative_of_node[target]]
+            )
+        if source in alternative_of_node and target not in alternative_of_node:
+            crossing_bytes += 2 * (
+                problem.edge_bytes[edge] + problem.leaving_bytes[degree, edge, alternative_of_node[source]]
+            )
     in_flight = -(-copies_behind // d)
-    seconds = parameters = held = 0.0
+    seconds = parameters = used_bytes = 0.0
     for node, alternative in stage.alternatives:
         seconds += float(problem.seconds[degree, node, alternative])
         parameters += float(problem.parameter_bytes[degree, node, alternative])
-        held += float(problem.held_per_microbatch[degree, node, alternative]) * in_flight
-        held += float(problem.held_always[degree, node, alternative])
+        used_bytes += float(problem.held_per_microbatch[degree, node, alternative]) * in_flight
+        used_bytes += float(problem.held_always[degree, node, alternative])
     summed_bytes = 4 * (d - 1) * parameters / d / problem.microbatches
     return StageCost(
-        seconds=float(seconds / d + (crossing_bytes / d + summed_bytes) / problem.bandwidth), held_bytes=held
+        seconds=float(seconds / d + (crossing_bytes / d + summed_bytes) / problem.bandwidth), held_bytes=used_bytes
     )

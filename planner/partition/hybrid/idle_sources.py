@@ -18,9 +18,9 @@ def idle_sources(problem: HybridProblem) -> Booleans:
     """[n] those that read nothing, or idle sources alone. At least one node is not."""
     costs = (problem.seconds, problem.parameter_bytes, problem.held_per_microbatch, problem.held_always)
     idle = np.all([(cost[:, :, 0] == 0).all(axis=0) for cost in costs], axis=0)
-    moved = (problem.edge_bytes != 0) | (problem.entering_bytes != 0).any(axis=(0, 2))
-    moved |= (problem.leaving_bytes != 0).any(axis=(0, 2))
-    idle[problem.edge_source[moved]] = False
+    has_bytes = (problem.edge_bytes != 0) | (problem.entering_bytes != 0).any(axis=(0, 2))
+    has_bytes |= (problem.leaving_bytes != 0).any(axis=(0, 2))
+    idle[problem.edge_source[has_bytes]] = False
     waiting = True
     while waiting:
         waits = problem.edge_target[~idle[problem.edge_source]]
@@ -33,15 +33,15 @@ def idle_sources(problem: HybridProblem) -> Booleans:
 
 def without_nodes(problem: HybridProblem, left_out: Booleans) -> HybridProblem:
     """Also without their edges."""
-    kept = ~left_out
-    number = np.cumsum(kept) - 1
-    inside = kept[problem.edge_source] & kept[problem.edge_target]
+    stays = ~left_out
+    number = np.cumsum(stays) - 1
+    inside = stays[problem.edge_source] & stays[problem.edge_target]
     return replace(
         problem,
-        seconds=problem.seconds[:, kept],
-        parameter_bytes=problem.parameter_bytes[:, kept],
-        held_per_microbatch=problem.held_per_microbatch[:, kept],
-        held_always=problem.held_always[:, kept],
+        seconds=problem.seconds[:, stays],
+        parameter_bytes=problem.parameter_bytes[:, stays],
+        held_per_microbatch=problem.held_per_microbatch[:, stays],
+        held_always=problem.held_always[:, stays],
         edge_source=number[problem.edge_source[inside]],
         edge_target=number[problem.edge_target[inside]],
         edge_bytes=problem.edge_bytes[inside],
@@ -54,17 +54,17 @@ def with_idle_sources(
     problem: HybridProblem, left_out: Booleans, stages: Sequence[HybridStage]
 ) -> tuple[HybridStage, ...]:
     """`stages` of the problem without them. Each comes to the first stage that reads it, with its first alternative."""
-    kept = np.flatnonzero(~left_out)
+    remaining = np.flatnonzero(~left_out)
     stage_of_node = np.full(problem.num_nodes, len(stages), dtype=np.int64)
     for index, stage in enumerate(stages):
-        stage_of_node[kept[[node for node, _ in stage.alternatives]]] = index
+        stage_of_node[remaining[[node for node, _ in stage.alternatives]]] = index
     _settle(problem, left_out, stage_of_node)
-    found = []
+    completed = []
     for index, stage in enumerate(stages):
-        chosen = [(int(kept[node]), alternative) for node, alternative in stage.alternatives]
-        chosen += [(node, 0) for node in np.flatnonzero(left_out & (stage_of_node == index)).tolist()]
-        found.append(replace(stage, alternatives=tuple(sorted(chosen))))
-    return tuple(found)
+        alternatives = [(int(remaining[node]), alternative) for node, alternative in stage.alternatives]
+        alternatives += [(node, 0) for node in np.flatnonzero(left_out & (stage_of_node == index)).tolist()]
+        completed.append(replace(stage, alternatives=tuple(sorted(alternatives))))
+    return tuple(completed)
 
 
 def _settle(problem: HybridProblem, left_out: Booleans, stage_of_node: Integers) -> None:

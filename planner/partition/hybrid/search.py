@@ -65,12 +65,12 @@ def _best_hybrid(problem: HybridProblem, out_of_time: Callable[[], bool]) -> Hyb
             bound, is_exact, failures = limit, is_exact and search.is_decided, failures + 1
             continue
         failures = 0
-        found = _seconds(problem, better)
-        if found >= best:
+        seconds = _seconds(problem, better)
+        if seconds >= best:
             # Rounding: what the chain promised is what was there already.
             bound = limit
             continue
-        stages, best = better, found
+        stages, best = better, seconds
     return HybridPlan(stages=stages, seconds_per_sample=best, lower_bound_seconds=bound if is_exact else least)
 
 
@@ -126,16 +126,16 @@ class _Search:
         self, inner: int, outer: int, degree: int, copies: int, in_flight: int, limit_seconds: float
     ) -> HybridStage:
         nodes = np.empty(self._costs.seconds.shape[1], dtype=np.int64)
-        chosen = np.empty_like(nodes)
+        choice = np.empty_like(nodes)
         # Sums over ideals round: what just fitted there may just not fit here.
         for limit in (limit_seconds, limit_seconds * (1 + SLACK)):
             answer, count = choose_in_stage(
-                self._costs, self._tables, inner, outer, degree, copies, in_flight, limit, nodes, chosen
+                self._costs, self._tables, inner, outer, degree, copies, in_flight, limit, nodes, choice
             )
             if answer == FITS:
                 break
         assert answer == FITS
-        alternatives = tuple(zip(nodes[:count].tolist(), chosen[:count].tolist(), strict=True))
+        alternatives = tuple(zip(nodes[:count].tolist(), choice[:count].tolist(), strict=True))
         return HybridStage(copies=copies, degree=degree, alternatives=alternatives)
 
 
@@ -144,5 +144,5 @@ def _seconds(problem: HybridProblem, stages: Sequence[HybridStage]) -> float:
 
 
 def _of_one_order(order: Order) -> list[int]:
-    before = [[node for node in range(order.num_items) if held >> node & 1] for held in order.before]
+    before = [[node for node in range(order.num_items) if members >> node & 1] for members in order.before]
     return prefixes([topological_order(before, order.after)])

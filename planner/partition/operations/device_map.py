@@ -22,38 +22,42 @@ def map_groups(
     A group takes `used_bytes` of an empty device, and of another what its nodes need beside all that is there. As
     torch.fx has it, that must be less than the room that is left.
     """
-    found = list(devices)
-    held: list[set[int]] = [set() for _ in capacities]
+    devices_of_group = list(devices)
+    nodes_of_device: list[set[int]] = [set() for _ in capacities]
     empty = [True] * len(capacities)
     left = list(capacities)
     for group, used, at in zip(groups, used_bytes, devices, strict=True):
         for device in at:
-            held[device] |= group
+            nodes_of_device[device] |= group
             empty[device] = False
             left[device] -= used
     order = list(range(len(capacities)))
     for index, group in enumerate(groups):
-        if found[index]:
+        if devices_of_group[index]:
             continue
         # Sorted anew each time from the last order: that settles ties.
         order.sort(key=left.__getitem__)
         for device in order:
-            needed = used_bytes[index] if empty[device] else _needed_beside(graph, group, held[device])
+            needed = used_bytes[index] if empty[device] else _needed_beside(graph, group, nodes_of_device[device])
             if needed < left[device]:
                 break
         else:
-            return found, False
-        found[index] = (device,)
-        held[device] |= group
+            return devices_of_group, False
+        devices_of_group[index] = (device,)
+        nodes_of_device[device] |= group
         empty[device] = False
         left[device] -= needed
-    return found, True
+    return devices_of_group, True
 
 
-def _needed_beside(graph: OperationGraph, group: Group, held: set[int]) -> int:
+def _needed_beside(graph: OperationGraph, group: Group, nodes_there: set[int]) -> int:
     return sum(
         graph.total_bytes[node]
-        + sum(graph.out_bytes[source] for source in graph.inputs[node] if source not in held and source not in group)
+        + sum(
+            graph.out_bytes[source]
+            for source in graph.inputs[node]
+            if source not in nodes_there and source not in group
+        )
         for node in group
     )
 
@@ -73,9 +77,9 @@ def fuller_map(
     listed = range(len(groups))
     for order in (listed, sorted(listed, key=lambda index: (-sizes[index], index))):
         for rule in (_fullest, _emptiest, _least_added):
-            found = _map_by(graph, groups, devices, capacities, order, rule)
-            if found is not None:
-                return found
+            mapped = _map_by(graph, groups, devices, capacities, order, rule)
+            if mapped is not None:
+                return mapped
     return None
 
 
@@ -99,25 +103,25 @@ def _map_by(
     order: Iterable[int],
     rule: Callable[[int, int], int],
 ) -> list[Devices] | None:
-    found = list(devices)
-    held: list[set[int]] = [set() for _ in capacities]
+    devices_of_group = list(devices)
+    nodes_of_device: list[set[int]] = [set() for _ in capacities]
     for group, at in zip(groups, devices, strict=True):
         for device in at:
-            held[device] |= group
-    left = [room - graph.group_bytes(group) for room, group in zip(capacities, held, strict=True)]
+            nodes_of_device[device] |= group
+    left = [room - graph.group_bytes(group) for room, group in zip(capacities, nodes_of_device, strict=True)]
     for index in order:
-        if found[index]:
+        if devices_of_group[index]:
             continue
         choices = []
         for device, room in enumerate(left):
             needed = capacities[device] - room
-            added = graph.group_bytes(held[device] | groups[index]) - needed
+            added = graph.group_bytes(nodes_of_device[device] | groups[index]) - needed
             if added <= room:
                 choices.append((rule(room, added), device, added))
         if not choices:
             return None
         _, device, added = min(choices)
-        found[index] = (device,)
-        held[device] |= groups[index]
+        devices_of_group[index] = (device,)
+        nodes_of_device[device] |= groups[index]
         left[device] -= added
-    return found
+    return devices_of_group

@@ -60,39 +60,39 @@ class _Grouping:
         device = self._device[operation]
         read = [*(source for source, _ in self._problem.sources[operation]), *self._after[operation]]
         near = {self._group_of[source] for source in read if self._device[source] == device}
-        for chosen in sorted(near, reverse=True):
-            if self._fits(operation, chosen, read):
+        for group in sorted(near, reverse=True):
+            if self._fits(operation, group, read):
                 break
         else:
             self.groups.append(_Group(device=device))
-            chosen = len(self.groups) - 1
-        self._enter(operation, chosen, read)
+            group = len(self.groups) - 1
+        self._enter(operation, group, read)
 
-    def _fits(self, operation: int, chosen: int, read: Sequence[int]) -> bool:
-        group = self.groups[chosen]
-        before = self._waits_for(chosen, read)
-        if before >> chosen & 1:
+    def _fits(self, operation: int, index: int, read: Sequence[int]) -> bool:
+        group = self.groups[index]
+        before = self._waits_for(index, read)
+        if before >> index & 1:
             return False
-        start, inside = self._start(operation, chosen, read), max(group.inside, self._deep(operation, chosen))
-        if start + inside > min(group.due, self._due(operation, chosen)) * (1 + 1e-12):
+        start, inside = self._start(operation, index, read), max(group.inside, self._deep(operation, index))
+        if start + inside > min(group.due, self._due(operation, index)) * (1 + 1e-12):
             return False
         # What others wait for already can neither wait for more, nor end later, nor share more inputs with them.
         frozen = before & ~group.before or start + inside > group.end
         return not (group.has_readers and (frozen or set(self._problem.givens[operation]) - group.givens))
 
-    def _waits_for(self, chosen: int, read: Sequence[int]) -> int:
-        others = {self._group_of[source] for source in read} - {chosen}
+    def _waits_for(self, index: int, read: Sequence[int]) -> int:
+        others = {self._group_of[source] for source in read} - {index}
         before = 0
         for other in others:
             before |= self.groups[other].before | 1 << other
         return before
 
-    def _start(self, operation: int, chosen: int, read: Sequence[int]) -> float:
+    def _start(self, operation: int, index: int, read: Sequence[int]) -> float:
         """When all has arrived that the group would read with the operation in it."""
-        group, problem = self.groups[chosen], self._problem
+        group, problem = self.groups[index], self._problem
         fresh: dict[int, set[int]] = {}
         for source in read:
-            if self._group_of[source] != chosen:
+            if self._group_of[source] != index:
                 fresh.setdefault(self._group_of[source], set()).add(source)
         givens = set(problem.givens[operation])
         for other in group.received if givens - group.givens else ():
@@ -110,13 +110,13 @@ class _Grouping:
             start = max(start, arrival)
         return start
 
-    def _deep(self, operation: int, chosen: int) -> float:
+    def _deep(self, operation: int, index: int) -> float:
         inside = (
-            self._depth[source] for source, _ in self._problem.sources[operation] if self._group_of[source] == chosen
+            self._depth[source] for source, _ in self._problem.sources[operation] if self._group_of[source] == index
         )
         return self._problem.seconds[operation] + max(inside, default=0.0)
 
-    def _due(self, operation: int, chosen: int) -> float:
+    def _due(self, operation: int, index: int) -> float:
         """When what reads it from outside of the group needs it; a reader that could join at once is not outside."""
         problem, device = self._problem, self._device
         due = self._latest[operation] if not problem.users[operation] else float("inf")
@@ -124,24 +124,24 @@ class _Grouping:
             start = self._latest[user] - problem.seconds[user]
             if device[user] != device[operation]:
                 due = min(due, start - dict(problem.sources[user])[operation])
-            elif any(source != operation and self._group_of[source] != chosen for source, _ in problem.sources[user]):
+            elif any(source != operation and self._group_of[source] != index for source, _ in problem.sources[user]):
                 due = min(due, start)
         return due
 
-    def _enter(self, operation: int, chosen: int, read: Sequence[int]) -> None:
-        group = self.groups[chosen]
-        self._depth[operation] = self._deep(operation, chosen)
-        group.start = self._start(operation, chosen, read)
+    def _enter(self, operation: int, index: int, read: Sequence[int]) -> None:
+        group = self.groups[index]
+        self._depth[operation] = self._deep(operation, index)
+        group.start = self._start(operation, index, read)
         group.inside = max(group.inside, self._depth[operation])
-        group.due = min(group.due, self._due(operation, chosen))
-        group.before |= self._waits_for(chosen, read)
+        group.due = min(group.due, self._due(operation, index))
+        group.before |= self._waits_for(index, read)
         for source in read:
-            if self._group_of[source] != chosen:
+            if self._group_of[source] != index:
                 group.received.setdefault(self._group_of[source], set()).add(source)
                 self.groups[self._group_of[source]].has_readers = True
         group.givens.update(self._problem.givens[operation])
         group.members.append(operation)
-        self._group_of[operation] = chosen
+        self._group_of[operation] = index
 
 
 def _latest_ends(problem: TransferProblem, device: Sequence[int], latency: float) -> list[float]:

@@ -70,8 +70,8 @@ def grouped_latency(
         (parent, child): 0.0
         if placed.devices[parent] == placed.devices[child]
         else transfer_seconds(transfer_bytes(graph, placed.groups[parent], placed.groups[child]), bytes_per_second)
-        for parent, found in enumerate(children)
-        for child in found
+        for parent, own in enumerate(children)
+        for child in own
     }
     return longest_path_over(order, children, inside, edges)
 

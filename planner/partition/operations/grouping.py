@@ -29,7 +29,7 @@ def children_of_groups(
     for earlier, later in graph.after if with_order else ():
         for parent in holders.get(earlier, ()):
             children[parent].update(child for child in holders.get(later, ()) if child != parent)
-    return tuple(tuple(sorted(found)) for found in children)
+    return tuple(tuple(sorted(own)) for own in children)
 
 
 def running_order(children: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -58,8 +58,8 @@ def find_cycle(children: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 def levels(children: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """By group: the edges of the longest path that leads to it. The groups must have no cycle."""
-    found = [0] * len(children)
+    level = [0] * len(children)
     for group in running_order(children):
         for child in children[group]:
-            found[child] = max(found[child], found[group] + 1)
-    return tuple(found)
+            level[child] = max(level[child], level[group] + 1)
+    return tuple(level)

@@ -29,7 +29,7 @@ Placement = tuple[float, list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Candidate:
     """Better ones compare less: quicker, then within memory even group by group, then fewer groups."""
 
     latency: float
@@ -61,9 +61,9 @@ def least_latency_groups(
                 break
     if not placements:
         return None
-    placements.sort(key=lambda found: found[0])
+    placements.sort(key=lambda placement: placement[0])
     placements.insert(0, shake(problem, placements, steps, goal))
-    best: _Found | None = None
+    best: _Candidate | None = None
     for placement in placements:
         # Groups are never quicker than single operations on the same devices.
         if best is None or placement[0] < best.latency:
@@ -72,9 +72,9 @@ def least_latency_groups(
     return best.placed
 
 
-def _starts(problem: TransferProblem, given: Sequence[PlacedGroups]) -> Iterator[list[int]]:
+def _starts(problem: TransferProblem, offered: Sequence[PlacedGroups]) -> Iterator[list[int]]:
     some = False
-    for placed in given:
+    for placed in offered:
         some = True
         device_of_node = {
             node: at[0] for group, at in zip(placed.groups, placed.devices, strict=True) for node in group
@@ -92,7 +92,7 @@ def _starts(problem: TransferProblem, given: Sequence[PlacedGroups]) -> Iterator
             yield packed
 
 
-def _better(one: _Found | None, other: _Found) -> _Found:
+def _better(one: _Candidate | None, other: _Candidate) -> _Candidate:
     return other if one is None or other.rank < one.rank else one
 
 
@@ -102,25 +102,25 @@ def _grouped(
     seconds: Sequence[float],
     bytes_per_second: float,
     placement: Placement,
-) -> _Found:
+) -> _Candidate:
     value, device = placement
     device_of_node = [0] * len(graph.inputs)
     for node, at in zip(problem.nodes, device, strict=True):
         device_of_node[node] = at
     limit = value * (1 + LEAST_GAIN)
 
-    def found(placed: PlacedGroups) -> _Found:
+    def candidate(placed: PlacedGroups) -> _Candidate:
         latency = grouped_latency(graph, seconds, bytes_per_second, placed)
         exceeding = _exceeding_bytes(graph, placed, problem.capacities)
-        return _Found(latency=value if latency <= limit else latency, exceeding_bytes=exceeding, placed=placed)
+        return _Candidate(latency=value if latency <= limit else latency, exceeding_bytes=exceeding, placed=placed)
 
-    by_level = found(groups_by_level(graph, device_of_node))
+    by_level = candidate(groups_by_level(graph, device_of_node))
     if by_level.latency <= limit:
         return by_level
-    by_slack = found(groups_by_slack(graph, problem, device, limit))
+    by_slack = candidate(groups_by_slack(graph, problem, device, limit))
     if by_slack.latency <= limit:
         return by_slack
-    single = found(groups_of_one(graph, device_of_node))
+    single = candidate(groups_of_one(graph, device_of_node))
     return _better(_better(by_level, by_slack), single)
 
 

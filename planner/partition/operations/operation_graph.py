@@ -31,7 +31,7 @@ class OperationGraph:
         for node, read in enumerate(self.inputs):
             for source in read:
                 users[source].append(node)
-        object.__setattr__(self, "users", tuple(tuple(found) for found in users))
+        object.__setattr__(self, "users", tuple(tuple(readers) for readers in users))
 
     @property
     def operations(self) -> tuple[int, ...]:

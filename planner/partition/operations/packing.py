@@ -14,9 +14,9 @@ _Order = Callable[[Occupancy, int, int], tuple[int, int]]
 def any_fit(problem: TransferProblem) -> list[int] | None:
     """A device by operation. Exact on small programs; beyond _MAX_STEPS operations tried, None may be in error."""
     for most_room_first in (False, True):
-        found = _greedy(problem, most_room_first)
-        if found is not None:
-            return found
+        devices = _greedy(problem, most_room_first)
+        if devices is not None:
+            return devices
     return _search(problem)
 
 
@@ -62,7 +62,7 @@ def _choices(problem: TransferProblem, occupancy: Occupancy, operation: int, res
     """Best last."""
     if rest[operation] > sum(problem.capacities) - sum(occupancy.used):
         return []
-    found, empty = [], set[int]()
+    choices, empty = [], set[int]()
     for device, room in enumerate(problem.capacities):
         if not occupancy.used[device]:
             if room in empty:
@@ -71,5 +71,5 @@ def _choices(problem: TransferProblem, occupancy: Occupancy, operation: int, res
         added = occupancy.added_bytes(operation, device)
         left = room - occupancy.used[device] - added
         if left >= 0:
-            found.append((-added, -left, device))
-    return [device for _, _, device in sorted(found)]
+            choices.append((-added, -left, device))
+    return [device for _, _, device in sorted(choices)]

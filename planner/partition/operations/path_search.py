@@ -69,24 +69,24 @@ def improve(problem: TransferProblem, occupancy: Occupancy, steps: Steps, goal: 
     done = arrivals(problem, occupancy.device)
     best = (max(done), sum(done))
     while best[0] > goal * (1 + LEAST_GAIN):
-        chosen: Move | None = None
+        best_move: Move | None = None
         for move in _moves(problem, occupancy, longest_path(problem, occupancy.device, done)):
             back = apply(occupancy, move)
             if occupancy.fitting():
                 if not steps.spend(problem.num_operations):
                     apply(occupancy, back)
                     return best[0]
-                found = arrivals(problem, occupancy.device)
-                value = (max(found), sum(found))
+                ends = arrivals(problem, occupancy.device)
+                value = (max(ends), sum(ends))
                 if _is_less(value, best):
-                    best, chosen = value, move
+                    best, best_move = value, move
             elif not steps.spend(problem.num_operations // 4):
                 apply(occupancy, back)
                 return best[0]
             apply(occupancy, back)
-        if chosen is None:
+        if best_move is None:
             return best[0]
-        apply(occupancy, chosen)
+        apply(occupancy, best_move)
         done = arrivals(problem, occupancy.device)
     return best[0]
 

@@ -19,7 +19,7 @@ def replicas_of_devices(
     used = [device for device, needed in enumerate(needed_bytes) if needed >= 0]
     idle = [device for device, needed in enumerate(needed_bytes) if needed < 0]
     while used and len(idle) >= len(used):
-        left, given = list(idle), list[tuple[int, int]]()
+        left, copied = list(idle), list[tuple[int, int]]()
         for device in used:
             fitting = [
                 other
@@ -28,10 +28,10 @@ def replicas_of_devices(
             ]
             if not fitting:
                 return tuple(map(tuple, copies))
-            chosen = min(fitting, key=capacities.__getitem__)
-            left.remove(chosen)
-            given.append((device, chosen))
-        for device, chosen in given:
-            copies[device].append(chosen)
+            copy = min(fitting, key=capacities.__getitem__)
+            left.remove(copy)
+            copied.append((device, copy))
+        for device, copy in copied:
+            copies[device].append(copy)
         idle = left
     return tuple(map(tuple, copies))

@@ -35,7 +35,7 @@ def shake(
 def _disturb(problem: TransferProblem, occupancy: Occupancy, random: Random) -> bool:
     """Moves or trades a few operations, as far as memory allows."""
     n, devices = problem.num_operations, len(problem.capacities)
-    wanted, moved = 1 + random.randrange(4), 0
+    goal, num_moved = 1 + random.randrange(4), 0
     for _ in range(_TRIES):
         one, other = random.randrange(n), random.randrange(n)
         home, there = occupancy.device[one], occupancy.device[other]
@@ -45,9 +45,9 @@ def _disturb(problem: TransferProblem, occupancy: Occupancy, random: Random) -> 
             move = ((one, random.randrange(devices)),)  # type: ignore[assignment]
         back = apply(occupancy, move)
         if occupancy.fitting():
-            moved += 1
+            num_moved += 1
         else:
             apply(occupancy, back)
-        if moved == wanted:
+        if num_moved == goal:
             return True
-    return moved > 0
+    return num_moved > 0

@@ -15,20 +15,20 @@ from planner.partition.operations.transfer_problem import transfer_problem
 
 def torch_size_groups(graph: OperationGraph, capacities: Sequence[int]) -> PlacedGroups | None:
     """None where torch.fx has none."""
-    found = first_fit(graph, capacities)
-    return map_placed(graph, found, capacities) if found else None
+    groups = first_fit(graph, capacities)
+    return map_placed(graph, groups, capacities) if groups else None
 
 
 def size_groups(graph: OperationGraph, capacities: Sequence[int]) -> PlacedGroups | None:
     """torch.fx's; else its groups on fuller devices; else segments of the program; else any placement that fits."""
-    found = first_fit(graph, capacities)
-    if found is not None:
-        mapped = map_placed(graph, found, capacities)
+    groups = first_fit(graph, capacities)
+    if groups is not None:
+        mapped = map_placed(graph, groups, capacities)
         if mapped is not None:
             return mapped
-        fuller = fuller_map(graph, found.groups, found.devices, capacities)
+        fuller = fuller_map(graph, groups.groups, groups.devices, capacities)
         if fuller is not None:
-            return PlacedGroups(groups=found.groups, devices=tuple(fuller))
+            return PlacedGroups(groups=groups.groups, devices=tuple(fuller))
     problem = transfer_problem(graph, [0.0] * len(graph.inputs), 1.0, capacities)
     device = next(segment_starts(problem), None) or any_fit(problem)
     if device is None:

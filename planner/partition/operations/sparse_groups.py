@@ -19,9 +19,9 @@ def sparse_groups(graph: OperationGraph, embeddings: Set[int], capacities: Seque
     `embeddings`: node indexes, at least one.
     """
     if len(set(capacities)) == 1:
-        found = _on_equal_devices(graph, embeddings, capacities)
-        if found is not None:
-            return found
+        placed = _on_equal_devices(graph, embeddings, capacities)
+        if placed is not None:
+            return placed
     return _beside_the_rest(graph, embeddings, capacities)
 
 

@@ -52,18 +52,18 @@ def _least_cuts(problem: TransferProblem, rooms: Sequence[int], cost: list[float
     largest = max(rooms)
     for room in rooms:
         reached: dict[int, tuple[float, int]] = {}
-        for start, (spent, _) in least[-1].items():
+        for start, (cost_so_far, _) in least[-1].items():
             if start not in grown:
                 grown[start] = _segment_bytes(problem, positions, start, largest)
             for end, needed in enumerate(grown[start], start + 1):
                 if needed > room:
                     break
-                value = spent + cost[positions[end]]
+                value = cost_so_far + cost[positions[end]]
                 if end not in reached or value < reached[end][0]:
                     reached[end] = (value, start)
         least.append(reached)
         reached.setdefault(0, (0.0, 0))
-    ends = [(found[last][0], count) for count, found in enumerate(least) if last in found]
+    ends = [(reached[last][0], count) for count, reached in enumerate(least) if last in reached]
     if not ends:
         return []
     _, count = min(ends)
@@ -76,15 +76,15 @@ def _least_cuts(problem: TransferProblem, rooms: Sequence[int], cost: list[float
 
 def _segment_bytes(problem: TransferProblem, positions: Sequence[int], start: int, largest: int) -> list[int]:
     """Of the segments from one position to each later one, up to the first that exceeds the largest room."""
-    used, first, held = 0, positions[start], set[int]()
+    used, first, leaves = 0, positions[start], set[int]()
     sizes = []
     for low, high in zip(positions[start:], positions[start + 1 :], strict=False):
         for operation in range(low, high):
             used += problem.total_bytes[operation]
             used += sum(problem.out_bytes[source] for source, _ in problem.sources[operation] if source < first)
             for given in problem.givens[operation]:
-                if given not in held:
-                    held.add(given)
+                if given not in leaves:
+                    leaves.add(given)
                     used += problem.given_bytes[given]
         sizes.append(used)
         if used > largest:

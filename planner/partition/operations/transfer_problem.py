@@ -54,7 +54,7 @@ def transfer_problem(
         nodes=nodes,
         seconds=tuple(seconds[node] for node in nodes),
         sources=tuple(
-            tuple((source, between(source, reader)) for source in found) for reader, found in enumerate(read)
+            tuple((source, between(source, reader)) for source in read_here) for reader, read_here in enumerate(read)
         ),
         users=tuple(tuple(position[user] for user in graph.users[node] if user in position) for node in nodes),
         total_bytes=tuple(graph.total_bytes[node] for node in nodes),

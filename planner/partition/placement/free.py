@@ -24,17 +24,17 @@ def best_free(problem: PlacementProblem, *, effort: int = DEFAULT_EFFORT, out_of
     """`effort`: steps of annealing, some millions a second. Raises Infeasible."""
     check_can_exist(problem)
     netlist = netlist_of(problem)
-    found = first_incumbent(problem, netlist)
+    best = first_incumbent(problem, netlist)
     annealing, programmes, left = Annealing(netlist), Programmes(netlist), effort
     for turn in count():
         steps = min(_FIRST_TURN_STEPS << min(turn, _MOST_DOUBLINGS), left)
         left -= steps
-        found = annealing.turn(found, steps, out_of_time)
+        best = annealing.turn(best, steps, out_of_time)
         if not out_of_time():
-            found = programmes.turn(found, steps, out_of_time)
-        if left <= 0 or out_of_time() or found.is_proven:
+            best = programmes.turn(best, steps, out_of_time)
+        if left <= 0 or out_of_time() or best.is_proven:
             break
-    return placement_of(problem, netlist, found)
+    return placement_of(problem, netlist, best)
 
 
 def first_incumbent(problem: PlacementProblem, netlist: Netlist, start: Sequence[Placement] = ()) -> Incumbent:
@@ -42,17 +42,17 @@ def first_incumbent(problem: PlacementProblem, netlist: Netlist, start: Sequence
     return incumbent_of(netlist, _first(problem, netlist, start), lower_bound(netlist))
 
 
-def placement_of(problem: PlacementProblem, netlist: Netlist, found: Incumbent) -> Placement:
-    devices = found.devices[netlist.cell_of_node]
+def placement_of(problem: PlacementProblem, netlist: Netlist, incumbent: Incumbent) -> Placement:
+    devices = incumbent.devices[netlist.cell_of_node]
     value = float(device_loads(problem, devices).max())
-    bound = min(found.bound_seconds, value)
+    bound = min(incumbent.bound_seconds, value)
     return Placement(device_of_node=tuple(devices.tolist()), value_seconds=value, lower_bound_seconds=bound)
 
 
 def _first(problem: PlacementProblem, netlist: Netlist, start: Sequence[Placement]) -> Integers:
     """The best of what is given, else a packing."""
-    given = [_cells(netlist, placement) for placement in start]
-    usable = [devices for devices in given if fits(netlist, devices)]
+    starts = [_cells(netlist, placement) for placement in start]
+    usable = [devices for devices in starts if fits(netlist, devices)]
     if usable:
         return min(usable, key=lambda devices: float(loads_of(netlist, devices).max()))
     packed = first_packing(netlist)

@@ -161,7 +161,7 @@ class _Search:
     def _search_labels(self, left: _Left, max_labels: int, *, devices_apart: bool) -> float:
         if self._out_of_time():
             return 0.0
-        found = search_labels(
+        lower = search_labels(
             left.space,
             left.borders,
             left.mixes,
@@ -170,7 +170,7 @@ class _Search:
             self._out_of_time,
             devices_apart=devices_apart,
         )
-        return found
+        return lower
 
     def _raise_bound(self, lower: float) -> None:
         self.lower_bound = max(self.lower_bound, min(lower, self.incumbent.seconds))

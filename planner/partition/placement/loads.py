@@ -19,11 +19,11 @@ def device_loads(problem: PlacementProblem, device_of_node: Sequence[int] | Inte
     source = devices[problem.tensor_producer[problem.read_tensor]]
     target = devices[problem.read_node]
     apart = source != target
-    sent = np.unique(problem.read_tensor[apart])
-    makers = devices[problem.tensor_producer[sent]]
-    np.add.at(loads, makers, problem.transfer_seconds[problem.class_of_device[makers], sent])
-    taken = np.unique(problem.read_tensor[apart] * problem.num_devices + target[apart])
-    tensors, takers = taken // problem.num_devices, taken % problem.num_devices
+    cut_tensors = np.unique(problem.read_tensor[apart])
+    makers = devices[problem.tensor_producer[cut_tensors]]
+    np.add.at(loads, makers, problem.transfer_seconds[problem.class_of_device[makers], cut_tensors])
+    receipts = np.unique(problem.read_tensor[apart] * problem.num_devices + target[apart])
+    tensors, takers = receipts // problem.num_devices, receipts % problem.num_devices
     np.add.at(loads, takers, problem.transfer_seconds[problem.class_of_device[takers], tensors])
     return loads
 
@@ -31,6 +31,6 @@ def device_loads(problem: PlacementProblem, device_of_node: Sequence[int] | Inte
 def device_bytes(problem: PlacementProblem, device_of_node: Sequence[int] | Integers) -> Floats:
     """[devices] bytes that each holds."""
     devices = np.asarray(device_of_node, dtype=np.int64)
-    held = np.zeros(problem.num_devices)
-    np.add.at(held, devices, problem.node_bytes)
-    return held
+    used = np.zeros(problem.num_devices)
+    np.add.at(used, devices, problem.node_bytes)
+    return used

@@ -13,15 +13,15 @@ def producers_of_nodes(problem: PlacementProblem) -> list[list[int]]:
     made_by = problem.tensor_producer.tolist()
     for tensor, node in zip(problem.read_tensor.tolist(), problem.read_node.tolist(), strict=True):
         producers[node].add(made_by[tensor])
-    return [sorted(found) for found in producers]
+    return [sorted(nodes) for nodes in producers]
 
 
 def node_order(problem: PlacementProblem) -> list[int]:
     """Producers before readers, otherwise by number as they become ready. Raises GraphError where there is a cycle."""
     producers = producers_of_nodes(problem)
     readers: list[list[int]] = [[] for _ in producers]
-    for node, found in enumerate(producers):
-        for producer in found:
+    for node, read in enumerate(producers):
+        for producer in read:
             readers[producer].append(node)
     order = topological_order(producers, readers)
     if len(order) < len(producers):

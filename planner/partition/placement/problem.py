@@ -60,8 +60,8 @@ class PlacementProblem:
         bad = np.flatnonzero(~(np.isfinite(self.node_bytes) & (self.node_bytes >= 0)))
         if bad.size:
             node = int(bad[0])
-            found = self.node_bytes[node]
-            raise GraphError(f"node {self.node_names[node]!r} holds {found} bytes, needs a finite number from 0")
+            size = self.node_bytes[node]
+            raise GraphError(f"node {self.node_names[node]!r} holds {size} bytes, needs a finite number from 0")
 
     @property
     def num_nodes(self) -> int:
@@ -98,12 +98,12 @@ class Placement:
         return max(0.0, 1.0 - self.lower_bound_seconds / self.value_seconds) if self.value_seconds else 0.0
 
 
-def _check_seconds(name: str, found: Floats, problem: PlacementProblem, *, infinite: bool) -> None:
-    wrong = np.isnan(found) | (found < 0) | (np.isinf(found) & (not infinite))
+def _check_seconds(name: str, values: Floats, problem: PlacementProblem, *, infinite: bool) -> None:
+    wrong = np.isnan(values) | (values < 0) | (np.isinf(values) & (not infinite))
     if wrong.any():
         row, column = (int(index) for index in np.argwhere(wrong)[0])
-        node = column if found is problem.seconds else int(problem.tensor_producer[column])
+        node = column if values is problem.seconds else int(problem.tensor_producer[column])
         raise GraphError(
             f"node {problem.node_names[node]!r} on a device of class {problem.class_names[row]!r}: {name} "
-            f"{found[row, column]}, needs a number from 0"
+            f"{values[row, column]}, needs a number from 0"
         )

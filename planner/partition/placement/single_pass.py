@@ -40,7 +40,7 @@ def _blocks(problem: PlacementProblem, devices: Integers) -> Integers:
 
 def _levels(problem: PlacementProblem, devices: Integers, parallel: np.ndarray) -> Integers:
     """[n] for a node on an accelerator: 1 and how often some path to it has left that device and come back."""
-    found = np.zeros(devices.size, dtype=np.int64)
+    level_of_node = np.zeros(devices.size, dtype=np.int64)
     producers = producers_of_nodes(problem)
     order = node_order(problem)
     for device in np.unique(devices[~parallel]).tolist():
@@ -52,8 +52,8 @@ def _levels(problem: PlacementProblem, devices: Integers, parallel: np.ndarray) 
                 highest = max(highest, level[producer] + (1 if own and devices[producer] != device else 0))
             level[node] = highest
             if own:
-                found[node] = highest
-    return found
+                level_of_node[node] = highest
+    return level_of_node
 
 
 def _block_seconds(problem: PlacementProblem, devices: Integers, block_of_node: Integers) -> Floats:
@@ -65,12 +65,12 @@ def _block_seconds(problem: PlacementProblem, devices: Integers, block_of_node: 
     source = block_of_node[problem.tensor_producer[problem.read_tensor]]
     target = block_of_node[problem.read_node]
     apart = source != target
-    sent = np.unique(problem.read_tensor[apart])
-    makers = problem.tensor_producer[sent]
-    np.add.at(lasting, block_of_node[makers], transfer[classes[makers], sent])
-    taken, first = np.unique(np.stack([problem.read_tensor[apart], target[apart]]), axis=1, return_index=True)
+    cut_tensors = np.unique(problem.read_tensor[apart])
+    makers = problem.tensor_producer[cut_tensors]
+    np.add.at(lasting, block_of_node[makers], transfer[classes[makers], cut_tensors])
+    receipts, first = np.unique(np.stack([problem.read_tensor[apart], target[apart]]), axis=1, return_index=True)
     takers = problem.read_node[apart][first]
-    np.add.at(lasting, taken[1], transfer[classes[takers], taken[0]])
+    np.add.at(lasting, receipts[1], transfer[classes[takers], receipts[0]])
     return lasting
 
 

@@ -131,19 +131,19 @@ class _Joining:
 
 
 def _renumbered(items: Items, joined: dict[int, int], before: list[set[int]]) -> Items:
-    kept = [item for item in range(items.num_items) if item not in joined]
+    remaining = [item for item in range(items.num_items) if item not in joined]
     rank = np.full(items.num_items, -1, dtype=np.int64)
-    rank[kept] = np.arange(len(kept))
+    rank[remaining] = np.arange(len(remaining))
     for item, target in joined.items():
         while target in joined:
             target = joined[target]
         rank[item] = rank[target]
-    arcs = [(source, target) for target in kept for source in sorted(before[target])]
+    arcs = [(source, target) for target in remaining for source in sorted(before[target])]
     pairs = np.array(arcs, dtype=np.int64).reshape(-1, 2)
     return Items(
         item_of_node=rank[items.item_of_node],
-        num_items=len(kept),
-        num_ordered=sum(item < items.num_ordered for item in kept),
+        num_items=len(remaining),
+        num_ordered=sum(item < items.num_ordered for item in remaining),
         arc_source=rank[pairs[:, 0]],
         arc_target=rank[pairs[:, 1]],
     )

@@ -19,11 +19,11 @@ _MAX_PINS = 16
 Pinned = dict[int, set[tuple[int, ...]]]
 
 
-def without_free_items(costs: ItemCosts, items: Items, kept: Sequence[int]) -> tuple[ItemCosts, Integers]:
+def without_free_items(costs: ItemCosts, items: Items, searched: Sequence[int]) -> tuple[ItemCosts, Integers]:
     """Costs that bound every load, whoever takes the items left out; and the old number of each item still there."""
     edges = dict(costs.edges)
-    left = [*range(items.num_ordered), *kept]
-    pinned: Pinned = {item: set() for item in range(items.num_ordered, items.num_items) if item not in kept}
+    left = [*range(items.num_ordered), *searched]
+    pinned: Pinned = {item: set() for item in range(items.num_ordered, items.num_items) if item not in searched}
     for pins in edges:
         _index(pinned, pins)
     for item in pinned:

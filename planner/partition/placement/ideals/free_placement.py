@@ -48,15 +48,15 @@ def nearest_placed(problem: PlacementProblem, placed: Booleans) -> Integers:
     order = np.argsort(ends, kind="stable")
     others = np.concatenate([target, source])[order].tolist()
     begins = np.searchsorted(ends[order], np.arange(problem.num_nodes + 1)).tolist()
-    found = np.where(placed, np.arange(problem.num_nodes), -1).tolist()
+    nearest = np.where(placed, np.arange(problem.num_nodes), -1).tolist()
     waiting = deque(np.flatnonzero(placed).tolist())
     while waiting:
         node = waiting.popleft()
         for other in others[begins[node] : begins[node + 1]]:
-            if found[other] < 0:
-                found[other] = found[node]
+            if nearest[other] < 0:
+                nearest[other] = nearest[node]
                 waiting.append(other)
-    return np.array(found, dtype=np.int64)
+    return np.array(nearest, dtype=np.int64)
 
 
 def _improved(

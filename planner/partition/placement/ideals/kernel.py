@@ -45,11 +45,11 @@ def relax_rows(
     num_states, num_classes = step.shape
     reached = np.zeros(num_pins.size, dtype=np.int64)
     live = np.zeros(num_states, dtype=np.int64)
-    wanted = np.zeros(num_classes, dtype=np.uint64)
-    seen = 0
+    next_states = np.zeros(num_classes, dtype=np.uint64)
+    num_pairs = 0
     for start in range(rows[0], rows[1]):
         num_live = 0
-        wanted[:] = 0
+        next_states[:] = 0
         targets = np.uint64(0)
         for state in range(num_states):
             dominated = False
@@ -61,17 +61,17 @@ def relax_rows(
                 num_live += 1
                 for own in range(num_classes):
                     if step[state, own] >= 0:
-                        wanted[own] |= np.uint64(1) << np.uint64(step[state, own] & 63)
+                        next_states[own] |= np.uint64(1) << np.uint64(step[state, own] & 63)
         if num_live == 0:
             continue
         for own in range(num_classes):
-            targets |= wanted[own]
+            targets |= next_states[own]
         for at in range(first[start], first[start + 1]):
             reached[edge[at]] = pins[at]
         for end in range(start + 1, num_ideals):
             if work[end] - work[start] > max_work:
                 break
-            seen += 1
+            num_pairs += 1
             if alive_mask[end] & targets == 0:
                 continue
             inside = True
@@ -82,14 +82,14 @@ def relax_rows(
             if not inside:
                 continue
             for own in range(num_classes):
-                if alive_mask[end] & wanted[own] == 0:
+                if alive_mask[end] & next_states[own] == 0:
                     continue
                 least = compute[end, own] - compute[start, own]
                 if least >= limit or forbidden[end, own] != forbidden[start, own]:
                     continue
                 if held_bytes[end] - held_bytes[start] > class_bytes[own]:
                     continue
-                seen += 2 * num_live
+                num_pairs += 2 * num_live
                 gains = False
                 for index in range(num_live):
                     state = live[index]
@@ -98,14 +98,14 @@ def relax_rows(
                         gains = gains or max(best[start, state], least) < best[end, after]
                 if not gains:
                     continue
-                seen += 2 * (first[end + 1] - first[end])
+                num_pairs += 2 * (first[end + 1] - first[end])
                 load = closing[end, own] - opening[start, own]
                 for at in range(first[end], first[end + 1]):
-                    held = reached[edge[at]]
-                    if held > 0:
+                    pins_before = reached[edge[at]]
+                    if pins_before > 0:
                         base, size, now = offset[edge[at]], num_pins[edge[at]], pins[at]
-                        load += payments[own, base + now - held] - payments[own, base + now]
-                        load += payments[own, base + size] - payments[own, base + size - held]
+                        load += payments[own, base + now - pins_before] - payments[own, base + now]
+                        load += payments[own, base + size] - payments[own, base + size - pins_before]
                 if load >= limit:
                     continue
                 for index in range(num_live):
@@ -118,4 +118,4 @@ def relax_rows(
                             parent[end, after] = (start * num_states + state) * num_classes + own
         for at in range(first[start], first[start + 1]):
             reached[edge[at]] = 0
-    return seen
+    return num_pairs

@@ -111,9 +111,9 @@ class _Rounds:
         if not behind.complete:
             return False
         allowed = np.maximum(before, self._with_fewer(behind.reached)[:, ::-1]) < limit
-        kept = np.flatnonzero(allowed.sum(axis=1) > 0)
-        self._ideals = [self._ideals[index] for index in kept.tolist()]
-        self._allowed = allowed[kept]
+        hopeful = np.flatnonzero(allowed.sum(axis=1) > 0)
+        self._ideals = [self._ideals[index] for index in hopeful.tolist()]
+        self._allowed = allowed[hopeful]
         return True
 
     def _with_fewer(self, reached: Floats) -> Floats:
@@ -129,13 +129,13 @@ class _Rounds:
         assert self._allowed is not None
         most = min(MAX_IDEALS, MAX_VALUES // self._states.num_states, isqrt(self._budget.num_pairs))
         room = most // max(1, len(self._ideals))
-        chosen = self._critical(bound)[: min(_TAKEN_AT_ONCE, max(0, room.bit_length() - 1))]
-        for item in chosen:
+        added = self._critical(bound)[: min(_TAKEN_AT_ONCE, max(0, room.bit_length() - 1))]
+        for item in added:
             bit = 1 << (self._items.num_ordered + len(self._searched))
             self._ideals += [ideal | bit for ideal in self._ideals]
             self._allowed = np.concatenate([self._allowed, self._allowed])
             self._searched.append(item)
-        return bool(chosen)
+        return bool(added)
 
     def _critical(self, bound: float) -> list[int]:
         """Free items on a device that is slower than the bound, or that exchange tensors with it; else any."""

@@ -60,21 +60,21 @@ def best_chain(
     alive = may_lead_on(costs, sets, states, class_bytes, limit)
     if allowed is not None:
         alive &= allowed[sets.index]
-    kept = alive.sum(axis=1) > 0
+    reachable = alive.sum(axis=1) > 0
     reached = np.full((len(ideals), states.num_states), np.inf)
-    if not (kept[0] and kept[-1]):
+    if not (reachable[0] and reachable[-1]):
         return Chain(stages=(), value_seconds=np.inf, complete=states.complete, num_pairs=0, reached=reached)
-    sets, alive = sets.only(kept), np.ascontiguousarray(alive[kept])
+    sets, alive = sets.only(reachable), np.ascontiguousarray(alive[reachable])
     tables = ideal_tables(costs, sets)
     best = np.full(alive.shape, np.inf)
     best[0, 0] = 0.0
     parent = np.full(alive.shape, -1, dtype=np.int64)
     masks, num_ideals = _masks(alive), alive.shape[0]
     max_work = int(min(limit / sets.step_seconds, 1 << 62)) + costs.num_items
-    seen, row = 0, 0
-    while row < num_ideals and seen < max_pairs and not out_of_time():
+    num_pairs, row = 0, 0
+    while row < num_ideals and num_pairs < max_pairs and not out_of_time():
         end = min(row + _ROWS_AT_ONCE, num_ideals)
-        seen += relax_rows(
+        num_pairs += relax_rows(
             (row, end), sets.words, sets.work, tables.compute, tables.forbidden, tables.held_bytes,
             tables.opening, tables.closing, tables.first, tables.edge, tables.pins, tables.payments, tables.offset,
             tables.num_pins, class_bytes, states.step, states.fewer, alive, masks, limit, max_work, best, parent,
@@ -87,7 +87,7 @@ def best_chain(
         stages=_traced(sets, parent, states, state) if np.isfinite(value) else (),
         value_seconds=value,
         complete=states.complete and row == num_ideals,
-        num_pairs=seen,
+        num_pairs=num_pairs,
         reached=reached,
     )
 

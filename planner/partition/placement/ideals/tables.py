@@ -36,13 +36,13 @@ class IdealSets:
     step_seconds: float
     index: Integers
 
-    def only(self, kept: Booleans) -> IdealSets:
+    def only(self, mask: Booleans) -> IdealSets:
         return IdealSets(
-            words=np.ascontiguousarray(self.words[kept]),
-            bits=np.ascontiguousarray(self.bits[:, kept]),
-            work=self.work[kept],
+            words=np.ascontiguousarray(self.words[mask]),
+            bits=np.ascontiguousarray(self.bits[:, mask]),
+            work=self.work[mask],
             step_seconds=self.step_seconds,
-            index=self.index[kept],
+            index=self.index[mask],
         )
 
 
@@ -128,13 +128,13 @@ class _Crossings:
         self.num_pins = np.array([len(pins) for pins in costs.edges], dtype=np.int64)
         self.offset = np.concatenate([[0], np.cumsum(self.num_pins + 1)])[:-1].astype(np.int64)
         self.payments = np.concatenate([np.zeros((num_classes, 0)), *tables], axis=1)
-        found: list[tuple[Integers, Integers]] = []
+        crossings: list[tuple[Integers, Integers]] = []
         for (pins, table), size in zip(costs.edges.items(), self.num_pins.tolist(), strict=True):
             inside = bits[list(pins)].sum(axis=0)
             crossing = np.flatnonzero((inside > 0) & (inside < size))
-            found.append((crossing, inside[crossing]))
+            crossings.append((crossing, inside[crossing]))
             self._charge(table, inside, size)
-        self._order(found, num_ideals)
+        self._order(crossings, num_ideals)
 
     def _charge(self, table: Floats, inside: Integers, size: int) -> None:
         """A stage from J to I pays table[:, size] if all pins are in I and none in J, table[:, pins in I] if some."""
@@ -144,10 +144,10 @@ class _Crossings:
             opening[0] = 0.0
             self.opening[:, index] += opening[inside]
 
-    def _order(self, found: Sequence[tuple[Integers, Integers]], num_ideals: int) -> None:
-        ideal = np.concatenate([np.zeros(0, dtype=np.int64), *(crossing for crossing, _ in found)])
-        inside = np.concatenate([np.zeros(0, dtype=np.int64), *(pins for _, pins in found)])
-        edge = np.repeat(np.arange(len(found)), [crossing.size for crossing, _ in found])
+    def _order(self, crossings: Sequence[tuple[Integers, Integers]], num_ideals: int) -> None:
+        ideal = np.concatenate([np.zeros(0, dtype=np.int64), *(crossing for crossing, _ in crossings)])
+        inside = np.concatenate([np.zeros(0, dtype=np.int64), *(pins for _, pins in crossings)])
+        edge = np.repeat(np.arange(len(crossings)), [crossing.size for crossing, _ in crossings])
         order = np.argsort(ideal, kind="stable")
         self.first = np.searchsorted(ideal[order], np.arange(num_ideals + 1)).astype(np.int64)
         self.edge, self.pins = edge[order].astype(np.int64), inside[order].astype(np.int64)

@@ -18,17 +18,17 @@ def exchanged(netlist: Netlist, devices: Integers) -> Integers | None:
     if netlist.num_devices > _MOST_DEVICES or np.unique(netlist.class_of_device).size < 2:
         return None
     cost = _costs(netlist, devices)
-    held = np.bincount(devices, weights=netlist.held_bytes, minlength=netlist.num_devices)
-    cost[held[:, None] > netlist.device_bytes] = np.inf
+    used_bytes = np.bincount(devices, weights=netlist.held_bytes, minlength=netlist.num_devices)
+    cost[used_bytes[:, None] > netlist.device_bytes] = np.inf
     levels = np.unique(cost[np.isfinite(cost)])
     low, high, best = 0, levels.size - 1, None
     while low <= high:
         middle = (low + high) // 2
-        found = _matched(cost <= levels[middle])
-        if found is None:
+        matching = _matched(cost <= levels[middle])
+        if matching is None:
             low = middle + 1
         else:
-            best, high = found, middle - 1
+            best, high = matching, middle - 1
     return None if best is None else best[devices]
 
 
@@ -47,36 +47,36 @@ def _costs(netlist: Netlist, devices: Integers) -> Floats:
 
 def _matched(allowed: Booleans) -> Integers | None:
     """[contents] a device each, all different; None if there is no such choice. By augmenting paths."""
-    taken = np.full(allowed.shape[1], -1)
+    contents_of_device = np.full(allowed.shape[1], -1)
     for contents in range(allowed.shape[0]):
-        if not _augmented(allowed, taken, contents):
+        if not _augmented(allowed, contents_of_device, contents):
             return None
-    found = np.empty(allowed.shape[0], dtype=np.int64)
-    found[taken] = np.arange(taken.size)
-    return found
+    device_of_contents = np.empty(allowed.shape[0], dtype=np.int64)
+    device_of_contents[contents_of_device] = np.arange(contents_of_device.size)
+    return device_of_contents
 
 
-def _augmented(allowed: Booleans, taken: Integers, contents: int) -> bool:
+def _augmented(allowed: Booleans, contents_of_device: Integers, contents: int) -> bool:
     """Breadth first from `contents` to a free device; shifts the choices on the way."""
-    reached_from = np.full(taken.size, -1)
+    reached_from = np.full(contents_of_device.size, -1)
     ring = [contents]
     while ring:
         source = ring.pop(0)
         new = np.flatnonzero(allowed[source] & (reached_from < 0))
         reached_from[new] = source
-        free = new[taken[new] < 0]
+        free = new[contents_of_device[new] < 0]
         if free.size:
-            _shift(taken, reached_from, int(free[0]), contents)
+            _shift(contents_of_device, reached_from, int(free[0]), contents)
             return True
-        ring.extend(taken[new].tolist())
+        ring.extend(contents_of_device[new].tolist())
     return False
 
 
-def _shift(taken: Integers, reached_from: Integers, device: int, contents: int) -> None:
+def _shift(contents_of_device: Integers, reached_from: Integers, device: int, contents: int) -> None:
     while True:
         source = int(reached_from[device])
-        before = np.flatnonzero(taken == source)
-        taken[device] = source
+        before = np.flatnonzero(contents_of_device == source)
+        contents_of_device[device] = source
         if source == contents:
             return
         device = int(before[0])

@@ -255,10 +255,10 @@ def _grow(arena: Arena, state: State, cell: int, limit: int) -> int:
             continue
         net = arena.cell_net[begin + _random(state, end - begin)]
         first, last = arena.net_begin[net], arena.net_begin[net + 1]
-        found = arena.net_cell[first + _random(state, last - first)]
-        if state.device[found] == origin and state.in_cluster[found] == 0:
-            state.in_cluster[found] = 1
-            state.cluster[size] = found
+        neighbour = arena.net_cell[first + _random(state, last - first)]
+        if state.device[neighbour] == origin and state.in_cluster[neighbour] == 0:
+            state.in_cluster[neighbour] = 1
+            state.cluster[size] = neighbour
             size += 1
     for index in range(size):
         state.in_cluster[state.cluster[index]] = 0
@@ -272,15 +272,15 @@ def _try_cluster(arena: Arena, state: State, cell: int, target: int, scale: floa
     size = _grow(arena, state, cell, min(limit, MAX_CLUSTER))
     first, second = state.load[origin], state.load[target]
     before = _pair_energy(arena, state, origin, target, scale)
-    moved = 0
-    while moved < size and _runs(arena, state.cluster[moved], target):
-        below, above = _loads_after(arena, state, state.cluster[moved], target)
-        _move(arena, state, state.cluster[moved], target, below, above)
-        moved += 1
-    if moved == size and _pair_energy(arena, state, origin, target, scale) - before <= allowance:
+    num_moved = 0
+    while num_moved < size and _runs(arena, state.cluster[num_moved], target):
+        below, above = _loads_after(arena, state, state.cluster[num_moved], target)
+        _move(arena, state, state.cluster[num_moved], target, below, above)
+        num_moved += 1
+    if num_moved == size and _pair_energy(arena, state, origin, target, scale) - before <= allowance:
         _keep_if_best(arena, state, origin, target)
         return
-    for index in range(moved):
+    for index in range(num_moved):
         _move(arena, state, state.cluster[index], origin, second, first)
 
 

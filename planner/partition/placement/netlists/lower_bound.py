@@ -34,9 +34,9 @@ def _shared_out(netlist: Netlist, classes: Integers) -> float:
     for row, time_price, bytes_price in zip(seconds, of_time, of_bytes, strict=True):
         cost = np.where(np.isfinite(row), row, 0.0) * time_price + netlist.held_bytes * bytes_price
         priced = np.minimum(priced, np.where(np.isfinite(row), cost, np.inf))
-    held = float((of_bytes * np.where(of_bytes > 0, room, 0.0)).sum())
+    bytes_cost = float((of_bytes * np.where(of_bytes > 0, room, 0.0)).sum())
     # A sum of many terms is rounded: what is claimed as proven stays below it.
-    return max(0.0, (float(priced.sum()) - held) / total * (1 - 1e-12))
+    return max(0.0, (float(priced.sum()) - bytes_cost) / total * (1 - 1e-12))
 
 
 def _prices(seconds: Floats, held_bytes: Floats, devices: Floats, room: Floats) -> tuple[Floats, Floats]:

@@ -68,8 +68,8 @@ def better_or_bound(
     info = solver.getInfo()
     if info.primal_solution_status != 2:
         return Answer(devices=None, lower_bound_seconds=bound, is_complete=_is_complete(solver))
-    chosen = np.asarray(solver.getSolution().col_value)[1 : 1 + netlist.num_cells * netlist.num_devices]
-    devices = chosen.reshape(netlist.num_cells, netlist.num_devices).argmax(axis=1)
+    shares = np.asarray(solver.getSolution().col_value)[1 : 1 + netlist.num_cells * netlist.num_devices]
+    devices = shares.reshape(netlist.num_cells, netlist.num_devices).argmax(axis=1)
     return Answer(devices=devices, lower_bound_seconds=bound, is_complete=_is_complete(solver))
 
 
@@ -94,22 +94,22 @@ def _bound(solver: Any) -> float:
     """As a share of the value in hand, and at most what was asked for."""
     import highspy
 
-    asked = 1 - _SMALLEST_GAIN
+    cutoff = 1 - _SMALLEST_GAIN
     if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-        return asked
-    found = float(solver.getInfo().mip_dual_bound)
-    return min(max(found - _SMALLEST_GAIN, 0.0), asked) if np.isfinite(found) else 0.0
+        return cutoff
+    bound = float(solver.getInfo().mip_dual_bound)
+    return min(max(bound - _SMALLEST_GAIN, 0.0), cutoff) if np.isfinite(bound) else 0.0
 
 
 def _stop_after(solver: Any, questions: int, enough: float, out_of_time: OutOfTime, on_question: OnQuestion) -> None:
     """Counted in the solver's own questions: the same on any machine, unless a clock is given."""
-    asked = 0
+    num_questions = 0
 
     def ask(event: Any) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal num_questions
+        num_questions += 1
         on_question(event.data_out.mip_node_count > 1)
-        event.interrupt(asked > questions or out_of_time())
+        event.interrupt(num_questions > questions or out_of_time())
 
     def ask_of_value(event: Any) -> None:
         ask(event)
@@ -132,21 +132,21 @@ def _solver(netlist: Netlist, value_seconds: float, fixed: Integers) -> Any:
     cut_net, cut_device = np.nonzero(netlist.net_seconds[classes].T > 0)
     num_cells_columns = cells * devices
     rows = _Rows()
-    chosen = 1 + np.arange(num_cells_columns).reshape(cells, devices)
+    place_columns = 1 + np.arange(num_cells_columns).reshape(cells, devices)
     cut = 1 + num_cells_columns + np.arange(cut_net.size)
-    placed = chosen[fixed != ELSEWHERE]
+    placed = place_columns[fixed != ELSEWHERE]
     rows.add(placed, np.ones(placed.shape), 1.0, 1.0)
     for device in range(devices):
         paid = cut_device == device
         cost = netlist.net_seconds[classes[device], cut_net[paid]] / value_seconds
-        columns = np.concatenate([[0], chosen[:, device], cut[paid]])
+        columns = np.concatenate([[0], place_columns[:, device], cut[paid]])
         values = np.concatenate([[-1.0], np.where(allowed[:, device], seconds[:, device], 0.0), cost])
         rows.add(columns[None], values[None], -np.inf, 0.0)
         room = netlist.device_bytes[device]
         if room < netlist.held_bytes.sum():
-            rows.add(chosen[None, :, device], netlist.held_bytes[None] / max(room, 1.0), -np.inf, min(room, 1.0))
+            rows.add(place_columns[None, :, device], netlist.held_bytes[None] / max(room, 1.0), -np.inf, min(room, 1.0))
     for net, device, column in zip(cut_net.tolist(), cut_device.tolist(), cut.tolist(), strict=True):
-        pins = chosen[netlist.net_cell[netlist.net_begin[net] : netlist.net_begin[net + 1]], device]
+        pins = place_columns[netlist.net_cell[netlist.net_begin[net] : netlist.net_begin[net + 1]], device]
         # Round the ring of its cells, some step goes from a cell on the device to one elsewhere if any does.
         ring = np.stack([np.full(pins.size, column), pins, np.roll(pins, -1)], axis=1)
         rows.add(ring, np.tile([1.0, -1.0, 1.0], (pins.size, 1)), 0.0, np.inf)

@@ -85,8 +85,8 @@ def _room(problem: PlacementProblem, classes: Booleans) -> float:
 
 
 def _all_of(flags: Booleans, group: Integers, num_groups: int) -> Booleans:
-    found: Booleans = np.bincount(group, weights=~flags, minlength=num_groups) == 0
-    return found
+    all_set: Booleans = np.bincount(group, weights=~flags, minlength=num_groups) == 0
+    return all_set
 
 
 def _classes(problem: PlacementProblem) -> str:

@@ -44,9 +44,9 @@ def placed_anew(
     )
     if answer.devices is None:
         return None, answer.is_complete
-    found = devices.copy()
-    found[cells] = freed[answer.devices[: cells.size]]
-    return found, answer.is_complete
+    changed = devices.copy()
+    changed[cells] = freed[answer.devices[: cells.size]]
+    return changed, answer.is_complete
 
 
 def region(
@@ -70,10 +70,10 @@ def region(
 def _cut_cell(netlist: Netlist, devices: Integers, inside: np.ndarray, choice: np.random.Generator) -> int:
     """Of a net with cells on several of the freed devices; any of their cells if none has."""
     pins = np.flatnonzero(inside[netlist.net_cell])
-    nets, found = netlist.net_of_pin[pins], devices[netlist.net_cell[pins]]
+    nets, pin_devices = netlist.net_of_pin[pins], devices[netlist.net_cell[pins]]
     least, most = np.full(netlist.num_nets, netlist.num_devices), np.full(netlist.num_nets, -1)
-    np.minimum.at(least, nets, found)
-    np.maximum.at(most, nets, found)
+    np.minimum.at(least, nets, pin_devices)
+    np.maximum.at(most, nets, pin_devices)
     cut = netlist.net_cell[pins[least[nets] < most[nets]]]
     return int(choice.choice(cut if cut.size else np.flatnonzero(inside)))
 

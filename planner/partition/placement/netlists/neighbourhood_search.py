@@ -45,14 +45,14 @@ class NeighbourhoodSearch:
                 break
             limits = Limits(nodes=_FIRST_NODES << self.level, questions=questions)
             cells = region(self._netlist, devices, freed, _PLACES * (1 + self.level), self._choice)
-            found, is_final = placed_anew(self._netlist, devices, freed, cells, limits, out_of_time)
-            self._note(devices if found is None else found, freed, is_final and self._is_all(devices, freed, cells))
+            better, is_final = placed_anew(self._netlist, devices, freed, cells, limits, out_of_time)
+            self._note(devices if better is None else better, freed, is_final and self._is_all(devices, freed, cells))
             # The solver takes loads for less that are less by its tolerance alone: such devices may go round for ever.
-            is_less = found is not None and _greatest(self._netlist, found, freed) < _greatest(
+            is_less = better is not None and _greatest(self._netlist, better, freed) < _greatest(
                 self._netlist, devices, freed
             )
             self._in_vain = 0 if is_less else self._in_vain + 1
-            devices = devices if found is None else found
+            devices = devices if better is None else better
         return devices
 
     def _freed(self, devices: Integers) -> Integers | None:

@@ -82,15 +82,15 @@ def merged(netlist: Netlist, cell_of_cell: Integers) -> Netlist:
     A cell numbered -1 leaves its nets, and is for the caller to place: no cell of the result stands for it.
     """
     num_cells = int(cell_of_cell.max(initial=-1)) + 1
-    kept = cell_of_cell >= 0
+    stays = cell_of_cell >= 0
     seconds = np.zeros((netlist.seconds.shape[0], num_cells))
-    for row, found in zip(seconds, netlist.seconds, strict=True):
-        np.add.at(row, cell_of_cell[kept], found[kept])
+    for row, cell_seconds in zip(seconds, netlist.seconds, strict=True):
+        np.add.at(row, cell_of_cell[stays], cell_seconds[stays])
     pin_cell, pin_net = cell_of_cell[netlist.net_cell], netlist.net_of_pin
     begin, pins, net_seconds = _normal(pin_net[pin_cell >= 0], pin_cell[pin_cell >= 0], netlist.net_seconds, num_cells)
     return Netlist(
         seconds=seconds,
-        held_bytes=np.bincount(cell_of_cell[kept], weights=netlist.held_bytes[kept], minlength=num_cells).astype(
+        held_bytes=np.bincount(cell_of_cell[stays], weights=netlist.held_bytes[stays], minlength=num_cells).astype(
             np.float64
         ),
         cell_of_node=cell_of_cell[netlist.cell_of_node],
@@ -129,23 +129,23 @@ def _normal(
     keys = np.unique(pin_net * num_cells + pin_cell)
     pin_net, pin_cell = keys // max(num_cells, 1), keys % max(num_cells, 1)
     size = np.bincount(pin_net, minlength=net_seconds.shape[1])
-    kept = (size >= 2) & (net_seconds.max(axis=0, initial=0.0) > 0)
-    pin_cell, size = pin_cell[kept[pin_net]], size[kept]
+    matters = (size >= 2) & (net_seconds.max(axis=0, initial=0.0) > 0)
+    pin_cell, size = pin_cell[matters[pin_net]], size[matters]
     first = _first_alike(_begins(size), pin_cell)
     distinct, merged_into = np.unique(first, return_inverse=True)
     summed = np.zeros((net_seconds.shape[0], distinct.size))
-    for row, found in zip(summed, net_seconds[:, kept], strict=True):
-        np.add.at(row, merged_into, found)
-    chosen = np.zeros(first.size, dtype=bool)
-    chosen[distinct] = True
-    return _begins(size[chosen]), pin_cell[np.repeat(chosen, size)], summed
+    for row, alike_seconds in zip(summed, net_seconds[:, matters], strict=True):
+        np.add.at(row, merged_into, alike_seconds)
+    is_first = np.zeros(first.size, dtype=bool)
+    is_first[distinct] = True
+    return _begins(size[is_first]), pin_cell[np.repeat(is_first, size)], summed
 
 
 def _first_alike(begin: Integers, pin_cell: Integers) -> Integers:
     """[t] the first net over the same cells."""
-    seen: dict[bytes, int] = {}
-    found = (pin_cell[begin[net] : begin[net + 1]].tobytes() for net in range(begin.size - 1))
-    return np.array([seen.setdefault(key, net) for net, key in enumerate(found)], dtype=np.int64)
+    first_of_key: dict[bytes, int] = {}
+    keys = (pin_cell[begin[net] : begin[net + 1]].tobytes() for net in range(begin.size - 1))
+    return np.array([first_of_key.setdefault(key, net) for net, key in enumerate(keys)], dtype=np.int64)
 
 
 def _begins(counts: Integers) -> Integers:

@@ -19,21 +19,21 @@ MAX_TRIES = 20_000
 def first_packing(netlist: Netlist) -> Integers | None:
     """[cells] devices, by the first way of packing that fits; None if none does. O((cells + tries) x devices)."""
     rows = np.arange(netlist.num_devices)
-    wanted = _in_order(netlist)
+    in_order = _in_order(netlist)
     slowest = np.where(np.isfinite(netlist.seconds), netlist.seconds, 0.0).max(axis=0, initial=0.0)
     by_time, by_size = np.argsort(-slowest, kind="stable"), np.argsort(-netlist.held_bytes, kind="stable")
     ways: tuple[Callable[[], Integers], ...] = (
-        lambda: wanted,
-        lambda: _greedy(netlist, np.arange(netlist.num_cells), lambda cell, _, free: abs(rows - wanted[cell])),
+        lambda: in_order,
+        lambda: _greedy(netlist, np.arange(netlist.num_cells), lambda cell, _, free: abs(rows - in_order[cell])),
         lambda: _greedy(netlist, by_time, lambda cell, loads, _: loads + _seconds(netlist, cell)),
         lambda: _greedy(netlist, by_size, lambda cell, loads, free: free),
         lambda: _greedy(netlist, by_size, lambda cell, loads, free: -free),
         lambda: _tried(netlist),
     )
     for way in ways:
-        found = way()
-        if fits(netlist, found):
-            return found
+        devices = way()
+        if fits(netlist, devices):
+            return devices
     return None
 
 
@@ -41,9 +41,9 @@ def fits(netlist: Netlist, devices: Integers) -> bool:
     """Every cell on a device that supports it, and each device's bytes within its memory."""
     if (devices < 0).any():
         return False
-    held = np.bincount(devices, weights=netlist.held_bytes, minlength=netlist.num_devices)
+    used_bytes = np.bincount(devices, weights=netlist.held_bytes, minlength=netlist.num_devices)
     seconds = netlist.seconds[netlist.class_of_device[devices], np.arange(devices.size)]
-    return bool(np.isfinite(seconds).all() and (held <= netlist.device_bytes).all())
+    return bool(np.isfinite(seconds).all() and (used_bytes <= netlist.device_bytes).all())
 
 
 def _in_order(netlist: Netlist) -> Integers:
@@ -55,8 +55,8 @@ def _in_order(netlist: Netlist) -> Integers:
     ends = np.cumsum(speeds[filling] / speeds.max(initial=1e-300))
     work = netlist.seconds[:, : netlist.num_cells].min(axis=0)
     share = (np.cumsum(work) - work / 2) / max(float(work.sum()), 1e-300) * ends[-1]
-    found: Integers = filling[np.minimum(np.searchsorted(ends, share), netlist.num_devices - 1)]
-    return found
+    devices: Integers = filling[np.minimum(np.searchsorted(ends, share), netlist.num_devices - 1)]
+    return devices
 
 
 def _greedy(netlist: Netlist, order: Integers, rank: _Rank) -> Integers:
@@ -67,10 +67,10 @@ def _greedy(netlist: Netlist, order: Integers, rank: _Rank) -> Integers:
         allowed = np.isfinite(seconds) & (netlist.held_bytes[cell] <= free)
         if not allowed.any():
             break
-        chosen = int(np.argmin(np.where(allowed, rank(cell, loads, free), np.inf)))
-        devices[cell] = chosen
-        free[chosen] -= netlist.held_bytes[cell]
-        loads[chosen] += seconds[chosen]
+        device = int(np.argmin(np.where(allowed, rank(cell, loads, free), np.inf)))
+        devices[cell] = device
+        free[device] -= netlist.held_bytes[cell]
+        loads[device] += seconds[device]
     return devices
 
 
@@ -106,5 +106,5 @@ def _tightest_last(netlist: Netlist, cell: int, free: Floats) -> list[int]:
 
 
 def _seconds(netlist: Netlist, cell: int) -> Floats:
-    found: Floats = netlist.seconds[netlist.class_of_device, cell]
-    return found
+    seconds: Floats = netlist.seconds[netlist.class_of_device, cell]
+    return seconds

@@ -39,14 +39,14 @@ def incumbent_of(netlist: Netlist, devices: Integers, bound_seconds: float) -> I
     )
 
 
-def improved(netlist: Netlist, held: Incumbent, devices: Integers | None, bound_seconds: float = 0.0) -> Incumbent:
+def improved(netlist: Netlist, incumbent: Incumbent, devices: Integers | None, bound_seconds: float = 0.0) -> Incumbent:
     """With `devices` if they fit and are better, and the greater bound."""
-    bound = max(held.bound_seconds, bound_seconds)
+    bound = max(incumbent.bound_seconds, bound_seconds)
     if devices is not None and fits(netlist, devices):
-        found = incumbent_of(netlist, devices, bound)
-        if found.value_seconds < held.value_seconds:
-            return found
-    return Incumbent(devices=held.devices, value_seconds=held.value_seconds, bound_seconds=bound)
+        candidate = incumbent_of(netlist, devices, bound)
+        if candidate.value_seconds < incumbent.value_seconds:
+            return candidate
+    return Incumbent(devices=incumbent.devices, value_seconds=incumbent.value_seconds, bound_seconds=bound)
 
 
 def steps_of_question(netlist: Netlist) -> int:
@@ -61,17 +61,17 @@ class Annealing:
         self._netlist = netlist
         self._turn = first_turn
 
-    def turn(self, held: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
+    def turn(self, incumbent: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
         devices, _ = annealed(
             self._netlist,
-            held.devices,
+            incumbent.devices,
             steps=steps,
-            target_seconds=held.bound_seconds,
+            target_seconds=incumbent.bound_seconds,
             out_of_time=out_of_time,
             turn=self._turn,
         )
         self._turn += 1
-        return improved(self._netlist, held, devices)
+        return improved(self._netlist, incumbent, devices)
 
 
 class Programmes:
@@ -91,37 +91,37 @@ class Programmes:
         """Of the neighbourhoods: grows each time that a level of them was in vain."""
         return self._neighbourhoods.level
 
-    def turn(self, held: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
+    def turn(self, incumbent: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
         """`steps`: of annealing, which take about as long."""
         questions = max(_LEAST_QUESTIONS, steps // steps_of_question(self._netlist))
-        if not held.is_proven:
-            held = self.neighbourhoods(held, -(-steps // _STEPS_PER_NEIGHBOURHOOD), questions, out_of_time)
-        return self.whole(held, questions, out_of_time)
+        if not incumbent.is_proven:
+            incumbent = self.neighbourhoods(incumbent, -(-steps // _STEPS_PER_NEIGHBOURHOOD), questions, out_of_time)
+        return self.whole(incumbent, questions, out_of_time)
 
-    def neighbourhoods(self, held: Incumbent, attempts: int, questions: int, out_of_time: OutOfTime) -> Incumbent:
+    def neighbourhoods(self, incumbent: Incumbent, attempts: int, questions: int, out_of_time: OutOfTime) -> Incumbent:
         """Each of `attempts` programmes may ask so many `questions`."""
         devices = self._neighbourhoods.improved(
-            held.devices, attempts=attempts, questions=questions, out_of_time=out_of_time
+            incumbent.devices, attempts=attempts, questions=questions, out_of_time=out_of_time
         )
-        return improved(self._netlist, held, devices)
+        return improved(self._netlist, incumbent, devices)
 
     def whole(
         self,
-        held: Incumbent,
+        incumbent: Incumbent,
         questions: int,
         out_of_time: OutOfTime,
         enough: float = 1.0,
         on_question: OnQuestion = lambda is_branching: None,
     ) -> Incumbent:
         """Ends when it has gained `enough`, a share of the value."""
-        if held.is_proven or out_of_time():
-            return held
+        if incumbent.is_proven or out_of_time():
+            return incumbent
         answer = better_or_bound(
             self._netlist,
-            held.value_seconds,
+            incumbent.value_seconds,
             questions=questions,
             out_of_time=out_of_time,
             enough=enough,
             on_question=on_question,
         )
-        return improved(self._netlist, held, answer.devices, answer.lower_bound_seconds)
+        return improved(self._netlist, incumbent, answer.devices, answer.lower_bound_seconds)

@@ -28,12 +28,12 @@ def place_alone(graph: PassGraph, runs: tuple[Run, ...], devices: Integers, *, c
     after = _blocks_before(problem, runs, graph, devices) if contiguous else [0] * problem.num_nodes
     turns = {level: turn for turn, level in enumerate(sorted({after[node] for node in alone.tolist()}))}
     for node in alone.tolist():
-        chosen = class_of_unit.get(int(units.unit_of_node[node]), -1)
-        if chosen not in hosts or units.option_of_node[node] != CORE:
-            chosen = min(hosts, key=lambda host: (problem.seconds[host, node], host), default=UNPLACED)
-        if chosen != UNPLACED:
-            last = int(problem.class_devices[chosen]) - 1
-            devices[node] = first[chosen] + min(turns[after[node]], last)
+        device_class = class_of_unit.get(int(units.unit_of_node[node]), -1)
+        if device_class not in hosts or units.option_of_node[node] != CORE:
+            device_class = min(hosts, key=lambda host: (problem.seconds[host, node], host), default=UNPLACED)
+        if device_class != UNPLACED:
+            last = int(problem.class_devices[device_class]) - 1
+            devices[node] = first[device_class] + min(turns[after[node]], last)
 
 
 def _blocks_before(problem: PlacementProblem, runs: tuple[Run, ...], graph: PassGraph, devices: Integers) -> list[int]:
@@ -43,8 +43,8 @@ def _blocks_before(problem: PlacementProblem, runs: tuple[Run, ...], graph: Pass
     for index, run in enumerate(blocks):
         number[list(run.units)] = index + 1
     producers = producers_of_nodes(problem)
-    found = [0] * problem.num_nodes
+    last_block = [0] * problem.num_nodes
     for node in node_order(problem):
         own = int(number[graph.units.unit_of_node[node]]) if devices[node] != UNPLACED else 0
-        found[node] = max([own, *(found[producer] for producer in producers[node])])
-    return found
+        last_block[node] = max([own, *(last_block[producer] for producer in producers[node])])
+    return last_block

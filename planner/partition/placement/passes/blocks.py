@@ -36,9 +36,9 @@ def pass_blocks(graph: PassGraph, ideals: PassIdeals, max_blocks: int) -> PassBl
     open_tensors = inside[:, graph.tensor_unit].astype(np.bool_) & (num_read < np.diff(graph.reader_begin)[None, :])
     border_begin = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(open_tensors.sum(axis=1), dtype=np.int64)])
     border_tensor = np.nonzero(open_tensors)[1]
-    held = np.concatenate([inside @ graph.unit_bytes[:, None]], axis=1)[:, 0]
+    used_bytes = np.concatenate([inside @ graph.unit_bytes[:, None]], axis=1)[:, 0]
     runs = np.isfinite(graph.unit_seconds)
-    spent = np.where(runs, graph.unit_seconds, 0.0) @ inside.T
+    busy_seconds = np.where(runs, graph.unit_seconds, 0.0) @ inside.T
     barred = (~runs).astype(np.float64) @ inside.T
     option_unit = graph.units.option_unit
     optional_bytes = graph.option_bytes @ inside[:, option_unit].T
@@ -51,12 +51,12 @@ def pass_blocks(graph: PassGraph, ideals: PassIdeals, max_blocks: int) -> PassBl
     limits = graph.problem.class_bytes[graph.serial] * (1 + ROUNDING)
     tables = (
         inside, ideals.step_begin, ideals.step_from, num_read, border_begin, border_tensor, graph.tensor_unit,
-        graph.transfer_seconds, held, spent, barred, option_unit, option_of_tensor, graph.option_bytes,
+        graph.transfer_seconds, used_bytes, busy_seconds, barred, option_unit, option_of_tensor, graph.option_bytes,
         graph.option_seconds, graph.option_loss, option_order, optional_bytes, optional_seconds, limits,
     )  # fmt: skip
     # Of one layout: the kernel is compiled for each that it is given.
-    found = list_blocks(max_blocks, *map(np.ascontiguousarray, tables))
-    begin, before, classes, seconds = found
+    listed = list_blocks(max_blocks, *map(np.ascontiguousarray, tables))
+    begin, before, classes, seconds = listed
     if begin[-1] > max_blocks:
         return None
     return PassBlocks(begin=begin, before=before, serial_class=classes, seconds=seconds)

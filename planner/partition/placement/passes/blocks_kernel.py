@@ -22,8 +22,8 @@ def list_blocks(
     border_tensor: Array,
     tensor_unit: Array,
     transfer: Array,
-    held: Array,
-    spent: Array,
+    used_bytes: Array,
+    busy_seconds: Array,
     barred: Array,
     option_unit: Array,
     option_of_tensor: Array,
@@ -41,7 +41,7 @@ def list_blocks(
     room = min(max_blocks, 1 << 16)
     before, classes = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int16)
     seconds = np.empty(room)
-    seen = np.full(num_ideals, -1, dtype=np.int64)
+    reached_from = np.full(num_ideals, -1, dtype=np.int64)
     stack = np.empty(num_ideals, dtype=np.int64)
     count = 0
     largest = limits.max() if num_classes else -1.0
@@ -52,18 +52,18 @@ def list_blocks(
             here = stack[depth]
             for step in range(step_begin[here], step_begin[here + 1]):
                 first = step_from[step]
-                if seen[first] == after:
+                if reached_from[first] == after:
                     continue
-                seen[first] = after
-                if held[after] - held[first] > largest:
+                reached_from[first] = after
+                if used_bytes[after] - used_bytes[first] > largest:
                     continue
                 stack[depth] = first
                 depth += 1
-                for chosen in range(num_classes):
+                for row in range(num_classes):
                     lasts = _block_seconds(
-                        first, after, chosen, inside, num_read, border_begin, border_tensor, tensor_unit, transfer,
-                        held, spent, barred, option_unit, option_of_tensor, option_bytes, option_seconds, option_loss,
-                        option_order, optional_bytes, optional_seconds, limits,
+                        first, after, row, inside, num_read, border_begin, border_tensor, tensor_unit, transfer,
+                        used_bytes, busy_seconds, barred, option_unit, option_of_tensor, option_bytes, option_seconds,
+                        option_loss, option_order, optional_bytes, optional_seconds, limits,
                     )  # fmt: skip
                     if lasts == np.inf:
                         continue
@@ -74,16 +74,16 @@ def list_blocks(
                         room = min(max_blocks, 2 * room)
                         before, classes = _grown(before, room), _grown(classes, room)
                         seconds = _grown(seconds, room)
-                    before[count], classes[count], seconds[count] = first, chosen, lasts
+                    before[count], classes[count], seconds[count] = first, row, lasts
                     count += 1
         begin[after + 1] = count
     return begin, before[:count].copy(), classes[:count].copy(), seconds[:count].copy()
 
 
 @compiled
-def _grown(found: Array, room: int) -> Array:
-    larger = np.empty(room, dtype=found.dtype)
-    larger[: found.size] = found
+def _grown(array: Array, room: int) -> Array:
+    larger = np.empty(room, dtype=array.dtype)
+    larger[: array.size] = array
     return larger
 
 
@@ -91,15 +91,15 @@ def _grown(found: Array, room: int) -> Array:
 def _block_seconds(
     first: int,
     after: int,
-    chosen: int,
+    row: int,
     inside: Array,
     num_read: Array,
     border_begin: Array,
     border_tensor: Array,
     tensor_unit: Array,
     transfer: Array,
-    held: Array,
-    spent: Array,
+    used_bytes: Array,
+    busy_seconds: Array,
     barred: Array,
     option_unit: Array,
     option_of_tensor: Array,
@@ -112,29 +112,29 @@ def _block_seconds(
     limits: Array,
 ) -> float:
     """inf where the block does not fit or cannot run on the class."""
-    spare = limits[chosen] - (held[after] - held[first])
-    if spare < 0 or barred[chosen, after] != barred[chosen, first]:
+    spare = limits[row] - (used_bytes[after] - used_bytes[first])
+    if spare < 0 or barred[row, after] != barred[row, first]:
         return np.inf
-    lasts = spent[chosen, after] - spent[chosen, first]
+    lasts = busy_seconds[row, after] - busy_seconds[row, first]
     for entry in range(border_begin[first], border_begin[first + 1]):
         tensor = border_tensor[entry]
         if num_read[after, tensor] > num_read[first, tensor]:
-            lasts += transfer[chosen, tensor]
-    lasts += optional_seconds[chosen, after] - optional_seconds[chosen, first]
-    spare -= optional_bytes[chosen, after] - optional_bytes[chosen, first]
+            lasts += transfer[row, tensor]
+    lasts += optional_seconds[row, after] - optional_seconds[row, first]
+    spare -= optional_bytes[row, after] - optional_bytes[row, first]
     for entry in range(border_begin[after], border_begin[after + 1]):
         tensor = border_tensor[entry]
         if inside[first, tensor_unit[tensor]]:
             continue
-        lasts += transfer[chosen, tensor]
+        lasts += transfer[row, tensor]
         option = option_of_tensor[tensor]
         if option >= 0:
-            lasts -= option_seconds[chosen, option]
-            spare += option_bytes[chosen, option]
+            lasts -= option_seconds[row, option]
+            spare += option_bytes[row, option]
     if spare >= 0:
         return float(lasts)
     return float(lasts) + _least_loss(
-        first, after, chosen, -spare, inside, num_read, border_begin, border_tensor, option_unit, option_of_tensor,
+        first, after, row, -spare, inside, num_read, border_begin, border_tensor, option_unit, option_of_tensor,
         option_bytes, option_loss, option_order,
     )  # fmt: skip
 
@@ -143,7 +143,7 @@ def _block_seconds(
 def _least_loss(
     first: int,
     after: int,
-    chosen: int,
+    row: int,
     lacking: float,
     inside: Array,
     num_read: Array,
@@ -162,10 +162,10 @@ def _least_loss(
         if option >= 0:
             free[option] = True
     least, lost = np.inf, 0.0
-    for option in option_order[chosen]:
-        unit, size = option_unit[option], option_bytes[chosen, option]
+    for option in option_order[row]:
+        unit, size = option_unit[option], option_bytes[row, option]
         if inside[after, unit] and not inside[first, unit] and not free[option] and size > 0:
-            loss = option_loss[chosen, option]
+            loss = option_loss[row, option]
             least = min(least, loss)
             lost += loss * min(1.0, max(lacking, 0.0) / size)
             lacking -= size

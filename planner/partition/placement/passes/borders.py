@@ -34,13 +34,13 @@ class PassBorders:
         self._borders: dict[int, Integers] = {}
 
     def border(self, ideal: int) -> Integers:
-        found = self._borders.get(ideal)
-        if found is None:
+        nodes = self._borders.get(ideal)
+        if nodes is None:
             inside = self._inside[ideal].astype(np.bool_)
             open_node = self._read_by[:, ~inside].any(axis=1) & (self._unit_of_node >= 0)
             open_node &= inside[self._unit_of_node]
-            found = self._borders[ideal] = np.flatnonzero(open_node)
-        return found
+            nodes = self._borders[ideal] = np.flatnonzero(open_node)
+        return nodes
 
     def crossing_flow(self, mix: int, ideal: int) -> tuple[Floats, float]:
         """([border] flow out of the ideal, flow that has not ended inside it)."""
@@ -56,15 +56,15 @@ class PassBorders:
         reads = self._read_by[self.border(ideal)][:, members].any(axis=1)
         end = np.maximum(idle_from, finish[:, :-1][:, reads].max(axis=1, initial=0.0)) + seconds
         ends = any(self._is_end[self._core_of_unit[unit]].any() for unit in np.flatnonzero(members))
-        made = dict.fromkeys(self._new(ideal, target), end)
-        return self._carried(ideal, target, finish, made, end if ends else None), end
+        block_ends = dict.fromkeys(self._new(ideal, target), end)
+        return self._carried(ideal, target, finish, block_ends, end if ends else None), end
 
     def after_unit(self, ideal: int, target: int, finish: Floats, unit: int) -> Iterator[tuple[int, Floats]]:
         """(class, finish times) for each parallel class on which the unit runs."""
         problem = self._graph.problem
         column = {node: index for index, node in enumerate(self.border(ideal).tolist())}
-        for chosen in self._graph.parallel.tolist():
-            if not np.isfinite(problem.seconds[chosen, self._core_of_unit[unit]]).all():
+        for device_class in self._graph.parallel.tolist():
+            if not np.isfinite(problem.seconds[device_class, self._core_of_unit[unit]]).all():
                 continue
             ends: dict[int, Floats] = {}
             latest = np.zeros(finish.shape[0])
@@ -72,35 +72,35 @@ class PassBorders:
                 start = np.zeros(finish.shape[0])
                 for maker in self._producers[node]:
                     start = np.maximum(start, ends[maker] if maker in ends else finish[:, column[maker]])
-                ends[node] = start + problem.seconds[chosen, node]
+                ends[node] = start + problem.seconds[device_class, node]
                 if self._is_end[node]:
                     latest = np.maximum(latest, ends[node])
-            yield chosen, self._carried(ideal, target, finish, ends, latest)
+            yield device_class, self._carried(ideal, target, finish, ends, latest)
 
     def _new(self, ideal: int, target: int) -> list[int]:
-        found: list[int] = np.setdiff1d(self.border(target), self.border(ideal)).tolist()
-        return found
+        nodes: list[int] = np.setdiff1d(self.border(target), self.border(ideal)).tolist()
+        return nodes
 
     def _carried(
         self, ideal: int, target: int, finish: Floats, ends: dict[int, Floats], latest: Floats | None
     ) -> Floats:
         column = {node: index for index, node in enumerate(self.border(ideal).tolist())}
         border = self.border(target).tolist()
-        found = np.empty((finish.shape[0], len(border) + 1))
+        carried = np.empty((finish.shape[0], len(border) + 1))
         for index, node in enumerate(border):
-            found[:, index] = finish[:, column[node]] if node in column else ends[node]
-        found[:, -1] = finish[:, -1] if latest is None else np.maximum(finish[:, -1], latest)
-        return found
+            carried[:, index] = finish[:, column[node]] if node in column else ends[node]
+        carried[:, -1] = finish[:, -1] if latest is None else np.maximum(finish[:, -1], latest)
+        return carried
 
 
 def _nodes_by_unit(graph: PassGraph) -> list[Integers]:
     """[u] core nodes, producers first."""
     core = graph.is_core()
-    found: list[list[int]] = [[] for _ in range(graph.num_units)]
+    by_unit: list[list[int]] = [[] for _ in range(graph.num_units)]
     for node in node_order(graph.problem):
         if core[node]:
-            found[int(graph.units.unit_of_node[node])].append(node)
-    return [np.array(nodes, dtype=np.int64) for nodes in found]
+            by_unit[int(graph.units.unit_of_node[node])].append(node)
+    return [np.array(nodes, dtype=np.int64) for nodes in by_unit]
 
 
 def _flow_tables(graph: PassGraph, source: Integers, target: Integers, flow: Floats) -> tuple[Floats, Floats]:

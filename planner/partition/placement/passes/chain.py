@@ -37,37 +37,37 @@ class ChainSpace:
     blocks: PassBlocks
     states: DeviceStates
 
-    def with_blocks(self, kept: Booleans) -> ChainSpace:
+    def with_blocks(self, mask: Booleans) -> ChainSpace:
         """Without the other blocks."""
-        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(kept, dtype=np.int64)])
+        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(mask, dtype=np.int64)])
         blocks = PassBlocks(
             begin=ends[self.blocks.begin],
-            before=self.blocks.before[kept],
-            serial_class=self.blocks.serial_class[kept],
-            seconds=self.blocks.seconds[kept],
+            before=self.blocks.before[mask],
+            serial_class=self.blocks.serial_class[mask],
+            seconds=self.blocks.seconds[mask],
         )
         return replace(self, blocks=blocks)
 
     def runs(self, ways: Integers, came: Integers, state: int, unit_class: Integers) -> tuple[Run, ...]:
         """Follows `ways` [i, s] back from the full ideal: a block, or -1 minus a step on the class `unit_class` [u]."""
-        found: list[Run] = []
+        runs: list[Run] = []
         ideal = self.ideals.num_ideals - 1
         while ideal:
             way, state = int(ways[ideal, state]), int(came[ideal, state])
             if way < 0:
                 unit = int(self.ideals.step_unit[-1 - way])
-                found.append(Run(units=(unit,), device_class=int(unit_class[unit]), seconds=0.0))
+                runs.append(Run(units=(unit,), device_class=int(unit_class[unit]), seconds=0.0))
                 ideal = int(self.ideals.step_from[-1 - way])
             else:
-                found.append(self.run_of_block(way, ideal))
+                runs.append(self.run_of_block(way, ideal))
                 ideal = int(self.blocks.before[way])
-        return tuple(reversed(found))
+        return tuple(reversed(runs))
 
     def run_of_block(self, block: int, after: int) -> Run:
         inside = self.ideals.inside
         units = np.flatnonzero(inside[after] & ~inside[self.blocks.before[block]] & 1)
-        chosen = int(self.graph.serial[self.blocks.serial_class[block]])
-        return Run(units=tuple(units.tolist()), device_class=chosen, seconds=float(self.blocks.seconds[block]))
+        device_class = int(self.graph.serial[self.blocks.serial_class[block]])
+        return Run(units=tuple(units.tolist()), device_class=device_class, seconds=float(self.blocks.seconds[block]))
 
 
 def arc_seconds(graph: PassGraph, runs: tuple[Run, ...], source: Integers, target: Integers) -> Floats:

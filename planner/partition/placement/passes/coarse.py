@@ -34,7 +34,7 @@ def tied_units(problem: PlacementProblem, units: PassUnits) -> PassUnits | None:
 def shorter_units(problem: PlacementProblem, units: PassUnits) -> PassUnits | None:
     """Each unit with the only reader of what it makes, if that reads nothing else; None where there is no such pair."""
     before, after = _neighbours(problem, units)
-    held = unit_bytes(problem, units)
+    used_bytes = unit_bytes(problem, units)
     limit = LARGEST_SHARE * _largest_device(problem)
     root = list(range(units.num_units))
     touched: set[int] = set()
@@ -42,7 +42,7 @@ def shorter_units(problem: PlacementProblem, units: PassUnits) -> PassUnits | No
         if len(after[unit]) != 1 or unit in touched:
             continue
         (reader,) = after[unit]
-        if len(before[reader]) == 1 and reader not in touched and held[unit] + held[reader] <= limit:
+        if len(before[reader]) == 1 and reader not in touched and used_bytes[unit] + used_bytes[reader] <= limit:
             root[reader] = unit
             touched.update((unit, reader))
     return _joined(problem, units, root) if touched else None
@@ -51,16 +51,16 @@ def shorter_units(problem: PlacementProblem, units: PassUnits) -> PassUnits | No
 def segmented_units(problem: PlacementProblem, units: PassUnits, num_segments: int) -> PassUnits:
     """A chain of at most about twice `num_segments` units: a depth-first order, cut where bytes or counts fill up."""
     _, after = _neighbours(problem, units)
-    held = unit_bytes(problem, units)
-    limit = max(LARGEST_SHARE * _largest_device(problem), float(held.sum()) / num_segments)
+    used_bytes = unit_bytes(problem, units)
+    limit = max(LARGEST_SHARE * _largest_device(problem), float(used_bytes.sum()) / num_segments)
     most = -(-units.num_units // num_segments)
     root = list(range(units.num_units))
     head, filled, count = -1, 0.0, 0
     for unit in depth_first_order(after):
-        if head < 0 or count >= most or filled + held[unit] > limit:
+        if head < 0 or count >= most or filled + used_bytes[unit] > limit:
             head, filled, count = unit, 0.0, 0
         root[unit] = head
-        filled += held[unit]
+        filled += used_bytes[unit]
         count += 1
     return _joined(problem, units, root)
 
@@ -68,9 +68,9 @@ def segmented_units(problem: PlacementProblem, units: PassUnits, num_segments: i
 def unit_bytes(problem: PlacementProblem, units: PassUnits) -> Floats:
     """[u] of core nodes."""
     core = (units.unit_of_node != FREE) & (units.option_of_node == CORE)
-    held = np.zeros(units.num_units)
-    np.add.at(held, units.unit_of_node[core], problem.node_bytes[core])
-    return held
+    used_bytes = np.zeros(units.num_units)
+    np.add.at(used_bytes, units.unit_of_node[core], problem.node_bytes[core])
+    return used_bytes
 
 
 def _largest_device(problem: PlacementProblem) -> float:
@@ -80,8 +80,8 @@ def _largest_device(problem: PlacementProblem) -> float:
 def _arcs(problem: PlacementProblem, units: PassUnits) -> Integers:
     core = (units.unit_of_node != FREE) & (units.option_of_node == CORE)
     maker, reader = problem.tensor_producer[problem.read_tensor], problem.read_node
-    known = core[maker] & core[reader]
-    arcs = np.stack([units.unit_of_node[maker[known]], units.unit_of_node[reader[known]]])
+    is_core = core[maker] & core[reader]
+    arcs = np.stack([units.unit_of_node[maker[is_core]], units.unit_of_node[reader[is_core]]])
     return np.unique(arcs[:, arcs[0] != arcs[1]], axis=1)
 
 

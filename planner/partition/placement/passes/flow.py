@@ -40,8 +40,8 @@ class FlowGame:
     def best(self) -> tuple[float, Floats]:
         """(what the known placements can be made to cost at least, the flow [e])."""
         self._solver.run()
-        found = np.array(self._solver.getSolution().col_value)
-        return float(found[-1]), np.maximum(found[:-1], 0.0)
+        solution = np.array(self._solver.getSolution().col_value)
+        return float(solution[-1]), np.maximum(solution[:-1], 0.0)
 
     def _programme(self) -> highspy.Highs:
         solver = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -65,7 +65,7 @@ class FlowGame:
 
 
 def _by_node(ends: Integers) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    arcs_of_node: dict[int, list[int]] = {}
     for arc, node in enumerate(ends.tolist()):
-        found.setdefault(node, []).append(arc)
-    return found
+        arcs_of_node.setdefault(node, []).append(arc)
+    return arcs_of_node

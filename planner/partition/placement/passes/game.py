@@ -33,9 +33,9 @@ class Incumbent:
         self.offer_devices(place_runs(graph, runs, contiguous=self.contiguous))
 
     def offer_devices(self, devices: Integers | None) -> None:
-        found = None if devices is None else placed_seconds(self.problem, devices)
-        if found is not None and found < self.seconds:
-            self.devices, self.seconds = devices, found
+        seconds = None if devices is None else placed_seconds(self.problem, devices)
+        if seconds is not None and seconds < self.seconds:
+            self.devices, self.seconds = devices, seconds
 
     @property
     def to_beat(self) -> float:
@@ -83,6 +83,6 @@ def play(
 
 
 def _drop_blocks(result: GameResult, mixed: MixedChain, incumbent: Incumbent) -> None:
-    kept = mixed.through < incumbent.to_beat
-    if 10 * np.count_nonzero(kept) <= 9 * kept.size:
-        result.space = result.space.with_blocks(kept)
+    may_be_better = mixed.through < incumbent.to_beat
+    if 10 * np.count_nonzero(may_be_better) <= 9 * may_be_better.size:
+        result.space = result.space.with_blocks(may_be_better)

@@ -48,8 +48,8 @@ class PassGraph:
         return int(self.tensor_unit.size)
 
     def is_core(self) -> np.ndarray:
-        found: np.ndarray = (self.units.unit_of_node != FREE) & (self.units.option_of_node == CORE)
-        return found
+        core: np.ndarray = (self.units.unit_of_node != FREE) & (self.units.option_of_node == CORE)
+        return core
 
 
 def pass_graph(problem: PlacementProblem, units: PassUnits) -> PassGraph:
@@ -57,16 +57,16 @@ def pass_graph(problem: PlacementProblem, units: PassUnits) -> PassGraph:
     serial, parallel = np.flatnonzero(~problem.class_is_parallel), np.flatnonzero(problem.class_is_parallel)
     core = (units.unit_of_node != FREE) & (units.option_of_node == CORE)
     nodes = np.flatnonzero(core)
-    held = np.zeros(units.num_units)
-    np.add.at(held, units.unit_of_node[nodes], problem.node_bytes[nodes])
+    used_bytes = np.zeros(units.num_units)
+    np.add.at(used_bytes, units.unit_of_node[nodes], problem.node_bytes[nodes])
     seconds = np.zeros((serial.size, units.num_units))
-    for row, chosen in enumerate(serial):
-        np.add.at(seconds[row], units.unit_of_node[nodes], problem.seconds[chosen, nodes])
+    for row, device_class in enumerate(serial):
+        np.add.at(seconds[row], units.unit_of_node[nodes], problem.seconds[device_class, nodes])
     source = problem.tensor_producer[problem.read_tensor]
-    known = core[source] & core[problem.read_node]
-    arcs = np.unique(np.stack([source[known], problem.read_node[known]]), axis=1)
+    between_core = core[source] & core[problem.read_node]
+    arcs = np.unique(np.stack([source[between_core], problem.read_node[between_core]]), axis=1)
     maker, reader = units.unit_of_node[source], units.unit_of_node[problem.read_node]
-    crossing = known & (maker != reader)
+    crossing = between_core & (maker != reader)
     pins = np.unique(np.stack([problem.read_tensor[crossing], reader[crossing]]), axis=1)
     tensors, counts = np.unique(pins[0], return_counts=True)
     option_bytes, option_seconds, option_loss = _option_costs(problem, units, serial)
@@ -77,7 +77,7 @@ def pass_graph(problem: PlacementProblem, units: PassUnits) -> PassGraph:
         units=units,
         serial=serial,
         parallel=parallel,
-        unit_bytes=held,
+        unit_bytes=used_bytes,
         unit_seconds=seconds,
         tensor_unit=units.unit_of_node[problem.tensor_producer[tensors]],
         reader_begin=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)]),
@@ -97,5 +97,5 @@ def _option_costs(problem: PlacementProblem, units: PassUnits, serial: Integers)
     sending = problem.transfer_seconds[serial][:, units.option_tensor]
     running = units.option_seconds[serial]
     worth = running < sending
-    held = np.where(worth, units.option_bytes, 0.0)
-    return held, np.where(worth, running, sending), np.where(worth, sending - np.where(worth, running, 0.0), 0.0)
+    used_bytes = np.where(worth, units.option_bytes, 0.0)
+    return used_bytes, np.where(worth, running, sending), np.where(worth, sending - np.where(worth, running, 0.0), 0.0)

@@ -69,8 +69,8 @@ def _packed(num_units: int, ideals: list[int], steps: list[list[tuple[int, int]]
     width = (num_units + 7) // 8
     raw = np.frombuffer(b"".join(ideal.to_bytes(width, "little") for ideal in ideals), dtype=np.uint8)
     inside = np.unpackbits(raw.reshape(len(ideals), width), axis=1, count=num_units, bitorder="little")
-    counts = [len(found) for found in steps]
-    flat = np.array([step for found in steps for step in found], dtype=np.int64).reshape(-1, 2)
+    counts = [len(of_ideal) for of_ideal in steps]
+    flat = np.array([step for of_ideal in steps for step in of_ideal], dtype=np.int64).reshape(-1, 2)
     return PassIdeals(
         inside=np.ascontiguousarray(inside),
         step_begin=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)]),

@@ -85,8 +85,8 @@ class _Search:
         self._settled: list[Labels | None] = [None] * space.ideals.num_ideals
         self._dropped = np.inf
         problem = space.graph.problem
-        kept = devices_apart & ~problem.class_is_parallel[problem.class_of_device]
-        self._devices = np.flatnonzero(kept)
+        told_apart = devices_apart & ~problem.class_is_parallel[problem.class_of_device]
+        self._devices = np.flatnonzero(told_apart)
         self._class_of_slot = problem.class_of_device[self._devices]
         self._blocks_after = _ways_by_origin(space.blocks.before, space.blocks.begin)
         self._steps_after = _ways_by_origin(space.ideals.step_from, space.ideals.step_begin)
@@ -124,21 +124,21 @@ class _Search:
         rows = rows[np.argsort(bound[rows], kind="stable")]
         labels = labels.take(rows)
         used = self._space.states.counts[labels.state]
-        kept = _undominated(np.concatenate([labels.finish, used, labels.idle_from, -labels.left_bytes], axis=1))
-        if kept.size > self._max_labels:
-            self._dropped = min(self._dropped, float(bound[rows][kept[self._max_labels]]))
-            kept = kept[: self._max_labels]
-        self._settled[ideal] = labels.take(kept)
+        front = _undominated(np.concatenate([labels.finish, used, labels.idle_from, -labels.left_bytes], axis=1))
+        if front.size > self._max_labels:
+            self._dropped = min(self._dropped, float(bound[rows][front[self._max_labels]]))
+            front = front[: self._max_labels]
+        self._settled[ideal] = labels.take(front)
 
     def _bounds(self, ideal: int, labels: Labels) -> Floats:
         """[l] no chain that goes on from the label ends earlier."""
-        found = labels.finish[:, -1].copy()
+        lower = labels.finish[:, -1].copy()
         for mix, mixed in enumerate(self._mixes):
             crossing, open_share = self._borders.crossing_flow(mix, ideal)
             if open_share > 1e-6:
                 ends = labels.finish[:, :-1] @ crossing + mixed.behind[ideal, labels.state]
-                np.maximum(found, ends / open_share, out=found)
-        return found
+                np.maximum(lower, ends / open_share, out=lower)
+        return lower
 
     def _extend(self, ideal: int) -> None:
         labels = self._settled[ideal]
@@ -152,9 +152,11 @@ class _Search:
         space, rows = self._space, np.arange(labels.state.size)
         for step, target in self._steps_after[ideal]:
             unit = int(space.ideals.step_unit[step])
-            for chosen, finish in self._borders.after_unit(ideal, target, labels.finish, unit):
+            for device_class, finish in self._borders.after_unit(ideal, target, labels.finish, unit):
                 arrived = _arrival(labels, finish, labels.state, ideal, rows, -1 - step)
-                self._arriving[target].append(replace(arrived, unit_class=np.full(rows.size, chosen, dtype=np.int64)))
+                self._arriving[target].append(
+                    replace(arrived, unit_class=np.full(rows.size, device_class, dtype=np.int64))
+                )
 
     def _extend_by_block(self, ideal: int, labels: Labels, way: int, target: int) -> None:
         blocks = self._space.blocks
@@ -168,20 +170,20 @@ class _Search:
     def _extend_on_devices(self, ideal: int, labels: Labels, way: int, target: int) -> None:
         """On each device with room; of those that nothing runs on yet, the first of a class stands for all."""
         space = self._space
-        chosen = int(space.graph.serial[space.blocks.serial_class[way]])
+        device_class = int(space.graph.serial[space.blocks.serial_class[way]])
         inside = space.ideals.inside
-        held = float(space.graph.unit_bytes[(inside[target] != 0) & (inside[ideal] == 0)].sum())
+        block_bytes = float(space.graph.unit_bytes[(inside[target] != 0) & (inside[ideal] == 0)].sum())
         fresh_before = np.zeros(labels.state.size, dtype=np.bool_)
-        for slot in np.flatnonzero(self._class_of_slot == chosen).tolist():
+        for slot in np.flatnonzero(self._class_of_slot == device_class).tolist():
             fresh = labels.idle_from[:, slot] == 0
-            rows = np.flatnonzero((labels.left_bytes[:, slot] >= held) & ~(fresh & fresh_before))
+            rows = np.flatnonzero((labels.left_bytes[:, slot] >= block_bytes) & ~(fresh & fresh_before))
             fresh_before |= fresh
             if not rows.size:
                 continue
             idle, seconds = labels.idle_from[rows, slot], float(space.blocks.seconds[way])
             finish, end = self._borders.after_block(ideal, target, labels.finish[rows], idle, seconds)
             arrived = _arrival(labels, finish, labels.state[rows], ideal, rows, way)
-            arrived.left_bytes[:, slot] -= held
+            arrived.left_bytes[:, slot] -= block_bytes
             arrived.idle_from[:, slot] = end
             arrived.device[:] = self._devices[slot]
             self._arriving[target].append(arrived)
@@ -201,20 +203,20 @@ class _Search:
         return min(lower, self._incumbent.seconds)
 
     def _runs(self, ideal: int, labels: Labels, row: int) -> tuple[Run, ...]:
-        found: list[Run] = []
+        runs: list[Run] = []
         while ideal:
             way = int(labels.way[row])
             if way < 0:
                 unit = int(self._space.ideals.step_unit[-1 - way])
-                found.append(Run(units=(unit,), device_class=int(labels.unit_class[row]), seconds=0.0))
+                runs.append(Run(units=(unit,), device_class=int(labels.unit_class[row]), seconds=0.0))
             else:
                 run = self._space.run_of_block(way, ideal)
-                found.append(replace(run, device=int(labels.device[row])))
+                runs.append(replace(run, device=int(labels.device[row])))
             ideal, row = int(labels.origin[row]), int(labels.origin_row[row])
             before = self._settled[ideal]
             assert before is not None
             labels = before
-        return tuple(reversed(found))
+        return tuple(reversed(runs))
 
 
 def _arrival(labels: Labels, finish: Floats, state: Integers, ideal: int, rows: Integers, way: int) -> Labels:
@@ -250,19 +252,19 @@ def _undominated(costs: Floats) -> Integers:
     """Rows, in order, that no other row is at most equal to in every column. O(rows * kept * columns)."""
     _, first = np.unique(costs, axis=0, return_index=True)
     # In lexicographic order nothing later dominates anything earlier.
-    kept: list[int] = []
+    front_rows: list[int] = []
     front = np.empty((first.size, costs.shape[1]))
     for row in first.tolist():
-        if not (front[: len(kept)] <= costs[row]).all(axis=1).any():
-            front[len(kept)] = costs[row]
-            kept.append(row)
-    return np.array(sorted(kept), dtype=np.int64)
+        if not (front[: len(front_rows)] <= costs[row]).all(axis=1).any():
+            front[len(front_rows)] = costs[row]
+            front_rows.append(row)
+    return np.array(sorted(front_rows), dtype=np.int64)
 
 
 def _ways_by_origin(before: Integers, begin: Integers) -> list[list[tuple[int, int]]]:
     """[i] (way, ideal after it)."""
-    found: list[list[tuple[int, int]]] = [[] for _ in range(begin.size - 1)]
+    by_origin: list[list[tuple[int, int]]] = [[] for _ in range(begin.size - 1)]
     after = np.repeat(np.arange(begin.size - 1), np.diff(begin))
     for way, (origin, target) in enumerate(zip(before.tolist(), after.tolist(), strict=True)):
-        found[origin].append((way, target))
-    return found
+        by_origin[origin].append((way, target))
+    return by_origin

@@ -42,10 +42,10 @@ def cheapest_chain(space: ChainSpace, source: Integers, target: Integers, flow: 
     ahead, ways, came = chain_forward(*listed, *steps, following)
     behind = chain_backward(*listed, *steps, following)
     last = int(ahead[-1].argmin())
-    found = float(ahead[-1, last])
+    seconds = float(ahead[-1, last])
     return MixedChain(
-        seconds=found,
-        runs=space.runs(ways, came, last, unit_class) if np.isfinite(found) else (),
+        seconds=seconds,
+        runs=space.runs(ways, came, last, unit_class) if np.isfinite(seconds) else (),
         through=cost_through(*listed, following, ahead, behind),
         behind=behind,
     )
@@ -61,8 +61,8 @@ def _alone(space: ChainSpace, target: Integers, flow: Floats) -> tuple[Floats, I
     through = np.bincount(target[there], weights=flow[there], minlength=problem.num_nodes)
     core = np.flatnonzero(graph.is_core())
     costs = np.zeros((graph.parallel.size, graph.num_units))
-    for row, chosen in enumerate(graph.parallel):
-        seconds = problem.seconds[chosen, core]
+    for row, device_class in enumerate(graph.parallel):
+        seconds = problem.seconds[device_class, core]
         with np.errstate(invalid="ignore"):
             paid = np.where(np.isinf(seconds), np.inf, through[core] * seconds)
         np.add.at(costs[row], unit_of_node[core], paid)
@@ -81,11 +81,11 @@ def _around(
     around = np.stack([inside @ ended, started.sum() - inside @ started])
     between = ~starts & ~ends & (flow > 0)
     makers, readers = unit_of_node[source[between]], unit_of_node[target[between]]
-    moved = np.zeros((count, count))
-    np.add.at(moved, (makers, readers), flow[between])
-    np.fill_diagonal(moved, 0.0)
-    active = np.flatnonzero(moved.sum(axis=1) > 0)
-    outside = np.where(inside[:, active] != 0, (1.0 - inside) @ moved[active].T, 0.0)
+    unit_flow = np.zeros((count, count))
+    np.add.at(unit_flow, (makers, readers), flow[between])
+    np.fill_diagonal(unit_flow, 0.0)
+    active = np.flatnonzero(unit_flow.sum(axis=1) > 0)
+    outside = np.where(inside[:, active] != 0, (1.0 - inside) @ unit_flow[active].T, 0.0)
     rows, columns = np.nonzero(outside > 0)
     begin = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.bincount(rows, minlength=inside.shape[0]))])
     return around, begin, active[columns], outside[rows, columns]

@@ -40,9 +40,9 @@ def placed_seconds(problem: PlacementProblem, devices: Integers) -> float | None
     for_group[problem.colocation] = together
     if (for_group[problem.colocation] != together).any():
         return None
-    held = device_bytes(problem, devices)
+    used = device_bytes(problem, devices)
     limits = np.where(problem.class_is_parallel, np.inf, problem.class_bytes)[problem.class_of_device]
-    if (held > limits).any() or not np.isfinite(problem.seconds[classes, np.arange(devices.size)]).all():
+    if (used > limits).any() or not np.isfinite(problem.seconds[classes, np.arange(devices.size)]).all():
         return None
     return single_pass_seconds(problem, devices)
 
@@ -53,19 +53,21 @@ def _devices_of_blocks(
     """Device by run, largest first where it is not given; takes their bytes, options apart, from `left` [d]."""
     problem = graph.problem
     blocks = [index for index, run in enumerate(runs) if not problem.class_is_parallel[run.device_class]]
-    held = {index: float(graph.unit_bytes[list(runs[index].units)].sum()) for index in blocks}
+    block_bytes = {index: float(graph.unit_bytes[list(runs[index].units)].sum()) for index in blocks}
     used = np.zeros(problem.num_devices, dtype=np.bool_)
-    found: dict[int, int] = {}
-    for index in sorted(blocks, key=lambda index: (runs[index].device == ANY, -held[index], index)):
+    device_of_run: dict[int, int] = {}
+    for index in sorted(blocks, key=lambda index: (runs[index].device == ANY, -block_bytes[index], index)):
         device: int | None = runs[index].device
         if device == ANY:
-            device = _device_for(problem, runs[index].device_class, held[index], left, used, contiguous=contiguous)
+            device = _device_for(
+                problem, runs[index].device_class, block_bytes[index], left, used, contiguous=contiguous
+            )
         if device is None:
             return None
-        found[index] = device
+        device_of_run[index] = device
         used[device] = True
-        left[device] -= held[index]
-    return dict(sorted(found.items()))
+        left[device] -= block_bytes[index]
+    return dict(sorted(device_of_run.items()))
 
 
 def _core(graph: PassGraph, run: Run) -> np.ndarray:
@@ -83,16 +85,16 @@ def _members(graph: PassGraph, run: Run, spare: float) -> Integers:
     inside = np.zeros(graph.num_units, dtype=np.bool_)
     inside[list(run.units)] = True
     row = int(np.flatnonzero(graph.serial == run.device_class)[0])
-    held, loss = graph.option_bytes[row], graph.option_loss[row]
-    chosen = [
+    option_bytes, loss = graph.option_bytes[row], graph.option_loss[row]
+    worthwhile = [
         option for option in np.flatnonzero(inside[units.option_unit]).tolist() if _pays(graph, inside, row, option)
     ]
-    taken = _core(graph, run)
-    for option in sorted(chosen, key=lambda option: (-loss[option] / max(held[option], 1e-300), option)):
-        if held[option] <= spare:
-            spare -= held[option]
-            taken |= units.option_of_node == option
-    return np.flatnonzero(taken)
+    members = _core(graph, run)
+    for option in sorted(worthwhile, key=lambda option: (-loss[option] / max(option_bytes[option], 1e-300), option)):
+        if option_bytes[option] <= spare:
+            spare -= option_bytes[option]
+            members |= units.option_of_node == option
+    return np.flatnonzero(members)
 
 
 def _pays(graph: PassGraph, inside: np.ndarray, row: int, option: int) -> bool:
@@ -105,10 +107,16 @@ def _pays(graph: PassGraph, inside: np.ndarray, row: int, option: int) -> bool:
 
 
 def _device_for(
-    problem: PlacementProblem, device_class: int, held: float, left: Floats, used: np.ndarray, *, contiguous: bool
+    problem: PlacementProblem,
+    device_class: int,
+    needed_bytes: float,
+    left: Floats,
+    used: np.ndarray,
+    *,
+    contiguous: bool,
 ) -> int | None:
     """An unused device, else the fullest on which the block fits."""
-    candidates = np.flatnonzero((problem.class_of_device == device_class) & (held <= left))
+    candidates = np.flatnonzero((problem.class_of_device == device_class) & (needed_bytes <= left))
     unused = candidates[~used[candidates]]
     if unused.size:
         return int(unused[0])

@@ -33,13 +33,13 @@ def path_bound(problem: PlacementProblem) -> float:
 def check_each_node(problem: PlacementProblem) -> None:
     """Raises Infeasible that names a colocation group which no device can take, and what would have to change."""
     group = problem.colocation
-    held = np.bincount(group, weights=problem.node_bytes)
-    runs = np.zeros((problem.num_classes, held.size), dtype=np.bool_)
+    group_bytes = np.bincount(group, weights=problem.node_bytes)
+    runs = np.zeros((problem.num_classes, group_bytes.size), dtype=np.bool_)
     for row in range(problem.num_classes):
-        barred = np.bincount(group, weights=~np.isfinite(problem.seconds[row]), minlength=held.size)
+        barred = np.bincount(group, weights=~np.isfinite(problem.seconds[row]), minlength=group_bytes.size)
         runs[row] = (barred == 0) & (problem.class_devices[row] > 0)
     room = np.where(problem.class_is_parallel, np.inf, problem.class_bytes)
-    fits = runs & (held[None, :] <= room[:, None])
+    fits = runs & (group_bytes[None, :] <= room[:, None])
     for number in np.flatnonzero(~fits.any(axis=0))[:1].tolist():
         names = [problem.node_names[node] for node in np.flatnonzero(group == number)[:3].tolist()]
         what = (
@@ -52,10 +52,10 @@ def check_each_node(problem: PlacementProblem) -> None:
             )
         most = float(room[runs[:, number]].max())
         raise Infeasible(
-            f"{what} need {held[number]:.0f} bytes, and the largest device that can run them has {most:.0f}; give one "
-            f"device {held[number] - most:.0f} bytes more",
+            f"{what} need {group_bytes[number]:.0f} bytes, and the largest device that can run them has {most:.0f}; "
+            f"give one device {group_bytes[number] - most:.0f} bytes more",
             node=names[0],
-            missing_bytes=int(np.ceil(held[number] - most)),
+            missing_bytes=int(np.ceil(group_bytes[number] - most)),
         )
 
 

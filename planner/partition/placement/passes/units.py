@@ -52,8 +52,8 @@ def pass_units(problem: PlacementProblem) -> PassUnits:
 def _costless(problem: PlacementProblem) -> Booleans:
     """[n] whether the node takes no time on a parallel class and no other node shares its place."""
     quick = problem.seconds[problem.class_is_parallel].min(axis=0, initial=np.inf) == 0
-    found: Booleans = quick & (np.bincount(problem.colocation)[problem.colocation] == 1)
-    return found
+    costless: Booleans = quick & (np.bincount(problem.colocation)[problem.colocation] == 1)
+    return costless
 
 
 def _free_sources(problem: PlacementProblem, costless: Booleans) -> set[int]:
@@ -95,26 +95,26 @@ class _Groups:
     def _join_readers(self) -> bool:
         """A group that only reads from one group of its own colocation joins it: nothing can run between."""
         before, _ = self.neighbours()
-        pairs = [(next(iter(found)), group) for group, found in before.items() if len(found) == 1]
+        pairs = [(next(iter(others)), group) for group, others in before.items() if len(others) == 1]
         return self._merge(pairs)
 
     def _join_sources(self) -> bool:
         """A group that reads nothing and is only read by one of its own colocation: a separate block never pays."""
         before, after = self.neighbours()
         pairs = [
-            (next(iter(found)), group)
-            for group, found in after.items()
-            if len(found) == 1 and not before[group] and self._cheap(group)
+            (next(iter(others)), group)
+            for group, others in after.items()
+            if len(others) == 1 and not before[group] and self._cheap(group)
         ]
         return self._merge(pairs)
 
     def _cheap(self, group: int) -> bool:
         """Whether running the group takes no longer than sending what it makes, on every serial class."""
         members = self._members[group]
-        sent = np.isin(self._problem.tensor_producer, members)
+        own_tensors = np.isin(self._problem.tensor_producer, members)
         serial = ~self._problem.class_is_parallel
         running = self._problem.seconds[serial][:, members].sum(axis=1)
-        sending = self._problem.transfer_seconds[serial][:, sent]
+        sending = self._problem.transfer_seconds[serial][:, own_tensors]
         smallest = sending.min(axis=1, initial=np.inf) if sending.shape[1] else np.zeros(int(serial.sum()))
         return bool(np.all(~np.isfinite(running) | (running <= smallest)))
 
@@ -162,31 +162,31 @@ def _options(
     """(unit's group, tensor, whether sinks, nodes). Costless nodes with one neighbour, through one tensor."""
     reads: dict[int, list[int]] = {}
     readers: dict[int, list[int]] = {}
-    made: dict[int, list[int]] = {}
+    outputs_of: dict[int, list[int]] = {}
     for tensor, producer in enumerate(problem.tensor_producer.tolist()):
-        made.setdefault(producer, []).append(tensor)
+        outputs_of.setdefault(producer, []).append(tensor)
     for tensor, node in zip(problem.read_tensor.tolist(), problem.read_node.tolist(), strict=True):
         readers.setdefault(tensor, []).append(node)
         if int(problem.tensor_producer[tensor]) not in free:
             reads.setdefault(node, []).append(tensor)
     sinks: dict[int, list[int]] = {}
-    found: list[tuple[int, int, bool, list[int]]] = []
-    taken: set[int] = set()
+    options: list[tuple[int, int, bool, list[int]]] = []
+    optional: set[int] = set()
     for node in range(problem.num_nodes):
         if not costless[node] or node in free:
             continue
-        outputs = [tensor for tensor in made.get(node, ()) if readers.get(tensor)]
+        outputs = [tensor for tensor in outputs_of.get(node, ()) if readers.get(tensor)]
         inputs = reads.get(node, [])
         if not outputs and len(inputs) == 1:
             sinks.setdefault(inputs[0], []).append(node)
-            taken.add(node)
+            optional.add(node)
         elif not inputs and len(outputs) == 1 and len(readers[outputs[0]]) == 1:
             reader = readers[outputs[0]][0]
-            if reader not in taken and not (costless[reader] and not made.get(reader)):
-                found.append((groups.root[reader], outputs[0], False, [node]))
-                taken.add(node)
+            if reader not in optional and not (costless[reader] and not outputs_of.get(reader)):
+                options.append((groups.root[reader], outputs[0], False, [node]))
+                optional.add(node)
     for tensor, nodes in sinks.items():
         producer = int(problem.tensor_producer[tensor])
-        if producer not in taken:
-            found.append((groups.root[producer], tensor, True, nodes))
-    return found
+        if producer not in optional:
+            options.append((groups.root[producer], tensor, True, nodes))
+    return options

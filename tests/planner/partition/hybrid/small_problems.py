@@ -21,12 +21,12 @@ def random_problem(seed: int, *, nodes: int = 4, alternatives: int = 2) -> Hybri
     missing[0, :, 0] = False
     seconds[missing] = np.inf
     arcs = sorted({(int(random.integers(node)), node) for node in range(1, nodes) for _ in range(2)})
-    held, always = random.integers(0, 6, shape).astype(float), random.integers(0, 6, shape).astype(float)
+    per_microbatch, always = random.integers(0, 6, shape).astype(float), random.integers(0, 6, shape).astype(float)
     return HybridProblem(
         degrees=np.array([1, 2], dtype=np.int64),
         seconds=seconds,
         parameter_bytes=random.integers(0, 8, shape).astype(float),
-        held_per_microbatch=held,
+        held_per_microbatch=per_microbatch,
         held_always=always,
         edge_source=np.array([source for source, _ in arcs], dtype=np.int64),
         edge_target=np.array([target for _, target in arcs], dtype=np.int64),

@@ -127,19 +127,19 @@ def test_alternatives_fit_exactly_where_some_do(seed: int) -> None:
     seconds = random.integers(0, 12, (5, 3)).astype(float)
     seconds[random.random((5, 3)) < 0.2] = np.inf
     seconds[:, 0] = random.integers(0, 12, 5)
-    held = random.integers(0, 12, (5, 3)).astype(float)
+    item_bytes = random.integers(0, 12, (5, 3)).astype(float)
     limit, memory = float(random.integers(0, 40)), float(random.integers(0, 40))
     rows = range(5)
     fits = any(
         sum(seconds[row, one] for row, one in zip(rows, picked, strict=True)) <= limit
-        and sum(held[row, one] for row, one in zip(rows, picked, strict=True)) <= memory
+        and sum(item_bytes[row, one] for row, one in zip(rows, picked, strict=True)) <= memory
         for picked in product(range(3), repeat=5)
     )
-    chosen = np.empty(5, dtype=np.int64)
-    assert (choose(seconds, held, limit, memory, chosen) == FITS) == fits
+    choice = np.empty(5, dtype=np.int64)
+    assert (choose(seconds, item_bytes, limit, memory, choice) == FITS) == fits
     if fits:
-        assert seconds[rows, chosen].sum() <= limit
-        assert held[rows, chosen].sum() <= memory
+        assert seconds[rows, choice].sum() <= limit
+        assert item_bytes[rows, choice].sum() <= memory
 
 
 def test_a_choice_that_is_given_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

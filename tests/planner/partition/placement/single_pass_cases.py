@@ -51,7 +51,7 @@ def random_problem(random: np.random.Generator, num_nodes: int, **changes: objec
         if random.random() < 1.6 / num_nodes + (0.3 if target == source + 1 else 0.0)
     ]
     accelerator = random.integers(0, 4, num_nodes)
-    given: dict[str, object] = {
+    fields: dict[str, object] = {
         "host": np.where(random.random(num_nodes) < 0.3, 0, accelerator * 4 + random.integers(0, 3, num_nodes)),
         "accelerator": accelerator,
         "sizes": random.integers(0, 5, num_nodes),
@@ -60,7 +60,7 @@ def random_problem(random: np.random.Generator, num_nodes: int, **changes: objec
         "memory": float(random.integers(5, 12)),
         **changes,
     }
-    return build(**given)  # type: ignore[arg-type]
+    return build(**fields)  # type: ignore[arg-type]
 
 
 def slow_single_pass(problem: PlacementProblem, devices: Sequence[int]) -> float | None:
@@ -87,12 +87,14 @@ def slow_single_pass(problem: PlacementProblem, devices: Sequence[int]) -> float
     waits: dict[object, set[object]] = {}
     for block in set(key.values()):
         members = [node for node in nodes if key[node] == block]
-        chosen = int(problem.class_of_device[devices[members[0]]])
-        taken = {tensor for maker, node, tensor in reads if key[node] == block != key[maker]}
-        sent = {tensor for maker, node, tensor in reads if key[maker] == block != key[node]}
-        moved = 0.0 if block[0] == "host" else sum(problem.transfer_seconds[chosen, list(taken)])
-        moved += 0.0 if block[0] == "host" else sum(problem.transfer_seconds[chosen, list(sent)])
-        lasts[block] = float(problem.seconds[chosen, members].sum() + moved)
+        device_class = int(problem.class_of_device[devices[members[0]]])
+        receipts = {tensor for maker, node, tensor in reads if key[node] == block != key[maker]}
+        cut_tensors = {tensor for maker, node, tensor in reads if key[maker] == block != key[node]}
+        transfer_seconds = 0.0 if block[0] == "host" else sum(problem.transfer_seconds[device_class, list(receipts)])
+        transfer_seconds += (
+            0.0 if block[0] == "host" else sum(problem.transfer_seconds[device_class, list(cut_tensors)])
+        )
+        lasts[block] = float(problem.seconds[device_class, members].sum() + transfer_seconds)
         waits[block] = {key[maker] for maker, node, _ in reads if key[node] == block != key[maker]}
         waits[block] |= {other for other in key.values() if other[0] == block[0] != "host" and other[1] < block[1]}
     ends: dict[object, float] = {}
@@ -111,15 +113,15 @@ def least_single_pass(problem: PlacementProblem, *, one_block: bool) -> float:
     groups = int(problem.colocation.max()) + 1
     for choice in itertools.product(range(problem.num_devices), repeat=groups):
         devices = np.array(choice)[problem.colocation]
-        held = np.bincount(devices, weights=problem.node_bytes, minlength=problem.num_devices)
+        used_bytes = np.bincount(devices, weights=problem.node_bytes, minlength=problem.num_devices)
         classes = problem.class_of_device[devices]
         limit = problem.class_bytes[problem.class_of_device]
-        if (held > limit).any() or not np.isfinite(problem.seconds[classes, np.arange(devices.size)]).all():
+        if (used_bytes > limit).any() or not np.isfinite(problem.seconds[classes, np.arange(devices.size)]).all():
             continue
         if one_block and not is_convex(problem, devices.tolist()):
             continue
-        found = slow_single_pass(problem, devices.tolist())
-        best = min(best, math.inf if found is None else found)
+        seconds = slow_single_pass(problem, devices.tolist())
+        best = min(best, math.inf if seconds is None else seconds)
     return best
 
 

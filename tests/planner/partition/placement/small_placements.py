@@ -89,13 +89,13 @@ def _is_chain(problem: PlacementProblem, devices: tuple[int, ...]) -> bool:
 
 def _tensors(rng: np.random.Generator, num_nodes: int) -> list[tuple[int, list[int]]]:
     density = rng.random()
-    found = []
+    tensors = []
     for producer in range(num_nodes):
         for _ in range(int(rng.integers(1, 3))):
             readers = [node for node in range(producer + 1, num_nodes) if rng.random() < density]
             if readers:
-                found.append((producer, readers))
-    return found
+                tensors.append((producer, readers))
+    return tensors
 
 
 def _colocation(rng: np.random.Generator, num_nodes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

@@ -41,11 +41,13 @@ def test_small_problems_get_the_value_that_trying_everything_gives(first: int) -
             with pytest.raises(Infeasible):
                 best_contiguous(problem)
             continue
-        found = best_contiguous(problem)
-        assert is_feasible(problem, found.device_of_node), seed
-        assert found.value_seconds == pytest.approx(device_loads(problem, found.device_of_node).max(), abs=1e-12)
-        assert found.value_seconds == pytest.approx(expected, abs=1e-9), seed
-        assert found.lower_bound_seconds == pytest.approx(expected, abs=1e-9), seed
+        placement = best_contiguous(problem)
+        assert is_feasible(problem, placement.device_of_node), seed
+        assert placement.value_seconds == pytest.approx(
+            device_loads(problem, placement.device_of_node).max(), abs=1e-12
+        )
+        assert placement.value_seconds == pytest.approx(expected, abs=1e-9), seed
+        assert placement.lower_bound_seconds == pytest.approx(expected, abs=1e-9), seed
 
 
 @pytest.mark.fuzz
@@ -67,10 +69,10 @@ def test_the_first_bound_is_below_every_placement_and_at_some() -> None:
 @pytest.mark.parametrize("name", OPTIMA)
 def test_profiled_graphs_reach_their_proven_optimum(name: str) -> None:
     problem = _instance(name)
-    found = best_contiguous(problem)
-    assert is_feasible(problem, found.device_of_node)
-    assert found.value_seconds == pytest.approx(OPTIMA[name], abs=1e-6)
-    assert found.lower_bound_seconds == pytest.approx(found.value_seconds, rel=1e-9)
+    placement = best_contiguous(problem)
+    assert is_feasible(problem, placement.device_of_node)
+    assert placement.value_seconds == pytest.approx(OPTIMA[name], abs=1e-6)
+    assert placement.lower_bound_seconds == pytest.approx(placement.value_seconds, rel=1e-9)
 
 
 def test_the_same_problem_gets_the_same_placement() -> None:
@@ -82,17 +84,17 @@ def test_the_same_problem_gets_the_same_placement() -> None:
 def test_a_search_cut_short_still_places_and_never_claims_too_much(max_pairs: int) -> None:
     for name in ("OperatorGraphs_bert_l-3_training", "LayerGraphs_resnet50_inference"):
         problem = _instance(name)
-        found = best_contiguous(problem, max_pairs=max_pairs)
-        assert is_feasible(problem, found.device_of_node)
-        assert found.lower_bound_seconds <= OPTIMA[name] + 1e-6
-        assert found.value_seconds >= OPTIMA[name] - 1e-6
+        placement = best_contiguous(problem, max_pairs=max_pairs)
+        assert is_feasible(problem, placement.device_of_node)
+        assert placement.lower_bound_seconds <= OPTIMA[name] + 1e-6
+        assert placement.value_seconds >= OPTIMA[name] - 1e-6
 
 
 def test_a_search_out_of_time_still_places() -> None:
     problem = _instance("OperatorGraphs_bert_l-3_inference")
-    found = best_contiguous(problem, out_of_time=lambda: True)
-    assert is_feasible(problem, found.device_of_node)
-    assert found.lower_bound_seconds <= OPTIMA["OperatorGraphs_bert_l-3_inference"] + 1e-6
+    placement = best_contiguous(problem, out_of_time=lambda: True)
+    assert is_feasible(problem, placement.device_of_node)
+    assert placement.lower_bound_seconds <= OPTIMA["OperatorGraphs_bert_l-3_inference"] + 1e-6
 
 
 def _ideals(problem: PlacementProblem, limit: int) -> dict[int, int] | None:
@@ -104,17 +106,17 @@ def _ideals(problem: PlacementProblem, limit: int) -> dict[int, int] | None:
 def test_independent_chains_have_more_ideals_than_can_be_searched_and_get_a_gap() -> None:
     problem = _parallel_chains(num_chains=24, length=6)
     assert _ideals(problem, 100_000) is None
-    found = best_contiguous(problem)
-    assert is_feasible(problem, found.device_of_node)
-    assert found.lower_bound_seconds <= found.value_seconds
+    placement = best_contiguous(problem)
+    assert is_feasible(problem, placement.device_of_node)
+    assert placement.lower_bound_seconds <= placement.value_seconds
 
 
 @pytest.mark.slow
 def test_a_long_chain_is_placed_in_blocks() -> None:
     problem = _parallel_chains(num_chains=1, length=3000)
-    found = best_contiguous(problem, max_pairs=10_000_000)
-    assert is_feasible(problem, found.device_of_node)
-    assert found.gap < 0.05
+    placement = best_contiguous(problem, max_pairs=10_000_000)
+    assert is_feasible(problem, placement.device_of_node)
+    assert placement.gap < 0.05
 
 
 def test_ideals_of_a_chain_are_its_prefixes() -> None:

@@ -48,10 +48,10 @@ def test_reaches_the_best_of_all_assignments_of_a_small_problem() -> None:
             with pytest.raises(Infeasible):
                 best_free(problem, effort=5_000)
             continue
-        found = best_free(problem, effort=5_000)
-        assert found.value_seconds == pytest.approx(best, rel=2e-6), number
-        assert found.lower_bound_seconds <= best * (1 + 1e-9), number
-        assert found.gap <= 3e-6, number
+        placement = best_free(problem, effort=5_000)
+        assert placement.value_seconds == pytest.approx(best, rel=2e-6), number
+        assert placement.lower_bound_seconds <= best * (1 + 1e-9), number
+        assert placement.gap <= 3e-6, number
 
 
 @pytest.mark.slow
@@ -59,13 +59,13 @@ def test_reaches_the_best_of_all_assignments_of_a_small_problem() -> None:
 def test_keeps_to_memory_support_and_colocation(number: int) -> None:
     problem = random_problem(number, nodes=40, classes=(1, 3, 1), tightness=1.3)
     try:
-        found = best_free(problem, effort=20_000)
+        placement = best_free(problem, effort=20_000)
     except Infeasible:
         pytest.fail("a problem with a third of the memory to spare was called infeasible")
-    devices = np.array(found.device_of_node)
+    devices = np.array(placement.device_of_node)
     assert _is_allowed(problem, devices)
-    assert found.value_seconds == device_loads(problem, devices).max()
-    assert found.lower_bound_seconds <= found.value_seconds
+    assert placement.value_seconds == device_loads(problem, devices).max()
+    assert placement.lower_bound_seconds <= placement.value_seconds
 
 
 def test_the_best_start_that_fits_is_begun_with() -> None:
@@ -91,22 +91,22 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 def test_every_device_a_class_of_its_own() -> None:
     problem = random_problem(6, nodes=60, classes=(1,) * 16)
-    found = best_free(problem, effort=20_000)
-    assert _is_allowed(problem, np.array(found.device_of_node))
-    assert found.value_seconds < 0.8 * device_loads(problem, [0] * 60)[0]
+    placement = best_free(problem, effort=20_000)
+    assert _is_allowed(problem, np.array(placement.device_of_node))
+    assert placement.value_seconds < 0.8 * device_loads(problem, [0] * 60)[0]
 
 
 def test_one_device_takes_everything_and_is_proven() -> None:
     problem = random_problem(7, nodes=20, classes=(1,), tightness=np.inf)
-    found = best_free(problem)
-    assert set(found.device_of_node) == {0}
-    assert found.gap == pytest.approx(0.0, abs=1e-9)
+    placement = best_free(problem)
+    assert set(placement.device_of_node) == {0}
+    assert placement.gap == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_clock_ends_the_search() -> None:
     problem = random_problem(8, nodes=50, classes=(1, 3))
-    found = best_free(problem, effort=10**15, out_of_time=lambda: True)
-    assert _is_allowed(problem, np.array(found.device_of_node))
+    placement = best_free(problem, effort=10**15, out_of_time=lambda: True)
+    assert _is_allowed(problem, np.array(placement.device_of_node))
 
 
 @pytest.mark.slow
@@ -119,10 +119,10 @@ def test_a_clock_ends_the_search() -> None:
 )
 def test_profiled_graphs_reach_the_best_known_value(name: str, best_known: float) -> None:
     problem = read_cost_graph(json.loads((_INSTANCES / f"{name}.json").read_text())).problem
-    found = best_free(problem, effort=2_000_000)
-    assert found.value_seconds <= best_known + 1e-6
-    assert _is_allowed(problem, np.array(found.device_of_node))
-    assert found.lower_bound_seconds <= found.value_seconds
+    placement = best_free(problem, effort=2_000_000)
+    assert placement.value_seconds <= best_known + 1e-6
+    assert _is_allowed(problem, np.array(placement.device_of_node))
+    assert placement.lower_bound_seconds <= placement.value_seconds
 
 
 def test_a_node_that_nothing_runs_is_named() -> None:

@@ -47,13 +47,13 @@ def test_as_good_as_trying_everything(case: int, contiguous: bool) -> None:
     if case % 3 == 2:
         problem = two_kinds(problem, random)
     least = least_single_pass(problem, one_block=contiguous)
-    found = best_latency(problem, contiguous=contiguous)
-    assert found.value_seconds == pytest.approx(least)
-    assert found.lower_bound_seconds <= least + 1e-9
-    assert slow_single_pass(problem, found.device_of_node) == pytest.approx(found.value_seconds)
+    placement = best_latency(problem, contiguous=contiguous)
+    assert placement.value_seconds == pytest.approx(least)
+    assert placement.lower_bound_seconds <= least + 1e-9
+    assert slow_single_pass(problem, placement.device_of_node) == pytest.approx(placement.value_seconds)
     limits = problem.class_bytes[problem.class_of_device]
-    assert (device_bytes(problem, found.device_of_node) <= limits).all()
-    assert not contiguous or is_convex(problem, found.device_of_node)
+    assert (device_bytes(problem, placement.device_of_node) <= limits).all()
+    assert not contiguous or is_convex(problem, placement.device_of_node)
 
 
 @pytest.mark.fuzz
@@ -78,11 +78,11 @@ def test_colocated_nodes_stay_together(case: int) -> None:
     count = int(random.integers(3, 8))
     groups = np.unique(random.integers(0, count - 1, count), return_inverse=True)[1]
     problem = random_problem(random, count, colocation=groups)
-    found = best_latency(problem)
-    assert found.lower_bound_seconds <= least_single_pass(problem, one_block=False) + 1e-9
-    assert found.lower_bound_seconds <= found.value_seconds
+    placement = best_latency(problem)
+    assert placement.lower_bound_seconds <= least_single_pass(problem, one_block=False) + 1e-9
+    assert placement.lower_bound_seconds <= placement.value_seconds
     for group in range(int(groups.max()) + 1):
-        assert len({found.device_of_node[node] for node in np.flatnonzero(groups == group)}) == 1
+        assert len({placement.device_of_node[node] for node in np.flatnonzero(groups == group)}) == 1
 
 
 def test_one_block_per_device_is_proven_optimal() -> None:
@@ -97,9 +97,9 @@ def test_one_block_per_device_is_proven_optimal() -> None:
         devices=4,
         memory=4,
     )
-    found = best_latency(problem, contiguous=True)
-    assert found.value_seconds == pytest.approx(12 + 2 * 1 + 2 * 2)
-    assert found.gap == 0
+    placement = best_latency(problem, contiguous=True)
+    assert placement.value_seconds == pytest.approx(12 + 2 * 1 + 2 * 2)
+    assert placement.gap == 0
 
 
 def test_a_costless_reader_is_left_outside_where_it_does_not_fit() -> None:
@@ -108,8 +108,8 @@ def test_a_costless_reader_is_left_outside_where_it_does_not_fit() -> None:
         problem = build(
             host=[50, 0], accelerator=[1, 0], sizes=[4, 5], arcs=[(0, 1)], costs=[3, 0], memory=float(memory)
         )
-        found = best_latency(problem)
-        assert (found.value_seconds, found.gap) == (pytest.approx(seconds), 0)
+        placement = best_latency(problem)
+        assert (placement.value_seconds, placement.gap) == (pytest.approx(seconds), 0)
 
 
 @pytest.mark.slow
@@ -120,9 +120,9 @@ def test_more_order_ideals_than_can_be_listed() -> None:
     problem = build(
         host=times * 6, accelerator=times, sizes=[1] * 24, arcs=[(0, 1)], costs=[1] * 24, devices=4, memory=8
     )
-    found = best_latency(problem)
-    assert single_pass_seconds(problem, found.device_of_node) == pytest.approx(found.value_seconds)
-    assert found.lower_bound_seconds <= found.value_seconds < times.max() * 6
+    placement = best_latency(problem)
+    assert single_pass_seconds(problem, placement.device_of_node) == pytest.approx(placement.value_seconds)
+    assert placement.lower_bound_seconds <= placement.value_seconds < times.max() * 6
 
 
 @pytest.mark.slow
@@ -133,9 +133,9 @@ def test_same_input_same_placement() -> None:
 
 def test_out_of_time_still_answers() -> None:
     problem = random_problem(np.random.default_rng(4), 9, devices=2)
-    found = best_latency(problem, out_of_time=lambda: True)
-    assert single_pass_seconds(problem, found.device_of_node) == pytest.approx(found.value_seconds)
-    assert found.lower_bound_seconds <= best_latency(problem).value_seconds
+    placement = best_latency(problem, out_of_time=lambda: True)
+    assert single_pass_seconds(problem, placement.device_of_node) == pytest.approx(placement.value_seconds)
+    assert placement.lower_bound_seconds <= best_latency(problem).value_seconds
 
 
 def test_a_node_without_a_device_is_named() -> None:

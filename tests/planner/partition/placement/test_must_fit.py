@@ -24,8 +24,8 @@ def filled(seed: int, *, lacking: int = 0) -> PlacementProblem:
     rng = np.random.default_rng(seed)
     nodes, devices = 5, 3
     node_bytes = rng.integers(1, 9, nodes).astype(np.float64)
-    held = np.bincount(rng.integers(0, devices, nodes), weights=node_bytes, minlength=devices)
-    held[int(np.argmax(held))] -= lacking
+    used_bytes = np.bincount(rng.integers(0, devices, nodes), weights=node_bytes, minlength=devices)
+    used_bytes[int(np.argmax(used_bytes))] -= lacking
     return PlacementProblem(
         seconds=np.ones((devices, nodes)),
         node_bytes=node_bytes,
@@ -36,7 +36,7 @@ def filled(seed: int, *, lacking: int = 0) -> PlacementProblem:
         is_backward=np.zeros(nodes, dtype=np.bool_),
         colocation=np.arange(nodes),
         class_devices=np.ones(devices, dtype=np.int64),
-        class_bytes=held,
+        class_bytes=used_bytes,
         class_is_parallel=np.zeros(devices, dtype=np.bool_),
         node_names=tuple(f"node {index}" for index in range(nodes)),
         class_names=tuple(f"class {index}" for index in range(devices)),

@@ -20,12 +20,12 @@ def test_is_the_best_of_all_permutations(number: int) -> None:
     netlist = netlist_of(random_problem(number, nodes=14, classes=(1, 2, 1, 1), tightness=1.6))
     devices = first_packing(netlist)
     assert devices is not None
-    found = exchanged(netlist, devices)
-    assert found is not None
-    assert fits(netlist, found)
+    matching = exchanged(netlist, devices)
+    assert matching is not None
+    assert fits(netlist, matching)
     permuted = [np.array(order)[devices] for order in itertools.permutations(range(5))]
     best = min(float(loads_of(netlist, other).max()) for other in permuted if fits(netlist, other))
-    assert loads_of(netlist, found).max() == pytest.approx(best)
+    assert loads_of(netlist, matching).max() == pytest.approx(best)
 
 
 @pytest.mark.fuzz
@@ -36,17 +36,17 @@ def test_contents_go_only_where_they_fit() -> None:
         rng = np.random.default_rng(number)
         problem = random_problem(number, nodes=12, classes=(1, 1, 1, 1), tightness=np.inf)
         devices = rng.integers(0, 4, netlist_of(problem).num_cells)
-        held = np.bincount(devices, weights=netlist_of(problem).held_bytes, minlength=4)
-        netlist = netlist_of(replace(problem, class_bytes=held + rng.integers(0, 8, 4)))
+        used_bytes = np.bincount(devices, weights=netlist_of(problem).held_bytes, minlength=4)
+        netlist = netlist_of(replace(problem, class_bytes=used_bytes + rng.integers(0, 8, 4)))
         if not np.isfinite(loads_of(netlist, devices)).all():
             continue
-        found = exchanged(netlist, devices)
-        assert found is not None
-        assert fits(netlist, found)
+        matching = exchanged(netlist, devices)
+        assert matching is not None
+        assert fits(netlist, matching)
         permuted = [np.array(order)[devices] for order in itertools.permutations(range(4))]
         values = [float(loads_of(netlist, other).max()) for other in permuted]
         best = min(value for value, other in zip(values, permuted, strict=True) if fits(netlist, other))
-        assert loads_of(netlist, found).max() == pytest.approx(best)
+        assert loads_of(netlist, matching).max() == pytest.approx(best)
         bound += best > min(values)
     assert bound
 

@@ -38,8 +38,8 @@ def test_running_sums_and_counts_hold_after_many_steps(number: int) -> None:
     local_search.anneal(arena, state, local_search.EXPONENTIAL, 0.5, np.array([1.0, 0.5]), 80, 80, 20_000)
     running = [field.copy() for field in (state.load, state.held, state.pins)]
     local_search.recount(arena, state)
-    for kept, counted in zip(running, (state.load, state.held, state.pins), strict=True):
-        np.testing.assert_allclose(kept, counted, atol=1e-6)
+    for running_sum, counted in zip(running, (state.load, state.held, state.pins), strict=True):
+        np.testing.assert_allclose(running_sum, counted, atol=1e-6)
     assert fits(netlist, state.best)
     assert loads_of(netlist, state.best).max() == pytest.approx(state.best_value[0])
 

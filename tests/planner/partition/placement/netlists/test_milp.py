@@ -16,7 +16,9 @@ from tests.planner.partition.placement.small_problems import random_problem
 
 def _best_of_all(netlist: Netlist) -> float:
     choices = map(np.array, itertools.product(range(netlist.num_devices), repeat=netlist.num_cells))
-    return min((float(loads_of(netlist, found).max()) for found in choices if fits(netlist, found)), default=np.inf)
+    return min(
+        (float(loads_of(netlist, devices).max()) for devices in choices if fits(netlist, devices)), default=np.inf
+    )
 
 
 @pytest.mark.parametrize("number", range(15))

@@ -22,10 +22,10 @@ def _least(netlist: Netlist, devices: Integers, freed: Integers, cells: Integers
     """Of the freed devices' greatest load, over all choices for `cells`."""
     best = np.inf
     for choice in itertools.product(freed.tolist(), repeat=cells.size):
-        found = devices.copy()
-        found[cells] = choice
-        if fits(netlist, found):
-            best = min(best, float(loads_of(netlist, found)[freed].max()))
+        changed = devices.copy()
+        changed[cells] = choice
+        if fits(netlist, changed):
+            best = min(best, float(loads_of(netlist, changed)[freed].max()))
     return best
 
 
@@ -39,17 +39,17 @@ def test_finds_the_best_of_the_neighbourhood(number: int, num_cells: int) -> Non
     cells = np.flatnonzero(np.isin(devices, freed))[:num_cells]
     before = float(loads_of(netlist, devices)[freed].max())
     least = _least(netlist, devices, freed, cells)
-    found, is_final = placed_anew(netlist, devices, freed, cells, _LIMITS, never)
+    better, is_final = placed_anew(netlist, devices, freed, cells, _LIMITS, never)
     assert is_final
-    if found is None:
+    if better is None:
         assert least == pytest.approx(before, rel=3e-6)
         return
-    assert fits(netlist, found)
-    loads, others = loads_of(netlist, found), np.setdiff1d(np.arange(netlist.num_devices), freed)
+    assert fits(netlist, better)
+    loads, others = loads_of(netlist, better), np.setdiff1d(np.arange(netlist.num_devices), freed)
     assert loads[freed].max() == pytest.approx(least, rel=3e-6)
     assert loads[others] == pytest.approx(loads_of(netlist, devices)[others])
     kept = np.setdiff1d(np.arange(netlist.num_cells), cells)
-    assert (found[kept] == devices[kept]).all()
+    assert (better[kept] == devices[kept]).all()
 
 
 def test_a_region_is_within_the_freed_devices_and_not_too_large() -> None:

@@ -26,9 +26,9 @@ def test_a_large_cell_leaves_the_device_to_one_that_runs_nowhere_else() -> None:
     problem.seconds[0, 1] = problem.seconds[1, 4] = np.inf
     sizes, rooms = np.array([13.0, 4.0, 0.0, 7.0, 7.0]), np.array([16.5, 16.5])
     netlist = netlist_of(replace(problem, node_bytes=sizes, class_bytes=rooms))
-    found = first_packing(netlist)
-    assert found is not None
-    assert fits(netlist, found)
+    packing = first_packing(netlist)
+    assert packing is not None
+    assert fits(netlist, packing)
 
 
 @pytest.mark.fuzz
@@ -38,9 +38,9 @@ def test_whatever_can_be_packed_is() -> None:
         problem = random_problem(number, nodes=6, classes=(1, 2), groups=6)
         rooms = np.random.default_rng(number).integers(5, 16, 2).astype(np.float64)
         netlist = netlist_of(replace(problem, class_bytes=rooms))
-        found = first_packing(netlist)
-        impossible += found is None
-        assert can_be_packed(netlist) if found is not None else not can_be_packed(netlist), number
+        packing = first_packing(netlist)
+        impossible += packing is None
+        assert can_be_packed(netlist) if packing is not None else not can_be_packed(netlist), number
     assert 0 < impossible < len(numbers)
 
 
