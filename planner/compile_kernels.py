@@ -35,8 +35,8 @@ from planner.graph.ir import (
     ValueKind,
     ValueReference,
 )
+from planner.partition.hybrid.limit_search import best_hybrid
 from planner.partition.hybrid.problem import HybridProblem
-from planner.partition.hybrid.search import best_hybrid
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.partition.placement.compiler import HAS_COMPILER
 from planner.partition.placement.contiguous import best_contiguous

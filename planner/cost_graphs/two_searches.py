@@ -21,7 +21,7 @@ from planner.partition.placement.free import placement_of
 from planner.partition.placement.netlists.must_fit import check_can_exist, no_packing_found
 from planner.partition.placement.netlists.netlist import Netlist, netlist_of
 from planner.partition.placement.netlists.packing import first_packing, fits
-from planner.partition.placement.netlists.turns import Incumbent, improved, incumbent_of
+from planner.partition.placement.netlists.resumable_searches import Incumbent, improved, incumbent_of
 from planner.partition.placement.problem import Placement, PlacementProblem
 
 # Of each of the two, about a million a second on a busy core and twice to three times as many on an idle one.

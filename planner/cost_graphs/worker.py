@@ -24,7 +24,7 @@ from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import first_incumbent
 from planner.partition.placement.netlists.milp import OnQuestion, num_columns
 from planner.partition.placement.netlists.netlist import Netlist, netlist_of
-from planner.partition.placement.netlists.turns import (
+from planner.partition.placement.netlists.resumable_searches import (
     Annealing,
     Incumbent,
     Programmes,

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-MAPS = ["access", "planner.partition", "planner.partition.ordered", "planner.partition.portfolio"]
+MAPS = [
+    "access",
+    "planner.partition",
+    "planner.partition.hybrid",
+    "planner.partition.operations",
+    "planner.partition.ordered",
+    "planner.partition.placement",
+    "planner.partition.placement.ideals",
+    "planner.partition.placement.netlists",
+    "planner.partition.placement.passes",
+    "planner.partition.portfolio",
+]
 # Its docstring says all there is to say of it.
 OF_EACH_PACKAGE = {"__init__", "__pycache__", "errors"}
 

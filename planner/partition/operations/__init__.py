@@ -1,1 +1,10 @@
-"""Partitioning as torch.fx counts it: bytes and inputs of single operations, with no storage or liveness known."""
+"""Partitioning as torch.fx's accelerator partitioner counts it, for its modes.
+
+The program           operation_graph; grouping (groups of operations as a graph of their own)
+Sizes                 size_groups: first_fit (torch's), device_map (groups on devices), exhaustive_packing
+Embeddings            sparse_groups
+Latency               critical_path (torch's), transfer_problem (as arrays), least_latency: initial_placements,
+                      path_search, iterated_local_search, occupancy (what devices hold meanwhile)
+From operations back  group_operations, group_by_slack (to few groups that keep the latency)
+Copies                saturate (on idle devices)
+"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from planner.partition.operations.exhaustive_packing import any_fit
 from planner.partition.operations.first_fit import PlacedGroups
 from planner.partition.operations.group_operations import (
     grouped_latency,
@@ -16,12 +17,11 @@ from planner.partition.operations.group_operations import (
     groups_by_slack,
     groups_of_one,
 )
+from planner.partition.operations.initial_placements import cluster_start, segment_starts
+from planner.partition.operations.iterated_local_search import iterate
 from planner.partition.operations.occupancy import Occupancy
 from planner.partition.operations.operation_graph import OperationGraph
-from planner.partition.operations.packing import any_fit
 from planner.partition.operations.path_search import LEAST_GAIN, Steps, improve, least_latency
-from planner.partition.operations.shake import shake
-from planner.partition.operations.starts import cluster_start, segment_starts
 from planner.partition.operations.transfer_problem import TransferProblem, transfer_problem
 
 # (latency, device by operation)
@@ -62,7 +62,7 @@ def least_latency_groups(
     if not placements:
         return None
     placements.sort(key=lambda placement: placement[0])
-    placements.insert(0, shake(problem, placements, steps, goal))
+    placements.insert(0, iterate(problem, placements, steps, goal))
     best: _Candidate | None = None
     for placement in placements:
         # Groups are never quicker than single operations on the same devices.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.partition.operations.device_map import fuller_map, map_placed
+from planner.partition.operations.exhaustive_packing import any_fit
 from planner.partition.operations.first_fit import PlacedGroups, first_fit
 from planner.partition.operations.group_operations import groups_by_level
+from planner.partition.operations.initial_placements import segment_starts
 from planner.partition.operations.operation_graph import OperationGraph
-from planner.partition.operations.packing import any_fit
-from planner.partition.operations.starts import segment_starts
 from planner.partition.operations.transfer_problem import transfer_problem
 
 

@@ -7,12 +7,12 @@ Exact where the order ideals are few enough (dynamic programming over pairs of i
 from __future__ import annotations
 
 from planner.partition.placement.ideals.absorption import absorb
+from planner.partition.placement.ideals.all_ideals import Budget, search_all_ideals
+from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs, items_of
 from planner.partition.placement.ideals.device_states import least_load
 from planner.partition.placement.ideals.incumbent import Incumbent
-from planner.partition.placement.ideals.items import ItemCosts, Items, item_costs, items_of
+from planner.partition.placement.ideals.infeasible import check_feasible, not_found
 from planner.partition.placement.ideals.order_chains import search_orders
-from planner.partition.placement.ideals.rounds import Budget, search_all_ideals
-from planner.partition.placement.ideals.shortage import check_feasible, not_found
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
 
 # About ten seconds.

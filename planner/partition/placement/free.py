@@ -12,7 +12,7 @@ from planner.partition.placement.netlists.lower_bound import lower_bound
 from planner.partition.placement.netlists.must_fit import check_can_exist, no_packing_found
 from planner.partition.placement.netlists.netlist import Netlist, loads_of, netlist_of
 from planner.partition.placement.netlists.packing import first_packing, fits
-from planner.partition.placement.netlists.turns import Annealing, Incumbent, Programmes, incumbent_of
+from planner.partition.placement.netlists.resumable_searches import Annealing, Incumbent, Programmes, incumbent_of
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
 from planner.partition.problem import Integers
 

@@ -1,26 +1,31 @@
 """Least latency of a single pass: exact on graphs with few order ideals, else the best placement found and a bound.
 
-Coarse units first, for a placement to start from; then the finest, where chains of ideals are all there is: a game of
-mixed paths bounds them, blocks that cannot be in a better chain drop out, and a search over labels decides the rest.
+Coarse units first, for a placement to start from; then the finest, where chains of ideals are all there is: flows along
+paths bound them, blocks that cannot be in a better chain drop out, and a search over labels decides the rest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from planner.partition.placement.passes.before_search import (
+    check_each_node,
+    no_placement,
+    path_bound,
+    simple_placements,
+)
 from planner.partition.placement.passes.blocks import pass_blocks
-from planner.partition.placement.passes.borders import PassBorders
 from planner.partition.placement.passes.chain import ChainSpace
-from planner.partition.placement.passes.coarse import segmented_units, shorter_units, tied_units
-from planner.partition.placement.passes.flow import FlowGame
-from planner.partition.placement.passes.game import Incumbent, play
-from planner.partition.placement.passes.graph import PassGraph, pass_graph
-from planner.partition.placement.passes.ideals import PassIdeals, pass_ideals, prefix_ideals
-from planner.partition.placement.passes.labels import search_labels
-from planner.partition.placement.passes.mix import MixedChain, cheapest_chain
-from planner.partition.placement.passes.simple import check_each_node, no_placement, path_bound, simple_placements
-from planner.partition.placement.passes.states import counted, uncounted
-from planner.partition.placement.passes.units import PassUnits, pass_units
+from planner.partition.placement.passes.cheapest_chain import CheapestChain, cheapest_chain
+from planner.partition.placement.passes.coarsening import segmented_units, shorter_units, tied_units
+from planner.partition.placement.passes.contraction import PassUnits, pass_units
+from planner.partition.placement.passes.cutting_planes import Incumbent, raise_bound
+from planner.partition.placement.passes.finish_times import FinishTimes
+from planner.partition.placement.passes.label_setting import search_labels
+from planner.partition.placement.passes.path_flow import FlowProgramme
+from planner.partition.placement.passes.unit_graph import PassGraph, pass_graph
+from planner.partition.placement.passes.unit_ideals import PassIdeals, pass_ideals, prefix_ideals
+from planner.partition.placement.passes.used_devices import counted, uncounted
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
 from planner.partition.problem import Floats
 
@@ -34,12 +39,12 @@ NUM_SEGMENTS = 300
 MAX_PREFIXES = 1_000
 ROUNDS = 200
 COARSE_ROUNDS = 40
-# Each mix costs a product for each label, and the last ones bound best.
-LABEL_MIXES = 6
+# Each flow costs a product for each label, and the last ones bound best.
+LABEL_FLOWS = 6
 FEW_LABELS = 10
 MANY_LABELS = 1000
 MAX_LABEL_BLOCKS = 300_000
-# Blocks times device states times rounds of a game.
+# Blocks times device states times rounds of cutting planes.
 WEIGHINGS = 200_000_000
 # Labels that tell devices apart have two columns for each.
 MAX_DEVICES_APART = 16
@@ -65,12 +70,12 @@ def best_latency(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Left:
-    """Chains that a game left open, and what it knows of them."""
+class _Open:
+    """Chains that cutting planes left open, and what is known of them."""
 
     space: ChainSpace
-    borders: PassBorders
-    mixes: list[MixedChain]
+    finish_times: FinishTimes
+    flow_bounds: list[CheapestChain]
 
 
 class _Search:
@@ -82,7 +87,7 @@ class _Search:
         self.lower_bound = path_bound(problem)
         self._flow: Floats | None = None
         # Chains of any level are placements of the same nodes: what one level learns, all know.
-        self._game: FlowGame | None = None
+        self._programme: FlowProgramme | None = None
 
     def run(self) -> None:
         for devices in simple_placements(self._problem):
@@ -123,23 +128,23 @@ class _Search:
         if left is not None and exact and not self._contiguous and not self._done():
             self._search_devices(left)
 
-    def _search_chains(self, space: ChainSpace, *, exact: bool, is_bound: bool) -> tuple[ChainSpace, _Left | None]:
+    def _search_chains(self, space: ChainSpace, *, exact: bool, is_bound: bool) -> tuple[ChainSpace, _Open | None]:
         """What may still hold a better chain, with what is known of it where it is little enough to search again."""
-        game = self._game = self._game or FlowGame(space.graph)
+        programme = self._programme = self._programme or FlowProgramme(space.graph)
         weighings = max(1, space.blocks.before.size * space.states.num_states)
         rounds = min(ROUNDS if exact else COARSE_ROUNDS, 1 + WEIGHINGS // weighings)
-        result = play(space, game, self.incumbent, self._flow, rounds, self._out_of_time)
-        self._flow = result.mixes[-1] if result.mixes else self._flow
+        result = raise_bound(space, programme, self.incumbent, self._flow, rounds, self._out_of_time)
+        self._flow = result.flows[-1] if result.flows else self._flow
         if is_bound:
             self._raise_bound(result.lower_bound)
         ways = result.space.blocks.before.size
         if result.lower_bound >= self.incumbent.to_beat or ways > MAX_LABEL_BLOCKS:
             return result.space, None
-        flows = result.mixes[-LABEL_MIXES:]
-        left = _Left(
+        flows = result.flows[-LABEL_FLOWS:]
+        left = _Open(
             space=result.space,
-            borders=PassBorders(space.graph, space.ideals, game.source, game.target, flows),
-            mixes=[cheapest_chain(result.space, game.source, game.target, flow) for flow in flows],
+            finish_times=FinishTimes(space.graph, space.ideals, programme.source, programme.target, flows),
+            flow_bounds=[cheapest_chain(result.space, programme.source, programme.target, flow) for flow in flows],
         )
         for max_labels in (FEW_LABELS, MANY_LABELS * self._effort)[: 1 + exact]:
             lower = self._search_labels(left, max_labels, devices_apart=False)
@@ -149,7 +154,7 @@ class _Search:
                 break
         return result.space, left
 
-    def _search_devices(self, left: _Left) -> None:
+    def _search_devices(self, left: _Open) -> None:
         """Blocks that share devices, one after the other."""
         problem = self._problem
         if problem.class_devices[~problem.class_is_parallel].sum() > MAX_DEVICES_APART:
@@ -158,13 +163,13 @@ class _Search:
             if not self._done():
                 self._raise_bound(self._search_labels(left, max_labels, devices_apart=True))
 
-    def _search_labels(self, left: _Left, max_labels: int, *, devices_apart: bool) -> float:
+    def _search_labels(self, left: _Open, max_labels: int, *, devices_apart: bool) -> float:
         if self._out_of_time():
             return 0.0
         lower = search_labels(
             left.space,
-            left.borders,
-            left.mixes,
+            left.finish_times,
+            left.flow_bounds,
             self.incumbent,
             max_labels,
             self._out_of_time,

@@ -19,7 +19,7 @@ from planner.partition.placement.free import best_free, first_incumbent, placeme
 from planner.partition.placement.loads import device_loads
 from planner.partition.placement.netlists import neighbourhood_search
 from planner.partition.placement.netlists.netlist import netlist_of
-from planner.partition.placement.netlists.turns import Annealing, Incumbent, steps_of_question
+from planner.partition.placement.netlists.resumable_searches import Annealing, Incumbent, steps_of_question
 from planner.partition.placement.problem import PlacementProblem
 from tests.planner.partition.placement.small_problems import random_problem
 from tests.waiting import WAIT_SECONDS

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.partition.placement.ideals.items import ItemCosts, Items
+from planner.partition.placement.ideals.contraction import ItemCosts, Items
 from planner.partition.problem import Floats
 
 # The order is held as one bitset of ancestors per item.

@@ -13,8 +13,8 @@ from math import prod
 
 import numpy as np
 
-from planner.partition.placement.ideals.items import ItemCosts
-from planner.partition.placement.ideals.tables import IdealSets, held
+from planner.partition.placement.ideals.contraction import ItemCosts
+from planner.partition.placement.ideals.ideal_costs import IdealSets, held
 from planner.partition.problem import Booleans, Floats, Integers
 
 # From so many classes on, bounds let every class take part, whether a device of it is left or not.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.partition.placement.ideals.items import Hyperedges, ItemCosts, Items
+from planner.partition.placement.ideals.contraction import Hyperedges, ItemCosts, Items
 from planner.partition.problem import Floats, Integers
 
 # What leaving out one item makes wider is forgotten: items left out one after another would tie all together.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.partition.placement.ideals.contraction import Items
 from planner.partition.placement.ideals.free_placement import nearest_placed, place_free_items
-from planner.partition.placement.ideals.items import Items
-from planner.partition.placement.ideals.search import Chain
+from planner.partition.placement.ideals.least_bottleneck import Chain
 from planner.partition.placement.loads import device_bytes, device_loads
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Booleans, Integers

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from planner.partition.lattice import prefixes
+from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs
 from planner.partition.placement.ideals.device_states import (
     DeviceStates,
     counted_states,
@@ -16,8 +17,7 @@ from planner.partition.placement.ideals.device_states import (
 from planner.partition.placement.ideals.free_items import without_free_items
 from planner.partition.placement.ideals.incumbent import Incumbent
 from planner.partition.placement.ideals.item_orders import even_blocks, item_orders
-from planner.partition.placement.ideals.items import ItemCosts, Items, item_costs
-from planner.partition.placement.ideals.search import best_chain
+from planner.partition.placement.ideals.least_bottleneck import best_chain
 from planner.partition.placement.problem import PlacementProblem
 
 # Longer orders are cut into so many blocks.

@@ -75,12 +75,12 @@ def annealed(
 
 class _Annealing:
     def __init__(self, netlist: Netlist, start: Integers, turn: int = 0) -> None:
-        from planner.partition.placement.netlists import local_search
+        from planner.partition.placement.netlists import annealing_kernel
 
-        self._kernel = local_search
+        self._kernel = annealing_kernel
         self._netlist = netlist
-        self._arena = local_search.arena_of(netlist)
-        self._state = local_search.state_of(netlist, start)
+        self._arena = annealing_kernel.arena_of(netlist)
+        self._state = annealing_kernel.state_of(netlist, start)
         self._state.random[0] ^= np.uint64(turn)
         self._kernel.recount(self._arena, self._state)
         self._state.best_value[0] = self._state.load.max()

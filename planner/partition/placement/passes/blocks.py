@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.placement.passes.graph import PassGraph
-from planner.partition.placement.passes.ideals import PassIdeals
+from planner.partition.placement.passes.unit_graph import PassGraph
+from planner.partition.placement.passes.unit_ideals import PassIdeals
 from planner.partition.problem import Floats, Integers
 
 # Sums of bytes that are no whole numbers may round; a block this little over is let through and checked later.

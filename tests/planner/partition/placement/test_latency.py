@@ -11,7 +11,7 @@ import pytest
 from planner.errors import Infeasible
 from planner.partition.placement.latency import best_latency
 from planner.partition.placement.loads import device_bytes
-from planner.partition.placement.passes.simple import path_bound
+from planner.partition.placement.passes.before_search import path_bound
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.placement.single_pass import single_pass_seconds
 from tests.planner.partition.placement.single_pass_cases import (

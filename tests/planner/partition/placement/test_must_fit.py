@@ -11,7 +11,7 @@ import pytest
 from planner.errors import Infeasible
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.netlists.must_fit import check_can_exist
-from planner.partition.placement.passes.simple import check_each_node
+from planner.partition.placement.passes.before_search import check_each_node
 from planner.partition.placement.problem import PlacementProblem
 from tests.planner.partition.placement.small_placements import free_placements, random_placement
 from tests.random_examples import random_seeds

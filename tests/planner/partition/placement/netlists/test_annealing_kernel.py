@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.partition.placement.loads import device_bytes, device_loads
-from planner.partition.placement.netlists import local_search
+from planner.partition.placement.netlists import annealing_kernel
 from planner.partition.placement.netlists.annealing import annealed
 from planner.partition.placement.netlists.netlist import loads_of, netlist_of
 from planner.partition.placement.netlists.packing import first_packing, fits
@@ -21,8 +21,8 @@ def test_loads_of_a_netlist_are_those_of_its_problem(number: int) -> None:
     devices = np.random.default_rng(number).integers(0, 5, netlist.num_cells)
     expected = device_loads(problem, devices[netlist.cell_of_node])
     np.testing.assert_allclose(loads_of(netlist, devices), expected)
-    arena, state = local_search.arena_of(netlist), local_search.state_of(netlist, devices)
-    local_search.recount(arena, state)
+    arena, state = annealing_kernel.arena_of(netlist), annealing_kernel.state_of(netlist, devices)
+    annealing_kernel.recount(arena, state)
     np.testing.assert_allclose(state.load, expected)
     np.testing.assert_allclose(state.held, device_bytes(problem, devices[netlist.cell_of_node]))
 
@@ -32,12 +32,12 @@ def test_running_sums_and_counts_hold_after_many_steps(number: int) -> None:
     netlist = netlist_of(random_problem(number, nodes=50, classes=(1, 3), tightness=1.2))
     start = first_packing(netlist)
     assert start is not None
-    arena, state = local_search.arena_of(netlist), local_search.state_of(netlist, start)
-    local_search.recount(arena, state)
+    arena, state = annealing_kernel.arena_of(netlist), annealing_kernel.state_of(netlist, start)
+    annealing_kernel.recount(arena, state)
     state.best_value[0], state.doublings[0] = state.load.max(), 3
-    local_search.anneal(arena, state, local_search.EXPONENTIAL, 0.5, np.array([1.0, 0.5]), 80, 80, 20_000)
+    annealing_kernel.anneal(arena, state, annealing_kernel.EXPONENTIAL, 0.5, np.array([1.0, 0.5]), 80, 80, 20_000)
     running = [field.copy() for field in (state.load, state.held, state.pins)]
-    local_search.recount(arena, state)
+    annealing_kernel.recount(arena, state)
     for running_sum, counted in zip(running, (state.load, state.held, state.pins), strict=True):
         np.testing.assert_allclose(running_sum, counted, atol=1e-6)
     assert fits(netlist, state.best)
@@ -54,5 +54,5 @@ def test_a_search_ends_at_its_target() -> None:
 
 
 def test_the_exponential_table_has_mean_one() -> None:
-    assert local_search.EXPONENTIAL.mean() == pytest.approx(1.0)
-    assert (np.diff(local_search.EXPONENTIAL) > 0).all()
+    assert annealing_kernel.EXPONENTIAL.mean() == pytest.approx(1.0)
+    assert (np.diff(annealing_kernel.EXPONENTIAL) > 0).all()

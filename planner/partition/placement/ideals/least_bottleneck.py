@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.lattice import Words
+from planner.partition.placement.ideals.contraction import ItemCosts
 from planner.partition.placement.ideals.device_states import DeviceStates, may_lead_on
-from planner.partition.placement.ideals.items import ItemCosts
-from planner.partition.placement.ideals.tables import IdealSets, ideal_sets, ideal_tables
+from planner.partition.placement.ideals.ideal_costs import IdealSets, ideal_sets, ideal_tables
 from planner.partition.placement.problem import OutOfTime, never
 from planner.partition.problem import Booleans, Floats, Integers
 
@@ -54,7 +54,7 @@ def best_chain(
 
     O(ideals^2 * (edges at a border + states)) before pruning.
     """
-    from planner.partition.placement.ideals.kernel import relax_rows
+    from planner.partition.placement.ideals.stage_kernel import relax_rows
 
     sets = ideal_sets(costs, ideals)
     alive = may_lead_on(costs, sets, states, class_bytes, limit)

@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.errors import Infeasible, few_of
 from planner.partition.describe import describe_bytes
-from planner.partition.placement.ideals.items import ItemCosts, Items
+from planner.partition.placement.ideals.contraction import ItemCosts, Items
 from planner.partition.placement.problem import PlacementProblem
 
 

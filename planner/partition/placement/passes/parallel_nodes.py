@@ -6,15 +6,15 @@ import numpy as np
 
 from planner.partition.placement.node_order import node_order, producers_of_nodes
 from planner.partition.placement.passes.chain import Run
-from planner.partition.placement.passes.graph import PassGraph
-from planner.partition.placement.passes.units import CORE
+from planner.partition.placement.passes.contraction import CORE
+from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Integers
 
 UNPLACED = -1
 
 
-def place_alone(graph: PassGraph, runs: tuple[Run, ...], devices: Integers, *, contiguous: bool) -> None:
+def place_parallel_nodes(graph: PassGraph, runs: tuple[Run, ...], devices: Integers, *, contiguous: bool) -> None:
     """Fills in `devices` [n] in place; a node stays UNPLACED where there is no device for it.
 
     If `contiguous`, a class has one device for what runs before the first block, one for what then waits for that one,

@@ -1,4 +1,4 @@
-"""The cheapest chain against a mix of paths: a bound on any placement's latency, and the placement that meets it."""
+"""The cheapest chain against a flow along paths: a bound on any placement's latency, and what meets it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from planner.partition.problem import Floats, Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MixedChain:
-    """`seconds`, of the mix, is a lower bound on the latency of every chain; inf if there is none.
+class CheapestChain:
+    """`seconds`, of the flow, is a lower bound on the latency of every chain; inf if there is none.
 
     `through` [b] bounds the latency of chains with that block, `behind` [i, s] what is left from there on.
     """
@@ -23,9 +23,9 @@ class MixedChain:
     behind: Floats
 
 
-def cheapest_chain(space: ChainSpace, source: Integers, target: Integers, flow: Floats) -> MixedChain:
+def cheapest_chain(space: ChainSpace, source: Integers, target: Integers, flow: Floats) -> CheapestChain:
     """`flow` [e] on arcs from `source` to `target` nodes, -1 outside. O(blocks * (border + states))."""
-    from planner.partition.placement.passes.chain_kernel import (
+    from planner.partition.placement.passes.cheapest_chain_kernel import (
         chain_backward,
         chain_forward,
         cost_through,
@@ -35,7 +35,7 @@ def cheapest_chain(space: ChainSpace, source: Integers, target: Integers, flow: 
     ideals, blocks, following = space.ideals, space.blocks, space.states.following
     around, begin, units, beside = _around(space, source, target, flow)
     weighed = weigh_blocks(blocks.begin, blocks.before, blocks.seconds, ideals.inside, around, begin, units, beside)
-    unit_seconds, unit_class = _alone(space, target, flow)
+    unit_seconds, unit_class = _on_parallel_classes(space, target, flow)
     step_weighed = unit_seconds[ideals.step_unit]
     listed = (blocks.begin, blocks.before, blocks.serial_class, weighed)
     steps = (ideals.step_begin, ideals.step_from, step_weighed)
@@ -43,7 +43,7 @@ def cheapest_chain(space: ChainSpace, source: Integers, target: Integers, flow: 
     behind = chain_backward(*listed, *steps, following)
     last = int(ahead[-1].argmin())
     seconds = float(ahead[-1, last])
-    return MixedChain(
+    return CheapestChain(
         seconds=seconds,
         runs=space.runs(ways, came, last, unit_class) if np.isfinite(seconds) else (),
         through=cost_through(*listed, following, ahead, behind),
@@ -51,7 +51,7 @@ def cheapest_chain(space: ChainSpace, source: Integers, target: Integers, flow: 
     )
 
 
-def _alone(space: ChainSpace, target: Integers, flow: Floats) -> tuple[Floats, Integers]:
+def _on_parallel_classes(space: ChainSpace, target: Integers, flow: Floats) -> tuple[Floats, Integers]:
     """([u] a unit's cost on its cheapest parallel class, that class)."""
     graph = space.graph
     problem, unit_of_node = graph.problem, graph.units.unit_of_node

@@ -13,11 +13,11 @@ import numpy as np
 
 from planner.partition.lattice import enumerate_ideals, order_of
 from planner.partition.placement.ideals.absorption import absorb
+from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs
 from planner.partition.placement.ideals.device_states import DeviceStates, counted_states, num_counted_states
 from planner.partition.placement.ideals.free_items import without_free_items
 from planner.partition.placement.ideals.incumbent import Incumbent
-from planner.partition.placement.ideals.items import ItemCosts, Items, item_costs
-from planner.partition.placement.ideals.search import Chain, best_chain
+from planner.partition.placement.ideals.least_bottleneck import Chain, best_chain
 from planner.partition.placement.problem import OutOfTime, PlacementProblem
 from planner.partition.problem import Booleans, Floats
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.placement.passes.graph import PassGraph
+from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.problem import Integers
 
 

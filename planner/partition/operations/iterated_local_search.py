@@ -13,7 +13,7 @@ _SEED = 20201
 _TRIES = 20
 
 
-def shake(
+def iterate(
     problem: TransferProblem, placements: Sequence[tuple[float, list[int]]], steps: Steps, goal: float
 ) -> tuple[float, list[int]]:
     """The best that is found until the steps are spent. The same on any machine."""

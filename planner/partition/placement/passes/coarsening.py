@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import rustworkx as rx
 
-from planner.partition.placement.passes.units import CORE, FREE, PassUnits
+from planner.partition.placement.passes.contraction import CORE, FREE, PassUnits
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Floats, Integers
 from planner.partition.topological_order import depth_first_order

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.placement.loads import device_bytes
-from planner.partition.placement.passes.alone import UNPLACED, place_alone
 from planner.partition.placement.passes.chain import ANY, Run
-from planner.partition.placement.passes.graph import PassGraph
-from planner.partition.placement.passes.units import CORE, FREE
+from planner.partition.placement.passes.contraction import CORE, FREE
+from planner.partition.placement.passes.parallel_nodes import UNPLACED, place_parallel_nodes
+from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.placement.single_pass import single_pass_seconds
 from planner.partition.problem import Floats, Integers
@@ -28,7 +28,7 @@ def place_runs(graph: PassGraph, runs: tuple[Run, ...], *, contiguous: bool) -> 
         core = _core(graph, runs[index])
         left[device] += problem.node_bytes[core].sum()
         devices[members] = device
-    place_alone(graph, runs, devices, contiguous=contiguous)
+    place_parallel_nodes(graph, runs, devices, contiguous=contiguous)
     return devices if (devices != UNPLACED).all() else None
 
 

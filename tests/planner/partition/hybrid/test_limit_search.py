@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from planner.errors import Infeasible
-from planner.partition.hybrid import search
+from planner.partition.hybrid import limit_search
 from planner.partition.hybrid.alternatives import FITS, choose
-from planner.partition.hybrid.evaluate import stage_costs
 from planner.partition.hybrid.idle_sources import idle_sources
+from planner.partition.hybrid.limit_search import best_hybrid
 from planner.partition.hybrid.problem import HybridPlan, HybridProblem
-from planner.partition.hybrid.search import best_hybrid
+from planner.partition.hybrid.stage_costs import stage_costs
 from planner.partition.problem import Floats
 from tests.planner.partition.hybrid.small_problems import least_seconds, random_problem
 from tests.random_examples import random_seeds
@@ -105,7 +105,7 @@ def test_an_input_with_bytes_to_send_is_no_idle_source() -> None:
 @pytest.mark.parametrize("seed", random_seeds(20))
 def test_a_bound_of_less_than_everything_is_still_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = replace(random_problem(seed), memory_bytes=1e9)
-    monkeypatch.setattr(search, "MAX_IDEALS", 2)
+    monkeypatch.setattr(limit_search, "MAX_IDEALS", 2)
     plan = best_hybrid(problem)
     assert_holds(problem, plan)
     least = least_seconds(problem)
@@ -144,13 +144,13 @@ def test_alternatives_fit_exactly_where_some_do(seed: int) -> None:
 
 def test_a_choice_that_is_given_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a knapsack is not decided the plan holds, and the bound falls back on the devices' work."""
-    problem, decided = replace(random_problem(11, nodes=5), memory_bytes=1e9), search.chains_within
+    problem, decided = replace(random_problem(11, nodes=5), memory_bytes=1e9), limit_search.chains_within
 
     def given_up(*arguments: Any) -> int:
         return decided(*arguments) + 1
 
     exact = best_hybrid(problem)
-    monkeypatch.setattr(search, "chains_within", given_up)
+    monkeypatch.setattr(limit_search, "chains_within", given_up)
     plan = best_hybrid(problem)
     assert_holds(problem, plan)
     assert plan.lower_bound_seconds < exact.lower_bound_seconds

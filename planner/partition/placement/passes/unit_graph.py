@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.placement.passes.units import CORE, FREE, PassUnits
+from planner.partition.placement.passes.contraction import CORE, FREE, PassUnits
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Floats, Integers
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from planner.partition.placement.node_order import node_order
-from planner.partition.placement.passes.graph import PassGraph
-from planner.partition.placement.passes.ideals import PassIdeals
+from planner.partition.placement.passes.unit_graph import PassGraph
+from planner.partition.placement.passes.unit_ideals import PassIdeals
 from planner.partition.problem import Booleans, Floats, Integers
 
 
-class PassBorders:
+class FinishTimes:
     """Finish times [l, border + 1] are in the order of the border's nodes; the last column is the latest end so far."""
 
     def __init__(
@@ -42,9 +42,9 @@ class PassBorders:
             nodes = self._borders[ideal] = np.flatnonzero(open_node)
         return nodes
 
-    def crossing_flow(self, mix: int, ideal: int) -> tuple[Floats, float]:
+    def crossing_flow(self, flow: int, ideal: int) -> tuple[Floats, float]:
         """([border] flow out of the ideal, flow that has not ended inside it)."""
-        to_unit, ended = self._flows[mix]
+        to_unit, ended = self._flows[flow]
         inside = self._inside[ideal]
         return to_unit[self.border(ideal)] @ (1.0 - inside), 1.0 - float(inside @ ended)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.partition.lattice import Words, as_words
-from planner.partition.placement.ideals.items import ItemCosts
+from planner.partition.placement.ideals.contraction import ItemCosts
 from planner.partition.problem import Booleans, Floats, Integers
 
 Number = TypeVar("Number", np.float64, np.int64)

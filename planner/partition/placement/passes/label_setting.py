@@ -1,6 +1,6 @@
 """Exact search over chains of ideals: a label holds when each tensor at an ideal's border is there.
 
-What the game of mixes leaves open is closed here, or narrowed: its mixes bound how a label can end, labels that another
+What cutting planes leave open is closed here, or narrowed: their flows bound how a label can end, labels that another
 beats in everything are dropped, and where too many are left, so is the worst part, and the bound says so.
 """
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.partition.placement.passes.borders import PassBorders
 from planner.partition.placement.passes.chain import ChainSpace, Run
-from planner.partition.placement.passes.game import Incumbent
-from planner.partition.placement.passes.mix import MixedChain
+from planner.partition.placement.passes.cheapest_chain import CheapestChain
+from planner.partition.placement.passes.cutting_planes import Incumbent
+from planner.partition.placement.passes.finish_times import FinishTimes
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Floats, Integers
 
@@ -53,8 +53,8 @@ class Labels:
 
 def search_labels(
     space: ChainSpace,
-    borders: PassBorders,
-    mixes: Sequence[MixedChain],
+    finish_times: FinishTimes,
+    flow_bounds: Sequence[CheapestChain],
     incumbent: Incumbent,
     max_labels: int,
     out_of_time: OutOfTime,
@@ -65,21 +65,23 @@ def search_labels(
 
     With `devices_apart` each block waits for its device, which several may share as far as bytes allow.
     """
-    return _Search(space, borders, mixes, incumbent, max_labels, devices_apart=devices_apart).run(out_of_time)
+    return _Search(space, finish_times, flow_bounds, incumbent, max_labels, devices_apart=devices_apart).run(
+        out_of_time
+    )
 
 
 class _Search:
     def __init__(
         self,
         space: ChainSpace,
-        borders: PassBorders,
-        mixes: Sequence[MixedChain],
+        finish_times: FinishTimes,
+        flow_bounds: Sequence[CheapestChain],
         incumbent: Incumbent,
         max_labels: int,
         *,
         devices_apart: bool,
     ) -> None:
-        self._space, self._borders, self._mixes = space, borders, mixes
+        self._space, self._finish_times, self._bounds_of_flows = space, finish_times, flow_bounds
         self._incumbent, self._max_labels = incumbent, max_labels
         self._arriving: list[list[Labels]] = [[] for _ in range(space.ideals.num_ideals)]
         self._settled: list[Labels | None] = [None] * space.ideals.num_ideals
@@ -133,10 +135,10 @@ class _Search:
     def _bounds(self, ideal: int, labels: Labels) -> Floats:
         """[l] no chain that goes on from the label ends earlier."""
         lower = labels.finish[:, -1].copy()
-        for mix, mixed in enumerate(self._mixes):
-            crossing, open_share = self._borders.crossing_flow(mix, ideal)
+        for flow, cheapest in enumerate(self._bounds_of_flows):
+            crossing, open_share = self._finish_times.crossing_flow(flow, ideal)
             if open_share > 1e-6:
-                ends = labels.finish[:, :-1] @ crossing + mixed.behind[ideal, labels.state]
+                ends = labels.finish[:, :-1] @ crossing + cheapest.behind[ideal, labels.state]
                 np.maximum(lower, ends / open_share, out=lower)
         return lower
 
@@ -152,7 +154,7 @@ class _Search:
         space, rows = self._space, np.arange(labels.state.size)
         for step, target in self._steps_after[ideal]:
             unit = int(space.ideals.step_unit[step])
-            for device_class, finish in self._borders.after_unit(ideal, target, labels.finish, unit):
+            for device_class, finish in self._finish_times.after_unit(ideal, target, labels.finish, unit):
                 arrived = _arrival(labels, finish, labels.state, ideal, rows, -1 - step)
                 self._arriving[target].append(
                     replace(arrived, unit_class=np.full(rows.size, device_class, dtype=np.int64))
@@ -164,7 +166,7 @@ class _Search:
         rows = np.flatnonzero(state >= 0)
         if rows.size:
             seconds = float(blocks.seconds[way])
-            finish, _ = self._borders.after_block(ideal, target, labels.finish[rows], np.zeros(rows.size), seconds)
+            finish, _ = self._finish_times.after_block(ideal, target, labels.finish[rows], np.zeros(rows.size), seconds)
             self._arriving[target].append(_arrival(labels, finish, state[rows], ideal, rows, way))
 
     def _extend_on_devices(self, ideal: int, labels: Labels, way: int, target: int) -> None:
@@ -181,7 +183,7 @@ class _Search:
             if not rows.size:
                 continue
             idle, seconds = labels.idle_from[rows, slot], float(space.blocks.seconds[way])
-            finish, end = self._borders.after_block(ideal, target, labels.finish[rows], idle, seconds)
+            finish, end = self._finish_times.after_block(ideal, target, labels.finish[rows], idle, seconds)
             arrived = _arrival(labels, finish, labels.state[rows], ideal, rows, way)
             arrived.left_bytes[:, slot] -= block_bytes
             arrived.idle_from[:, slot] = end

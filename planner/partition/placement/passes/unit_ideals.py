@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.partition.lattice import Order, enumerate_ideals, members_of, prefixes
-from planner.partition.placement.passes.graph import PassGraph
+from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.problem import Integers
 from planner.partition.topological_order import depth_first_order
 

@@ -1,8 +1,8 @@
-"""A unit flow along the DAG's paths that makes every known placement slow: the other player of the latency game.
+"""A unit flow along the DAG's paths that makes every placement so far slow: the master programme of the latency's dual.
 
-The latency is the longest path's, and so at least the mean over any mix of paths. Against a fixed mix, a block costs
-its seconds times the share of the mix that passes through it, which adds up along a chain of ideals; the best mix is
-a linear programme over the placements met so far (Kelley's cutting planes on the Lagrangian dual).
+The latency is the longest path's, and so at least the mean over any flow along paths. Against a fixed flow, a block
+costs its seconds times the share of the flow that passes through it, which adds up along a chain of ideals; the best
+flow is a linear programme over the placements met so far (Kelley's cutting planes on the Lagrangian dual).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import highspy
 import numpy as np
 
-from planner.partition.placement.passes.graph import PassGraph
+from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.problem import Floats, Integers
 
 
-class FlowGame:
+class FlowProgramme:
     """Arcs [e] of the graph's core nodes, then one arc into each source and one out of each sink."""
 
     def __init__(self, graph: PassGraph) -> None:
