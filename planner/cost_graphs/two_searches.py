@@ -18,7 +18,7 @@ from planner.cost_graphs.limits import Limits
 from planner.cost_graphs.messages import ENDED, Report, Role, Task
 from planner.partition.placement.compiler import warn_without_compiler
 from planner.partition.placement.free import placement_of
-from planner.partition.placement.netlists.must_fit import check_can_exist, no_packing_found
+from planner.partition.placement.infeasible import check_can_exist, nothing_fits
 from planner.partition.placement.netlists.netlist import Netlist, netlist_of
 from planner.partition.placement.netlists.packing import first_packing, fits
 from planner.partition.placement.netlists.resumable_searches import Incumbent, improved, incumbent_of
@@ -52,7 +52,7 @@ def place_by_two(problem: PlacementProblem, limits: Limits) -> Placement:
     limits.has_cut |= time.monotonic() >= task.deadline_seconds
     best = _best(netlist, reports)
     if best is None:
-        raise no_packing_found(problem, proven=False)
+        raise nothing_fits(problem, "free", proven=False)
     return placement_of(problem, netlist, best)
 
 

@@ -3,8 +3,8 @@
 The program           operation_graph; grouping (groups of operations as a graph of their own)
 Sizes                 size_groups: first_fit (torch's), device_map (groups on devices), exhaustive_packing
 Embeddings            sparse_groups
-Latency               critical_path (torch's), transfer_problem (as arrays), least_latency: initial_placements,
-                      path_search, iterated_local_search, occupancy (what devices hold meanwhile)
+Latency               critical_path (torch's), transfer_problem (as arrays, and what devices hold), least_latency:
+                      initial_placements, then path_search
 From operations back  group_operations, group_by_slack (to few groups that keep the latency)
 Copies                saturate (on idle devices)
 """

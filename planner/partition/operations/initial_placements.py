@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from planner.partition.operations.occupancy import NOWHERE, Occupancy
 from planner.partition.operations.path_search import arrivals, longest_path
-from planner.partition.operations.transfer_problem import TransferProblem
+from planner.partition.operations.transfer_problem import NOWHERE, Occupancy, TransferProblem
 
 _CUTS = 48
 

@@ -18,11 +18,9 @@ from planner.partition.operations.group_operations import (
     groups_of_one,
 )
 from planner.partition.operations.initial_placements import cluster_start, segment_starts
-from planner.partition.operations.iterated_local_search import iterate
-from planner.partition.operations.occupancy import Occupancy
 from planner.partition.operations.operation_graph import OperationGraph
-from planner.partition.operations.path_search import LEAST_GAIN, Steps, improve, least_latency
-from planner.partition.operations.transfer_problem import TransferProblem, transfer_problem
+from planner.partition.operations.path_search import LEAST_GAIN, Steps, improve, iterate, least_latency
+from planner.partition.operations.transfer_problem import Occupancy, TransferProblem, transfer_problem
 
 # (latency, device by operation)
 Placement = tuple[float, list[int]]

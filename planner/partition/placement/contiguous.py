@@ -9,10 +9,10 @@ from __future__ import annotations
 from planner.partition.placement.ideals.absorption import absorb
 from planner.partition.placement.ideals.all_ideals import Budget, search_all_ideals
 from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs, items_of
-from planner.partition.placement.ideals.device_states import least_load
 from planner.partition.placement.ideals.incumbent import Incumbent
-from planner.partition.placement.ideals.infeasible import check_feasible, not_found
 from planner.partition.placement.ideals.order_chains import search_orders
+from planner.partition.placement.ideals.pruning import least_load
+from planner.partition.placement.infeasible import check_can_exist, nothing_fits
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
 
 # About ten seconds.
@@ -27,14 +27,14 @@ def best_contiguous(
     At most about `max_pairs` pairs of ideals are looked at, after a first search that is not counted.
     """
     items, costs = _contracted(problem)
-    check_feasible(problem, items, costs)
+    check_can_exist(problem, items.item_of_node)
     incumbent = Incumbent(problem)
     search_orders(items, costs, incumbent)
     bound = least_load(costs, tuple(problem.class_devices.tolist()))
     budget = Budget(num_pairs=max_pairs, out_of_time=out_of_time)
     bound = search_all_ideals(items, costs, incumbent, bound, budget)
     if incumbent.devices is None:
-        raise not_found(problem, costs, proven=bound == float("inf"))
+        raise nothing_fits(problem, "contiguous", proven=bound == float("inf"))
     return Placement(
         device_of_node=tuple(incumbent.devices.tolist()),
         value_seconds=incumbent.value,

@@ -7,9 +7,9 @@ from itertools import count
 
 import numpy as np
 
+from planner.partition.placement.infeasible import check_can_exist, nothing_fits
 from planner.partition.placement.loads import device_loads
 from planner.partition.placement.netlists.lower_bound import lower_bound
-from planner.partition.placement.netlists.must_fit import check_can_exist, no_packing_found
 from planner.partition.placement.netlists.netlist import Netlist, loads_of, netlist_of
 from planner.partition.placement.netlists.packing import first_packing, fits
 from planner.partition.placement.netlists.resumable_searches import Annealing, Incumbent, Programmes, incumbent_of
@@ -57,7 +57,7 @@ def _first(problem: PlacementProblem, netlist: Netlist, start: Sequence[Placemen
         return min(usable, key=lambda devices: float(loads_of(netlist, devices).max()))
     packed = first_packing(netlist)
     if packed is None:
-        raise no_packing_found(problem, proven=False)
+        raise nothing_fits(problem, "free", proven=False)
     return packed
 
 

@@ -6,28 +6,26 @@ paths bound them, blocks that cannot be in a better chain drop out, and a search
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from planner.partition.placement.passes.before_search import (
-    check_each_node,
-    no_placement,
-    path_bound,
-    simple_placements,
-)
+import numpy as np
+
+from planner.partition.placement.device_states import counted_states, num_counted_states, uncounted_states
+from planner.partition.placement.infeasible import check_can_exist, nothing_fits
+from planner.partition.placement.node_order import node_order, producers_of_nodes
 from planner.partition.placement.passes.blocks import pass_blocks
 from planner.partition.placement.passes.chain import ChainSpace
 from planner.partition.placement.passes.cheapest_chain import CheapestChain, cheapest_chain
 from planner.partition.placement.passes.coarsening import segmented_units, shorter_units, tied_units
 from planner.partition.placement.passes.contraction import PassUnits, pass_units
-from planner.partition.placement.passes.cutting_planes import Incumbent, raise_bound
+from planner.partition.placement.passes.cutting_planes import FlowProgramme, Incumbent, raise_bound
 from planner.partition.placement.passes.finish_times import FinishTimes
 from planner.partition.placement.passes.label_setting import search_labels
-from planner.partition.placement.passes.path_flow import FlowProgramme
 from planner.partition.placement.passes.unit_graph import PassGraph, pass_graph
 from planner.partition.placement.passes.unit_ideals import PassIdeals, pass_ideals, prefix_ideals
-from planner.partition.placement.passes.used_devices import counted, uncounted
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
-from planner.partition.problem import Floats
+from planner.partition.problem import Floats, Integers
 
 MAX_IDEALS = 100_000
 MAX_BLOCKS = 40_000_000
@@ -57,12 +55,12 @@ def best_latency(
 
     If `contiguous`, an accelerator runs one block. `effort` scales how many labels are kept. Raises Infeasible.
     """
-    check_each_node(problem)
+    check_can_exist(problem, class_bytes=np.where(problem.class_is_parallel, np.inf, problem.class_bytes))
     search = _Search(problem, contiguous=contiguous, effort=effort, out_of_time=out_of_time)
     search.run()
     devices, seconds = search.incumbent.devices, search.incumbent.seconds
     if devices is None:
-        raise no_placement(problem)
+        raise nothing_fits(problem, "single-pass", proven=False)
     lower = seconds if search.lower_bound >= search.incumbent.to_beat else search.lower_bound
     return Placement(
         device_of_node=tuple(devices.tolist()), value_seconds=seconds, lower_bound_seconds=min(lower, seconds)
@@ -120,11 +118,13 @@ class _Search:
         if blocks is None:
             return
         # Without counting devices first: it is quicker, and where the blocks happen to fit, it is a proof for any case.
-        space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks, states=uncounted(graph))
+        space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks, states=uncounted_states(graph.serial.size))
         open_space, left = self._search_chains(space, exact=exact, is_bound=exact)
-        states = counted(graph, MAX_STATES)
-        if states is not None and not self._done():
-            self._search_chains(replace(open_space, states=states), exact=exact, is_bound=exact and self._contiguous)
+        counts = tuple(self._problem.class_devices[graph.serial].tolist())
+        if num_counted_states(counts) <= MAX_STATES and not self._done():
+            self._search_chains(
+                replace(open_space, states=counted_states(counts)), exact=exact, is_bound=exact and self._contiguous
+            )
         if left is not None and exact and not self._contiguous and not self._done():
             self._search_devices(left)
 
@@ -182,3 +182,21 @@ class _Search:
 
     def _done(self) -> bool:
         return self.lower_bound >= self.incumbent.to_beat or self._out_of_time()
+
+
+def simple_placements(problem: PlacementProblem) -> Iterator[Integers]:
+    """Everything on one device, for the first device of each class. Not all need fit."""
+    first = np.cumsum(problem.class_devices) - problem.class_devices
+    for device, count in zip(first.tolist(), problem.class_devices.tolist(), strict=True):
+        if count:
+            yield np.full(problem.num_nodes, device, dtype=np.int64)
+
+
+def path_bound(problem: PlacementProblem) -> float:
+    """Seconds of the longest path with each node on its quickest class and nothing moved."""
+    quickest = problem.seconds[problem.class_devices > 0].min(axis=0)
+    producers = producers_of_nodes(problem)
+    finish = [0.0] * problem.num_nodes
+    for node in node_order(problem):
+        finish[node] = max((finish[producer] for producer in producers[node]), default=0.0) + float(quickest[node])
+    return max(finish)

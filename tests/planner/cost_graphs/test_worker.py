@@ -17,7 +17,7 @@ from planner.cost_graphs.messages import ENDED, Report, Role, Task
 from planner.cost_graphs.worker import Exchange, search
 from planner.partition.placement.free import best_free, first_incumbent, placement_of
 from planner.partition.placement.loads import device_loads
-from planner.partition.placement.netlists import neighbourhood_search
+from planner.partition.placement.netlists import neighbourhoods
 from planner.partition.placement.netlists.netlist import netlist_of
 from planner.partition.placement.netlists.resumable_searches import Annealing, Incumbent, steps_of_question
 from planner.partition.placement.problem import PlacementProblem
@@ -118,7 +118,7 @@ def test_once_no_neighbourhood_is_left_the_whole_is_asked_for_until_it_is_proven
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_module, "_FIRST_STEPS", 1000)
-    monkeypatch.setattr(neighbourhood_search, "_LAST_LEVEL", 0)
+    monkeypatch.setattr(neighbourhoods, "_LAST_LEVEL", 0)
     few = random_problem(11, nodes=4, classes=(1, 2))
     proven_by(Role.NEIGHBOURHOODS, few, proven_value(few))
 

@@ -6,19 +6,18 @@ few stay that a round can afford to double them for each free item that it takes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
 
 import numpy as np
 
 from planner.partition.lattice import enumerate_ideals, order_of
-from planner.partition.placement.ideals.absorption import absorb
-from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs
-from planner.partition.placement.ideals.device_states import DeviceStates, counted_states, num_counted_states
+from planner.partition.placement.device_states import DeviceStates, counted_states, num_counted_states
+from planner.partition.placement.ideals.contraction import ItemCosts, Items
 from planner.partition.placement.ideals.free_items import without_free_items
 from planner.partition.placement.ideals.incumbent import Incumbent
 from planner.partition.placement.ideals.least_bottleneck import Chain, best_chain
-from planner.partition.placement.problem import OutOfTime, PlacementProblem
+from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Booleans, Floats
 
 MAX_IDEALS = 1 << 18
@@ -46,14 +45,10 @@ class Budget:
 
 def search_all_ideals(items: Items, costs: ItemCosts, incumbent: Incumbent, bound: float, budget: Budget) -> float:
     """A bound at least as good, and a better incumbent if there is one. inf if no placement exists at all."""
-    problem = incumbent.problem
-    kept_together = _within(problem, items, costs, incumbent.value)
-    if kept_together is None:
-        return incumbent.value
-    counts = tuple(problem.class_devices.tolist())
+    counts = tuple(incumbent.problem.class_devices.tolist())
     if num_counted_states(counts) > MAX_STATES:
         return bound
-    rounds = _Rounds(*kept_together, incumbent, counted_states(counts), budget)
+    rounds = _Rounds(items, costs, incumbent, counted_states(counts), budget)
     for _ in range(_MAX_ROUNDS):
         if incumbent.is_proven_by(bound) or budget.is_spent or not rounds.can_go_on:
             break
@@ -151,20 +146,3 @@ class _Rounds:
         near[makers[slow[problem.read_node]]] = True
         touched = set(self._items.item_of_node[near].tolist())
         return [item for item in free if item in inside] or [item for item in free if item in touched] or free
-
-
-def _within(problem: PlacementProblem, items: Items, costs: ItemCosts, limit: float) -> tuple[Items, ItemCosts] | None:
-    """Items that some best placement below the limit keeps together; None if one of them runs nowhere within it."""
-    costs = _runnable(costs, limit)
-    while costs.supported.any(axis=0).all():
-        fewer = absorb(items, costs, problem.class_bytes)
-        if fewer.num_items == items.num_items:
-            return items, costs
-        items, costs = fewer, _runnable(item_costs(problem, fewer.item_of_node), limit)
-    return None
-
-
-def _runnable(costs: ItemCosts, limit: float) -> ItemCosts:
-    """An item that alone takes as long as the limit does not run there."""
-    supported = costs.supported & (costs.seconds < limit)
-    return replace(costs, supported=supported, seconds=np.where(supported, costs.seconds, 0.0))

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.lattice import Words
+from planner.partition.placement.device_states import DeviceStates
 from planner.partition.placement.ideals.contraction import ItemCosts
-from planner.partition.placement.ideals.device_states import DeviceStates, may_lead_on
 from planner.partition.placement.ideals.ideal_costs import IdealSets, ideal_sets, ideal_tables
+from planner.partition.placement.ideals.pruning import may_lead_on
 from planner.partition.placement.problem import OutOfTime, never
 from planner.partition.problem import Booleans, Floats, Integers
 

@@ -1,4 +1,4 @@
-"""A first placement: the best chain over the prefixes of a few topological orders. Quick whatever the graph."""
+"""A first placement: the best chain over the prefixes of three topological orders. Quick whatever the graph."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from planner.partition.lattice import prefixes
-from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs
-from planner.partition.placement.ideals.device_states import (
+from planner.partition.placement.device_states import (
     DeviceStates,
     counted_states,
     num_counted_states,
     ordered_states,
 )
+from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs
 from planner.partition.placement.ideals.free_items import without_free_items
 from planner.partition.placement.ideals.incumbent import Incumbent
-from planner.partition.placement.ideals.item_orders import even_blocks, item_orders
 from planner.partition.placement.ideals.least_bottleneck import best_chain
 from planner.partition.placement.problem import PlacementProblem
+from planner.partition.problem import Floats, Integers
+from planner.partition.topological_order import after_of_arcs, depth_first_order, least_first_order
 
 # Longer orders are cut into so many blocks.
 MAX_BLOCKS = 1024
-# Of graphs beyond this size, few orders are tried.
-_MANY_ITEMS = 20_000
 # With more ways to have used some of the devices, they are taken in a few orders only.
 _MAX_COUNTED = 128
 _UNLIMITED = 1 << 62
@@ -36,7 +35,7 @@ def search_orders(items: Items, costs: ItemCosts, incumbent: Incumbent) -> None:
     if items.num_ordered <= MAX_BLOCKS:
         _offer_chains(items, costs, prefixes(orders), states, incumbent)
         return
-    for order in orders if items.num_ordered <= _MANY_ITEMS else orders[:2]:
+    for order in orders:
         blocks = _as_blocks(items, costs, order)
         block_costs = item_costs(incumbent.problem, blocks.item_of_node)
         _offer_chains(blocks, block_costs, prefixes([range(blocks.num_ordered)]), states, incumbent)
@@ -77,3 +76,22 @@ def _as_blocks(items: Items, costs: ItemCosts, order: Sequence[int]) -> Items:
         arc_source=np.arange(num_blocks - 1),
         arc_target=np.arange(1, num_blocks),
     )
+
+
+def item_orders(num_items: int, tails: Integers, heads: Integers) -> list[list[int]]:
+    """By number as they become ready, and depth first from either end. O((items + arcs) log)."""
+    after = after_of_arcs(tails.tolist(), heads.tolist(), num_items)
+    # Mirrored, an item's number is counted from the other end.
+    opposite = after_of_arcs((num_items - 1 - heads).tolist(), (num_items - 1 - tails).tolist(), num_items)
+    backwards = [num_items - 1 - item for item in depth_first_order(opposite)]
+    return [least_first_order(after), depth_first_order(after), backwards[::-1]]
+
+
+def even_blocks(order: Sequence[int], work: Floats, num_blocks: int) -> Integers:
+    """[items] the block of each: runs of the order of about equal work and count."""
+    share = work[list(order)] / max(float(work.sum()), 1e-300) + 1 / len(order)
+    block = np.empty(len(order), dtype=np.int64)
+    block[list(order)] = np.minimum((np.cumsum(share) / 2 * num_blocks).astype(np.int64), num_blocks - 1)
+    used = np.zeros(num_blocks, dtype=np.int64)
+    used[block] = 1
+    return (np.cumsum(used) - 1)[block]

@@ -1,9 +1,9 @@
 """Placement free of any order, as netlist partitioning: nodes are cells, tensors hyperedges (nets) over them.
 
-The question     netlist; must_fit (whether there can be an answer)
+The question     netlist
 A first answer   packing
-Better ones      annealing (annealing_kernel: its steps), exchange (whole contents of unlike devices);
-                 neighbourhood (some devices by an integer programme), neighbourhood_search (one after another)
+Better ones      annealing (annealing_kernel: its steps), exchange (whole contents of unlike devices), neighbourhoods
+                 (some devices after others, by an integer programme)
 The whole        milp (the integer programme, which may prove), lower_bound (by linear programming)
 Both, in turns   resumable_searches, and the best so far
 """

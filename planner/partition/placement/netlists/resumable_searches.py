@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from planner.partition.placement.netlists.annealing import annealed
 from planner.partition.placement.netlists.milp import OnQuestion, better_or_bound, num_columns
-from planner.partition.placement.netlists.neighbourhood_search import NeighbourhoodSearch
+from planner.partition.placement.netlists.neighbourhoods import NeighbourhoodSearch
 from planner.partition.placement.netlists.netlist import Netlist, loads_of
 from planner.partition.placement.netlists.packing import fits
 from planner.partition.placement.problem import OutOfTime

@@ -2,9 +2,8 @@
 
 What is placed     contraction (units: nodes that stay together), coarsening (larger ones), unit_graph (as arrays)
 What may run when  unit_ideals (what has run at some moment), blocks (pairs of ideals that fit an accelerator, listed by
-                   blocks_kernel), chain (a way from nothing to all), used_devices
-Bounds             cutting_planes: cheapest_chain (cheapest_chain_kernel) against path_flow, by turns
+                   blocks_kernel), chain (a way from nothing to all)
+Bounds             cutting_planes: flows along paths against the cheapest_chain (cheapest_chain_kernel), by turns
 Exact              label_setting, with finish_times
-Devices            devices_of_runs (blocks), parallel_nodes (hosts)
-Without a search   before_search: starts, a bound, and why nothing fits
+Devices            devices_of_runs
 """

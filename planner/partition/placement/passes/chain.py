@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.partition.placement.device_states import DeviceStates
 from planner.partition.placement.passes.blocks import PassBlocks
 from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.placement.passes.unit_ideals import PassIdeals
-from planner.partition.placement.passes.used_devices import DeviceStates
 from planner.partition.problem import Booleans, Floats, Integers
 
 ANY = -1

@@ -32,7 +32,7 @@ def cheapest_chain(space: ChainSpace, source: Integers, target: Integers, flow: 
         weigh_blocks,
     )
 
-    ideals, blocks, following = space.ideals, space.blocks, space.states.following
+    ideals, blocks, following = space.ideals, space.blocks, np.ascontiguousarray(space.states.step.T)
     around, begin, units, beside = _around(space, source, target, flow)
     weighed = weigh_blocks(blocks.begin, blocks.before, blocks.seconds, ideals.inside, around, begin, units, beside)
     unit_seconds, unit_class = _on_parallel_classes(space, target, flow)

@@ -125,7 +125,7 @@ class _Search:
         rows = np.flatnonzero(bound < self._incumbent.to_beat)
         rows = rows[np.argsort(bound[rows], kind="stable")]
         labels = labels.take(rows)
-        used = self._space.states.counts[labels.state]
+        used = self._space.states.used[labels.state]
         front = _undominated(np.concatenate([labels.finish, used, labels.idle_from, -labels.left_bytes], axis=1))
         if front.size > self._max_labels:
             self._dropped = min(self._dropped, float(bound[rows][front[self._max_labels]]))
@@ -162,7 +162,7 @@ class _Search:
 
     def _extend_by_block(self, ideal: int, labels: Labels, way: int, target: int) -> None:
         blocks = self._space.blocks
-        state = self._space.states.following[blocks.serial_class[way], labels.state]
+        state = self._space.states.step[labels.state, blocks.serial_class[way]]
         rows = np.flatnonzero(state >= 0)
         if rows.size:
             seconds = float(blocks.seconds[way])

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from planner.errors import Infeasible
-from planner.partition.placement.latency import best_latency
+from planner.partition.placement.latency import best_latency, path_bound
 from planner.partition.placement.loads import device_bytes
-from planner.partition.placement.passes.before_search import path_bound
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.placement.single_pass import single_pass_seconds
 from tests.planner.partition.placement.single_pass_cases import (
@@ -140,10 +139,10 @@ def test_out_of_time_still_answers() -> None:
 
 def test_a_node_without_a_device_is_named() -> None:
     problem = build(host=[math.inf] * 2, accelerator=[1, 1], sizes=[3, 9], arcs=[(0, 1)], costs=[1, 1], memory=4)
-    with pytest.raises(Infeasible, match=r"node 'node 1' need 9 bytes.*has 4; give one device 5 bytes more"):
+    with pytest.raises(Infeasible, match=r"node 'node 1' holds 9 bytes.*has 4 bytes; give it 5 bytes more"):
         best_latency(problem)
     problem = build(host=[1, math.inf], accelerator=[1, math.inf], sizes=[1, 1], arcs=[(0, 1)], costs=[1, 1])
-    with pytest.raises(Infeasible, match="'node 1' cannot run on any device"):
+    with pytest.raises(Infeasible, match="node 'node 1' runs on no device"):
         best_latency(problem)
 
 
@@ -151,5 +150,13 @@ def test_too_little_memory_in_all_is_said() -> None:
     problem = build(
         host=[math.inf] * 4, accelerator=[1] * 4, sizes=[3] * 4, arcs=[(0, 1)], costs=[1] * 4, devices=2, memory=4
     )
-    with pytest.raises(Infeasible, match="the nodes hold 12 bytes"):
+    with pytest.raises(Infeasible, match=r"hold 12 bytes, .* 4 bytes are lacking"):
+        best_latency(problem)
+
+
+def test_memory_too_finely_divided_is_said() -> None:
+    problem = build(
+        host=[math.inf] * 3, accelerator=[1] * 3, sizes=[3] * 3, arcs=[(0, 1)], costs=[1] * 3, devices=2, memory=5
+    )
+    with pytest.raises(Infeasible, match=r"no single-pass placement was found .* the nodes hold 9 bytes"):
         best_latency(problem)

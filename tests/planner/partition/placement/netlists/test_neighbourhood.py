@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.partition.placement.netlists.neighbourhood import Limits, placed_anew, region
-from planner.partition.placement.netlists.neighbourhood_search import NeighbourhoodSearch
+from planner.partition.placement.netlists.neighbourhoods import Limits, NeighbourhoodSearch, placed_anew, region
 from planner.partition.placement.netlists.netlist import Netlist, loads_of, netlist_of
 from planner.partition.placement.netlists.packing import first_packing, fits
 from planner.partition.placement.problem import never

@@ -10,8 +10,7 @@ import pytest
 
 from planner.errors import Infeasible
 from planner.partition.placement.contiguous import best_contiguous
-from planner.partition.placement.netlists.must_fit import check_can_exist
-from planner.partition.placement.passes.before_search import check_each_node
+from planner.partition.placement.infeasible import check_can_exist
 from planner.partition.placement.problem import PlacementProblem
 from tests.planner.partition.placement.small_placements import free_placements, random_placement
 from tests.random_examples import random_seeds
@@ -43,7 +42,7 @@ def filled(seed: int, *, lacking: int = 0) -> PlacementProblem:
     )
 
 
-@pytest.mark.parametrize("check", [check_can_exist, check_each_node, best_contiguous])
+@pytest.mark.parametrize("check", [check_can_exist, best_contiguous])
 def test_devices_may_be_filled_to_the_last_byte(check: Callable[[PlacementProblem], object]) -> None:
     for seed in random_seeds(20):
         check(filled(seed))
@@ -57,13 +56,12 @@ def test_a_byte_too_few_is_said(check: Callable[[PlacementProblem], object]) -> 
         assert float(caught.value.metadata.get("lacking_bytes", 1)) >= 1.0
 
 
-@pytest.mark.parametrize("check", [check_can_exist, check_each_node])
-def test_nothing_that_exists_is_refused(check: Callable[[PlacementProblem], object]) -> None:
+def test_nothing_that_exists_is_refused() -> None:
     refused = 0
     for seed in random_seeds(150):
         problem = random_placement(seed)
         try:
-            check(problem)
+            check_can_exist(problem)
         except Infeasible:
             refused += 1
             assert next(free_placements(problem), None) is None, seed
@@ -72,6 +70,6 @@ def test_nothing_that_exists_is_refused(check: Callable[[PlacementProblem], obje
 
 def test_a_node_that_just_fits_alone_is_not_refused() -> None:
     problem = replace(filled(0), node_bytes=np.array([5.0, 0.0, 0.0, 0.0, 0.0]), class_bytes=np.array([1.0, 5.0, 0.0]))
-    check_each_node(problem)
-    with pytest.raises(Infeasible, match="give one device 1 bytes more"):
-        check_each_node(replace(problem, class_bytes=np.array([1.0, 4.0, 0.0])))
+    check_can_exist(problem)
+    with pytest.raises(Infeasible, match=r"holds 5 bytes, .* has 4 bytes; give it 1 byte more"):
+        check_can_exist(replace(problem, class_bytes=np.array([1.0, 4.0, 0.0])))

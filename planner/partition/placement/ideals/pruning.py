@@ -1,4 +1,4 @@
-"""Which devices are used: the states of the search over ideals, and which of them can still finish.
+"""Which ideals, with which devices used, can still lead to a placement below the limit; and a bound on all.
 
 What is left has to fit into what the other devices can do within the limit: weights on the classes turn that into one
 number, as the dual of the fractional assignment does. Any weights give a valid bound.
@@ -6,13 +6,9 @@ number, as the dual of the fractional assignment does. Any weights give a valid 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import product
-from math import prod
-
 import numpy as np
 
+from planner.partition.placement.device_states import DeviceStates
 from planner.partition.placement.ideals.contraction import ItemCosts
 from planner.partition.placement.ideals.ideal_costs import IdealSets, held
 from planner.partition.problem import Booleans, Floats, Integers
@@ -22,57 +18,6 @@ MAX_CLASSES_BY_PATTERN = 4
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Shares of the limit: room for rounding in sums.
 _SLACK = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceStates:
-    """States [s] by class [k], the first with no device used. `used` and `left` [s, k]: devices.
-
-    `step` [s, k]: the state after one more device of class k; `fewer` [s, ...]: states that are at least as good where
-    they have reached the same ideal. -1 for none. `complete`: any order of the devices can be reached.
-    """
-
-    used: Integers
-    left: Integers
-    step: Integers
-    fewer: Integers
-    complete: bool
-
-    @property
-    def num_states(self) -> int:
-        return int(self.used.shape[0])
-
-
-def num_counted_states(counts: tuple[int, ...]) -> int:
-    return prod(count + 1 for count in counts)
-
-
-def counted_states(counts: tuple[int, ...]) -> DeviceStates:
-    """How many of each class are used, the last class's count running fastest."""
-    used = np.array(list(product(*(range(count + 1) for count in counts))), dtype=np.int64)
-    strides = np.array([num_counted_states(counts[index + 1 :]) for index in range(len(counts))])
-    state = np.arange(used.shape[0])[:, None]
-    return DeviceStates(
-        used=used,
-        left=np.array(counts) - used,
-        step=np.where(used < np.array(counts), state + strides, -1),
-        fewer=np.where(used > 0, state - strides, -1),
-        complete=True,
-    )
-
-
-def ordered_states(classes: Sequence[int], num_classes: int) -> DeviceStates:
-    """Devices in one order, where any may be passed over: state s has the first s of them behind."""
-    count = len(classes)
-    used = np.zeros((count + 1, num_classes), dtype=np.int64)
-    step = np.full((count + 1, num_classes), -1, dtype=np.int64)
-    for position, own in enumerate(classes):
-        used[position + 1] = used[position]
-        used[position + 1, own] += 1
-    for position in reversed(range(count)):
-        step[position] = step[position + 1]
-        step[position, classes[position]] = position + 1
-    return DeviceStates(used=used, left=used[-1] - used, step=step, fewer=np.arange(-1, count)[:, None], complete=False)
 
 
 def least_load(costs: ItemCosts, counts: tuple[int, ...]) -> float:
