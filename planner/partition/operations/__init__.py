@@ -4,7 +4,7 @@ The program           operation_graph; grouping (groups of operations as a graph
 Sizes                 size_groups: first_fit (torch's), device_map (groups on devices), exhaustive_packing
 Embeddings            sparse_groups
 Latency               critical_path (torch's), transfer_problem (as arrays, and what devices hold), least_latency:
-                      initial_placements, then path_search
-From operations back  group_operations, group_by_slack (to few groups that keep the latency)
+                      edge_zeroing, then path_search
+From operations back  group_operations
 Copies                saturate (on idle devices)
 """

@@ -10,10 +10,8 @@ from planner.partition.operations.critical_path import (
     transfer_seconds,
 )
 from planner.partition.operations.first_fit import PlacedGroups
-from planner.partition.operations.group_by_slack import group_by_slack
 from planner.partition.operations.grouping import children_of_groups, running_order
 from planner.partition.operations.operation_graph import OperationGraph
-from planner.partition.operations.transfer_problem import TransferProblem
 
 
 def groups_by_level(graph: OperationGraph, device_of_node: Sequence[int]) -> PlacedGroups:
@@ -28,20 +26,6 @@ def groups_by_level(graph: OperationGraph, device_of_node: Sequence[int]) -> Pla
             if graph.is_operation[source]:
                 level[node] = max(level[node], level[source] + (device_of_node[source] != device_of_node[node]))
         members.setdefault((level[node], device_of_node[node]), []).append(node)
-    return _placed(graph, members)
-
-
-def groups_by_slack(
-    graph: OperationGraph, problem: TransferProblem, device: Sequence[int], latency: float
-) -> PlacedGroups:
-    """More groups than by level, but of hardly a higher latency than single operations have on the same devices."""
-    position = {node: operation for operation, node in enumerate(problem.nodes)}
-    after: list[list[int]] = [[] for _ in problem.nodes]
-    for earlier, later in graph.after:
-        after[position[later]].append(position[earlier])
-    members: dict[tuple[int, int], list[int]] = {}
-    for index, operations in enumerate(group_by_slack(problem, device, latency, after)):
-        members[index, device[operations[0]]] = [problem.nodes[operation] for operation in operations]
     return _placed(graph, members)
 
 

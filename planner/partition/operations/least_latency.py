@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from planner.partition.operations.edge_zeroing import cluster_start
 from planner.partition.operations.exhaustive_packing import any_fit
 from planner.partition.operations.first_fit import PlacedGroups
 from planner.partition.operations.group_operations import (
     grouped_latency,
     groups_by_level,
-    groups_by_slack,
     groups_of_one,
 )
-from planner.partition.operations.initial_placements import cluster_start, segment_starts
 from planner.partition.operations.operation_graph import OperationGraph
-from planner.partition.operations.path_search import LEAST_GAIN, Steps, improve, iterate, least_latency
+from planner.partition.operations.path_search import LEAST_GAIN, Steps, improve, least_latency
 from planner.partition.operations.transfer_problem import Occupancy, TransferProblem, transfer_problem
 
 # (latency, device by operation)
@@ -58,9 +57,12 @@ def least_latency_groups(
             if placements[-1][0] <= goal * (1 + LEAST_GAIN):
                 break
     if not placements:
-        return None
+        packed = any_fit(problem)
+        if packed is None:
+            return None
+        occupancy = Occupancy(problem, packed)
+        placements.append((improve(problem, occupancy, steps, goal), list(occupancy.device)))
     placements.sort(key=lambda placement: placement[0])
-    placements.insert(0, iterate(problem, placements, steps, goal))
     best: _Candidate | None = None
     for placement in placements:
         # Groups are never quicker than single operations on the same devices.
@@ -71,23 +73,14 @@ def least_latency_groups(
 
 
 def _starts(problem: TransferProblem, offered: Sequence[PlacedGroups]) -> Iterator[list[int]]:
-    some = False
     for placed in offered:
-        some = True
         device_of_node = {
             node: at[0] for group, at in zip(placed.groups, placed.devices, strict=True) for node in group
         }
         yield [device_of_node[node] for node in problem.nodes]
-    for segments in segment_starts(problem):
-        some = True
-        yield segments
     clusters = cluster_start(problem)
     if clusters is not None:
         yield clusters
-    elif not some:
-        packed = any_fit(problem)
-        if packed is not None:
-            yield packed
 
 
 def _better(one: _Candidate | None, other: _Candidate) -> _Candidate:
@@ -115,11 +108,7 @@ def _grouped(
     by_level = candidate(groups_by_level(graph, device_of_node))
     if by_level.latency <= limit:
         return by_level
-    by_slack = candidate(groups_by_slack(graph, problem, device, limit))
-    if by_slack.latency <= limit:
-        return by_slack
-    single = candidate(groups_of_one(graph, device_of_node))
-    return _better(_better(by_level, by_slack), single)
+    return _better(by_level, candidate(groups_of_one(graph, device_of_node)))
 
 
 def _exceeding_bytes(graph: OperationGraph, placed: PlacedGroups, capacities: Sequence[int]) -> int:

@@ -1,24 +1,16 @@
-"""Local search for the least longest path: operations at the ends of transfers on it change devices, or trade them.
-
-It begins again from its best placements, a few operations moved at random by a fixed generator.
-"""
+"""Local search for the least longest path: operations at the ends of transfers on it change devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from random import Random
 
 from planner.partition.operations.transfer_problem import Occupancy, TransferProblem
 
 # Rounding in sums of seconds is no improvement.
 LEAST_GAIN = 1e-12
-_MAX_TRADES = 24
 
 Move = tuple[tuple[int, int], ...]
-
-_SEED = 20201
-_TRIES = 20
 
 
 class Steps:
@@ -76,7 +68,7 @@ def improve(problem: TransferProblem, occupancy: Occupancy, steps: Steps, goal: 
     best = (max(done), sum(done))
     while best[0] > goal * (1 + LEAST_GAIN):
         best_move: Move | None = None
-        for move in _moves(problem, occupancy, longest_path(problem, occupancy.device, done)):
+        for move in _moves(problem, occupancy.device, longest_path(problem, occupancy.device, done)):
             back = apply(occupancy, move)
             if occupancy.fitting():
                 if not steps.spend(problem.num_operations):
@@ -112,17 +104,12 @@ def apply(occupancy: Occupancy, move: Move) -> Move:
     return back
 
 
-def _moves(problem: TransferProblem, occupancy: Occupancy, path: list[int]) -> Iterator[Move]:
-    device = occupancy.device
+def _moves(problem: TransferProblem, device: Sequence[int], path: list[int]) -> Iterator[Move]:
+    """Either end of each transfer to the other's device, and whole stretches of one device to any."""
     runs = _runs(path, device)
     for before, after in pairwise(runs):
-        one, other = device[before[-1]], device[after[0]]
-        yield from _with_trades(problem, occupancy, before[-1], other)
-        yield from _with_trades(problem, occupancy, after[0], one)
-        for length in _lengths(len(before)):
-            yield tuple((operation, other) for operation in before[-length:])
-        for length in _lengths(len(after)):
-            yield tuple((operation, one) for operation in after[:length])
+        yield ((before[-1], device[after[0]]),)
+        yield ((after[0], device[before[-1]]),)
     for run in runs if len(runs) > 2 else ():
         for target in range(len(problem.capacities)):
             if target != device[run[0]] and len(run) > 1:
@@ -138,64 +125,3 @@ def _runs(path: list[int], device: Sequence[int]) -> list[list[int]]:
         else:
             runs.append([operation])
     return runs
-
-
-def _lengths(size: int) -> list[int]:
-    """2, 4, 8 ... and all."""
-    return sorted({size, *(1 << power for power in range(1, size.bit_length()) if 1 << power < size)} - {1})
-
-
-def _with_trades(problem: TransferProblem, occupancy: Occupancy, operation: int, target: int) -> Iterator[Move]:
-    """To the target; where it does not fit there, for one that is no larger than it has to be."""
-    home = occupancy.device[operation]
-    yield ((operation, target),)
-    lacking = occupancy.used[target] + occupancy.added_bytes(operation, target) - problem.capacities[target]
-    if lacking <= 0:
-        return
-    there = [other for other, at in enumerate(occupancy.device) if at == target]
-    there.sort(key=lambda other: (abs(problem.total_bytes[other] - lacking), other))
-    for other in there[:_MAX_TRADES]:
-        yield ((operation, target), (other, home))
-        for third in range(len(problem.capacities)):
-            if third not in (home, target):
-                yield ((operation, target), (other, third))
-
-
-def iterate(
-    problem: TransferProblem, placements: Sequence[tuple[float, list[int]]], steps: Steps, goal: float
-) -> tuple[float, list[int]]:
-    """The best that is found until the steps are spent. The same on any machine."""
-    best = placements[0]
-    random, turn = Random(_SEED), 0
-    while steps.left > 0 and best[0] > goal * (1 + LEAST_GAIN):
-        _, device = best if turn % 2 == 0 else placements[turn // 2 % len(placements)]
-        turn += 1
-        steps.spend(problem.num_operations)
-        occupancy = Occupancy(problem, device)
-        if not _disturb(problem, occupancy, random):
-            continue
-        value = improve(problem, occupancy, steps, goal)
-        if value < best[0]:
-            best = (value, list(occupancy.device))
-    return best
-
-
-def _disturb(problem: TransferProblem, occupancy: Occupancy, random: Random) -> bool:
-    """Moves or trades a few operations, as far as memory allows."""
-    n, devices = problem.num_operations, len(problem.capacities)
-    goal, num_moved = 1 + random.randrange(4), 0
-    for _ in range(_TRIES):
-        one, other = random.randrange(n), random.randrange(n)
-        home, there = occupancy.device[one], occupancy.device[other]
-        if home != there and random.random() < 0.5:
-            move = ((one, there), (other, home))
-        else:
-            move = ((one, random.randrange(devices)),)  # type: ignore[assignment]
-        back = apply(occupancy, move)
-        if occupancy.fitting():
-            num_moved += 1
-        else:
-            apply(occupancy, back)
-        if num_moved == goal:
-            return True
-    return num_moved > 0

@@ -8,7 +8,6 @@ from planner.partition.operations.device_map import fuller_map, map_placed
 from planner.partition.operations.exhaustive_packing import any_fit
 from planner.partition.operations.first_fit import PlacedGroups, first_fit
 from planner.partition.operations.group_operations import groups_by_level
-from planner.partition.operations.initial_placements import segment_starts
 from planner.partition.operations.operation_graph import OperationGraph
 from planner.partition.operations.transfer_problem import transfer_problem
 
@@ -20,7 +19,7 @@ def torch_size_groups(graph: OperationGraph, capacities: Sequence[int]) -> Place
 
 
 def size_groups(graph: OperationGraph, capacities: Sequence[int]) -> PlacedGroups | None:
-    """torch.fx's; else its groups on fuller devices; else segments of the program; else any placement that fits."""
+    """torch.fx's; else its groups on fuller devices; else any placement that fits."""
     groups = first_fit(graph, capacities)
     if groups is not None:
         mapped = map_placed(graph, groups, capacities)
@@ -30,7 +29,7 @@ def size_groups(graph: OperationGraph, capacities: Sequence[int]) -> PlacedGroup
         if fuller is not None:
             return PlacedGroups(groups=groups.groups, devices=tuple(fuller))
     problem = transfer_problem(graph, [0.0] * len(graph.inputs), 1.0, capacities)
-    device = next(segment_starts(problem), None) or any_fit(problem)
+    device = any_fit(problem)
     if device is None:
         return None
     device_of_node = [0] * len(graph.inputs)

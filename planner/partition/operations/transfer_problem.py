@@ -31,7 +31,6 @@ class TransferProblem:
     givens: tuple[tuple[int, ...], ...]
     given_bytes: tuple[int, ...]
     capacities: tuple[int, ...]
-    seconds_per_byte: float
 
     @property
     def num_operations(self) -> int:
@@ -64,7 +63,6 @@ def transfer_problem(
         givens=givens,
         given_bytes=graph.out_bytes,
         capacities=tuple(capacities),
-        seconds_per_byte=1 / bytes_per_second,
     )
 
 

@@ -15,7 +15,6 @@ from planner.partition.problem import Booleans, Floats, Integers
 
 # From so many classes on, bounds let every class take part, whether a device of it is left or not.
 MAX_CLASSES_BY_PATTERN = 4
-_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Shares of the limit: room for rounding in sums.
 _SLACK = 1e-9
 
@@ -25,8 +24,8 @@ def least_load(costs: ItemCosts, counts: tuple[int, ...]) -> float:
     pattern = np.array(counts) > 0
     own = np.where(costs.supported & pattern[:, None], costs.seconds, np.inf)
     weights = _weights(costs, pattern)
-    spread = [float(_weighted(costs, row).sum() / (row[pattern] @ np.array(counts)[pattern])) for row in weights]
-    return max(float(own.min(axis=0).max()), *spread) * (1 - _SLACK)
+    spread = float(_weighted(costs, weights).sum() / (weights[pattern] @ np.array(counts)[pattern]))
+    return max(float(own.min(axis=0).max()), spread) * (1 - _SLACK)
 
 
 def may_lead_on(costs: ItemCosts, sets: IdealSets, states: DeviceStates, class_bytes: Floats, limit: float) -> Booleans:
@@ -59,10 +58,12 @@ def _drop_overloaded(
         usable = costs.supported[pattern].any(axis=0)
         stranded = _on_one_side(sets, (~usable).astype(np.float64), rest)
         alive[np.ix_(stranded > 0, states)] = False
-        for row in _weights(costs, pattern) if pattern.any() else ():
-            work = _on_one_side(sets, _weighted(costs, row), rest)
-            for state in states.tolist():
-                alive[:, state] &= work <= limit * float(row[pattern] @ devices[state, pattern])
+        if not pattern.any():
+            continue
+        weights = _weights(costs, pattern)
+        work = _on_one_side(sets, _weighted(costs, weights), rest)
+        for state in states.tolist():
+            alive[:, state] &= work <= limit * float(weights[pattern] @ devices[state, pattern])
 
 
 def _on_one_side(sets: IdealSets, weight: Floats, rest: bool) -> Floats:
@@ -72,15 +73,15 @@ def _on_one_side(sets: IdealSets, weight: Floats, rest: bool) -> Floats:
 
 
 def _weights(costs: ItemCosts, pattern: Booleans) -> Floats:
-    """[*, k]: inf where the class is out. Quantiles of how much slower each class is than the first of the pattern."""
+    """[k]: inf where the class is out. How much slower each class mostly is than the first of the pattern."""
     reference = int(np.argmax(pattern))
-    rows = np.full((len(_QUANTILES), pattern.size), np.inf)
+    weights = np.full(pattern.size, np.inf)
     for index in np.flatnonzero(pattern).tolist():
         both = costs.supported[reference] & costs.supported[index]
         both &= (costs.seconds[reference] > 0) & (costs.seconds[index] > 0)
         ratios = costs.seconds[reference, both] / costs.seconds[index, both]
-        rows[:, index] = np.quantile(ratios, _QUANTILES) if ratios.size else 1.0
-    return np.unique(rows, axis=0)
+        weights[index] = np.median(ratios) if ratios.size else 1.0
+    return weights
 
 
 def _weighted(costs: ItemCosts, weights: Floats) -> Floats:

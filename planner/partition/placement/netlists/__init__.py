@@ -2,8 +2,8 @@
 
 The question     netlist
 A first answer   packing
-Better ones      annealing (annealing_kernel: its steps), exchange (whole contents of unlike devices), neighbourhoods
-                 (some devices after others, by an integer programme)
+Better ones      annealing (annealing_kernel: its steps), neighbourhoods (some devices after others, by an integer
+                 programme)
 The whole        milp (the integer programme, which may prove), lower_bound (by linear programming)
 Both, in turns   resumable_searches, and the best so far
 """

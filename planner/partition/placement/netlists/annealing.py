@@ -7,8 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from planner.partition.placement.netlists.exchange import exchanged
-from planner.partition.placement.netlists.netlist import Netlist, loads_of
+from planner.partition.placement.netlists.netlist import Netlist
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Integers
 
@@ -59,13 +58,11 @@ def annealed(
     first = min(_COLD_STEPS_PER_CELL * netlist.num_cells, steps)
     length, left = max(_FIRST_ROUND_STEPS_PER_CELL * netlist.num_cells, steps // 8), steps - first
     search.run(_COLD, first, target_seconds, out_of_time)
-    search.offer(exchanged(netlist, search.best))
     for number in count(turn):
         round_steps = min(length, left, _MAX_ROUND_STEPS)
         if round_steps <= 0 or netlist.num_devices == 1 or search.value <= target_seconds * (1 + _NEGLIGIBLE):
             break
         search.run(_HEATS[number % len(_HEATS)], round_steps, target_seconds, out_of_time)
-        search.offer(exchanged(netlist, search.best))
         if out_of_time():
             break
         left -= round_steps
@@ -92,12 +89,6 @@ class _Annealing:
     @property
     def value(self) -> float:
         return float(self._state.best_value[0])
-
-    def offer(self, devices: Integers | None) -> None:
-        """For the next round to start from, if it is better."""
-        if devices is not None and float(loads_of(self._netlist, devices).max()) < self.value:
-            self._state.best[:] = devices
-            self._state.best_value[0] = loads_of(self._netlist, devices).max()
 
     def run(self, heat: Heat, steps: int, target_seconds: float, out_of_time: OutOfTime) -> None:
         self._restart(self._state.best)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from planner.partition.placement.netlists.netlist import Netlist
 from planner.partition.problem import Floats, Integers
-
-# Of a cell, and of the loads and the free bytes [d] so far: [d], least where it should go.
-_Rank = Callable[[int, Floats, Floats], Floats]
 
 # Of cells placed while trying, besides one for each: some tenths of a second.
 MAX_TRIES = 20_000
@@ -18,23 +13,12 @@ MAX_TRIES = 20_000
 
 def first_packing(netlist: Netlist) -> Integers | None:
     """[cells] devices, by the first way of packing that fits; None if none does. O((cells + tries) x devices)."""
-    rows = np.arange(netlist.num_devices)
-    in_order = _in_order(netlist)
-    slowest = np.where(np.isfinite(netlist.seconds), netlist.seconds, 0.0).max(axis=0, initial=0.0)
-    by_time, by_size = np.argsort(-slowest, kind="stable"), np.argsort(-netlist.held_bytes, kind="stable")
-    ways: tuple[Callable[[], Integers], ...] = (
-        lambda: in_order,
-        lambda: _greedy(netlist, np.arange(netlist.num_cells), lambda cell, _, free: abs(rows - in_order[cell])),
-        lambda: _greedy(netlist, by_time, lambda cell, loads, _: loads + _seconds(netlist, cell)),
-        lambda: _greedy(netlist, by_size, lambda cell, loads, free: free),
-        lambda: _greedy(netlist, by_size, lambda cell, loads, free: -free),
-        lambda: _tried(netlist),
-    )
-    for way in ways:
-        devices = way()
-        if fits(netlist, devices):
-            return devices
-    return None
+    devices = _in_order(netlist)
+    if not fits(netlist, devices):
+        devices = _near(netlist, devices)
+    if not fits(netlist, devices):
+        devices = _tried(netlist)
+    return devices if fits(netlist, devices) else None
 
 
 def fits(netlist: Netlist, devices: Integers) -> bool:
@@ -59,18 +43,17 @@ def _in_order(netlist: Netlist) -> Integers:
     return devices
 
 
-def _greedy(netlist: Netlist, order: Integers, rank: _Rank) -> Integers:
-    """-1 where nothing was left that could take the cell."""
-    devices, loads, free = np.full(netlist.num_cells, -1), np.zeros(netlist.num_devices), netlist.device_bytes.copy()
-    for cell in order.tolist():
-        seconds = _seconds(netlist, cell)
-        allowed = np.isfinite(seconds) & (netlist.held_bytes[cell] <= free)
+def _near(netlist: Netlist, target: Integers) -> Integers:
+    """Each cell on its target, or on the device of the nearest number that has room; -1 from where none has."""
+    devices, free = np.full(netlist.num_cells, -1), netlist.device_bytes.copy()
+    rows = np.arange(netlist.num_devices)
+    for cell in range(netlist.num_cells):
+        allowed = np.isfinite(_seconds(netlist, cell)) & (netlist.held_bytes[cell] <= free)
         if not allowed.any():
             break
-        device = int(np.argmin(np.where(allowed, rank(cell, loads, free), np.inf)))
+        device = int(np.argmin(np.where(allowed, abs(rows - target[cell]), np.inf)))
         devices[cell] = device
         free[device] -= netlist.held_bytes[cell]
-        loads[device] += seconds[device]
     return devices
 
 
