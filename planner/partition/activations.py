@@ -36,36 +36,42 @@ def _partition(problem: PartitionProblem, training: Training, objective: Objecti
     everywhere = replace(problem, training=replace(training, activations=Activations.RECOMPUTED))
     if training.activations is Activations.RECOMPUTED:
         return _keeping_where_nothing_is_saved(problem, partition(everywhere))
-    kept = None
+    all_keep = None
     with suppress(Infeasible):
-        kept = _keeping_all(partition(replace(problem, training=replace(training, activations=Activations.KEPT))))
+        all_keep = _keeping_all(partition(replace(problem, training=replace(training, activations=Activations.KEPT))))
     try:
-        found = partition(everywhere)
+        assignment = partition(everywhere)
     except Infeasible:
-        if kept is None:
+        if all_keep is None:
             raise
-        return kept
-    found = _keeping_what_fits(problem, objective, found)
-    if kept is None or score(problem, found, objective).is_better_than(score(problem, kept, objective)):
-        return found
-    return kept
+        return all_keep
+    assignment = _keeping_what_fits(problem, objective, assignment)
+    if all_keep is None or score(problem, assignment, objective).is_better_than(score(problem, all_keep, objective)):
+        return assignment
+    return all_keep
 
 
-def _keeping_where_nothing_is_saved(problem: PartitionProblem, found: Assignment) -> Assignment:
-    again, kept = evaluate(problem, found).stages, evaluate(problem, _keeping_all(found)).stages
-    stages = range(found.num_stages)
-    return replace(found, keeping=tuple(one for one in stages if kept[one].peak_bytes <= again[one].peak_bytes))
+def _keeping_where_nothing_is_saved(problem: PartitionProblem, assignment: Assignment) -> Assignment:
+    again, without_recomputation = (
+        evaluate(problem, assignment).stages,
+        evaluate(problem, _keeping_all(assignment)).stages,
+    )
+    stages = range(assignment.num_stages)
+    return replace(
+        assignment,
+        keeping=tuple(one for one in stages if without_recomputation[one].peak_bytes <= again[one].peak_bytes),
+    )
 
 
-def _keeping_what_fits(problem: PartitionProblem, objective: Objective, found: Assignment) -> Assignment:
+def _keeping_what_fits(problem: PartitionProblem, objective: Objective, assignment: Assignment) -> Assignment:
     """One evaluation a stage."""
-    stages = evaluate(problem, found).stages
-    for stage in sorted(range(found.num_stages), key=lambda stage: (-stages[stage].compute_seconds, stage)):
-        asked = replace(found, keeping=tuple(sorted((*found.keeping, stage))))
-        if score(problem, asked, objective).fits:
-            found = asked
-    return found
+    stages = evaluate(problem, assignment).stages
+    for stage in sorted(range(assignment.num_stages), key=lambda stage: (-stages[stage].compute_seconds, stage)):
+        with_one_more = replace(assignment, keeping=tuple(sorted((*assignment.keeping, stage))))
+        if score(problem, with_one_more, objective).fits:
+            assignment = with_one_more
+    return assignment
 
 
-def _keeping_all(found: Assignment) -> Assignment:
-    return replace(found, keeping=tuple(range(found.num_stages)))
+def _keeping_all(assignment: Assignment) -> Assignment:
+    return replace(assignment, keeping=tuple(range(assignment.num_stages)))

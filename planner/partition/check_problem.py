@@ -70,18 +70,18 @@ def _check_lengths(problem: PartitionProblem) -> None:
         if getattr(problem, field).size:
             _check_shape(field, getattr(problem, field).shape, (devices, nodes))
     labels = problem.labels
-    for field, found, size in (
+    for field, entries, size in (
         ("labels.nodes", labels.nodes, nodes),
         ("labels.module_paths", labels.module_paths, nodes),
         ("labels.devices", labels.devices, devices),
         ("labels.device_kinds", labels.device_kinds, devices),
     ):
-        _check_shape(field, (len(found),), (size,))
+        _check_shape(field, (len(entries),), (size,))
 
 
-def _check_shape(field: str, found: tuple[int, ...], needed: tuple[int, ...]) -> None:
-    if found != needed:
-        raise GraphError(f"{field} is {_product(found)}, needs {_product(needed)} entries", field=field)
+def _check_shape(field: str, shape: tuple[int, ...], needed: tuple[int, ...]) -> None:
+    if shape != needed:
+        raise GraphError(f"{field} is {_product(shape)}, needs {_product(needed)} entries", field=field)
 
 
 def _product(shape: tuple[int, ...]) -> str:
@@ -106,21 +106,21 @@ def _check_indexes(problem: PartitionProblem) -> None:
         "fixed_device": (-1, problem.num_devices),
     }
     for field, (least, end) in bounds.items():
-        found = getattr(problem, field)
-        wrong = np.flatnonzero((found < least) | (found >= end))
+        indexes = getattr(problem, field)
+        wrong = np.flatnonzero((indexes < least) | (indexes >= end))
         if wrong.size:
             at = int(wrong[0])
             kind: type[PlannerError] = InventoryError if field == "fixed_device" else GraphError
-            raise kind(f"{field}[{at}] is {found[at]}, needs {least} to {end - 1}", field=field)
+            raise kind(f"{field}[{at}] is {indexes[at]}, needs {least} to {end - 1}", field=field)
 
 
 def _check_links(problem: PartitionProblem) -> None:
     short = np.flatnonzero(problem.device_memory_bytes < 0)
     if short.size:
         device = int(short[0])
-        found = int(problem.device_memory_bytes[device])
+        size_bytes = int(problem.device_memory_bytes[device])
         raise InventoryError(
-            f"device {problem.labels.devices[device]!r}: memory_bytes is {found}, needs 0 or more",
+            f"device {problem.labels.devices[device]!r}: memory_bytes is {size_bytes}, needs 0 or more",
             device=problem.labels.devices[device],
         )
     for field in ("link_latency_seconds", "link_seconds_per_byte"):
@@ -142,8 +142,10 @@ def _check_order(problem: PartitionProblem) -> None:
     early = np.flatnonzero(producers >= problem.read_node)
     if not early.size:
         return
-    made = producers >= 0
-    cycle = find_cycle(problem.num_nodes, zip(producers[made].tolist(), problem.read_node[made].tolist(), strict=True))
+    from_a_node = producers >= 0
+    cycle = find_cycle(
+        problem.num_nodes, zip(producers[from_a_node].tolist(), problem.read_node[from_a_node].tolist(), strict=True)
+    )
     names = problem.labels.nodes
     if cycle is not None:
         text = cycle_text([repr(names[node]) for node in cycle])

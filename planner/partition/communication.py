@@ -40,16 +40,16 @@ def communication_seconds(
     source, target = source[apart], target[apart]
     crossings = _some(crossings, apart)
     latency = problem.best_latency_seconds[source, target]
-    spent = problem.value_bytes[crossings.values] * problem.best_seconds_per_byte[source, target]
-    found = _exchange(crossings, latency, spent, devices.size)
+    seconds = problem.value_bytes[crossings.values] * problem.best_seconds_per_byte[source, target]
+    exchange = _exchange(crossings, latency, seconds, devices.size)
     if problem.training is None:
-        return found.received + found.sent
+        return exchange.received + exchange.sent
     carry = problem.value_gradient_bytes[crossings.values] > 0
     source, target, crossings = source[carry], target[carry], _some(crossings, carry)
     latency = problem.best_latency_seconds[target, source]
-    spent = problem.value_gradient_bytes[crossings.values] * problem.best_seconds_per_byte[target, source]
-    gradients = _exchange(crossings, latency, spent, devices.size)
-    return found.received + found.sent + gradients.received + gradients.sent
+    seconds = problem.value_gradient_bytes[crossings.values] * problem.best_seconds_per_byte[target, source]
+    gradients = _exchange(crossings, latency, seconds, devices.size)
+    return exchange.received + exchange.sent + gradients.received + gradients.sent
 
 
 def exchange_seconds(
@@ -58,8 +58,8 @@ def exchange_seconds(
     """Forward, between any copies of the stages: over the slowest link that two of them may use."""
     latency, per_byte = slowest_links(problem, devices_of_stage)
     pairs = crossings.sources, crossings.targets
-    spent = problem.value_bytes[crossings.values] * per_byte[pairs]
-    return _exchange(crossings, latency[pairs], spent, len(devices_of_stage))
+    seconds = problem.value_bytes[crossings.values] * per_byte[pairs]
+    return _exchange(crossings, latency[pairs], seconds, len(devices_of_stage))
 
 
 def gradient_exchange_seconds(
@@ -69,8 +69,8 @@ def gradient_exchange_seconds(
     latency, per_byte = slowest_links(problem, devices_of_stage)
     crossings = _some(crossings, problem.value_gradient_bytes[crossings.values] > 0)
     back = crossings.targets, crossings.sources
-    spent = problem.value_gradient_bytes[crossings.values] * per_byte[back]
-    mirrored = _exchange(crossings, latency[back], spent, len(devices_of_stage))
+    seconds = problem.value_gradient_bytes[crossings.values] * per_byte[back]
+    mirrored = _exchange(crossings, latency[back], seconds, len(devices_of_stage))
     return Exchange(received=mirrored.sent, sent=mirrored.received)
 
 
@@ -86,26 +86,26 @@ def slowest_links(problem: PartitionProblem, devices_of_stage: Sequence[Sequence
     return latency, per_byte
 
 
-def _some(crossings: Crossings, chosen: Booleans) -> Crossings:
+def _some(crossings: Crossings, is_one: Booleans) -> Crossings:
     return Crossings(
-        values=crossings.values[chosen], sources=crossings.sources[chosen], targets=crossings.targets[chosen]
+        values=crossings.values[is_one], sources=crossings.sources[is_one], targets=crossings.targets[is_one]
     )
 
 
-def _exchange(crossings: Crossings, latency: Floats, spent: Floats, num_stages: int) -> Exchange:
+def _exchange(crossings: Crossings, latency: Floats, seconds: Floats, num_stages: int) -> Exchange:
     """`latency` and `spent` of each crossing, forward in time from its sources to its targets."""
     into, out = np.zeros(num_stages), np.zeros(num_stages)
     np.maximum.at(into, crossings.targets, latency)
     np.maximum.at(out, crossings.sources, latency)
-    np.add.at(into, crossings.targets, spent)
-    slowest, senders = _slowest_copies(crossings.values, crossings.sources, spent, num_stages)
+    np.add.at(into, crossings.targets, seconds)
+    slowest, senders = _slowest_copies(crossings.values, crossings.sources, seconds, num_stages)
     np.add.at(out, senders, slowest)
     return Exchange(received=into, sent=out)
 
 
-def _slowest_copies(values: Integers, sources: Integers, spent: Floats, num_stages: int) -> tuple[Floats, Integers]:
+def _slowest_copies(values: Integers, sources: Integers, seconds: Floats, num_stages: int) -> tuple[Floats, Integers]:
     """(seconds, sending stage) of each distinct value that a stage sends."""
     sends, first = np.unique(values * num_stages + sources, return_inverse=True)
     slowest = np.zeros(sends.size)
-    np.maximum.at(slowest, first, spent)
+    np.maximum.at(slowest, first, seconds)
     return slowest, sends % num_stages

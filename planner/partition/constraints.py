@@ -42,7 +42,7 @@ def fixed_devices(
         return device_of_node
     modules = _Modules(module_paths)
     index = {device_id: position for position, device_id in enumerate(device_ids)}
-    chosen: dict[str, str] = {}
+    device_of_path: dict[str, str] = {}
     for path, device_id in fixed:
         if device_id not in index:
             near = get_close_matches(device_id[:_MAX_SHOWN], list(index), n=3, cutoff=0.4) or list(index)[:10]
@@ -51,10 +51,12 @@ def fixed_devices(
                 f"it has {', '.join(map(repr, near))}",
                 device=device_id[:_MAX_SHOWN],
             )
-        if chosen.setdefault(path, device_id) != device_id:
-            raise OptionsError(f"fixed: module {path!r} is to be on {chosen[path]!r} and on {device_id!r}; name one")
-    for path in sorted(chosen, key=len):
-        device_of_node[list(modules.nodes_of((path,), "fixed"))] = index[chosen[path]]
+        if device_of_path.setdefault(path, device_id) != device_id:
+            raise OptionsError(
+                f"fixed: module {path!r} is to be on {device_of_path[path]!r} and on {device_id!r}; name one"
+            )
+    for path in sorted(device_of_path, key=len):
+        device_of_node[list(modules.nodes_of((path,), "fixed"))] = index[device_of_path[path]]
     for group in groups:
         _fix_group(device_of_node, group, module_paths, device_ids)
     return device_of_node
@@ -91,33 +93,33 @@ class _Modules:
         """The entry itself, or an entry for each module that its one pattern matches."""
         if len(entry) != 1 or "*" not in entry[0]:
             return [tuple(entry)]
-        wanted = entry[0].split(".")
-        found: list[tuple[str, ...]] = [
+        pattern = entry[0].split(".")
+        matches: list[tuple[str, ...]] = [
             (path,)
             for path in self._nodes
-            if len(names := path.split(".")) == len(wanted)
-            and all(want in ("*", name) for want, name in zip(wanted, names, strict=True))
+            if len(names := path.split(".")) == len(pattern)
+            and all(want in ("*", name) for want, name in zip(pattern, names, strict=True))
         ]
-        return found or [tuple(entry)]
+        return matches or [tuple(entry)]
 
     def nodes_of(self, paths: Sequence[str], option: str) -> tuple[int, ...]:
         """Ascending."""
         if not paths:
             raise OptionsError(f"{option}: an entry names no module; name two or more, or leave it out")
-        found: set[int] = set()
+        nodes: set[int] = set()
         for path in paths:
             if path not in self._nodes:
                 raise _unknown(path[:_MAX_SHOWN], option, self._nodes)
-            found.update(self._nodes[path])
-        return tuple(sorted(found))
+            nodes.update(self._nodes[path])
+        return tuple(sorted(nodes))
 
 
-def _unknown(path: str, option: str, known: Mapping[str, object]) -> OptionsError:
-    near = get_close_matches(path, list(known), n=3, cutoff=0.5)
-    if not known:
+def _unknown(path: str, option: str, modules: Mapping[str, object]) -> OptionsError:
+    near = get_close_matches(path, list(modules), n=3, cutoff=0.5)
+    if not modules:
         help_ = "the graph's nodes carry no module paths"
     elif near:
         help_ = f"did you mean {' or '.join(map(repr, near))}?"
     else:
-        help_ = f"its top modules are {', '.join(map(repr, sorted(name for name in known if '.' not in name)[:10]))}"
+        help_ = f"its top modules are {', '.join(map(repr, sorted(name for name in modules if '.' not in name)[:10]))}"
     return OptionsError(f"{option}: no node runs in module {path!r}; {help_}", module_path=path)

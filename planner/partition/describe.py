@@ -32,18 +32,20 @@ def describe_node(problem: PartitionProblem, node: int) -> str:
     return f"node {node} ({problem.labels.nodes[node]!r}{f' of {path!r}' if path else ''})"
 
 
-def describe_stage(problem: PartitionProblem, boundaries: Sequence[int], stage: int, found: StageEvaluation) -> str:
+def describe_stage(
+    problem: PartitionProblem, boundaries: Sequence[int], stage: int, evaluation: StageEvaluation
+) -> str:
     start, end = boundaries[stage], boundaries[stage + 1]
     nodes = describe_node(problem, start) + (f" to {describe_node(problem, end - 1)}" if end > start + 1 else "")
     return (
-        f"stage {stage}, {nodes}, needs {describe_bytes(found.peak_bytes)} (state {found.state_bytes}, "
-        f"activations {found.activation_bytes}, buffers {found.buffer_bytes})"
+        f"stage {stage}, {nodes}, needs {describe_bytes(evaluation.peak_bytes)} (state {evaluation.state_bytes}, "
+        f"activations {evaluation.activation_bytes}, buffers {evaluation.buffer_bytes})"
     )
 
 
-def smaller_batch_hint(found: StageEvaluation, lacking: int) -> str:
+def smaller_batch_hint(evaluation: StageEvaluation, lacking: int) -> str:
     """Only where what grows with the batch is enough to make the difference."""
-    scaling = found.activation_bytes + found.buffer_bytes
+    scaling = evaluation.activation_bytes + evaluation.buffer_bytes
     if scaling <= lacking:
         return ""
     return f", or a batch (symbol_values, or the example inputs) smaller by {-(-100 * lacking // scaling)} %"

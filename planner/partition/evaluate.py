@@ -75,8 +75,8 @@ class StageEvaluation:
 
     @property
     def peak_bytes(self) -> int:
-        held = self.state_bytes + self.gradient_bytes + self.optimizer_bytes
-        return held + self.activation_bytes + self.buffer_bytes + self.saved_bytes
+        states = self.state_bytes + self.gradient_bytes + self.optimizer_bytes
+        return states + self.activation_bytes + self.buffer_bytes + self.saved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +116,10 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
     if problem.training is not None:
         step = _training_step(problem, assignment, flow, costs)
         orders = _orders(problem, assignment, step, stages)
-        kept = counted_microbatches(orders, assignment.num_stages)
+        microbatches = counted_microbatches(orders, assignment.num_stages)
         stages = tuple(
-            replace(stage, saved_bytes=count * stage.saved_bytes) for stage, count in zip(stages, kept, strict=True)
+            replace(stage, saved_bytes=count * stage.saved_bytes)
+            for stage, count in zip(stages, microbatches, strict=True)
         )
         seconds = step_seconds(step, orders) + _update_seconds(problem, assignment, stages)
     loads = [0.0] * problem.num_devices
@@ -211,25 +212,25 @@ def _stages(
     recomputing = [
         problem.recomputes_activations and stage not in assignment.keeping for stage in range(assignment.num_stages)
     ]
-    given = set(flow.crossings.targets[problem.value_gradient_bytes[flow.crossings.values] > 0].tolist())
+    with_gradients = set(flow.crossings.targets[problem.value_gradient_bytes[flow.crossings.values] > 0].tolist())
     backward = problem.backward_seconds(recomputed=False)
     nodes_of = NodesByStage(stage_of_node, assignment.num_stages)
-    held = stage_bytes(problem, nodes_of, flow, np.array(recomputing))
-    buffers = _buffer_bytes(problem, assignment, flow, held.moved)
+    sizes = stage_bytes(problem, nodes_of, flow, np.array(recomputing))
+    buffers = _buffer_bytes(problem, assignment, flow, sizes.moved)
     stages = tuple(
         StageEvaluation(
             compute_seconds=_slowest(problem.pass_seconds, copies[stage], nodes),
             delivery_seconds=_slowest(problem.delivery_seconds, copies[stage], nodes),
             communication_seconds=float(communication[stage]),
             flops=float(problem.flops[nodes].sum()),
-            state_bytes=int(held.states[stage]),
-            activation_bytes=int(held.activations[stage]),
+            state_bytes=int(sizes.states[stage]),
+            activation_bytes=int(sizes.activations[stage]),
             buffer_bytes=buffers[stage],
             backward_seconds=_slowest(problem.backward_seconds(recomputed=recomputing[stage]), copies[stage], nodes),
-            weight_share=_weight_share(problem, backward, copies[stage], nodes, is_given=stage in given),
-            gradient_bytes=int(held.gradients[stage]),
-            optimizer_bytes=int(held.optimizer[stage]),
-            saved_bytes=int(held.saved[stage]),
+            weight_share=_weight_share(problem, backward, copies[stage], nodes, is_given=stage in with_gradients),
+            gradient_bytes=int(sizes.gradients[stage]),
+            optimizer_bytes=int(sizes.optimizer[stage]),
+            saved_bytes=int(sizes.saved[stage]),
             recomputes_activations=recomputing[stage],
         )
         for stage, nodes in enumerate(nodes_of.stages())
@@ -237,18 +238,20 @@ def _stages(
     return stages, _stage_seconds(stages, forward, gradients)
 
 
-def _buffer_bytes(problem: PartitionProblem, assignment: Assignment, flow: Traffic, moved: Integers) -> tuple[int, ...]:
+def _buffer_bytes(
+    problem: PartitionProblem, assignment: Assignment, flow: Traffic, moved_bytes: Integers
+) -> tuple[int, ...]:
     """Of all microbatches in flight. Steps fit theirs to their order, whatever copies there are."""
     in_flight = problem.microbatches_in_flight
     if problem.training is not None or not assignment.replicas:
-        return tuple((in_flight * moved).tolist())
+        return tuple((in_flight * moved_bytes).tolist())
     copies = [len(devices) for devices in assignment.devices_of_stage]
     edges, _ = _edges(problem, flow)
-    held = np.array(windows_of_copies(in_flight, copies, edges)) * moved
+    buffer_bytes = np.array(windows_of_copies(in_flight, copies, edges)) * moved_bytes
     inputs = (flow.made_in < 0) & (flow.last_needed_in >= 0)
-    held[0] += windows_at_clients(in_flight, copies[0]) * problem.value_bytes[inputs].sum()
-    held[-1] += windows_at_clients(in_flight, copies[-1]) * problem.value_bytes[problem.value_returned].sum()
-    return tuple(held.tolist())
+    buffer_bytes[0] += windows_at_clients(in_flight, copies[0]) * problem.value_bytes[inputs].sum()
+    buffer_bytes[-1] += windows_at_clients(in_flight, copies[-1]) * problem.value_bytes[problem.value_returned].sum()
+    return tuple(buffer_bytes.tolist())
 
 
 def _weight_share(

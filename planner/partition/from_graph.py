@@ -54,7 +54,7 @@ def problem_from_graph(
     }
     returned = _returned_states(graph, states, roots, state_of_root)
     uses = sorted(uses_of_nodes | {(state, len(graph.nodes) - 1) for state in returned})
-    shown = _direct_reads_of_shown_states(graph, states, roots, root_index)
+    shown_reads = _direct_reads_of_shown_states(graph, states, roots, root_index)
     paths = tuple(node.module_path for node in graph.nodes)
     device_ids = tuple(device.id for device in inventory.devices)
     groups = joined_groups(no_cut_groups(graph), paths, together)
@@ -79,8 +79,8 @@ def problem_from_graph(
         use_node=np.array([node for _, node in uses], dtype=np.int64),
         use_is_return=np.array([use not in uses_of_nodes for use in uses], dtype=np.bool_),
         returned_state=np.array(returned, dtype=np.int64),
-        shown_root=np.array([root for root, _ in shown], dtype=np.int64),
-        shown_node=np.array([node for _, node in shown], dtype=np.int64),
+        shown_root=np.array([root for root, _ in shown_reads], dtype=np.int64),
+        shown_node=np.array([node for _, node in shown_reads], dtype=np.int64),
         cut_allowed=_cut_allowed(groups, len(graph.nodes)),
         node_group=_node_group(groups, len(graph.nodes)),
         is_embedding=np.array([facts_of(node.operator.name).embedding for node in graph.nodes], dtype=np.bool_),
@@ -114,8 +114,8 @@ class _Values:
 
 def _values(graph: Graph, states: set[int]) -> _Values:
     producers: dict[int, int] = {}
-    for given in graph.inputs:
-        for value in values_in(given.content):
+    for argument in graph.inputs:
+        for value in values_in(argument.content):
             producers.setdefault(value, -1)
     for index, node in enumerate(graph.nodes):
         for value in node.outputs:
@@ -140,10 +140,12 @@ def _deliveries(costs: NodeCosts) -> Floats:
 def _recomputation_arrays(graph: Graph, producers: Mapping[int, int]) -> dict[str, Any]:
     sources = storage_sources(graph)
     dense = {value: index for index, value in enumerate(producers)}
-    shown = [NO_SOURCE if sources[value] == value else dense.get(sources[value], NO_SOURCE) for value in producers]
+    value_sources = [
+        NO_SOURCE if sources[value] == value else dense.get(sources[value], NO_SOURCE) for value in producers
+    ]
     return {
         "node_recomputable": np.array(recomputable_nodes(graph), dtype=np.bool_),
-        "value_source": np.array(shown, dtype=np.int64),
+        "value_source": np.array(value_sources, dtype=np.int64),
     }
 
 
@@ -201,8 +203,8 @@ def _direct_reads_of_shown_states(
     """Distinct (root, node) where a node reads a state that some value shows; node n where the graph returns it."""
     reads = {(value, index) for index, value in _reads_in_order(graph.nodes)}
     reads.update((value, len(graph.nodes)) for output in graph.outputs for value in values_in(output.content))
-    shown = {(root_index[roots[value]], at) for value, at in reads if value in states and roots[value] in root_index}
-    return sorted(shown)
+    pairs = {(root_index[roots[value]], at) for value, at in reads if value in states and roots[value] in root_index}
+    return sorted(pairs)
 
 
 def _reads_in_order(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:

@@ -17,14 +17,14 @@ _POSITIONS = 400
 
 def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -> Infeasible:
     """Names the stage that lacks the most, in the segments that lack the least; and what would make a plan exist."""
-    shared, found = _least_shortage(problem, num_stages)
-    if not found.boundaries and problem.some_are_barred:
+    shared, closest = _least_shortage(problem, num_stages)
+    if not closest.boundaries and problem.some_are_barred:
         return _kept_apart(problem, mode, num_stages)
-    if not found.boundaries:
+    if not closest.boundaries:
         return Infeasible(
             f"mode {mode}: no cut into {num_stages} stages was found for {_count(problem)}; ask for fewer"
         )
-    boundaries, devices = found.boundaries, shared.devices_of(found.classes)
+    boundaries, devices = closest.boundaries, shared.devices_of(closest.classes)
     stages = evaluate_layout(problem, boundaries, devices).stages
     lacking = [
         stage.peak_bytes - int(problem.device_memory_bytes[device])
@@ -87,8 +87,8 @@ def _proviso(shared: OrderedPass) -> str:
 
 def _another_device(problem: PartitionProblem, num_stages: int) -> str:
     largest = int(np.argmax(problem.device_memory_bytes))
-    _, found = _least_shortage(problem.with_devices(np.append(np.arange(problem.num_devices), largest)), num_stages)
-    if not found.boundaries or found.value > 0:
+    _, closest = _least_shortage(problem.with_devices(np.append(np.arange(problem.num_devices), largest)), num_stages)
+    if not closest.boundaries or closest.value > 0:
         return ""
     size = describe_bytes(int(problem.device_memory_bytes[largest]))
     return f", or with one more device like {problem.labels.devices[largest]!r} ({size})"

@@ -47,24 +47,24 @@ def enumerate_ideals(order: Order, limit: int) -> dict[int, int] | None:
     if order.num_items >= limit:
         return None
     level = {0: sum(1 << item for item, before in enumerate(order.before) if not before)}
-    found = dict(level)
+    ideals = dict(level)
     for _ in range(order.num_items):
-        level = _next_level(level, order, limit - len(found))
-        found |= level
-        if len(found) > limit:
+        level = _next_level(level, order, limit - len(ideals))
+        ideals |= level
+        if len(ideals) > limit:
             return None
-    return found
+    return ideals
 
 
 def prefixes(orders: Iterable[Sequence[int]]) -> list[int]:
     """The distinct prefixes of topological orders, smaller ones first."""
-    found = {0}
+    ideals = {0}
     for order in orders:
-        held = 0
+        ideal = 0
         for item in order:
-            held |= 1 << item
-            found.add(held)
-    return sorted(found, key=lambda held: (held.bit_count(), held))
+            ideal |= 1 << item
+            ideals.add(ideal)
+    return sorted(ideals, key=lambda ideal: (ideal.bit_count(), ideal))
 
 
 def members_of(ideal: int) -> list[int]:
@@ -89,12 +89,12 @@ def _next_level(level: dict[int, int], order: Order, room: int) -> dict[int, int
         while left:
             bit = left & -left
             left ^= bit
-            held = ideal | bit
-            if held in longer:
+            larger = ideal | bit
+            if larger in longer:
                 continue
             enabled = ready ^ bit
             for successor in after[bit.bit_length() - 1]:
-                if before[successor] & held == before[successor]:
+                if before[successor] & larger == before[successor]:
                     enabled |= 1 << successor
-            longer[held] = enabled
+            longer[larger] = enabled
     return longer

@@ -35,34 +35,34 @@ ROOM_SHARES = (1.0, 0.85, 0.6)
 _PATIENCE = 60
 
 
-def offer_schedules(found: Portfolio) -> None:
+def offer_schedules(portfolio: Portfolio) -> None:
     """Does nothing where one schedule alone would take more than all may."""
-    problem, request = found.problem, found.request
-    tasks = _Tasks(problem, found.bundles)
+    problem, request = portfolio.problem, portfolio.request
+    tasks = _Tasks(problem, portfolio.bundles)
     left = MAX_LOOKED_AT * request.effort
     if request.num_stages or tasks.size * problem.num_devices > left:
         return
     for share in ROOM_SHARES:
-        starts = list(_starts(found, tasks, share))
+        starts = list(_starts(portfolio, tasks, share))
         if not starts:
             return
-        num_schedules = int(min(left / tasks.size, MAX_SCHEDULES * found.bundles.count * request.effort))
-        search = _Search(tasks, share, found.bound, num_schedules, request.out_of_time)
-        placed = search.run(starts)
-        offered = [found.offer(tasks.assignment(device)) for device in placed]
+        num_schedules = int(min(left / tasks.size, MAX_SCHEDULES * portfolio.bundles.count * request.effort))
+        search = _Search(tasks, share, portfolio.bound, num_schedules, request.out_of_time)
+        placements = search.run(starts)
+        offered = [portfolio.offer(tasks.assignment(device)) for device in placements]
         if any(one is not None and one.fits for one in offered):
             break
-    if found.best is not None and found.best.assignment.num_stages > 1 and not found.has_copies:
-        found.keep(join_stages(problem, found.bundles, found.best, request.objective))
+    if portfolio.best is not None and portfolio.best.assignment.num_stages > 1 and not portfolio.has_copies:
+        portfolio.keep(join_stages(problem, portfolio.bundles, portfolio.best, request.objective))
 
 
-def _starts(found: Portfolio, tasks: _Tasks, share: float) -> Iterator[list[int]]:
+def _starts(portfolio: Portfolio, tasks: _Tasks, share: float) -> Iterator[list[int]]:
     """Each bundle where it ends first, and what the portfolio has."""
     listed = tasks.earliest_ends(share)
     if listed is not None:
         yield listed
-    if found.best is not None:
-        stages, devices = found.best.assignment.stage_of_node, found.best.assignment.device_of_stage
+    if portfolio.best is not None:
+        stages, devices = portfolio.best.assignment.stage_of_node, portfolio.best.assignment.device_of_stage
         yield [devices[stages[members[0]]] for members in tasks.bundles.members]
 
 
@@ -78,8 +78,8 @@ class _Tasks:
         self.rank = self._ranks()
         self.order = self._order()
         # The first stage hands on what the program takes, and the last is given all that it returns.
-        made = problem.value_producer >= 0
-        self.maker: list[int] = np.where(made, owner[problem.value_producer], self.order[0]).tolist()
+        from_a_node = problem.value_producer >= 0
+        self.maker: list[int] = np.where(from_a_node, owner[problem.value_producer], self.order[0]).tolist()
         returned = np.flatnonzero(problem.value_returned)
         values = np.concatenate([problem.read_value, returned])
         takers = np.concatenate([owner[problem.read_node], np.full(returned.size, self.order[-1])])
@@ -135,14 +135,14 @@ class _Tasks:
         return device
 
     def _end(self, bundle: int, at: int, start: float, device: Sequence[int], done: Sequence[float]) -> float:
-        latency = spent = 0.0
+        latency = seconds = 0.0
         for value in self.reads[bundle]:
             maker = self.maker[value]
             start = max(start, done[maker])
             if device[maker] != at:
                 latency = max(latency, self.latency[device[maker]][at])
-                spent += self.sizes[value] * self.per_byte[device[maker]][at]
-        return start + latency + spent + self.seconds[at][bundle]
+                seconds += self.sizes[value] * self.per_byte[device[maker]][at]
+        return start + latency + seconds + self.seconds[at][bundle]
 
     def latency_of(self, device: Sequence[int]) -> tuple[float, list[float]]:
         """Of a lone batch if each bundle is a stage, and when each has run; a value is received once on a device."""
@@ -151,7 +151,7 @@ class _Tasks:
         reads, makers, sizes = self.reads, self.maker, self.sizes
         for bundle in self.order:
             at = device[bundle]
-            start, latency, spent = free[at], 0.0, 0.0
+            start, latency, seconds = free[at], 0.0, 0.0
             for value in reads[bundle]:
                 maker = makers[value]
                 source = device[maker]
@@ -159,10 +159,10 @@ class _Tasks:
                     start = done[maker]
                 if source != at and not there[value] >> at & 1:
                     there[value] |= 1 << at
-                    spent += sizes[value] * self.per_byte[source][at]
+                    seconds += sizes[value] * self.per_byte[source][at]
                     if self.latency[source][at] > latency:
                         latency = self.latency[source][at]
-            end = done[bundle] = start + latency + spent + self.seconds[at][bundle]
+            end = done[bundle] = start + latency + seconds + self.seconds[at][bundle]
             latency = 0.0
             for value in self.makes[bundle]:
                 slowest = 0.0
@@ -221,10 +221,10 @@ class _Search:
                 value, in_vain = self._value(here), 0
             other = list(here)
             self._move(other)
-            found = self._value(other)
-            in_vain = in_vain if found < value * (1 - NEGLIGIBLE) else in_vain + 1
-            if found <= value:
-                here, value = other, found
+            latency = self._value(other)
+            in_vain = in_vain if latency < value * (1 - NEGLIGIBLE) else in_vain + 1
+            if latency <= value:
+                here, value = other, latency
                 if value < self._best_value * (1 - NEGLIGIBLE):
                     self._best, self._best_value = list(here), value
         return [*starts, self._best]
@@ -232,10 +232,10 @@ class _Search:
     def _value(self, device: list[int]) -> float:
         """inf where the states do not fit."""
         self._left -= 1
-        held = [0.0] * len(self._room)
+        state_bytes = [0.0] * len(self._room)
         for at, size in zip(device, self._tasks.state_bytes, strict=True):
-            held[at] += size
-        if any(size > room for size, room in zip(held, self._room, strict=True)):
+            state_bytes[at] += size
+        if any(size > room for size, room in zip(state_bytes, self._room, strict=True)):
             return float("inf")
         return self._tasks.latency_of(device)[0]
 
@@ -266,7 +266,7 @@ class _Search:
 
 def _chains(bundles: Bundles) -> list[tuple[int, ...]]:
     """By bundle: those before and after it that have one neighbour on either side."""
-    found: list[tuple[int, ...]] = [()] * bundles.count
+    chain_of: list[tuple[int, ...]] = [()] * bundles.count
     for bundle in range(bundles.count):
         before = bundles.before[bundle]
         if len(before) == 1 and len(bundles.after[before[0]]) == 1:
@@ -275,25 +275,25 @@ def _chains(bundles: Bundles) -> list[tuple[int, ...]]:
         while len(bundles.after[chain[-1]]) == 1 and len(bundles.before[bundles.after[chain[-1]][0]]) == 1:
             chain.append(bundles.after[chain[-1]][0])
         for member in chain:
-            found[member] = tuple(chain)
-    return found
+            chain_of[member] = tuple(chain)
+    return chain_of
 
 
-def join_stages(problem: PartitionProblem, bundles: Bundles, found: Scored, objective: Objective) -> Scored:
+def join_stages(problem: PartitionProblem, bundles: Bundles, best: Scored, objective: Objective) -> Scored:
     """Stages of one device that follow each other on it become one, where nothing gets worse by it."""
     left = MAX_JUDGED
-    stage = found.assignment.num_stages - 1
+    stage = best.assignment.num_stages - 1
     while stage > 0 and left > 0:
-        devices = found.assignment.device_of_stage
+        devices = best.assignment.device_of_stage
         before = next((other for other in range(stage - 1, -1, -1) if devices[other] == devices[stage]), None)
-        joined = None if before is None else _joined(bundles, found.assignment, before, stage)
+        joined = None if before is None else _joined(bundles, best.assignment, before, stage)
         if joined is not None:
             left -= problem.num_values * joined.num_stages
             other = score(problem, joined, objective)
-            if other.fits and other.value <= found.value * (1 + NEGLIGIBLE):
-                found = other
+            if other.fits and other.value <= best.value * (1 + NEGLIGIBLE):
+                best = other
         stage -= 1
-    return found
+    return best
 
 
 def _joined(bundles: Bundles, assignment: Assignment, one: int, other: int) -> Assignment | None:
@@ -306,12 +306,12 @@ def _joined(bundles: Bundles, assignment: Assignment, one: int, other: int) -> A
         for reader in readers
     }
     if not any(one < target for source, target in arcs if source == one and target < other):
-        kept, gone = other, one
+        stays, gone = other, one
     elif not any(one < source for source, target in arcs if target == other and source != one):
-        kept, gone = one, other
+        stays, gone = one, other
     else:
         return None
-    stages[stages == gone] = kept
+    stages[stages == gone] = stays
     stages -= stages > gone
     devices = assignment.device_of_stage
     return Assignment(

@@ -57,15 +57,15 @@ def _next_best(
     crossing: np.ndarray[tuple[int], np.dtype[np.float64]],
     value_of: Callable[[Evaluation], float],
 ) -> NextBestCut:
-    found = NextBestCut(cut_index=cut, position=None, value=np.inf)
+    best = NextBestCut(cut_index=cut, position=None, value=np.inf)
     for position in _candidates(problem, assignment, boundaries, cut, crossing).tolist():
-        moved = (*boundaries[: cut + 1], position, *boundaries[cut + 2 :])
-        evaluation = evaluate(problem, _with_boundaries(problem, assignment, moved))
+        other = (*boundaries[: cut + 1], position, *boundaries[cut + 2 :])
+        evaluation = evaluate(problem, _with_boundaries(problem, assignment, other))
         fits = (np.array(evaluation.device_peak_bytes) <= problem.device_memory_bytes).all()
         value = value_of(evaluation)
-        if fits and value < found.value:
-            found = NextBestCut(cut_index=cut, position=position, value=value)
-    return found
+        if fits and value < best.value:
+            best = NextBestCut(cut_index=cut, position=position, value=value)
+    return best
 
 
 def _candidates(
@@ -90,11 +90,11 @@ def _candidates(
 
 def _with_boundaries(problem: PartitionProblem, assignment: Assignment, boundaries: Sequence[int]) -> Assignment:
     assert all(start < end for start, end in pairwise(boundaries))
-    moved = contiguous(problem, boundaries, assignment.device_of_stage, assignment.reasons)
+    segments = contiguous(problem, boundaries, assignment.device_of_stage, assignment.reasons)
     return Assignment(
-        stage_of_node=moved.stage_of_node,
-        device_of_stage=moved.device_of_stage,
-        reasons=moved.reasons,
+        stage_of_node=segments.stage_of_node,
+        device_of_stage=segments.device_of_stage,
+        reasons=segments.reasons,
         replicas=assignment.replicas,
         keeping=assignment.keeping,
     )

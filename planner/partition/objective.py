@@ -79,9 +79,9 @@ class Training:
         if not 1 <= self.microbatches <= MAX_MICROBATCHES:
             raise OptionsError(f"training: {self.microbatches} microbatches, needs 1 to {MAX_MICROBATCHES}")
         for name in ("optimizer_bytes_per_parameter", "backward_ratio"):
-            found = getattr(self, name)
-            if not math.isfinite(found) or not 0 <= found <= 1024:
-                raise OptionsError(f"training: {name} is {found}, needs 0 to 1024")
+            value = getattr(self, name)
+            if not math.isfinite(value) or not 0 <= value <= 1024:
+                raise OptionsError(f"training: {name} is {value}, needs 0 to 1024")
         if self.activations is not Activations.KEPT and self.schedule not in UNSPLIT_SCHEDULES:
             raise OptionsError(
                 f"training: activations are {self.activations.value} under schedule {self.schedule.value}, whose "

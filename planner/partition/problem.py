@@ -163,11 +163,11 @@ class PartitionProblem:
         """The problem of these nodes, in their order; one may stand twice. What names nodes by their index is the
         caller's to change (`value_producer`, `read_node`, ...), and `cut_allowed`, which is by position."""
         fields = {name: getattr(self, name)[..., nodes] for name in _BY_NODE}
-        labels, kept = self.labels, nodes.tolist()
+        labels, chosen_nodes = self.labels, nodes.tolist()
         fields["labels"] = replace(
             labels,
-            nodes=tuple(labels.nodes[node] for node in kept),
-            module_paths=tuple(labels.module_paths[node] for node in kept),
+            nodes=tuple(labels.nodes[node] for node in chosen_nodes),
+            module_paths=tuple(labels.module_paths[node] for node in chosen_nodes),
         )
         return replace(self, **(fields | changes))
 
@@ -179,11 +179,11 @@ class PartitionProblem:
         place = np.full(self.num_devices, FREE)
         place[devices[::-1]] = np.arange(devices.size)[::-1]
         fields["fixed_device"] = moved(self.fixed_device, place)
-        labels, kept = self.labels, devices.tolist()
+        labels, chosen_devices = self.labels, devices.tolist()
         fields["labels"] = replace(
             labels,
-            devices=tuple(labels.devices[device] for device in kept),
-            device_kinds=tuple(labels.device_kinds[device] for device in kept),
+            devices=tuple(labels.devices[device] for device in chosen_devices),
+            device_kinds=tuple(labels.device_kinds[device] for device in chosen_devices),
         )
         return replace(self, **(fields | changes))
 
@@ -199,9 +199,9 @@ class PartitionProblem:
             "state_optimizer_bytes": (self.state_bytes.size, 0),
         }
         for name, (size, content) in sizes.items():
-            found = getattr(self, name)
-            if not found.size:
-                object.__setattr__(self, name, np.full(size, content, dtype=found.dtype))
+            entries = getattr(self, name)
+            if not entries.size:
+                object.__setattr__(self, name, np.full(size, content, dtype=entries.dtype))
         for name in ("node_backward_ratio", "node_weight_share"):
             if not getattr(self, name).size:
                 object.__setattr__(self, name, np.full(self.compute_seconds.shape, np.nan))
@@ -222,10 +222,10 @@ class PartitionProblem:
         bad = np.argwhere(~(seconds >= 0) | ((seconds > MAX_SECONDS) & np.isfinite(seconds)))
         if bad.size:
             device, node = (int(index) for index in bad[0])
-            found = self.compute_seconds[device, node]
+            cost = self.compute_seconds[device, node]
             name = f"{self._node_name(node)} on device {self.labels.devices[device]!r}"
             raise GraphError(
-                f"{name} costs {found} seconds, needs a finite number from 0 to {MAX_SECONDS:g}, or inf where it "
+                f"{name} costs {cost} seconds, needs a finite number from 0 to {MAX_SECONDS:g}, or inf where it "
                 f"cannot run"
             )
         nowhere = np.flatnonzero(np.isinf(self.compute_seconds).all(axis=0))
@@ -352,8 +352,8 @@ class PartitionProblem:
         """[r] bytes that the backward pass keeps of each storage: all, if a node with a gradient makes or reads it."""
         saved = np.zeros(self.root_bytes.size, dtype=np.bool_)
         saved[self.value_root[self.read_value[self.node_has_gradient[self.read_node]]]] = True
-        made = np.flatnonzero(self.value_producer >= 0)
-        saved[self.value_root[made[self.node_has_gradient[self.value_producer[made]]]]] = True
+        outputs = np.flatnonzero(self.value_producer >= 0)
+        saved[self.value_root[outputs[self.node_has_gradient[self.value_producer[outputs]]]]] = True
         return np.where(saved, self.root_bytes, 0)
 
     @cached_property

@@ -95,12 +95,12 @@ def program_orders(problem: PartitionProblem, bundles: Bundles) -> list[Integers
         _late_order(bundles),
         _ready_order(bundles, lambda bundle, turn: (reach[bundle], -turn)),
     ]
-    found: dict[bytes, Integers] = {}
+    orders_of_nodes: dict[bytes, Integers] = {}
     for order in orders:
         nodes = np.array([node for bundle in order for node in bundles.members[bundle]], dtype=np.int64)
-        found.setdefault(nodes.tobytes(), nodes)
-    found.pop(np.arange(problem.num_nodes).tobytes(), None)
-    return list(found.values())
+        orders_of_nodes.setdefault(nodes.tobytes(), nodes)
+    orders_of_nodes.pop(np.arange(problem.num_nodes).tobytes(), None)
+    return list(orders_of_nodes.values())
 
 
 def _ready_order(bundles: Bundles, rank: Callable[[int, int], tuple[float, float]]) -> list[int]:

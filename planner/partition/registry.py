@@ -41,5 +41,5 @@ def _bound_holds(mode: Mode, request: Request) -> bool:
 
 def _of_mode(mode: str, error: PlannerError) -> PlannerError:
     """Modes build on each other; what is said is about the one that was asked for."""
-    said = re.sub(r"^mode \w+: ", "", error.message)
-    return type(error)(f"mode {mode}: {said}", **error.metadata)
+    reason = re.sub(r"^mode \w+: ", "", error.message)
+    return type(error)(f"mode {mode}: {reason}", **error.metadata)

@@ -65,23 +65,23 @@ def moved_bytes(problem: PartitionProblem, before: Before, assignment: Assignmen
 def _replacement(problem: PartitionProblem, request: Request, before: Before) -> Replacement:
     best = score(problem, partition(problem, request), request.objective)
     device_before = before.device_of_node
-    found = [best, *_exchanged(problem, request, best, device_before), *_kept(problem, request, device_before)]
+    candidates = [best, *_exchanged(problem, request, best, device_before), *_kept(problem, request, device_before)]
     if before.remainder is not None:
         remainder = score(problem, before.remainder, request.objective)
-        found += [remainder] if remainder.fits else []
+        candidates += [remainder] if remainder.fits else []
     # A copy would run what is kept on a device elsewhere.
     if before.may_copy and not (problem.fixed_device != FREE).any():
-        found = [with_idle_copies(problem, one, request.objective) for one in found]
-    least = min(one.value for one in found)
-    moved = [moved_bytes(problem, before, one.assignment) for one in found]
-    near = [index for index, one in enumerate(found) if one.value <= least * (1 + NEARLY)]
-    chosen = min(near, key=lambda index: (moved[index], found[index].value))
+        candidates = [with_idle_copies(problem, one, request.objective) for one in candidates]
+    least = min(one.value for one in candidates)
+    bytes_to_load = [moved_bytes(problem, before, one.assignment) for one in candidates]
+    near = [index for index, one in enumerate(candidates) if one.value <= least * (1 + NEARLY)]
+    choice = min(near, key=lambda index: (bytes_to_load[index], candidates[index].value))
     # What was proven of any assignment to these devices without copies holds of one without.
-    bound = None if found[chosen].assignment.replicas else best.assignment.lower_bound_seconds
+    bound = None if candidates[choice].assignment.replicas else best.assignment.lower_bound_seconds
     return Replacement(
-        assignment=replace(found[chosen].assignment, lower_bound_seconds=bound),
-        moved_bytes=moved[chosen],
-        excess=found[chosen].value / least - 1 if least else 0.0,
+        assignment=replace(candidates[choice].assignment, lower_bound_seconds=bound),
+        moved_bytes=bytes_to_load[choice],
+        excess=candidates[choice].value / least - 1 if least else 0.0,
     )
 
 
@@ -89,8 +89,8 @@ def _kept(problem: PartitionProblem, request: Request, device_before: Integers) 
     """What the user fixed stays fixed."""
     fixed = np.where(problem.fixed_device == FREE, device_before, problem.fixed_device)
     with suppress(Infeasible):
-        kept = partition(replace(problem, fixed_device=fixed), request)
-        return [one for one in (score(problem, kept, request.objective),) if one.fits]
+        in_place = partition(replace(problem, fixed_device=fixed), request)
+        return [one for one in (score(problem, in_place, request.objective),) if one.fits]
     return []
 
 
@@ -109,8 +109,8 @@ def _exchanged(problem: PartitionProblem, request: Request, best: Scored, device
     devices = tuple(place[device] for device in best.assignment.device_of_stage)
     if devices == best.assignment.device_of_stage:
         return []
-    moved = replace(best.assignment, device_of_stage=devices, orders=())
-    return [one for one in (score(problem, moved, request.objective),) if one.fits]
+    exchanged = replace(best.assignment, device_of_stage=devices, orders=())
+    return [one for one in (score(problem, exchanged, request.objective),) if one.fits]
 
 
 def _held(problem: PartitionProblem, *device_of_node: Integers) -> Booleans:

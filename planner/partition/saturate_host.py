@@ -47,11 +47,11 @@ def _able(problem: PartitionProblem, assignment: Assignment) -> list[list[bool]]
     """[device, other]: whether the other can run every node that the device holds."""
     stages = np.asarray(assignment.stage_of_node)
     barred = np.isinf(problem.compute_seconds)
-    found = np.ones((problem.num_devices, problem.num_devices), dtype=np.bool_)
+    able = np.ones((problem.num_devices, problem.num_devices), dtype=np.bool_)
     for stage, devices in enumerate(assignment.devices_of_stage):
         runs = stages == stage
         if assignment.recomputed:
             runs[list(assignment.recomputed[stage])] = True
         can = ~barred[:, runs].any(axis=1)
-        found[list(devices)] &= can
-    return found.tolist()
+        able[list(devices)] &= can
+    return able.tolist()

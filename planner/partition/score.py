@@ -43,13 +43,13 @@ def score(problem: PartitionProblem, assignment: Assignment, objective: Objectiv
     """With `saturate`, of the assignment with the copies that it gets on idle devices."""
     if saturate:
         assignment = saturate_host(problem, assignment)
-    found = evaluate(problem, assignment)
-    loads = sorted(found.device_load_seconds, reverse=True)
-    room = (np.array(found.device_peak_bytes) <= problem.device_memory_bytes).all()
+    evaluation = evaluate(problem, assignment)
+    loads = sorted(evaluation.device_load_seconds, reverse=True)
+    room = (np.array(evaluation.device_peak_bytes) <= problem.device_memory_bytes).all()
     return Scored(
         assignment=assignment,
-        evaluation=found,
-        value=objective_value(found, objective),
+        evaluation=evaluation,
+        value=objective_value(evaluation, objective),
         # Rounded, so that sums in another order are no difference.
         loads=tuple(float(f"{load:.9g}") for load in loads),
         fits=bool(room) and math.isfinite(loads[0]),

@@ -52,14 +52,14 @@ def stage_bytes(problem: PartitionProblem, nodes: NodesByStage, flow: Traffic, r
     first, hops = _span(flow.made_in + 1, flow.last_needed_in)
     entering = _Entering(values=np.repeat(np.arange(hops.size), hops), stages=first)
     states, gradients, optimizer = _held(problem, nodes.stage_of_node, flow.num_stages)
-    made, given = _saved(problem, nodes.stage_of_node, flow, recomputing)
+    own_saved, received_saved = _saved(problem, nodes.stage_of_node, flow, recomputing)
     return StageBytes(
         states=states,
         gradients=gradients,
         optimizer=optimizer,
-        activations=_activations(problem, nodes, flow, entering) + np.where(recomputing, made, 0),
+        activations=_activations(problem, nodes, flow, entering) + np.where(recomputing, own_saved, 0),
         moved=_moved(problem, flow, entering),
-        saved=given + np.where(recomputing, 0, made),
+        saved=received_saved + np.where(recomputing, 0, own_saved),
     )
 
 
@@ -77,8 +77,8 @@ def _held(problem: PartitionProblem, stage_of_node: Integers, num_stages: int) -
     pairs = np.unique(states * num_stages + holders)
     states, holders = pairs // num_stages, pairs % num_stages
     sizes = (problem.state_bytes, problem.state_gradient_bytes, problem.state_optimizer_bytes)
-    held, gradients, optimizer = (_summed(holders, size[states], num_stages) for size in sizes)
-    return held, gradients, optimizer
+    state_bytes, gradients, optimizer = (_summed(holders, size[states], num_stages) for size in sizes)
+    return state_bytes, gradients, optimizer
 
 
 def _moved(problem: PartitionProblem, flow: Traffic, entering: _Entering) -> Integers:
@@ -102,9 +102,9 @@ def _saved(
         flow.made_in[problem.read_value] < stages
     )
     pairs = np.unique(problem.read_value[reads] * flow.num_stages + stages[reads])
-    made = _summed(stage_of_node[problem.root_producer[own]], problem.root_saved_bytes[own], flow.num_stages)
+    own_bytes = _summed(stage_of_node[problem.root_producer[own]], problem.root_saved_bytes[own], flow.num_stages)
     given_bytes = problem.value_bytes[pairs // flow.num_stages]
-    return made, _summed(pairs % flow.num_stages, given_bytes, flow.num_stages)
+    return own_bytes, _summed(pairs % flow.num_stages, given_bytes, flow.num_stages)
 
 
 def _activations(problem: PartitionProblem, nodes: NodesByStage, flow: Traffic, entering: _Entering) -> Integers:
@@ -146,10 +146,10 @@ class _LastAccesses:
             [problem.value_root[problem.read_value], problem.value_root[made], problem.shown_root[shown]]
         )
         kept_in, hops = _span(np.maximum(flow.made_in, 0), flow.last_needed_in - ~problem.value_returned)
-        kept = np.repeat(problem.value_root, hops)
+        roots_in_later_use = np.repeat(problem.value_root, hops)
         to_caller = problem.shown_root[~shown]
         at_caller = np.full(to_caller.size, flow.num_stages - 1, dtype=np.int64)
-        roots = np.concatenate([accessed, kept, to_caller])
+        roots = np.concatenate([accessed, roots_in_later_use, to_caller])
         stages = np.concatenate([stage_of_node[nodes], kept_in, at_caller])
         places = np.concatenate([place[nodes], end[kept_in], end[at_caller]])
         self._num_stages = flow.num_stages

@@ -48,16 +48,16 @@ def without_nodes(problem: PartitionProblem, left_out: Booleans) -> FewerNodes:
     tensors = _Tensors(problem, left_out)
     for node in np.flatnonzero(left_out)[::-1].tolist():
         tensors.leave_out(node)
-    kept = np.flatnonzero(~left_out)
+    rest = np.flatnonzero(~left_out)
     place = np.full(problem.num_nodes, -1, dtype=np.int64)
-    place[kept] = np.arange(kept.size)
+    place[rest] = np.arange(rest.size)
     values = [value for value, readers in enumerate(tensors.readers) if readers and place[tensors.producer[value]] >= 0]
     producer = place[tensors.producer[values]]
     sizes = np.array([tensors.sizes[value] for value in values], dtype=np.int64)
     used = ~left_out[problem.use_node]
     nothing = np.zeros(0, dtype=np.int64)
     smaller = problem.with_nodes(
-        kept,
+        rest,
         value_bytes=sizes,
         value_producer=producer,
         value_root=np.arange(sizes.size),
@@ -72,7 +72,7 @@ def without_nodes(problem: PartitionProblem, left_out: Booleans) -> FewerNodes:
         returned_state=nothing,
         shown_root=nothing,
         shown_node=nothing,
-        cut_allowed=np.append(np.logical_or.reduceat(problem.cut_allowed[:-1], np.append(0, kept[:-1] + 1)), True),
+        cut_allowed=np.append(np.logical_or.reduceat(problem.cut_allowed[:-1], np.append(0, rest[:-1] + 1)), True),
         value_source=nothing,
         value_gradient_bytes=nothing,
     )
@@ -108,22 +108,22 @@ class _Tensors:
 
     def leave_out(self, node: int) -> None:
         """All nodes behind it that are to be left out have been."""
-        given, passed = sorted(self._read_by[node]), [value for value in self._made_by[node] if self.readers[value]]
-        for value in given:
+        inputs, outputs = sorted(self._read_by[node]), [value for value in self._made_by[node] if self.readers[value]]
+        for value in inputs:
             self.readers[value].discard(node)
-        if not (given and passed):
+        if not (inputs and outputs):
             return
-        behind = set[int]().union(*(self.readers[value] for value in passed))
-        for value in given:
+        behind = set[int]().union(*(self.readers[value] for value in outputs))
+        for value in inputs:
             self._read_also(self._problem.num_values + int(self.producer[value]), behind)
-        largest = max(passed, key=lambda value: self.sizes[value])
+        largest = max(outputs, key=lambda value: self.sizes[value])
         # What readers that stay need is not made smaller.
-        able = [value for value in given if self.sizes[value] <= self.sizes[largest] or not self._is_needed(value)]
+        able = [value for value in inputs if self.sizes[value] <= self.sizes[largest] or not self._is_needed(value)]
         if able:
-            chosen = max(able, key=lambda value: min(self.sizes[value], self.sizes[largest]))
-            self.sizes[chosen] = min(self.sizes[chosen], self.sizes[largest])
-            self.stands_in[chosen] = True
-            self._read_also(chosen, self.readers[largest])
+            stand_in = max(able, key=lambda value: min(self.sizes[value], self.sizes[largest]))
+            self.sizes[stand_in] = min(self.sizes[stand_in], self.sizes[largest])
+            self.stands_in[stand_in] = True
+            self._read_also(stand_in, self.readers[largest])
 
     def _is_needed(self, value: int) -> bool:
         return not all(self._left_out[reader] for reader in self.readers[value])

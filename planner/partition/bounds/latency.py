@@ -46,8 +46,8 @@ def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 
     sent = _least_sent(problem)
     apart = min(problem.num_devices, num_stages or problem.num_devices) - 1
     longest = float(seconds[path].sum())
-    found = [longest + _serial(seconds[beside], first[beside], last[beside], span, apart, sent) for span in _SPANS]
-    return max(longest, *found) * _MARGIN
+    bounds = [longest + _serial(seconds[beside], first[beside], last[beside], span, apart, sent) for span in _SPANS]
+    return max(longest, *bounds) * _MARGIN
 
 
 def block_bound(problem: PartitionProblem, bundles: Bundles) -> float:
@@ -128,11 +128,13 @@ class _Blocks:
         apart = spread + message * (is_node[:, None] * 1.0 + is_node[None, :])
         fastest = self.alone[:, inside].min(axis=0)
         for share in _SHARES:
-            kept, moved = share * fastest, (1 + share) * self.handed[inside]
-            some = (1 + share) * self.latency_seconds + _summed_before(at, np.minimum(kept, moved), size)
-            handed = np.minimum(_summed_before(at, kept, size), some)
-            joined = (spread + handed) / (1 + share) + np.where(is_node[:, None], message, 0.0)
-            apart = np.where(is_node[None, :], np.maximum(apart, joined), apart)
+            own_seconds, message_seconds = share * fastest, (1 + share) * self.handed[inside]
+            some = (1 + share) * self.latency_seconds + _summed_before(
+                at, np.minimum(own_seconds, message_seconds), size
+            )
+            handed = np.minimum(_summed_before(at, own_seconds, size), some)
+            with_the_next = (spread + handed) / (1 + share) + np.where(is_node[:, None], message, 0.0)
+            apart = np.where(is_node[None, :], np.maximum(apart, with_the_next), apart)
         before = np.concatenate([[0.0], np.cumsum(own[start : end + 1])])
         along = before[None, :-1] - before[1:, None]
         least: Floats = np.maximum(np.minimum(alone, apart), along)
@@ -141,9 +143,9 @@ class _Blocks:
 
 def _summed_before(at: tuple[Integers, Integers], seconds: Floats, size: int) -> Floats:
     """[i, j]: of those that lie between the places i and j, and j is the first behind them."""
-    found = np.zeros((size, size))
-    np.add.at(found, at, seconds)
-    summed: Floats = np.cumsum(found[::-1], axis=0)[::-1]
+    sums = np.zeros((size, size))
+    np.add.at(sums, at, seconds)
+    summed: Floats = np.cumsum(sums[::-1], axis=0)[::-1]
     return summed
 
 

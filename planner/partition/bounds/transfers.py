@@ -55,7 +55,7 @@ def transfer_bound(problem: PartitionProblem, limit: float) -> float:
     rows, kind = kinds.rows, kinds.kind_of_row
     fair = fair_weights(rows, kinds.counts)
     best = 0.0
-    for weights in {tuple(given) for given in ((fair / fair.max()).tolist(), _by_speed(rows))}:
+    for weights in {tuple(choice) for choice in ((fair / fair.max()).tolist(), _by_speed(rows))}:
         weighted = rows * np.array(weights)[:, None]
         for least_received in _thresholds(received, seconds):
             for least_sent in _thresholds(sent, seconds):
@@ -68,8 +68,8 @@ def transfer_bound(problem: PartitionProblem, limit: float) -> float:
                     work_not_sent=_most(weighted[:, received < least_received]),
                     work_not_sending=_most(weighted[:, sent < least_sent]),
                 )
-                held = (received >= least_received) & (sent >= least_sent)
-                less = float(weighted[:, held].min(axis=0).sum())
+                paid_twice = (received >= least_received) & (sent >= least_sent)
+                less = float(weighted[:, paid_twice].min(axis=0).sum())
                 # Without the nodes that may spare a device something: less work, and nothing is spared.
                 lean = replace(shared, work=less, work_not_sent=0.0, work_not_sending=0.0)
                 best = max(best, _least_time(shared, limit), _least_time(lean, limit))
@@ -161,10 +161,10 @@ def _backward_paths(problem: PartitionProblem, seconds: Floats, usual: float, pe
         if node != current:
             current, best = node, (-np.inf, -1.0)
         before = worth[producer] if producer >= 0 else 0.0
-        found = (before - (penalty if size < usual else 0.0), float(size))
-        if found > best:
-            best = found
-            following[node], sizes[node], worth[node] = producer, float(size), found[0] + took[node]
+        candidate = (before - (penalty if size < usual else 0.0), float(size))
+        if candidate > best:
+            best = candidate
+            following[node], sizes[node], worth[node] = producer, float(size), candidate[0] + took[node]
             reached[node] = (reached[producer] if producer >= 0 else 0.0) + took[node]
     return _Paths(following=np.array(following), sizes=np.array(sizes), reached=np.array(reached))
 
@@ -174,9 +174,9 @@ def _forward_paths(problem: PartitionProblem, seconds: Floats, usual: float, pen
     n = problem.num_nodes
     following, sizes, reached, worth = [-1] * n, [_NOTHING] * n, seconds.tolist(), seconds.tolist()
     returned = np.flatnonzero(problem.value_returned & (problem.value_producer >= 0))
-    for given in returned.tolist():
-        producer = int(problem.value_producer[given])
-        sizes[producer] = max(sizes[producer], float(problem.value_bytes[given]))
+    for output in returned.tolist():
+        producer = int(problem.value_producer[output])
+        sizes[producer] = max(sizes[producer], float(problem.value_bytes[output]))
     inside = np.flatnonzero(problem.value_producer[problem.read_value] >= 0)
     producers = problem.value_producer[problem.read_value[inside]]
     order = inside[np.lexsort((problem.read_node[inside], producers))][::-1]
@@ -192,10 +192,10 @@ def _forward_paths(problem: PartitionProblem, seconds: Floats, usual: float, pen
     for node, reader, size in reads:
         if node != current:
             current, best = node, (-np.inf, -1.0)
-        found = (worth[reader] - (penalty if size < usual else 0.0), float(size))
-        if found > best:
-            best = found
-            following[node], sizes[node], worth[node] = reader, float(size), found[0] + took[node]
+        candidate = (worth[reader] - (penalty if size < usual else 0.0), float(size))
+        if candidate > best:
+            best = candidate
+            following[node], sizes[node], worth[node] = reader, float(size), candidate[0] + took[node]
             reached[node] = reached[reader] + took[node]
     return _Paths(following=np.array(following), sizes=np.array(sizes), reached=np.array(reached))
 

@@ -32,12 +32,12 @@ def fair_weights(rows: Floats, counts: Integers) -> Floats:
     best, chosen_weights = -1.0, weights
     for round_ in range(_ROUNDS if counts.size > 1 else 1):
         weighted = rows * weights[:, None]
-        chosen = weighted.argmin(axis=0)
-        nodes = np.arange(chosen.size)
-        found = float(weighted[chosen, nodes].sum())
-        if found > best:
-            best, chosen_weights = found, weights
-        loads = np.bincount(chosen, rows[chosen, nodes], counts.size) / counts
+        kind_of_node = weighted.argmin(axis=0)
+        nodes = np.arange(kind_of_node.size)
+        bound = float(weighted[kind_of_node, nodes].sum())
+        if bound > best:
+            best, chosen_weights = bound, weights
+        loads = np.bincount(kind_of_node, rows[kind_of_node, nodes], counts.size) / counts
         # A step towards equal loads, ever smaller.
         weights = weights * np.exp((loads / (loads.mean() or 1.0) - 1.0) * (0.5 / (1 + round_)))
         weights = np.asarray(weights / (weights * counts).sum(), dtype=np.float64)
@@ -74,18 +74,18 @@ def _data_arcs(problem: PartitionProblem, bundles: Bundles) -> set[tuple[int, in
 
 def memory_bound(problem: PartitionProblem) -> float:
     """The fullest device's share: all states spread evenly, or one node's own on the largest device."""
-    held = (problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes).astype(np.float64)
-    used = np.zeros(held.size, dtype=np.bool_)
+    sizes = (problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes).astype(np.float64)
+    used = np.zeros(sizes.size, dtype=np.bool_)
     used[problem.use_state] = True
     room = problem.device_memory_bytes.astype(np.float64)
     if room.sum() <= 0:
         return 0.0
     largest = node_state_bytes(problem).max() / room.max()
-    return max(float(held[used].sum() / room.sum()), float(largest)) * _MARGIN
+    return max(float(sizes[used].sum() / room.sum()), float(largest)) * _MARGIN
 
 
 def node_state_bytes(problem: PartitionProblem) -> Floats:
     """[n] bytes of the states that each node uses, with all that training adds."""
     held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
-    found = np.bincount(problem.use_node, held[problem.use_state].astype(np.float64), problem.num_nodes)
-    return found.astype(np.float64)
+    sizes = np.bincount(problem.use_node, held[problem.use_state].astype(np.float64), problem.num_nodes)
+    return sizes.astype(np.float64)

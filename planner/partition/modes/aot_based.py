@@ -30,8 +30,8 @@ def aot_based(
     rank = np.argsort(np.asarray(order, dtype=np.int64))
     assignment = Assignment(
         stage_of_node=tuple(rank[part].tolist()),
-        device_of_stage=tuple(device_of_partition[given] for given in order),
-        reasons=tuple(f"partition {given}, as given" for given in order),
+        device_of_stage=tuple(device_of_partition[part] for part in order),
+        reasons=tuple(f"partition {part}, as given" for part in order),
     )
     _check_memory(problem, assignment, order)
     return assignment
@@ -40,12 +40,12 @@ def aot_based(
 def _check_devices(problem: PartitionProblem, device_of_partition: Sequence[int]) -> None:
     if not device_of_partition:
         raise OptionsError("mode aot_based: device_of_partition is empty; give each partition's device")
-    for given, device in enumerate(device_of_partition):
+    for part, device in enumerate(device_of_partition):
         if not 0 <= device < problem.num_devices:
             raise OptionsError(
-                f"mode aot_based: partition {given} is on device {device}, and the inventory has {problem.num_devices} "
+                f"mode aot_based: partition {part} is on device {device}, and the inventory has {problem.num_devices} "
                 f"(0 to {problem.num_devices - 1})",
-                partition=given,
+                partition=part,
                 device=device,
             )
 
@@ -56,7 +56,7 @@ def _check_cover(problem: PartitionProblem, partition_of_node: Sequence[int], co
             f"mode aot_based: partition_of_node has {len(partition_of_node)} entries, the graph {problem.num_nodes} "
             f"nodes; give one for each node, in order"
         )
-    wrong = [node for node, given in enumerate(partition_of_node) if not 0 <= given < count]
+    wrong = [node for node, part in enumerate(partition_of_node) if not 0 <= part < count]
     if wrong:
         raise OptionsError(
             f"mode aot_based: {len(wrong)} nodes have no partition of 0 to {count - 1}: {_named(problem, wrong)}",
@@ -153,18 +153,18 @@ def _with_last(
             f"program and returns states, and partition {children[last][0]} reads from it; join the two",
             partition=last,
         )
-    return (*(given for given in order if given != last), last)
+    return (*(part for part in order if part != last), last)
 
 
 def _check_memory(problem: PartitionProblem, assignment: Assignment, order: Sequence[int]) -> None:
-    found = evaluate(problem, assignment)
-    for device, peak in enumerate(found.device_peak_bytes):
+    evaluation = evaluate(problem, assignment)
+    for device, peak in enumerate(evaluation.device_peak_bytes):
         room = int(problem.device_memory_bytes[device])
         if peak <= room:
             continue
         here = [stage for stage, at in enumerate(assignment.device_of_stage) if at == device]
-        parts = ", ".join(f"{order[stage]} ({found.stages[stage].peak_bytes} bytes)" for stage in here)
-        worst = max(here, key=lambda stage: (found.stages[stage].peak_bytes, -stage))
+        parts = ", ".join(f"{order[stage]} ({evaluation.stages[stage].peak_bytes} bytes)" for stage in here)
+        worst = max(here, key=lambda stage: (evaluation.stages[stage].peak_bytes, -stage))
         raise Infeasible(
             f"mode aot_based: device {problem.labels.devices[device]!r} has {describe_bytes(room)}, its partitions "
             f"{parts} need {describe_bytes(peak)}: {describe_bytes(peak - room)} are lacking; move stage {worst}, "

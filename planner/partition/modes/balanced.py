@@ -46,13 +46,14 @@ def check_num_stages(problem: PartitionProblem, num_stages: int, mode: str) -> N
 
 def _fewest_stages(problem: PartitionProblem, layout: OrderedPlan) -> OrderedPlan:
     """Joins neighbouring stages while that costs nothing: an idle device is better left out."""
-    joined = True
-    while joined:
-        joined = False
+    improved = True
+    while improved:
+        improved = False
         for at in range(1, len(layout.devices)):
-            shorter = next((found for keep in (at - 1, at) if (found := _without_cut(problem, layout, at, keep))), None)
+            joined = (_without_cut(problem, layout, at, keep) for keep in (at - 1, at))
+            shorter = next(filter(None, joined), None)
             if shorter is not None:
-                layout, joined = shorter, True
+                layout, improved = shorter, True
                 break
     return layout
 
@@ -65,24 +66,24 @@ def _without_cut(problem: PartitionProblem, layout: OrderedPlan, at: int, keep: 
     work = float(problem.segment_seconds(np.array(layout.devices[keep]), ends[0], ends[1]))
     if work > layout.bottleneck_seconds * (1 + 1e-9):
         return None
-    found = evaluate_layout(problem, boundaries, devices)
-    fits = (np.array(found.device_peak_bytes) <= problem.device_memory_bytes).all()
-    if not fits or found.bottleneck_seconds > layout.bottleneck_seconds:
+    evaluation = evaluate_layout(problem, boundaries, devices)
+    fits = (np.array(evaluation.device_peak_bytes) <= problem.device_memory_bytes).all()
+    if not fits or evaluation.bottleneck_seconds > layout.bottleneck_seconds:
         return None
     return OrderedPlan(
         boundaries=boundaries,
         devices=devices,
-        bottleneck_seconds=found.bottleneck_seconds,
+        bottleneck_seconds=evaluation.bottleneck_seconds,
         lower_bound_seconds=layout.lower_bound_seconds,
     )
 
 
 def _reasons(problem: PartitionProblem, layout: OrderedPlan) -> list[str]:
-    found = evaluate_layout(problem, layout.boundaries, layout.devices)
+    evaluation = evaluate_layout(problem, layout.boundaries, layout.devices)
     crossing = crossing_bytes(problem)
     reasons = []
-    for stage, end in zip(found.stages, layout.boundaries[1:], strict=True):
-        share = stage.load_seconds / found.bottleneck_seconds if found.bottleneck_seconds else 1.0
+    for stage, end in zip(evaluation.stages, layout.boundaries[1:], strict=True):
+        share = stage.load_seconds / evaluation.bottleneck_seconds if evaluation.bottleneck_seconds else 1.0
         load = f"{describe_seconds(stage.load_seconds)} of work, {share:.0%} of the bottleneck"
         if end == problem.num_nodes:
             reasons.append(f"the program ends; {load}")

@@ -26,9 +26,9 @@ class BundleOperations:
     bytes_per_second: float
     operation_of_bundle: Integers
 
-    def devices_of_nodes(self, bundles: Bundles, placed: PlacedGroups) -> Integers:
+    def devices_of_nodes(self, bundles: Bundles, groups: PlacedGroups) -> Integers:
         devices = np.zeros(len(self.seconds), dtype=np.int64)
-        for group, at in zip(placed.groups, placed.devices, strict=True):
+        for group, at in zip(groups.groups, groups.devices, strict=True):
             devices[list(group)] = at[0]
         return devices[self.operation_of_bundle][bundles.bundle_of_node]
 
@@ -43,13 +43,13 @@ class BundleOperations:
 def bundle_operations(problem: PartitionProblem, bundles: Bundles) -> BundleOperations:
     """Linear but for sorting."""
     order = np.array(running_order(bundles.after), dtype=np.int64)
-    given = np.flatnonzero(problem.value_producer < 0)
+    inputs = np.flatnonzero(problem.value_producer < 0)
     operation_of_bundle = np.empty(bundles.count, dtype=np.int64)
-    operation_of_bundle[order] = given.size + np.arange(bundles.count)
+    operation_of_bundle[order] = inputs.size + np.arange(bundles.count)
     owner = operation_of_bundle[bundles.bundle_of_node]
-    size = given.size + bundles.count
+    size = inputs.size + bundles.count
     source = np.empty(problem.num_values, dtype=np.int64)
-    source[given] = np.arange(given.size)
+    source[inputs] = np.arange(inputs.size)
     made = problem.value_producer >= 0
     source[made] = owner[problem.value_producer[made]]
     out = _sums(source, problem.value_bytes, size)
@@ -64,7 +64,7 @@ def bundle_operations(problem: PartitionProblem, bundles: Bundles) -> BundleOper
             out_bytes=tuple(out.tolist()),
             total_bytes=tuple((out + states).tolist()),
             inputs=_inputs(source[problem.read_value], owner[problem.read_node], size),
-            is_operation=(False,) * given.size + (True,) * bundles.count,
+            is_operation=(False,) * inputs.size + (True,) * bundles.count,
         ),
         seconds=tuple(seconds.tolist()),
         bytes_per_second=_bytes_per_second(problem),

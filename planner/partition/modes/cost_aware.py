@@ -22,8 +22,8 @@ from planner.partition.request import Request
 
 def cost_aware(problem: PartitionProblem, request: Request) -> Assignment:
     """Raises Infeasible where nothing fits."""
-    found, bundles = latency_portfolio(problem, request), bundles_of(problem)
-    offer_single_devices(found)
-    offer_first_fits(found)
-    offer_placements(found, bundles, bundle_operations(problem, bundles), [])
-    return best_of(found, bundles, "cost_aware")
+    portfolio, bundles = latency_portfolio(problem, request), bundles_of(problem)
+    offer_single_devices(portfolio)
+    offer_first_fits(portfolio)
+    offer_placements(portfolio, bundles, bundle_operations(problem, bundles), [])
+    return best_of(portfolio, bundles, "cost_aware")

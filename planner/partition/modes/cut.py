@@ -52,29 +52,29 @@ def _ends_of_modules(problem: PartitionProblem) -> dict[str, int]:
 def _cut_after(problem: PartitionProblem, path: str, ends: dict[str, int]) -> _Cut:
     if path not in ends:
         raise _unknown(path, list(ends))
-    wanted = ends[path]
-    if problem.cut_allowed[wanted]:
-        return _Cut(path=path, position=wanted, reason=f"module {path!r} has run for the last time")
+    module_end = ends[path]
+    if problem.cut_allowed[module_end]:
+        return _Cut(path=path, position=module_end, reason=f"module {path!r} has run for the last time")
     allowed = np.flatnonzero(problem.cut_allowed)
-    position = int(allowed[np.lexsort((-allowed, np.abs(allowed - wanted)))[0]])
-    moved, way = abs(position - wanted), "later" if position > wanted else "earlier"
+    position = int(allowed[np.lexsort((-allowed, np.abs(allowed - module_end)))[0]])
+    distance, way = abs(position - module_end), "later" if position > module_end else "earlier"
     reason = (
-        f"module {path!r} ends at {describe_node(problem, wanted - 1)}, but nodes around it share storage that is "
-        f"written in place: cut {moved} nodes {way}"
+        f"module {path!r} ends at {describe_node(problem, module_end - 1)}, but nodes around it share storage that is "
+        f"written in place: cut {distance} nodes {way}"
     )
     return _Cut(path=path, position=position, reason=reason)
 
 
-def _unknown(path: str, known: list[str]) -> OptionsError:
-    shown = path if len(path) <= _MAX_PATH_LENGTH else path[:_MAX_PATH_LENGTH] + "..."
-    near = get_close_matches(path[:_MAX_PATH_LENGTH], known, n=3, cutoff=0.5)
-    if not known:
+def _unknown(path: str, modules: list[str]) -> OptionsError:
+    short_path = path if len(path) <= _MAX_PATH_LENGTH else path[:_MAX_PATH_LENGTH] + "..."
+    near = get_close_matches(path[:_MAX_PATH_LENGTH], modules, n=3, cutoff=0.5)
+    if not modules:
         help_ = "the graph's nodes carry no module paths: use another mode"
     elif near:
         help_ = f"did you mean {' or '.join(map(repr, near))}?"
     else:
-        help_ = f"its top modules are {', '.join(map(repr, sorted(name for name in known if '.' not in name)[:10]))}"
-    return OptionsError(f"mode cut: no node runs in module {shown!r}; {help_}", module_path=shown)
+        help_ = f"its top modules are {', '.join(map(repr, sorted(name for name in modules if '.' not in name)[:10]))}"
+    return OptionsError(f"mode cut: no node runs in module {short_path!r}; {help_}", module_path=short_path)
 
 
 def _check_stages_not_empty(problem: PartitionProblem, cuts: Sequence[_Cut]) -> None:

@@ -24,11 +24,11 @@ from planner.partition.request import Request
 
 def kl_based(problem: PartitionProblem, request: Request) -> Assignment:
     """Raises Infeasible where nothing fits."""
-    found, bundles = latency_portfolio(problem, request), bundles_of(problem)
+    portfolio, bundles = latency_portfolio(problem, request), bundles_of(problem)
     operations = bundle_operations(problem, bundles)
-    start = offer_first_fits(found)
-    offer_single_devices(found)
+    start = offer_first_fits(portfolio)
+    offer_single_devices(portfolio)
     stages = np.array(start.stage_of_node, dtype=np.int64)
     devices = np.array(start.device_of_stage, dtype=np.int64)
-    offer_placements(found, bundles, operations, [operations.placed(bundles, stages, devices)])
-    return best_of(found, bundles, "kl_based")
+    offer_placements(portfolio, bundles, operations, [operations.placed(bundles, stages, devices)])
+    return best_of(portfolio, bundles, "kl_based")

@@ -34,57 +34,57 @@ MAX_STEPS = 2_000_000
 
 def latency_portfolio(problem: PartitionProblem, request: Request) -> Portfolio:
     """Copies come afterwards: they do not help a lone batch."""
-    asked = replace(request, objective=Objective.LATENCY, num_stages=0, replicate=False, saturate_host=False)
-    return Portfolio(problem, asked)
+    latency_request = replace(request, objective=Objective.LATENCY, num_stages=0, replicate=False, saturate_host=False)
+    return Portfolio(problem, latency_request)
 
 
-def offer_single_devices(found: Portfolio) -> None:
-    problem = found.problem
+def offer_single_devices(portfolio: Portfolio) -> None:
+    problem = portfolio.problem
     for device in range(problem.num_devices):
-        found.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
+        portfolio.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
 
 
-def offer_first_fits(found: Portfolio) -> Assignment:
+def offer_first_fits(portfolio: Portfolio) -> Assignment:
     """The size-based stages, which are returned, and those that fill the quickest devices first. Raises Infeasible."""
-    problem = found.problem
+    problem = portfolio.problem
     start = size_based(problem)
-    found.offer(start)
+    portfolio.offer(start)
     speed = problem.compute_before[:, -1]
     order = sorted(range(problem.num_devices), key=lambda device: (float(speed[device]), device))
     if order != list(range(problem.num_devices)):
         quickest = size_based(problem.with_devices(np.array(order, dtype=np.int64)))
         devices = tuple(order[device] for device in quickest.device_of_stage)
-        found.offer(replace(quickest, device_of_stage=devices))
+        portfolio.offer(replace(quickest, device_of_stage=devices))
     return start
 
 
 def offer_placements(
-    found: Portfolio, bundles: Bundles, operations: BundleOperations, starts: Sequence[PlacedGroups]
+    portfolio: Portfolio, bundles: Bundles, operations: BundleOperations, starts: Sequence[PlacedGroups]
 ) -> None:
     """Devices by torch.fx's model, with ever more room left for what it does not count, until the stages fit."""
-    problem = found.problem
+    problem = portfolio.problem
     for share in ROOM_SHARES:
         capacities = [int(room * share) for room in problem.device_memory_bytes.tolist()]
         steps = min(MAX_STEPS, STEPS_PER_BUNDLE * bundles.count)
-        placed = least_latency_groups(
+        groups = least_latency_groups(
             operations.graph, operations.seconds, operations.bytes_per_second, capacities, starts, steps
         )
-        if placed is None:
+        if groups is None:
             return
-        devices = operations.devices_of_nodes(bundles, placed)
+        devices = operations.devices_of_nodes(bundles, groups)
         offered = [
-            found.offer(one_stage_each(problem, bundles, devices)),
-            found.offer(stages_by_level(problem, bundles, devices)),
+            portfolio.offer(one_stage_each(problem, bundles, devices)),
+            portfolio.offer(stages_by_level(problem, bundles, devices)),
         ]
         if any(one is not None and one.fits for one in offered):
             return
 
 
-def best_of(found: Portfolio, bundles: Bundles, mode: str) -> Assignment:
+def best_of(portfolio: Portfolio, bundles: Bundles, mode: str) -> Assignment:
     """Improved; raises Infeasible if nothing fits."""
-    if found.best is None:
-        raise memory_shortage(found.problem, mode)
-    if found.best.assignment.num_stages > 1 or found.problem.num_devices > 1:
-        found.keep(climb(found.problem, bundles, found.best, Objective.LATENCY))
-    assert np.isfinite(found.best.value)
-    return replace(found.best.assignment, reasons=reasons(found.problem, found.best))
+    if portfolio.best is None:
+        raise memory_shortage(portfolio.problem, mode)
+    if portfolio.best.assignment.num_stages > 1 or portfolio.problem.num_devices > 1:
+        portfolio.keep(climb(portfolio.problem, bundles, portfolio.best, Objective.LATENCY))
+    assert np.isfinite(portfolio.best.value)
+    return replace(portfolio.best.assignment, reasons=reasons(portfolio.problem, portfolio.best))

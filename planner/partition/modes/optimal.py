@@ -80,8 +80,8 @@ def _with_recomputation(problem: PartitionProblem, request: Request) -> Assignme
     portfolio = Portfolio(problem, plain)
     portfolio.keep(recompute(problem, score(problem, optimal(problem, plain), objective), objective))
     with suppress(Infeasible):
-        moved = optimal(sent_for_nothing(problem), plain)
-        portfolio.keep(recompute(problem, score(problem, moved, objective), objective))
+        sparing = optimal(sent_for_nothing(problem), plain)
+        portfolio.keep(recompute(problem, score(problem, sparing, objective), objective))
     if request.free:
         with suppress(Infeasible):
             portfolio.keep(_without_freedom(problem, request))
@@ -91,57 +91,57 @@ def _with_recomputation(problem: PartitionProblem, request: Request) -> Assignme
     return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=portfolio.proven_bound)
 
 
-def _arithmetic(found: Portfolio, *, recomputes: bool = False) -> None:
-    problem, bundles, objective = found.problem, found.bundles, found.request.objective
+def _arithmetic(portfolio: Portfolio, *, recomputes: bool = False) -> None:
+    problem, bundles, objective = portfolio.problem, portfolio.bundles, portfolio.request.objective
     if objective is Objective.MEMORY:
-        found.prove(memory_bound(problem))
+        portfolio.prove(memory_bound(problem))
     elif objective is Objective.LATENCY:
-        found.prove(path_bound(problem, bundles))
+        portfolio.prove(path_bound(problem, bundles))
         if not recomputes:
-            found.prove(block_bound(problem, bundles))
-        if not (found.request.free or recomputes):
-            found.prove(serial_bound(problem, bundles, found.request.num_stages))
+            portfolio.prove(block_bound(problem, bundles))
+        if not (portfolio.request.free or recomputes):
+            portfolio.prove(serial_bound(problem, bundles, portfolio.request.num_stages))
     else:
         microbatches = problem.training.microbatches if problem.training else 1
         turns = microbatches if objective is Objective.STEP_TIME else 1
-        found.prove(work_bound(problem) * turns)
-        if not found.has_copies:
+        portfolio.prove(work_bound(problem) * turns)
+        if not portfolio.has_copies:
             largest = largest_bundle_bound(problem, bundles)
-            found.prove(largest * turns)
-            if objective is Objective.STEP_TIME and not (found.request.free or recomputes):
+            portfolio.prove(largest * turns)
+            if objective is Objective.STEP_TIME and not (portfolio.request.free or recomputes):
                 busiest = max(work_bound(problem), largest)
-                found.prove(fill_bound(problem, bundles, busiest, found.request.num_stages))
+                portfolio.prove(fill_bound(problem, bundles, busiest, portfolio.request.num_stages))
 
 
-def _program_order(found: Portfolio) -> None:
-    problem, bundles, request = found.problem, found.bundles, found.request
+def _program_order(portfolio: Portfolio) -> None:
+    problem, bundles, request = portfolio.problem, portfolio.bundles, portfolio.request
     only_one = _is_chain(bundles) and allowed_positions(problem).size == bundles.count + 1
     layout = least_bottleneck(problem, request.num_stages, prove=only_one)
     if layout is None:
         return
-    found.offer(contiguous(problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
-    if only_one and request.objective is Objective.THROUGHPUT and not found.has_copies:
-        found.prove(layout.lower_bound_seconds)
-    if only_one and request.objective is Objective.STEP_TIME and not (found.has_copies or request.free):
-        _busiest_in_memory(found, layout)
+    portfolio.offer(contiguous(problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
+    if only_one and request.objective is Objective.THROUGHPUT and not portfolio.has_copies:
+        portfolio.prove(layout.lower_bound_seconds)
+    if only_one and request.objective is Objective.STEP_TIME and not (portfolio.has_copies or request.free):
+        _busiest_in_memory(portfolio, layout)
 
 
-def _busiest_in_memory(found: Portfolio, layout: OrderedPlan) -> None:
+def _busiest_in_memory(portfolio: Portfolio, layout: OrderedPlan) -> None:
     """What memory and messages make of the busiest device, and the pipeline filled and drained around it.
 
     The best order makes do with less memory than these stages are sought for.
     """
-    problem, num_stages = found.problem, found.request.num_stages
+    problem, num_stages = portfolio.problem, portfolio.request.num_stages
     assert problem.training is not None
     if problem.training.schedule is PipelineSchedule.BEST:
         return
-    found.prove(layout.lower_bound_seconds * problem.training.microbatches)
+    portfolio.prove(layout.lower_bound_seconds * problem.training.microbatches)
     nothing = np.zeros_like(problem.link_latency_seconds)
     computing = least_bottleneck(
         replace(problem, link_latency_seconds=nothing, link_seconds_per_byte=nothing), num_stages
     )
     if computing is not None:
-        found.prove(fill_bound(problem, found.bundles, computing.lower_bound_seconds, num_stages))
+        portfolio.prove(fill_bound(problem, portfolio.bundles, computing.lower_bound_seconds, num_stages))
 
 
 def _is_chain(bundles: Bundles) -> bool:
@@ -149,83 +149,83 @@ def _is_chain(bundles: Bundles) -> bool:
     return all(bundle + 1 in after for bundle, after in enumerate(bundles.after[:-1]))
 
 
-def _transfers(found: Portfolio) -> None:
-    assert found.best is not None
-    found.limit_of_transfers = found.limit
-    found.prove(transfer_bound(found.problem, found.best.value))
+def _transfers(portfolio: Portfolio) -> None:
+    assert portfolio.best is not None
+    portfolio.limit_of_transfers = portfolio.limit
+    portfolio.prove(transfer_bound(portfolio.problem, portfolio.best.value))
 
 
-def _bound_by_transfers(found: Portfolio) -> bool:
+def _bound_by_transfers(portfolio: Portfolio) -> bool:
     """Where a bottleneck is; again once the value, which it leans on, is lower."""
-    is_bottleneck = found.request.objective is Objective.THROUGHPUT and not found.has_copies
-    return is_bottleneck and found.limit < found.limit_of_transfers
+    is_bottleneck = portfolio.request.objective is Objective.THROUGHPUT and not portfolio.has_copies
+    return is_bottleneck and portfolio.limit < portfolio.limit_of_transfers
 
 
-def _all_orders(found: Portfolio) -> None:
-    request = found.request
+def _all_orders(portfolio: Portfolio) -> None:
+    request = portfolio.request
     solution = least_over_ideals(
-        found.problem,
-        found.bundles,
+        portfolio.problem,
+        portfolio.bundles,
         request.objective,
         num_stages=request.num_stages,
-        limit=found.limit,
+        limit=portfolio.limit,
         effort=request.effort,
     )
     if solution is None:
-        if request.objective is Objective.THROUGHPUT and not found.has_copies:
-            bound = bound_by_fewer_nodes(found.problem, found.bundles, found.limit, request.effort)
-            found.prove(bound * (1 - 1e-9))
+        if request.objective is Objective.THROUGHPUT and not portfolio.has_copies:
+            bound = bound_by_fewer_nodes(portfolio.problem, portfolio.bundles, portfolio.limit, request.effort)
+            portfolio.prove(bound * (1 - 1e-9))
         return
-    found.offer(solution.assignment)
-    if not found.has_copies:
-        found.prove(min(solution.value, found.limit) * (1 - 1e-9))
+    portfolio.offer(solution.assignment)
+    if not portfolio.has_copies:
+        portfolio.prove(min(solution.value, portfolio.limit) * (1 - 1e-9))
 
 
-def _local_search(found: Portfolio) -> None:
-    problem, request = found.problem, found.request
-    assert found.best is not None
+def _local_search(portfolio: Portfolio) -> None:
+    problem, request = portfolio.problem, portfolio.request
+    assert portfolio.best is not None
     few = problem.num_nodes <= MAX_REORDERED_NODES
-    for start in [found.best, *(found.runners_up if few else ())]:
+    for start in [portfolio.best, *(portfolio.runners_up if few else ())]:
         climbed = climb(
             problem,
-            found.bundles,
+            portfolio.bundles,
             start,
             request.objective,
             num_stages=request.num_stages,
-            target=found.bound,
+            target=portfolio.bound,
             effort=request.effort,
             saturate=request.saturate_host,
             out_of_time=request.out_of_time,
         )
-        found.keep(climbed)
-    found.climbed = found.best
+        portfolio.keep(climbed)
+    portfolio.climbed = portfolio.best
 
 
-def _has_not_climbed(found: Portfolio) -> bool:
-    return found.best is not None and found.best is not found.climbed
+def _has_not_climbed(portfolio: Portfolio) -> bool:
+    return portfolio.best is not None and portfolio.best is not portfolio.climbed
 
 
-def _copies(found: Portfolio) -> None:
-    problem, request = found.problem, found.request
-    found.offer(least_bottleneck_with_copies(problem, request.num_stages))
-    if found.best is not None:
-        found.keep(with_idle_copies(problem, found.best, request.objective))
+def _copies(portfolio: Portfolio) -> None:
+    problem, request = portfolio.problem, portfolio.request
+    portfolio.offer(least_bottleneck_with_copies(problem, request.num_stages))
+    if portfolio.best is not None:
+        portfolio.keep(with_idle_copies(problem, portfolio.best, request.objective))
 
 
-def _one_stage_on_each_device(found: Portfolio) -> None:
+def _one_stage_on_each_device(portfolio: Portfolio) -> None:
     """So that more freedom never makes an answer worse."""
     with suppress(Infeasible):
-        found.keep(_without_freedom(found.problem, found.request))
-    found.climbed = found.best
+        portfolio.keep(_without_freedom(portfolio.problem, portfolio.request))
+    portfolio.climbed = portfolio.best
 
 
-def _runs_side_by_side(found: Portfolio) -> bool:
+def _runs_side_by_side(portfolio: Portfolio) -> bool:
     """Where values go from stage to stage, no two stages run at once."""
-    return found.request.objective is Objective.LATENCY and not found.problem.relay
+    return portfolio.request.objective is Objective.LATENCY and not portfolio.problem.relay
 
 
 def _is_for(*objectives: Objective) -> Callable[[Portfolio], bool]:
-    return lambda found: found.request.objective in objectives
+    return lambda portfolio: portfolio.request.objective in objectives
 
 
 TRANSFERS = Search(name="transfers that no device is spared", run=_transfers, applies=_bound_by_transfers)
@@ -248,7 +248,7 @@ CONTIGUOUS = (
     Search(name="segments of other orders", run=offer_other_orders),
     Search(name="other modes, where quick", run=offer_other_modes),
     LOCAL_SEARCH,
-    Search(name="copies of stages", run=_copies, applies=lambda found: found.request.replicate),
+    Search(name="copies of stages", run=_copies, applies=lambda portfolio: portfolio.request.replicate),
     TRANSFERS,
 )
 FREE = (
@@ -259,7 +259,7 @@ FREE = (
     Search(
         name="additive relaxation",
         run=offer_relaxed_placements,
-        applies=lambda found: found.best is None or not _runs_side_by_side(found),
+        applies=lambda portfolio: portfolio.best is None or not _runs_side_by_side(portfolio),
     ),
     LOCAL_SEARCH,
     TRANSFERS,

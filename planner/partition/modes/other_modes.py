@@ -22,33 +22,33 @@ MAX_LATENCY_MODES_NODES = 20_000
 MAX_OTHER_OBJECTIVES_NODES = 300
 
 
-def offer_single_devices(found: Portfolio) -> None:
+def offer_single_devices(portfolio: Portfolio) -> None:
     """One of each kind, the one with the most memory; with copies, whose host matters, of each size too."""
-    problem = found.problem
-    if found.request.num_stages > 1:
+    problem = portfolio.problem
+    if portfolio.request.num_stages > 1:
         return
     kinds = distinct_rows(problem.compute_seconds).kind_of_row.tolist()
     room = problem.device_memory_bytes.tolist()
-    seen = set()
+    kinds_offered = set()
     for device in sorted(range(problem.num_devices), key=lambda device: (-room[device], device)):
-        alike = (kinds[device], room[device] if found.has_copies else 0)
-        if alike not in seen and np.isfinite(problem.compute_seconds[device]).all():
-            seen.add(alike)
-            found.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
+        alike = (kinds[device], room[device] if portfolio.has_copies else 0)
+        if alike not in kinds_offered and np.isfinite(problem.compute_seconds[device]).all():
+            kinds_offered.add(alike)
+            portfolio.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
 
 
-def offer_other_modes(found: Portfolio) -> None:
+def offer_other_modes(portfolio: Portfolio) -> None:
     """The quick ones always, and all of them where nothing else was found."""
-    problem, request = found.problem, found.request
+    problem, request = portfolio.problem, portfolio.request
     quick: tuple[Callable[[], Assignment], ...] = (lambda: size_based(problem), lambda: sparse_nn(problem))
     latency: tuple[Callable[[], Assignment], ...] = (
         lambda: cost_aware(problem, request),
         lambda: kl_based(problem, request),
     )
-    asked = request.objective is Objective.LATENCY
-    most = (MAX_LATENCY_MODES_NODES if asked else MAX_OTHER_OBJECTIVES_NODES) * request.effort
+    for_latency = request.objective is Objective.LATENCY
+    most = (MAX_LATENCY_MODES_NODES if for_latency else MAX_OTHER_OBJECTIVES_NODES) * request.effort
     for mode in (*quick, *latency):
-        if found.is_over or (mode in latency and found.best is not None and problem.num_nodes > most):
+        if portfolio.is_over or (mode in latency and portfolio.best is not None and problem.num_nodes > most):
             return
         with suppress(Infeasible, OptionsError):
-            found.offer(mode())
+            portfolio.offer(mode())

@@ -20,8 +20,8 @@ def single(problem: PartitionProblem) -> Assignment:
     name, room = problem.labels.devices[largest], int(problem.device_memory_bytes[largest])
     reason = f"the whole program fits {name!r}, the first of the largest devices"
     assignment = contiguous(problem, (0, problem.num_nodes), (largest,), (reason,))
-    found = score(problem, assignment, Objective.MEMORY)
-    stage = found.evaluation.stages[0]
+    scored = score(problem, assignment, Objective.MEMORY)
+    stage = scored.evaluation.stages[0]
     if not math.isfinite(stage.compute_seconds):
         raise _barred(problem, largest)
     lacking = stage.peak_bytes - room

@@ -58,8 +58,8 @@ def _first_fit(problem: PartitionProblem, segments: Segments) -> Assignment | No
 def _runs(problem: PartitionProblem, device: int, start: int, ends: Integers | Sequence[int]) -> Booleans:
     """[ends] whether the device can run every node of each segment."""
     seconds = problem.segment_seconds(np.array(device), np.array(start), np.asarray(ends))
-    found: Booleans = np.isfinite(seconds)
-    return found
+    runs: Booleans = np.isfinite(seconds)
+    return runs
 
 
 def _reason(problem: PartitionProblem, device: int, peak: float, ends: bool) -> str:

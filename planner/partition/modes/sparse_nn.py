@@ -45,9 +45,9 @@ def sparse_nn(problem: PartitionProblem) -> Assignment:
             devices = layout.packed(order, beside, share)
             if devices is None:
                 continue
-            found = layout.assignment(devices)
-            if score(problem, found, Objective.MEMORY).fits:
-                return found
+            assignment = layout.assignment(devices)
+            if score(problem, assignment, Objective.MEMORY).fits:
+                return assignment
     raise _shortage(problem, layout, beside, rest)
 
 

@@ -40,27 +40,27 @@ def v_shaped(problem: PartitionProblem, request: Request) -> Assignment:
 def _numbers_of_devices(problem: PartitionProblem, request: Request) -> Iterator[int]:
     assert problem.training is not None
     most = min(problem.num_devices, (allowed_positions(problem).size - 1) // 2)
-    asked = request.num_stages
-    if asked % 2 or asked > 2 * most or most < 1:
+    num_stages = request.num_stages
+    if num_stages % 2 or num_stages > 2 * most or most < 1:
         raise OptionsError(
             f"mode {request.mode}: schedule {problem.training.schedule.value} needs two stages on each device; "
-            f"{asked or 2} stages asked for, and an even number up to {2 * most} can be had of {problem.num_devices} "
-            f"devices and {allowed_positions(problem).size} places to cut",
-            num_stages=asked,
+            f"{num_stages or 2} stages asked for, and an even number up to {2 * most} can be had of "
+            f"{problem.num_devices} devices and {allowed_positions(problem).size} places to cut",
+            num_stages=num_stages,
         )
-    return iter([asked // 2] if asked else range(1, most + 1))
+    return iter([num_stages // 2] if num_stages else range(1, most + 1))
 
 
 def _spread(problem: PartitionProblem, num_devices: int) -> Assignment:
     """On the fastest devices, in the order of the inventory."""
     seconds = np.where(np.isfinite(problem.work_seconds), problem.work_seconds, 0.0).sum(axis=1)
-    chosen = np.sort(np.argsort(seconds, kind="stable")[:num_devices])
-    speeds = 1.0 / np.maximum(seconds[chosen], np.finfo(np.float64).tiny ** 0.5)
+    fastest = np.sort(np.argsort(seconds, kind="stable")[:num_devices])
+    speeds = 1.0 / np.maximum(seconds[fastest], np.finfo(np.float64).tiny ** 0.5)
     shares = np.concatenate([speeds, speeds[::-1]]) / (2 * speeds.sum())
     allowed = allowed_positions(problem)
     ends = _distinct(np.searchsorted(_progress(problem)[allowed], np.cumsum(shares)[:-1]), allowed.size)
     boundaries = (0, *allowed[ends].tolist(), problem.num_nodes)
-    devices = [*chosen.tolist(), *chosen[::-1].tolist()]
+    devices = [*fastest.tolist(), *fastest[::-1].tolist()]
     return contiguous(problem, boundaries, devices, [""] * len(devices))
 
 
@@ -89,11 +89,11 @@ def _moved(problem: PartitionProblem, request: Request, start: Assignment) -> Sc
         improved = False
         for cut in range(1, start.num_stages):
             for way in (-stride, stride):
-                moved = _with_cut(problem, best.assignment, allowed, cut, way)
-                if moved is None:
+                candidate = _with_cut(problem, best.assignment, allowed, cut, way)
+                if candidate is None:
                     continue
                 left -= 1
-                scored = score(problem, moved, request.objective)
+                scored = score(problem, candidate, request.objective)
                 if scored.is_better_than(best) or (not best.fits and scored.fits):
                     best, improved = scored, True
         if not improved:

@@ -33,9 +33,9 @@ def device_classes(problem: PartitionProblem) -> DeviceClasses:
     """O(devices^3)."""
     members: list[list[int]] = []
     for device in range(problem.num_devices):
-        for found in members:
-            if _alike(problem, found[0], device):
-                found.append(device)
+        for alike in members:
+            if _alike(problem, alike[0], device):
+                alike.append(device)
                 break
         else:
             members.append([device])
@@ -43,7 +43,7 @@ def device_classes(problem: PartitionProblem) -> DeviceClasses:
     latencies = problem.link_latency_seconds[off_diagonal]
     per_byte = problem.link_seconds_per_byte[off_diagonal]
     return DeviceClasses(
-        members=tuple(tuple(found) for found in members),
+        members=tuple(tuple(devices) for devices in members),
         uniform_links=bool(latencies.size == 0 or (np.ptp(latencies) == 0 and np.ptp(per_byte) == 0)),
     )
 

@@ -314,9 +314,9 @@ def _visits(hosts: Hosts) -> _Visits:
     def devices_of(walk: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
         if any(node == NOTHING for _, node in walk):
             return None
-        passed = [nodes[node] for _, node in walk]
-        starts = [at for at, (_, used, _, _) in enumerate(passed) if sum(used) == 1]
-        runs = [passed[start:end] for start, end in pairwise([*starts, len(passed)])]
+        nodes_of_walk = [nodes[node] for _, node in walk]
+        starts = [at for at, (_, used, _, _) in enumerate(nodes_of_walk) if sum(used) == 1]
+        runs = [nodes_of_walk[start:end] for start, end in pairwise([*starts, len(nodes_of_walk)])]
         kinds = [[kind for _, _, kind, _ in run] for run in runs]
         return _packed(hosts, kinds, [groups[run[0][0]] for run in runs])
 
@@ -351,13 +351,13 @@ def _packed(hosts: Hosts, runs: Sequence[Sequence[int]], allowed: Sequence[Seque
             return True
         run = order[at]
         needed = np.bincount(runs[run], minlength=hosts.num_kinds)
-        tried = set[tuple[int, ...]]()
+        tried_rests = set[tuple[int, ...]]()
         for host in allowed[run]:
             rest = tuple(left[host])
-            if rest in tried or (needed > left[host]).any() or steps >= _MAX_PACKING_STEPS:
+            if rest in tried_rests or (needed > left[host]).any() or steps >= _MAX_PACKING_STEPS:
                 continue
             steps += 1
-            tried.add(rest)
+            tried_rests.add(rest)
             left[host] = (left[host] - needed).tolist()
             host_of_run[run] = host
             if place(at + 1):

@@ -23,7 +23,7 @@ NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class BestLayout:
     """The best below the limit, if any. `complete`: nothing better exists."""
 
     boundaries: tuple[int, ...]
@@ -31,12 +31,12 @@ class Found:
     complete: bool
 
 
-def branch_and_bound(shared: OrderedPass, bound: Solution, limit: float, max_trials: int) -> Found:
+def branch_and_bound(shared: OrderedPass, bound: Solution, limit: float, max_trials: int) -> BestLayout:
     """`bound` is the dynamic programme's solution; `limit` the value in hand. Deterministic."""
     search = _Search(shared, bound, limit, max_trials)
     for state in shared.space.starts.tolist():
         search.expand(state, 0, _Partial((0,), (), 0.0))
-    return Found(boundaries=search.boundaries, classes=search.classes, complete=search.trials_left > 0)
+    return BestLayout(boundaries=search.boundaries, classes=search.classes, complete=search.trials_left > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class _Search:
         loads = shared.loads.seconds(self._rows[start], positions[index + 1 :])
         rest = self._bound.best[shared.space.target[steps], index + 1 :]
         bounds = np.maximum(loads[shared.space.label[steps]], rest)
-        chosen, ends = np.nonzero(bounds < self._threshold)
-        for at in np.argsort(bounds[chosen, ends], kind="stable"):
-            yield int(steps[chosen[at]]), index + 1 + int(ends[at])
+        step_of_pair, ends = np.nonzero(bounds < self._threshold)
+        for at in np.argsort(bounds[step_of_pair, ends], kind="stable"):
+            yield int(steps[step_of_pair[at]]), index + 1 + int(ends[at])
 
     def _with_stage(self, partial: _Partial, end: int, own: int) -> _Partial:
         problem = self._shared.problem
@@ -106,7 +106,7 @@ class _Search:
         num_stages = len(classes) + (end < problem.num_nodes)
         stage_of_node = np.searchsorted(ends, np.arange(problem.num_nodes), side="right")
         crossings = traffic(problem, stage_of_node, num_stages).crossings
-        placed = devices[:-1]
-        loads = problem.segment_seconds(placed, starts, ends)
-        loads += communication_seconds(problem, crossings, devices[:num_stages])[: placed.size]
+        own_devices = devices[:-1]
+        loads = problem.segment_seconds(own_devices, starts, ends)
+        loads += communication_seconds(problem, crossings, devices[:num_stages])[: own_devices.size]
         return _Partial(boundaries, classes, float(loads.max()))

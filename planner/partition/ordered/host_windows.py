@@ -47,7 +47,7 @@ def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends:
         return []
     count = min(_MAX_POSITIONS, max(_POSITIONS_PER_DEVICE * problem.num_devices, _MAX_POSITIONS // 3))
     positions, high = few_positions(problem, count), limit * _COARSE_ABOVE
-    found: list[Layout] = []
+    layouts: list[Layout] = []
     for _ in range(2):
         better = None
         for trials in _all_trials(problem, hosts, positions, both_ends=both_ends):
@@ -56,12 +56,12 @@ def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends:
                 better, high = layout, evaluate_layout(problem, *layout).bottleneck_seconds
         if better is None:
             break
-        found.append(better)
+        layouts.append(better)
         if positions.size == allowed.size:
             break
         few = allowed.size > _MAX_POSITIONS
         positions = near_positions(allowed, better[0], _MAX_POSITIONS) if few else allowed
-    return found if high < limit else []
+    return layouts if high < limit else []
 
 
 def _all_trials(problem: PartitionProblem, hosts: Hosts, positions: Integers, *, both_ends: bool) -> Iterator[_Windows]:

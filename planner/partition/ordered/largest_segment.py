@@ -18,15 +18,15 @@ def largest_segment_bytes(problem: PartitionProblem, limit: float) -> int:
     ends = np.maximum(furthest, np.arange(n) + 1)
     crossing = crossing_bytes(problem)
     entering = crossing[:n]
-    held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
-    needed = _state_bytes(problem, held.astype(np.float64), ends) + entering
+    state_bytes = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
+    needed = _state_bytes(problem, state_bytes.astype(np.float64), ends) + entering
     needed += _largest_within(_live_root_bytes(problem), ends)
     leaving = _largest_within(crossing[1:], ends)
     needed += problem.microbatches_in_flight * (entering + leaving)
     if problem.training is not None:
         saved = _running(problem.root_producer, problem.root_saved_bytes, n)
-        kept = most_kept_microbatches(problem.training, problem.num_devices)
-        needed += kept * (saved[ends] - saved[:n] + entering)
+        microbatches = most_kept_microbatches(problem.training, problem.num_devices)
+        needed += microbatches * (saved[ends] - saved[:n] + entering)
     reached = starts[furthest[starts] > starts]
     return int(needed[reached].max(initial=0.0))
 
@@ -41,7 +41,7 @@ def _live_root_bytes(problem: PartitionProblem) -> Floats:
     return np.cumsum(change)[:n]
 
 
-def _state_bytes(problem: PartitionProblem, held: Floats, ends: Integers) -> Floats:
+def _state_bytes(problem: PartitionProblem, state_bytes: Floats, ends: Integers) -> Floats:
     """[n] bytes of the distinct states used in [start, ends[start]); `ends` ascend.
 
     All uses in it, less those of a state that the segment used before: pairs of consecutive uses that are both inside.
@@ -50,8 +50,8 @@ def _state_bytes(problem: PartitionProblem, held: Floats, ends: Integers) -> Flo
     order = np.lexsort((problem.use_node, problem.use_state))
     node, state = problem.use_node[order], problem.use_state[order]
     again = np.flatnonzero(state[1:] == state[:-1])
-    before, after, size = node[again], node[again + 1], held[state[again]]
-    used, ended = _running(node, held[state], n), _running(after, size, n)
+    before, after, size = node[again], node[again + 1], state_bytes[state[again]]
+    used, ended = _running(node, state_bytes[state], n), _running(after, size, n)
     begun = _running(before, size, n)
     # Pairs that begin before the start and end after the segment were taken for begun ones: starts (before, first).
     outside = np.zeros(n + 1)
@@ -65,22 +65,22 @@ def _state_bytes(problem: PartitionProblem, held: Floats, ends: Integers) -> Flo
 
 def _running(nodes: Integers, sizes: Integers | Floats, n: int) -> Floats:
     """[n + 1] sizes at nodes before each position; -1 is no node."""
-    found = np.zeros(n + 1)
+    change = np.zeros(n + 1)
     at = nodes >= 0
-    np.add.at(found, nodes[at] + 1, sizes[at])
-    return np.cumsum(found)
+    np.add.at(change, nodes[at] + 1, sizes[at])
+    return np.cumsum(change)
 
 
 def _largest_within(sizes: Floats, ends: Integers) -> Floats:
     """[n] the largest of sizes[start:ends[start]], by the largest of every 1, 2, 4, ... in a row."""
     n = sizes.size
     starts, width = np.arange(n), ends - np.arange(n)
-    found, span, largest = np.full(n, -np.inf), 1, sizes
+    most, span, largest = np.full(n, -np.inf), 1, sizes
     while True:
         own = (width >= span) & (width < 2 * span)
-        found[own] = np.maximum(largest[starts[own]], largest[ends[own] - span])
+        most[own] = np.maximum(largest[starts[own]], largest[ends[own] - span])
         if 2 * span > n or not (width >= 2 * span).any():
-            return found
+            return most
         longer = largest.copy()
         longer[:-span] = np.maximum(largest[:-span], largest[span:])
         largest, span = longer, 2 * span

@@ -77,21 +77,21 @@ def _least_in_training(problem: PartitionProblem) -> OrderedPlan | None:
     most = min(problem.num_devices, allowed_positions(problem).size - 1)
     if allowed_positions(problem).size <= MAX_TRAINING_POSITIONS:
         exact = [_least_bottleneck(problem, stages) for stages in range(1, most + 1)]
-        found = [layout for layout, _ in exact if layout is not None]
+        plans = [layout for layout, _ in exact if layout is not None]
         bound = max(bound, min(least for _, least in exact))
     else:
         # As many kept as there could be stages: what fits so, fits.
         safe, _ = _least_bottleneck(problem, 0)
-        found = [safe] if safe is not None else []
+        plans = [safe] if safe is not None else []
         for stages in range(1, most + 1):
             shared = ordered_pass(problem, stages)
-            limit = min((one.bottleneck_seconds for one in found), default=np.inf)
+            limit = min((one.bottleneck_seconds for one in plans), default=np.inf)
             coarse = shared.search(few_positions(problem, TRAINING_POSITIONS), limit)
             layout = shared.layout(coarse.boundaries, coarse.classes)
-            found += [_ordered_plan(layout)] if layout is not None else []
-    if not found:
+            plans += [_ordered_plan(layout)] if layout is not None else []
+    if not plans:
         return None
-    best = min(found, key=lambda layout: layout.bottleneck_seconds)
+    best = min(plans, key=lambda layout: layout.bottleneck_seconds)
     return replace(best, lower_bound_seconds=min(best.bottleneck_seconds, bound))
 
 
@@ -148,21 +148,21 @@ def _over_walks(problem: PartitionProblem, num_stages: int, in_hand: Layout | No
     positions = few_positions(problem, MAX_WALK_POSITIONS)
     in_tiers = not affordable(problem, positions.size)
     lower = _in_tiers(problem, positions, round_up=False) if in_tiers else problem
-    found = over_many_devices(lower, positions, num_stages=num_stages, limit=_limit(in_hand)) if lower else None
-    in_hand = _best_of(problem, found.layouts if found else (), in_hand)
+    walks = over_many_devices(lower, positions, num_stages=num_stages, limit=_limit(in_hand)) if lower else None
+    in_hand = _best_of(problem, walks.layouts if walks else (), in_hand)
     if not every:
         return in_hand and _best_cuts(problem, num_stages, in_hand), 0.0
     if in_tiers:
         higher = _in_tiers(problem, positions, round_up=True)
-        found = over_many_devices(higher, positions, num_stages=num_stages, limit=_limit(in_hand)) if higher else None
-    return in_hand, found.value if found is not None else 0.0
+        walks = over_many_devices(higher, positions, num_stages=num_stages, limit=_limit(in_hand)) if higher else None
+    return in_hand, walks.value if walks is not None else 0.0
 
 
 def _best_cuts(problem: PartitionProblem, num_stages: int, layout: Layout) -> Layout:
     """Over all positions that can be afforded, with its devices in the order that they have."""
     shared = ordered_pass(problem, num_stages, layout.devices)
-    found, _ = _search(shared, _limit(layout))
-    return _better(layout, shared.layout(found.boundaries, found.classes)) or layout
+    fine, _ = _search(shared, _limit(layout))
+    return _better(layout, shared.layout(fine.boundaries, fine.classes)) or layout
 
 
 def _best_of(
@@ -188,17 +188,17 @@ def _limit(in_hand: Layout | None) -> float:
 def _search(shared: OrderedPass, limit: float) -> tuple[Solution, float]:
     """The pass's solution below the limit, and what nothing undercuts: 0 if not everything was searched."""
     positions = _affordable_positions(shared, limit)
-    found = shared.search(positions, limit)
+    solution = shared.search(positions, limit)
     every_position = positions.size == allowed_positions(shared.problem).size
-    return found, min(found.value, limit) if every_position and shared.complete else 0.0
+    return solution, min(solution.value, limit) if every_position and shared.complete else 0.0
 
 
 def _coarse_layout(problem: PartitionProblem, num_stages: int) -> Layout | None:
     shared = ordered_pass(problem, num_stages)
     in_hand = None
     if shared.complete:
-        found = shared.search(few_positions(problem, COARSE_POSITIONS))
-        in_hand = shared.layout(found.boundaries, found.classes)
+        coarse = shared.search(few_positions(problem, COARSE_POSITIONS))
+        in_hand = shared.layout(coarse.boundaries, coarse.classes)
     if not (num_stages or shared.exact_loads or only_neighbours_exchange(problem)):
         in_hand = _best_of(problem, over_windows(problem, _limit(in_hand)), in_hand)
     if in_hand is None and not shared.complete:

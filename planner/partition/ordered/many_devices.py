@@ -48,30 +48,30 @@ def over_many_devices(
     """
     hosts, kept_microbatches = hosts_of(problem), kept_by_stage(problem, num_stages)
     places = bool(num_stages) or len({kept_microbatches(stage) for stage in range(problem.num_devices)}) > 1
-    chosen = walks_within(problem, hosts, positions.size, places=places)
+    all_walks = walks_within(problem, hosts, positions.size, places=places)
     if np.isfinite(limit) and not (problem.relay or only_neighbours_exchange(problem)):
         # Plans that pay what skips stages are of windows on hosts.
-        chosen = chosen[:1]
-    table = _walk_loads(problem, hosts, chosen, positions, kept_microbatches, limit) if chosen else None
+        all_walks = all_walks[:1]
+    table = _walk_loads(problem, hosts, all_walks, positions, kept_microbatches, limit) if all_walks else None
     if table is None:
         return None
-    found = _found(chosen, table, limit, num_stages)
+    best_walks = _best_walks(all_walks, table, limit, num_stages)
     return ManyDevices(
         layouts=tuple(
-            (tuple(positions[list(walk.boundaries)].tolist()), walk.devices) for walk in found if walk.devices
+            (tuple(positions[list(walk.boundaries)].tolist()), walk.devices) for walk in best_walks if walk.devices
         ),
-        value=found[0].value,
+        value=best_walks[0].value,
     )
 
 
-def _found(chosen: list[DeviceWalks], table: WalkLoads, limit: float, num_stages: int) -> list[Walk]:
+def _best_walks(all_walks: list[DeviceWalks], table: WalkLoads, limit: float, num_stages: int) -> list[Walk]:
     """The walk of the bound, and ever better plans if there is something below the limit and it is none."""
-    bound, *others = chosen
-    found = [least_over_walks(bound, table, limit=limit, num_stages=num_stages)]
-    for walks in others if found[0].boundaries and not (found[0].devices and bound.behind) else ():
-        limit = min(limit, *(walk.value for walk in found[1:]), np.inf)
-        found.append(least_over_walks(walks, table, limit=limit))
-    return found
+    bound, *others = all_walks
+    best_walks = [least_over_walks(bound, table, limit=limit, num_stages=num_stages)]
+    for walks in others if best_walks[0].boundaries and not (best_walks[0].devices and bound.behind) else ():
+        limit = min(limit, *(walk.value for walk in best_walks[1:]), np.inf)
+        best_walks.append(least_over_walks(walks, table, limit=limit))
+    return best_walks
 
 
 def affordable(problem: PartitionProblem, num_positions: int, max_words: float = np.inf) -> bool:
@@ -108,9 +108,9 @@ def _walk_loads(
     kept_microbatches: Callable[[int], int],
     limit: float,
 ) -> WalkLoads | None:
-    kept = [kept_microbatches(stage) for stage in range(problem.num_devices)]
+    count_of_stage = [kept_microbatches(stage) for stage in range(problem.num_devices)]
     labels = list(dict.fromkeys(edge.label for one in walks for edge in one.edges))
-    variants = [label._replace(kept_microbatches=count) for count in dict.fromkeys(kept) for label in labels]
+    variants = [label._replace(kept_microbatches=count) for count in dict.fromkeys(count_of_stage) for label in labels]
     behind = np.arange(1, positions.size)
     last = np.searchsorted(positions, furthest_end(problem, limit)[positions[:-1]], side="right")
     counts = np.maximum(last - behind, 0)
@@ -125,7 +125,7 @@ def _walk_loads(
             at = np.searchsorted(starts, start)
             row = segments.row(int(positions[start]), int(positions[own[-1]]))
             loads[:, at : at + own.size] = stage_loads.seconds(row, positions[own])
-    place = {count: at for at, count in enumerate(dict.fromkeys(kept))}
+    place = {count: at for at, count in enumerate(dict.fromkeys(count_of_stage))}
     return WalkLoads(
         index_of_label={label: at for at, label in enumerate(labels)},
         num_positions=positions.size,
@@ -133,5 +133,5 @@ def _walk_loads(
         ends=ends,
         loads=loads,
         kind_of_label=np.array([hosts.kind_of_device[label.own] for label in variants], dtype=np.int64),
-        offset=np.array([place[count] * len(labels) for count in kept], dtype=np.int64),
+        offset=np.array([place[count] * len(labels) for count in count_of_stage], dtype=np.int64),
     )

@@ -132,9 +132,9 @@ def _over_best_links(
     sends = np.unique(crossings.values * num_stages + crossings.sources)
     leaving = np.bincount(sends % num_stages, sizes[sends // num_stages], num_stages)
     receives = np.bincount(crossings.targets, minlength=num_stages) > 0
-    sent = np.bincount(crossings.sources, minlength=num_stages) > 0
+    sends_any = np.bincount(crossings.sources, minlength=num_stages) > 0
     seconds: Floats = np.outer(receives, into[0]) + np.outer(entering, into[1])
-    seconds += np.outer(sent, out[0]) + np.outer(leaving, out[1])
+    seconds += np.outer(sends_any, out[0]) + np.outer(leaving, out[1])
     return seconds
 
 

@@ -42,8 +42,8 @@ def near_positions(allowed: Integers, boundaries: tuple[int, ...], count: int) -
     strides = np.unique(np.round(np.geomspace(1, max(2, allowed.size // 8), each // 2)).astype(np.int64))
     around = np.concatenate([[0], strides, -strides])
     places = np.clip((own[:, None] + around).ravel(), 0, allowed.size - 1)
-    chosen: Integers = np.unique(np.concatenate([places, [0, allowed.size - 1]]))
-    return np.asarray(allowed[chosen], dtype=np.int64)
+    near: Integers = np.unique(np.concatenate([places, [0, allowed.size - 1]]))
+    return np.asarray(allowed[near], dtype=np.int64)
 
 
 def _progress(problem: PartitionProblem) -> Floats:

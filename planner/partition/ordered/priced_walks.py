@@ -54,7 +54,7 @@ class _Prices:
         """Whether some prices show that no walk is within the limit. They are kept for the next one."""
         from planner.partition.ordered.priced_walks_kernel import cheapest_walk, least_paid
 
-        shares, known = self._shares, list[Floats]()
+        shares, gains = self._shares, list[Floats]()
         used = np.zeros(self._capacity.size, dtype=np.int64)
         bundles = self._bundles
         for _ in range(_MAX_WALKS):
@@ -80,8 +80,8 @@ class _Prices:
             if cost > shares.sum() * _MARGIN:
                 self._shares = shares
                 return True
-            known.append(used / self._capacity - 1)
-            gain, shares = least_paid(np.array(known), _ROUNDS)
+            gains.append(used / self._capacity - 1)
+            gain, shares = least_paid(np.array(gains), _ROUNDS)
             if gain <= _PAID or self.steps >= max_steps:
                 return False
         return False
@@ -106,14 +106,14 @@ def _bundles(walks: DeviceWalks, table: WalkLoads) -> _Bundles:
         key = edge.node, table.index_of_label[edge.label]
         targets.setdefault(key, []).append((edge.unit, edge.next_node))
     nodes: dict[tuple[int, tuple[tuple[int, int], ...]], list[int]] = {}
-    for (node, label), reached in targets.items():
-        nodes.setdefault((label, tuple(reached)), []).append(node)
-    ends = [end for _, reached in nodes for end in reached]
+    for (node, label), ends_of_node in targets.items():
+        nodes.setdefault((label, tuple(ends_of_node)), []).append(node)
+    ends = [end for _, ends_of_node in nodes for end in ends_of_node]
     return _Bundles(
         label=np.array([label for label, _ in nodes], dtype=np.int64),
         node_first=np.cumsum([0, *map(len, nodes.values())]),
         nodes=np.array([node for members in nodes.values() for node in members], dtype=np.int64),
-        target_first=np.cumsum([0, *(len(reached) for _, reached in nodes)]),
+        target_first=np.cumsum([0, *(len(ends_of_node) for _, ends_of_node in nodes)]),
         target_units=np.array([unit for unit, _ in ends], dtype=np.int64),
         target_nodes=np.array([node for _, node in ends], dtype=np.int64),
     )

@@ -79,8 +79,8 @@ class OrderedPass:
         if not boundaries:
             return None
         devices = self.devices_of(classes)
-        found = evaluate_layout(self.problem, boundaries, devices)
-        return Layout(boundaries=boundaries, devices=devices, bottleneck_seconds=found.bottleneck_seconds)
+        evaluation = evaluate_layout(self.problem, boundaries, devices)
+        return Layout(boundaries=boundaries, devices=devices, bottleneck_seconds=evaluation.bottleneck_seconds)
 
 
 def evaluate_layout(problem: PartitionProblem, boundaries: tuple[int, ...], devices: tuple[int, ...]) -> Evaluation:

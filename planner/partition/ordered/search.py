@@ -124,15 +124,15 @@ class _Programme:
         ends = self._positions[low:high]
         loads = load(segments.row(start, int(ends[-1])), ends)
         values = self._combine(loads[space.label[steps]], self._best[target[steps], low:high])
-        chosen = values.argmin(axis=1)
-        found = values[np.arange(steps.size), chosen]
+        least_end = values.argmin(axis=1)
+        least = values[np.arange(steps.size), least_end]
         # Written from the worst to the best, so that the best of each state stays; the first step wins a tie.
-        order = np.lexsort((-steps, -found))
-        order = order[found[order] < self._limit]
+        order = np.lexsort((-steps, -least))
+        order = order[least[order] < self._limit]
         states = source[steps[order]]
-        self._best[states, index] = found[order]
+        self._best[states, index] = least[order]
         self._chosen_step[states, index] = steps[order]
-        self._chosen_end[states, index] = low + chosen[order]
+        self._chosen_end[states, index] = low + least_end[order]
 
     def _window(self, index: int, steps: Integers) -> tuple[int, int]:
         """Indexes of the ends that some active step may have."""

@@ -50,8 +50,8 @@ class SegmentRow:
     @property
     def resting_bytes(self) -> Floats:
         """The peak, but for what is saved."""
-        held = self.state_bytes + self.trained_bytes + self.buffer_bytes
-        return held + self.activation_bytes + self.recomputed_bytes
+        state_bytes = self.state_bytes + self.trained_bytes + self.buffer_bytes
+        return state_bytes + self.activation_bytes + self.recomputed_bytes
 
 
 class Segments:
@@ -83,12 +83,12 @@ class Segments:
     def row(self, start: int, furthest_end: int) -> SegmentRow:
         problem, width = self._problem, furthest_end - start
         entering = np.flatnonzero((problem.value_producer < start) & (self._last >= start))
-        made = self._made.between(start, furthest_end)
-        leaving = _sums(self._bytes, made, problem.value_producer, self._last, start, width)
+        own_values = self._made.between(start, furthest_end)
+        leaving = _sums(self._bytes, own_values, problem.value_producer, self._last, start, width)
         sent, received = self._crossing(self._bytes, start, width, entering, leaving)
         num_sent, num_received = sent, received
         if self._some_are_empty:
-            num_leaving = _sums(self._ones, made, problem.value_producer, self._last, start, width)
+            num_leaving = _sums(self._ones, own_values, problem.value_producer, self._last, start, width)
             num_sent, num_received = self._crossing(self._ones, start, width, entering, num_leaving)
         return SegmentRow(
             start=start,
@@ -99,10 +99,10 @@ class Segments:
             sent_bytes=sent,
             receives=num_received > 0,
             sends=num_sent > 0,
-            **self._training(start, width, entering, made),
+            **self._training(start, width, entering, own_values),
         )
 
-    def _training(self, start: int, width: int, entering: Integers, made: Integers) -> dict[str, Any]:
+    def _training(self, start: int, width: int, entering: Integers, own_values: Integers) -> dict[str, Any]:
         """The row's fields about training; zeros in inference."""
         problem, nothing = self._problem, np.zeros(width)
         if problem.training is None:
@@ -115,16 +115,16 @@ class Segments:
             )
             return {**dict.fromkeys(names, nothing), "most_kept_microbatches": 0}
         own = self._roots.between(start, start + width)
-        kept = np.bincount(problem.root_producer[own] - start, problem.root_saved_bytes[own], minlength=width)
-        given = self._saved_reads.sums(self._bytes, start, width, problem.value_producer)
-        leaving = _sums(self._gradient_bytes, made, problem.value_producer, self._last, start, width)
+        root_bytes = np.bincount(problem.root_producer[own] - start, problem.root_saved_bytes[own], minlength=width)
+        received = self._saved_reads.sums(self._bytes, start, width, problem.value_producer)
+        leaving = _sums(self._gradient_bytes, own_values, problem.value_producer, self._last, start, width)
         awaited, returned = self._crossing(self._gradient_bytes, start, width, entering, leaving)
-        made_bytes = np.cumsum(kept)
+        made_bytes = np.cumsum(root_bytes)
         once = problem.recomputes_activations
         return {
             "trained_bytes": self._uses.sums(self._trained_bytes, start, width),
             "recomputed_bytes": made_bytes if once else nothing,
-            "saved_bytes": given if once else made_bytes + given,
+            "saved_bytes": received if once else made_bytes + received,
             "gradients_returned_bytes": returned,
             "gradients_awaited_bytes": awaited,
             "most_kept_microbatches": self._most_kept,

@@ -126,7 +126,7 @@ class _Walk:
         return self._space([0], final)
 
     def linked(self, start: Key) -> StateSpace:
-        done = self._state((start, NOBODY, NOBODY), 0)
+        end_state = self._state((start, NOBODY, NOBODY), 0)
         frontier = [((key, NOBODY, own), self._state((key, NOBODY, own), 0)) for own, key in self._choices(start)]
         starts = [state for _, state in frontier]
         depth = 0
@@ -135,14 +135,14 @@ class _Walk:
             reached: dict[int, tuple[Key, int, int]] = {}
             for (key, before, own), source in frontier:
                 if self._may_end(depth):
-                    self._steps.append((source, done, self._label(depth, before, own, NOBODY)))
+                    self._steps.append((source, end_state, self._label(depth, before, own, NOBODY)))
                 for next_class, after in self._choices(key) if depth < self._max_stages else ():
                     target = self._state((after, own, next_class), depth)
                     reached[target] = (after, own, next_class)
                     self._steps.append((source, target, self._label(depth, before, own, next_class)))
             frontier = [(names, target) for target, names in reached.items()]
-        self._depths[done] = depth + 1
-        return self._space(starts, [done])
+        self._depths[end_state] = depth + 1
+        return self._space(starts, [end_state])
 
     def _may_end(self, stages: int) -> bool:
         return not self._num_stages or stages == self._num_stages

@@ -145,11 +145,11 @@ def much_skips_the_middle(problem: PartitionProblem, positions: Integers) -> boo
     """Whether for some middle, an eighth of the order or more, more bytes skip it than enter and leave it."""
     size, reads = positions.size, _reads(problem, positions)
     last = np.append(reads.is_first[1:], np.ones(min(1, reads.reader.size), dtype=np.bool_))
-    passed = np.zeros((size, size))
-    np.add.at(passed, (reads.maker[last] + 1, reads.reader[last]), reads.sizes[last])
+    bytes_passing = np.zeros((size, size))
+    np.add.at(bytes_passing, (reads.maker[last] + 1, reads.reader[last]), reads.sizes[last])
     # [first, last] bytes made before `first` that `last` or what is behind it reads.
-    passed = np.cumsum(np.cumsum(passed, axis=0)[:, ::-1], axis=1)[:, ::-1]
-    crossing = np.diagonal(passed)
+    bytes_passing = np.cumsum(np.cumsum(bytes_passing, axis=0)[:, ::-1], axis=1)[:, ::-1]
+    crossing = np.diagonal(bytes_passing)
     index = np.arange(size)
     inner = (index[:, None] > 0) & (index[None, :] < size - 1) & (index[None, :] - index[:, None] >= max(1, size // 8))
-    return bool((inner & (3 * passed > crossing[:, None] + crossing[None, :])).any())
+    return bool((inner & (3 * bytes_passing > crossing[:, None] + crossing[None, :])).any())

@@ -188,15 +188,15 @@ def host_into(
 def furthest_ends(loads: Floats, limit: float) -> Integers:
     """[groups, kinds, first]: the last end within the limit, or `first`."""
     groups, kinds, size, _ = loads.shape
-    found = np.zeros((groups, kinds, size), dtype=np.int64)
+    furthest = np.zeros((groups, kinds, size), dtype=np.int64)
     for group in range(groups):
         for kind in range(kinds):
             for first in range(size):
-                found[group, kind, first] = first
+                furthest[group, kind, first] = first
                 for last in range(first + 1, size):
                     if loads[group, kind, first, last] <= limit:
-                        found[group, kind, first] = last
-    return found
+                        furthest[group, kind, first] = last
+    return furthest
 
 
 @compiled

@@ -82,13 +82,13 @@ class _Climb:
             if layout in self._tried:
                 continue
             self._tried.add(layout)
-            found = self._judged(layout, self._here.value)
+            neighbour = self._judged(layout, self._here.value)
             if self._left < 0:
                 return False
-            if found is not None and found.is_better_than(self._here):
-                self._here, self._layout = found, layout
-                if found.is_better_than(self.best):
-                    self.best, self._best_layout = found, layout
+            if neighbour is not None and neighbour.is_better_than(self._here):
+                self._here, self._layout = neighbour, layout
+                if neighbour.is_better_than(self.best):
+                    self.best, self._best_layout = neighbour, layout
                 return True
         return False
 
@@ -99,9 +99,9 @@ class _Climb:
             layout = self._beside(self._best_layout)
             if layout not in self._kicked:
                 self._kicked[layout] = self._judged(layout, float("inf"))
-            found = self._kicked[layout]
-            if found is not None and found.fits:
-                self._here, self._layout = found, layout
+            start = self._kicked[layout]
+            if start is not None and start.fits:
+                self._here, self._layout = start, layout
                 return True
         return False
 

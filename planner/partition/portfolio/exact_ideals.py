@@ -116,7 +116,7 @@ def bound_by_fewer_nodes(
     for share in _SHARES if bundles.count <= MAX_IDEALS else ():
         left_out = least_work_beside_most(problem, bundles, share)
         fewer = without_nodes(problem, left_out[bundles.bundle_of_node])
-        found = least_over_ideals(
+        solution = least_over_ideals(
             fewer.problem,
             bundles_of(fewer.problem),
             Objective.THROUGHPUT,
@@ -124,8 +124,8 @@ def bound_by_fewer_nodes(
             effort=effort,
             unlinked=fewer.stands_in,
         )
-        if found is not None:
-            return min(found.value, limit)
+        if solution is not None:
+            return min(solution.value, limit)
     return 0.0
 
 

@@ -33,17 +33,17 @@ MAX_PREFIXES = 150_000
 _WITHIN = PROVEN / 2
 
 
-def least_latency(found: Portfolio) -> None:
+def least_latency(portfolio: Portfolio) -> None:
     """Offers each better assignment that it comes to; the best one is proven if the prefixes suffice."""
-    search = _Search(found)
-    if search.run() and found.best is not None:
-        found.prove(search.limit)
+    search = _Search(portfolio)
+    if search.run() and portfolio.best is not None:
+        portfolio.prove(search.limit)
 
 
-def is_small(found: Portfolio) -> bool:
-    request = found.request
-    plain = not (request.num_stages or found.has_copies) and found.problem.training is None
-    return plain and request.objective is Objective.LATENCY and found.bundles.count <= MAX_BUNDLES
+def is_small(portfolio: Portfolio) -> bool:
+    request = portfolio.request
+    plain = not (request.num_stages or portfolio.has_copies) and portfolio.problem.training is None
+    return plain and request.objective is Objective.LATENCY and portfolio.bundles.count <= MAX_BUNDLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,10 @@ class _Prefix:
 class _Search:
     """Sets of bundles are bits of a number. `limit`: what an assignment has to be below."""
 
-    def __init__(self, found: Portfolio) -> None:
-        self._found, self._problem, bundles = found, found.problem, found.bundles
-        problem, owner, count = found.problem, found.bundles.bundle_of_node, found.bundles.count
-        self._left = int(MAX_PREFIXES * found.request.effort)
+    def __init__(self, portfolio: Portfolio) -> None:
+        self._portfolio, self._problem, bundles = portfolio, portfolio.problem, portfolio.bundles
+        problem, owner, count = portfolio.problem, portfolio.bundles.bundle_of_node, portfolio.bundles.count
+        self._left = int(MAX_PREFIXES * portfolio.request.effort)
         self._all = (1 << count) - 1
         self._before = [sum(1 << other for other in bundles.before[bundle]) for bundle in range(count)]
         self._seconds = [np.bincount(owner, row, count).tolist() for row in problem.compute_seconds]
@@ -104,7 +104,7 @@ class _Search:
         self._set_limit()
 
     def _set_limit(self) -> None:
-        self.limit = self._found.best.value * (1 - _WITHIN) if self._found.best else math.inf
+        self.limit = self._portfolio.best.value * (1 - _WITHIN) if self._portfolio.best else math.inf
 
     def run(self) -> bool:
         """Whether nothing was left out."""
@@ -120,8 +120,8 @@ class _Search:
                     self._offer(prefix)
                 else:
                     stack.append(self._longer(prefix))
-            if self._left < 0 or self._found.is_over:
-                return self._found.is_proven
+            if self._left < 0 or self._portfolio.is_over:
+                return self._portfolio.is_proven
         return True
 
     def _offer(self, prefix: _Prefix) -> None:
@@ -129,8 +129,8 @@ class _Search:
             next(stage for stage, chosen in enumerate(prefix.bundles) if chosen >> bundle & 1)
             for bundle in range(len(self._before))
         ]
-        stages = np.array(stage_of_bundle, dtype=np.int64)[self._found.bundles.bundle_of_node]
-        self._found.offer(
+        stages = np.array(stage_of_bundle, dtype=np.int64)[self._portfolio.bundles.bundle_of_node]
+        self._portfolio.offer(
             Assignment(
                 stage_of_node=tuple(stages.tolist()),
                 device_of_stage=prefix.devices,
@@ -162,15 +162,15 @@ class _Search:
 
     def _ready_sets(self, taken: int) -> list[int]:
         """Whatever may be the next stage: each bundle with all that it waits for, there or before."""
-        found = []
+        ready = []
         left = self._all & ~taken
         chosen = left
         while chosen:
             there = taken | chosen
             if all(not chosen >> bundle & 1 or not before & ~there for bundle, before in enumerate(self._before)):
-                found.append(chosen)
+                ready.append(chosen)
             chosen = (chosen - 1) & left
-        return found
+        return ready
 
     def _appended(self, prefix: _Prefix, chosen: int, device: int) -> _Prefix | None:
         """None where it does not fit, or another order of the same stages stands for it."""
@@ -279,7 +279,7 @@ class _Search:
         for bundle in self._order:
             if left >> bundle & 1 and bound < self.limit:
                 # A stage with both receives for both at once, so only the first of a path is charged for it.
-                behind = max((ends[other] for other in self._found.bundles.before[bundle]), default=0.0)
+                behind = max((ends[other] for other in self._portfolio.bundles.before[bundle]), default=0.0)
                 alone = self._earliest(prefix, self._reads[bundle], bundle)
                 ends[bundle] = max(alone, behind + self._least[bundle])
                 bound = max(bound, ends[bundle])
@@ -315,7 +315,7 @@ class _Search:
             stage_of_bundle = [
                 next(at for at, part in enumerate(parts) if part >> bundle & 1) for bundle in range(len(self._before))
             ]
-            stages = np.array(stage_of_bundle, dtype=np.int64)[self._found.bundles.bundle_of_node]
+            stages = np.array(stage_of_bundle, dtype=np.int64)[self._portfolio.bundles.bundle_of_node]
             alone = Assignment(
                 stage_of_node=tuple(stages.tolist()), device_of_stage=(0,) * len(parts), reasons=("",) * len(parts)
             )

@@ -86,11 +86,11 @@ class IdealStages:
         from planner.partition.portfolio.ideal_stages_kernel import flowing_bytes
 
         problem, n = self._problem, self._problem.num_nodes
-        held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
-        num_used = _counts(self._nodes, problem.use_node, problem.use_state, held.size)
+        sizes = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
+        num_used = _counts(self._nodes, problem.use_node, problem.use_state, sizes.size)
         states = np.zeros(starts.size)
-        for state in np.flatnonzero(held).tolist():
-            states += held[state] * (num_used[ends, state] > num_used[starts, state])
+        for state in np.flatnonzero(sizes).tolist():
+            states += sizes[state] * (num_used[ends, state] > num_used[starts, state])
         shown, made = problem.shown_node < n, np.flatnonzero(problem.value_producer >= 0)
         roots = [problem.value_root[problem.read_value], problem.value_root[made], problem.shown_root[shown]]
         nodes = [problem.read_node, problem.value_producer[made], problem.shown_node[shown]]
@@ -115,9 +115,9 @@ class IdealStages:
 
 def _counts(members: Booleans, node: Integers, item: Integers, num_items: int) -> Integers:
     """[ideals, items]: how many of the pairs (node, item) have their node in each ideal."""
-    found = np.zeros((num_items, members.shape[0]), dtype=np.int64)
-    np.add.at(found, item, members.T[node])
-    return np.ascontiguousarray(found.T)
+    counts = np.zeros((num_items, members.shape[0]), dtype=np.int64)
+    np.add.at(counts, item, members.T[node])
+    return np.ascontiguousarray(counts.T)
 
 
 def _grouped(group: Integers, items: Integers, count: int) -> tuple[Integers, Integers]:

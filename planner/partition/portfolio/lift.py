@@ -27,19 +27,19 @@ def stages_by_level(problem: PartitionProblem, bundles: Bundles, device_of_node:
         steps = [level[producer] + (device[producer] != device[bundle]) for producer in bundles.before[bundle]]
         level[bundle] = max(steps, default=0)
     top = max(level)
-    used = [set[int]() for _ in range(problem.num_devices)]
+    levels_of_device = [set[int]() for _ in range(problem.num_devices)]
     for bundle in reversed(order):
         steps = [level[reader] - (device[reader] != device[bundle]) for reader in bundles.after[bundle]]
-        latest, own = min(steps, default=top), used[device[bundle]]
+        latest, own = min(steps, default=top), levels_of_device[device[bundle]]
         # As late as a stage that is there already; else where it first could run.
         level[bundle] = max(
             (at for at in own if level[bundle] <= at <= latest), default=latest if steps else level[bundle]
         )
         own.add(level[bundle])
     keys = [(level[bundle], device[bundle]) for bundle in range(bundles.count)]
-    found = _assignment(problem, bundles, keys, device)
-    assert found is not None
-    return found
+    assignment = _assignment(problem, bundles, keys, device)
+    assert assignment is not None
+    return assignment
 
 
 def _assignment(

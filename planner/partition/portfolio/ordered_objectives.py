@@ -28,9 +28,9 @@ _ROUNDS = 6
 _MAX_TIERED_STATES = 256
 
 
-def offer_ordered(found: Portfolio) -> None:
+def offer_ordered(portfolio: Portfolio) -> None:
     """For latency or memory."""
-    problem, request = found.problem, found.request
+    problem, request = portfolio.problem, portfolio.request
     latency = request.objective is Objective.LATENCY
     passes = [ordered_pass(without_idle_memory(problem) if latency else problem, request.num_stages)]
     if not passes[0].complete:
@@ -40,7 +40,7 @@ def offer_ordered(found: Portfolio) -> None:
         solution = _refined(shared, shared.least_path if latency else shared.least_share)
         if solution.boundaries:
             devices = shared.devices_of(solution.classes)
-            found.offer(contiguous(problem, solution.boundaries, devices, ("",) * len(devices)))
+            portfolio.offer(contiguous(problem, solution.boundaries, devices, ("",) * len(devices)))
 
 
 def _is_small(problem: PartitionProblem) -> bool:
@@ -53,10 +53,10 @@ def _refined(shared: OrderedPass, solve: Callable[[Integers], Solution]) -> Solu
     best = solve(positions)
     for _ in range(_ROUNDS if positions.size < allowed.size and best.boundaries else 0):
         positions = near_positions(allowed, best.boundaries, count)
-        found = solve(positions)
-        if not found.value < best.value:
+        solution = solve(positions)
+        if not solution.value < best.value:
             break
-        best = found
+        best = solution
     return best
 
 

@@ -20,43 +20,43 @@ MAX_REORDERED_NODES = 800
 OTHER_ORDERS_POSITIONS = 80
 
 
-def offer_other_orders(found: Portfolio) -> None:
-    problem, request, bundles = found.problem, found.request, found.bundles
+def offer_other_orders(portfolio: Portfolio) -> None:
+    problem, request, bundles = portfolio.problem, portfolio.request, portfolio.bundles
     if problem.num_nodes > MAX_REORDERED_NODES * request.effort:
         return
     for order in program_orders(problem, bundles):
-        if found.best is not None and request.out_of_time():
+        if portfolio.best is not None and request.out_of_time():
             return
-        moved = reordered(problem, order, bundles)
-        shared = ordered_pass(moved, request.num_stages)
+        in_order = reordered(problem, order, bundles)
+        shared = ordered_pass(in_order, request.num_stages)
         if not shared.complete:
-            _offer_many_devices(found, moved, order)
+            _offer_many_devices(portfolio, in_order, order)
             continue
         allowed = allowed_positions(shared.problem)
         coarse = shared.search(few_positions(shared.problem, OTHER_ORDERS_POSITIONS))
         solutions = [coarse]
-        if coarse.boundaries and coarse.value < found.limit and allowed.size > OTHER_ORDERS_POSITIONS:
+        if coarse.boundaries and coarse.value < portfolio.limit and allowed.size > OTHER_ORDERS_POSITIONS:
             near = near_positions(allowed, coarse.boundaries, OTHER_ORDERS_POSITIONS)
             solutions.append(shared.search(near, coarse.value))
         for solution in solutions:
             layout = shared.layout(solution.boundaries, solution.classes)
             if layout is not None:
-                found.offer(_in_order(layout.boundaries, layout.devices, order))
+                portfolio.offer(_in_order(layout.boundaries, layout.devices, order))
 
 
-def _offer_many_devices(found: Portfolio, moved: PartitionProblem, order: Integers) -> None:
-    limit, num_stages = np.inf, found.request.num_stages
-    if found.request.objective is Objective.THROUGHPUT:
-        limit = found.limit
-    if hosts_of(moved).count > 1 and not (num_stages or moved.relay):
+def _offer_many_devices(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:
+    limit, num_stages = np.inf, portfolio.request.num_stages
+    if portfolio.request.objective is Objective.THROUGHPUT:
+        limit = portfolio.limit
+    if hosts_of(in_order).count > 1 and not (num_stages or in_order.relay):
         # Both ends on one host are tried over the program order alone: over others they took ten seconds for 0.1 %.
-        layouts = over_windows(moved, limit, both_ends=False)
+        layouts = over_windows(in_order, limit, both_ends=False)
     else:
-        positions = few_positions(moved, OTHER_ORDERS_POSITIONS)
-        walks = over_many_devices(moved, positions, limit=limit, num_stages=num_stages)
+        positions = few_positions(in_order, OTHER_ORDERS_POSITIONS)
+        walks = over_many_devices(in_order, positions, limit=limit, num_stages=num_stages)
         layouts = list(walks.layouts) if walks is not None else []
     for boundaries, devices in layouts:
-        found.offer(_in_order(boundaries, devices, order))
+        portfolio.offer(_in_order(boundaries, devices, order))
 
 
 def _in_order(boundaries: tuple[int, ...], devices: tuple[int, ...], order: Integers) -> Assignment:

@@ -39,18 +39,18 @@ class Portfolio:
         """Kept if it fits and is better; returned in any case. With copies on idle devices if these are asked for."""
         if assignment is None:
             return None
-        found = score(self.problem, assignment, self.request.objective, saturate=self.request.saturate_host)
-        self.keep(found)
-        return found
+        scored = score(self.problem, assignment, self.request.objective, saturate=self.request.saturate_host)
+        self.keep(scored)
+        return scored
 
-    def keep(self, found: Scored) -> None:
-        asked = self.request.num_stages
-        if asked and found.assignment.num_stages != asked:
+    def keep(self, scored: Scored) -> None:
+        num_stages = self.request.num_stages
+        if num_stages and scored.assignment.num_stages != num_stages:
             return
-        if found.is_better_than(self.best):
-            found, self.best = self.best or found, found
-        if found.fits and found is not self.best:
-            self.runners_up = sorted([*self.runners_up, found], key=lambda one: one.value)[:MAX_RUNNERS_UP]
+        if scored.is_better_than(self.best):
+            scored, self.best = self.best or scored, scored
+        if scored.fits and scored is not self.best:
+            self.runners_up = sorted([*self.runners_up, scored], key=lambda one: one.value)[:MAX_RUNNERS_UP]
 
     def prove(self, bound: float) -> None:
         self.bound = max(self.bound, bound)

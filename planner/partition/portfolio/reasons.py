@@ -11,18 +11,18 @@ from planner.partition.score import Scored
 from planner.partition.traffic import traffic
 
 
-def reasons(problem: PartitionProblem, found: Scored) -> tuple[str, ...]:
+def reasons(problem: PartitionProblem, scored: Scored) -> tuple[str, ...]:
     """One for each stage."""
-    assignment, stages = found.assignment, found.evaluation.stages
+    assignment, stages = scored.assignment, scored.evaluation.stages
     stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
     last_node = np.zeros(assignment.num_stages, dtype=np.int64)
     np.maximum.at(last_node, stage_of_node, np.arange(problem.num_nodes))
-    sent = [0] * assignment.num_stages
+    sent_bytes = [0] * assignment.num_stages
     run_problem, run = expanded(problem, assignment)
     flow = traffic(run_problem, np.asarray(run.stage_of_node, dtype=np.int64), run.num_stages)
     for (source, _), size in flow.edges.items():
-        sent[source] += size
-    bottleneck = found.evaluation.bottleneck_seconds
+        sent_bytes[source] += size
+    bottleneck = scored.evaluation.bottleneck_seconds
     words = []
     for index, stage in enumerate(stages):
         share = stage.load_seconds / len(assignment.devices_of_stage[index]) / bottleneck if bottleneck else 1.0
@@ -31,5 +31,5 @@ def reasons(problem: PartitionProblem, found: Scored) -> tuple[str, ...]:
             words.append(f"the program ends; {load}")
         else:
             last = describe_node(problem, int(last_node[index]))
-            words.append(f"after {last}: {load}, with {describe_bytes(sent[index])} sent to later stages")
+            words.append(f"after {last}: {load}, with {describe_bytes(sent_bytes[index])} sent to later stages")
     return tuple(words)

@@ -59,7 +59,7 @@ def _tensors(problem: PartitionProblem) -> tuple[Integers, Integers, Integers]:
 
 
 def _held_bytes(problem: PartitionProblem) -> Floats:
-    held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
+    sizes = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
     states, first = np.unique(problem.use_state, return_index=True)
-    found = np.bincount(problem.use_node[first], held[states].astype(np.float64), problem.num_nodes)
-    return found.astype(np.float64)
+    bytes_of_node = np.bincount(problem.use_node[first], sizes[states].astype(np.float64), problem.num_nodes)
+    return bytes_of_node.astype(np.float64)

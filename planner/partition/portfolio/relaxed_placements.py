@@ -23,23 +23,23 @@ MAX_FREE_STEPS, FREE_STEPS_PER_PAIR = 4_000_000, 500
 ROOM_SHARES = (1.0, 0.85, 0.6)
 
 
-def offer_relaxed_placements(found: Portfolio) -> None:
+def offer_relaxed_placements(portfolio: Portfolio) -> None:
     """The additive problem's placements, at last with room for what flows."""
-    problem, request, bundles = found.problem, found.request, found.bundles
+    problem, request, bundles = portfolio.problem, portfolio.request, portfolio.bundles
     if request.num_stages or problem.num_nodes > MAX_RELAXED_NODES * request.effort:
         return
     for room_share in ROOM_SHARES:
         device_of_node, bound = _placed(problem, bundles, request, room_share)
-        if room_share == 1.0 and request.objective is Objective.THROUGHPUT and not found.has_copies:
-            found.prove(bound)
+        if room_share == 1.0 and request.objective is Objective.THROUGHPUT and not portfolio.has_copies:
+            portfolio.prove(bound)
         if device_of_node is None:
             return
-        lifted = (
+        assignment = (
             stages_by_level(problem, bundles, device_of_node)
             if request.free
             else one_stage_each(problem, bundles, device_of_node)
         )
-        scored = found.offer(lifted)
+        scored = portfolio.offer(assignment)
         if scored is None or scored.fits:
             return
 

@@ -43,20 +43,20 @@ def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0)
         return loads.seconds(row, ends) / copies[:, None]
 
     positions = few_positions(problem, _POSITIONS)
-    found = search(problem, Segments(problem), space, shared, own[space.label], positions)
-    if not found.boundaries:
+    solution = search(problem, Segments(problem), space, shared, own[space.label], positions)
+    if not solution.boundaries:
         return None
     left = [list(members) for members in classes.members]
     devices = [
         [left[own_class].pop(0) for _ in range(int(copies[space.label[step]]))]
-        for step, own_class in zip(found.steps, found.classes, strict=True)
+        for step, own_class in zip(solution.steps, solution.classes, strict=True)
     ]
-    firsts = [given[0] for given in devices]
-    assignment = contiguous(problem, found.boundaries, firsts, [""] * len(firsts))
-    return replace(assignment, replicas=tuple(tuple(given[1:]) for given in devices))
+    firsts = [own_devices[0] for own_devices in devices]
+    assignment = contiguous(problem, solution.boundaries, firsts, [""] * len(firsts))
+    return replace(assignment, replicas=tuple(tuple(own_devices[1:]) for own_devices in devices))
 
 
-def _space(classes: DeviceClasses, num_stages: int, kept: int) -> tuple[StateSpace, Floats]:
+def _space(classes: DeviceClasses, num_stages: int, kept_microbatches: int) -> tuple[StateSpace, Floats]:
     """A step takes 1, 2, ... devices of a class; a state is how many of each class are used, and stages if asked.
 
     Also how many copies each label is. `kept`: microbatches that a stage is taken to keep.
@@ -66,9 +66,9 @@ def _space(classes: DeviceClasses, num_stages: int, kept: int) -> tuple[StateSpa
     index = {key: at for at, key in enumerate(product(layers, *(range(count + 1) for count in counts)))}
     labels: dict[tuple[int, int], int] = {}
     steps = [
-        (at, index[target], labels.setdefault((own, taken), len(labels)))
+        (at, index[target], labels.setdefault((own, num_copies), len(labels)))
         for key, at in index.items()
-        for own, taken, target in _choices(key, counts, num_stages)
+        for own, num_copies, target in _choices(key, counts, num_stages)
     ]
     source, target, label = np.array(steps, dtype=np.int64).reshape(-1, 3).T
     keys = np.array(list(index), dtype=np.int64)
@@ -81,9 +81,9 @@ def _space(classes: DeviceClasses, num_stages: int, kept: int) -> tuple[StateSpa
         source=source,
         target=target,
         label=label,
-        labels=tuple(Label(NOBODY, own, NOBODY, kept) for own, _ in labels),
+        labels=tuple(Label(NOBODY, own, NOBODY, kept_microbatches) for own, _ in labels),
     )
-    return space, np.array([taken for _, taken in labels], dtype=np.float64)
+    return space, np.array([num_copies for _, num_copies in labels], dtype=np.float64)
 
 
 def _choices(
@@ -93,35 +93,39 @@ def _choices(
     if num_stages and stage == num_stages:
         return
     for own, count in enumerate(counts):
-        for taken in range(1, count - used[own] + 1):
-            after = [*used[:own], used[own] + taken, *used[own + 1 :]]
-            yield own, taken, (stage + bool(num_stages), *after)
+        for num_copies in range(1, count - used[own] + 1):
+            after = [*used[:own], used[own] + num_copies, *used[own + 1 :]]
+            yield own, num_copies, (stage + bool(num_stages), *after)
 
 
-def with_idle_copies(problem: PartitionProblem, found: Scored, objective: Objective) -> Scored:
+def with_idle_copies(problem: PartitionProblem, current: Scored, objective: Objective) -> Scored:
     """Idle devices join the most loaded stage one by one, the one that helps most first, while the value falls."""
     while True:
-        used = {device for devices in found.assignment.devices_of_stage for device in devices}
+        used = {device for devices in current.assignment.devices_of_stage for device in devices}
         idle = _one_of_each(problem, [device for device in range(problem.num_devices) if device not in used])
-        best = found
+        best = current
         for device in idle:
-            tried = score(problem, _joined(found, device), objective)
-            if tried.is_better_than(best):
-                best = tried
-        if best is found:
-            return found
-        found = best
+            candidate = score(problem, _joined(current, device), objective)
+            if candidate.is_better_than(best):
+                best = candidate
+        if best is current:
+            return current
+        current = best
 
 
-def _joined(found: Scored, device: int) -> Assignment:
-    copies = found.assignment.devices_of_stage
-    loads = [stage.load_seconds / len(devices) for stage, devices in zip(found.evaluation.stages, copies, strict=True)]
+def _joined(current: Scored, device: int) -> Assignment:
+    copies = current.assignment.devices_of_stage
+    loads = [
+        stage.load_seconds / len(devices) for stage, devices in zip(current.evaluation.stages, copies, strict=True)
+    ]
     worst = int(np.argmax(loads))
     replicas = tuple((*devices[1:], device) if stage == worst else devices[1:] for stage, devices in enumerate(copies))
-    return replace(found.assignment, replicas=replicas)
+    return replace(current.assignment, replicas=replicas)
 
 
 def _one_of_each(problem: PartitionProblem, devices: list[int]) -> list[int]:
     """One of those that are alike, in inventory order."""
-    seen = device_classes(problem).members
-    return [next(device for device in members if device in devices) for members in seen if set(members) & set(devices)]
+    classes = device_classes(problem).members
+    return [
+        next(device for device in members if device in devices) for members in classes if set(members) & set(devices)
+    ]

@@ -34,8 +34,8 @@ class Cones:
         self.may_run = problem.node_recomputable & ~problem.node_has_gradient & (problem.node_group < 0)
 
     def reads(self, node: int) -> list[int]:
-        found: list[int] = self._reads[self._starts[node] : self._starts[node + 1]]
-        return found
+        values: list[int] = self._reads[self._starts[node] : self._starts[node + 1]]
+        return values
 
     def best(
         self,
@@ -48,16 +48,16 @@ class Cones:
 
         `send_seconds` is of a value, `run_seconds` [n] of a node, infinite where it cannot run.
         """
-        wanted = [value for value in needed if value not in at_hand]
-        worth = sum(send_seconds(value) for value in wanted)
-        cone = self._cone(wanted, at_hand, run_seconds, worth)
+        values = [value for value in needed if value not in at_hand]
+        worth = sum(send_seconds(value) for value in values)
+        cone = self._cone(values, at_hand, run_seconds, worth)
         if not cone or not worth:
             return ()
         offset = len(self.producer)
         network = Network()
-        for value in wanted:
+        for value in values:
             network.add(_SOURCE, value, _ENDLESS)
-        for value in self._values(wanted, cone, at_hand):
+        for value in self._values(values, cone, at_hand):
             made_by = self.producer[value]
             network.add(value, made_by + offset if made_by in cone else _SINK, _units(send_seconds(value), worth))
         for node in cone:
@@ -65,25 +65,25 @@ class Cones:
             for value in self.reads(node):
                 if value not in at_hand:
                     network.add(node + offset, value, _ENDLESS)
-        return tuple(sorted(found - offset for found in network.source_side(_SOURCE, _SINK) if found >= offset))
+        return tuple(sorted(place - offset for place in network.source_side(_SOURCE, _SINK) if place >= offset))
 
     def _cone(
-        self, wanted: Iterable[int], at_hand: Collection[int], run_seconds: Floats, worth: float
+        self, values: Iterable[int], at_hand: Collection[int], run_seconds: Floats, worth: float
     ) -> dict[int, None]:
         """Nodes that could be run again for what is wanted, in the order found; none dearer than all that is sent."""
-        found: dict[int, None] = {}
-        waiting = deque(wanted)
-        while waiting and len(found) < MAX_CONE_NODES:
+        cone: dict[int, None] = {}
+        waiting = deque(values)
+        while waiting and len(cone) < MAX_CONE_NODES:
             node = self.producer[waiting.popleft()]
-            if node < 0 or node in found or not self.may_run[node] or run_seconds[node] > worth:
+            if node < 0 or node in cone or not self.may_run[node] or run_seconds[node] > worth:
                 continue
-            found[node] = None
+            cone[node] = None
             waiting.extend(value for value in self.reads(node) if value not in at_hand)
-        return found
+        return cone
 
-    def _values(self, wanted: Iterable[int], cone: Iterable[int], at_hand: Collection[int]) -> dict[int, None]:
+    def _values(self, to_send: Iterable[int], cone: Iterable[int], at_hand: Collection[int]) -> dict[int, None]:
         read = (value for node in cone for value in self.reads(node) if value not in at_hand)
-        return dict.fromkeys((*wanted, *read))
+        return dict.fromkeys((*to_send, *read))
 
 
 def _units(seconds: float, worth: float) -> int:

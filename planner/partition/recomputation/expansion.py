@@ -35,7 +35,7 @@ def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[Partiti
     reads = _Uses(problem.read_node, copies)
     readers = np.concatenate([stage_of_node[problem.read_node], copies.stages[reads.copy]])
     uses = _Uses(problem.use_node, copies)
-    shown = _Uses(problem.shown_node, copies)
+    shown_uses = _Uses(problem.shown_node, copies)
     is_copy = np.zeros(origin.size, dtype=np.bool_)
     is_copy[copy_place] = True
     wider = problem.with_nodes(
@@ -54,8 +54,8 @@ def expanded(problem: PartitionProblem, assignment: Assignment) -> tuple[Partiti
         use_state=uses.with_copies(problem.use_state),
         use_is_return=np.concatenate([problem.use_is_return, np.zeros(uses.copy.size, dtype=np.bool_)]),
         use_node=np.concatenate([place[problem.use_node], copy_place[uses.copy]]),
-        shown_root=shown.with_copies(problem.shown_root),
-        shown_node=np.concatenate([place[problem.shown_node], copy_place[shown.copy]]),
+        shown_root=shown_uses.with_copies(problem.shown_root),
+        shown_node=np.concatenate([place[problem.shown_node], copy_place[shown_uses.copy]]),
         cut_allowed=_cut_allowed(problem, place, copy_place),
         node_group=np.where(is_copy, -1, problem.node_group[origin]),
         value_gradient_bytes=values.with_twins(problem.value_gradient_bytes),

@@ -25,27 +25,27 @@ MAX_STEPS = 500_000_000
 _SAVES = 1e-9
 
 
-def recompute(problem: PartitionProblem, found: Scored, objective: Objective) -> Scored:
+def recompute(problem: PartitionProblem, scored: Scored, objective: Objective) -> Scored:
     """Never worse: a lower value, or the same with less load in sum. Every other part of the assignment stays."""
-    if found.assignment.num_stages < 2 or not problem.node_recomputable.any():
-        return found
-    search = _Search(problem, found, objective)
+    if scored.assignment.num_stages < 2 or not problem.node_recomputable.any():
+        return scored
+    search = _Search(problem, scored, objective)
     search.all_at_once()
     search.one_by_one()
     return search.best
 
 
 class _Search:
-    def __init__(self, problem: PartitionProblem, found: Scored, objective: Objective) -> None:
-        self.best = found
+    def __init__(self, problem: PartitionProblem, start: Scored, objective: Objective) -> None:
+        self.best = start
         self._problem, self._objective = problem, objective
-        self._num_stages = found.assignment.num_stages
+        self._num_stages = start.assignment.num_stages
         self._cones = Cones(problem)
         self._proposals: dict[tuple[int, float, frozenset[int]], tuple[int, ...]] = {}
-        self._run = list(found.assignment.recomputed) or [()] * self._num_stages
-        self._stage_of_node = np.asarray(found.assignment.stage_of_node, dtype=np.int64)
+        self._run = list(start.assignment.recomputed) or [()] * self._num_stages
+        self._stage_of_node = np.asarray(start.assignment.stage_of_node, dtype=np.int64)
         self._needed, self._num_targets = self._needs()
-        self._seconds_per_byte = slowest_links(problem, found.assignment.devices_of_stage)[1]
+        self._seconds_per_byte = slowest_links(problem, start.assignment.devices_of_stage)[1]
         self._returned = frozenset(np.flatnonzero(problem.value_returned).tolist())
         walked = (problem.num_devices + self._num_stages) * (problem.num_nodes + problem.num_values)
         self._evaluations_left = max(2, MAX_STEPS // walked)
@@ -83,9 +83,9 @@ class _Search:
             return
         self._evaluations_left -= 1
         recomputed = tuple(run) if any(run) else ()
-        tried = score(self._problem, replace(self.best.assignment, recomputed=recomputed), self._objective)
-        if _is_better(tried, self.best):
-            self.best, self._run = tried, run
+        candidate = score(self._problem, replace(self.best.assignment, recomputed=recomputed), self._objective)
+        if _is_better(candidate, self.best):
+            self.best, self._run = candidate, run
 
     def _proposal(self, stage: int, weight: float, run: list[tuple[int, ...]]) -> tuple[int, ...]:
         at_hand = self._at_hand(stage, run)
@@ -103,12 +103,12 @@ class _Search:
         """What is handed to the stage whatever it runs: what later ones need by relay, and what the last returns."""
         if not self._problem.relay:
             return self._returned if stage == self._num_stages - 1 else frozenset()
-        found = set(self._returned)
+        values = set(self._returned)
         for later in range(stage + 1, self._num_stages):
             made = set(run[later])
             read = (value for node in run[later] for value in self._cones.reads(node))
-            found.update(value for value in (*self._needed[later], *read) if self._cones.producer[value] not in made)
-        return frozenset(value for value in found if self._made_in(value) < stage)
+            values.update(value for value in (*self._needed[later], *read) if self._cones.producer[value] not in made)
+        return frozenset(value for value in values if self._made_in(value) < stage)
 
     def _made_in(self, value: int) -> int:
         """An input enters at stage 0."""
@@ -141,11 +141,13 @@ class _Search:
         return needed, np.bincount(pairs % problem.num_values, minlength=problem.num_values)
 
 
-def _is_better(tried: Scored, best: Scored) -> bool:
-    if not tried.fits or tried.value > best.value * (1 + NEGLIGIBLE):
+def _is_better(candidate: Scored, best: Scored) -> bool:
+    if not candidate.fits or candidate.value > best.value * (1 + NEGLIGIBLE):
         return False
-    return tried.value < best.value * (1 - NEGLIGIBLE) or _load_seconds(tried) < _load_seconds(best) * (1 - _SAVES)
+    return candidate.value < best.value * (1 - NEGLIGIBLE) or _load_seconds(candidate) < _load_seconds(best) * (
+        1 - _SAVES
+    )
 
 
-def _load_seconds(found: Scored) -> float:
-    return sum(stage.load_seconds for stage in found.evaluation.stages)
+def _load_seconds(scored: Scored) -> float:
+    return sum(stage.load_seconds for stage in scored.evaluation.stages)

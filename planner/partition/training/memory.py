@@ -61,4 +61,4 @@ def tied_gradients(holders: Iterable[tuple[int, int]]) -> dict[int, tuple[int, .
     stages: dict[int, list[int]] = {}
     for state, stage in sorted(holders):
         stages.setdefault(state, []).append(stage)
-    return {state: tuple(found) for state, found in stages.items() if len(found) > 1}
+    return {state: tuple(holders_of_state) for state, holders_of_state in stages.items() if len(holders_of_state) > 1}

@@ -146,14 +146,14 @@ def _can_end(orders: Mapping[int, Sequence[Step]], num_stages: int, microbatches
     """
     forward, backward = [0] * microbatches, [0] * microbatches
     position = dict.fromkeys(orders, 0)
-    moved = True
-    while moved:
-        moved = False
+    progress = True
+    while progress:
+        progress = False
         for device, order in orders.items():
             start = position[device]
             while position[device] < len(order) and _do(order[position[device]], forward, backward, num_stages):
                 position[device] += 1
-            moved |= position[device] > start
+            progress |= position[device] > start
     return all(position[device] == len(order) for device, order in orders.items())
 
 

@@ -45,13 +45,13 @@ def _runs(after: tuple[tuple[int, ...], ...], stages: tuple[int, ...]) -> bool:
     return all(stages[bundle] <= stages[reader] for bundle, readers in enumerate(after) for reader in readers)
 
 
-def value_of(problem: PartitionProblem, found: Assignment, objective: Objective) -> float:
-    return objective_value(evaluate(problem, found), objective)
+def value_of(problem: PartitionProblem, assignment: Assignment, objective: Objective) -> float:
+    return objective_value(evaluate(problem, assignment), objective)
 
 
-def fits(problem: PartitionProblem, found: Assignment) -> bool:
+def fits(problem: PartitionProblem, assignment: Assignment) -> bool:
     """Every device has the bytes for what it holds, and can run it: the second no objective but seconds shows."""
-    evaluation = evaluate(problem, found)
+    evaluation = evaluate(problem, assignment)
     in_memory = np.array(evaluation.device_peak_bytes) <= problem.device_memory_bytes
     return bool(in_memory.all()) and np.isfinite(evaluation.bottleneck_seconds)
 
@@ -62,10 +62,15 @@ def optima(
     """The lowest value of those that fit, for each objective; inf where none does."""
     if problem.training is not None:
         fitting = [one for one in candidates if fits(problem, one)]
-        return {asked: min((value_of(problem, one, asked) for one in fitting), default=np.inf) for asked in objectives}
+        return {
+            objective: min((value_of(problem, one, objective) for one in fitting), default=np.inf)
+            for objective in objectives
+        }
     reckoner = Reckoner(problem)
-    reckoned = [found for found in map(reckoner.reckon, candidates) if reckoner.fits(found)]
-    return {asked: min((reckoner.value(one, asked) for one in reckoned), default=np.inf) for asked in objectives}
+    reckoned = [reckoned for reckoned in map(reckoner.reckon, candidates) if reckoner.fits(reckoned)]
+    return {
+        objective: min((reckoner.value(one, objective) for one in reckoned), default=np.inf) for objective in objectives
+    }
 
 
 def least(problem: PartitionProblem, objective: Objective, candidates: Iterable[Assignment]) -> float:

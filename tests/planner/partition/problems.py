@@ -96,8 +96,8 @@ def problem(
     )
 
 
-def _matrix(given: list[list[float]] | float, size: int) -> np.ndarray:
-    matrix = np.array(given if isinstance(given, list) else np.full((size, size), given), dtype=np.float64)
+def _matrix(links: list[list[float]] | float, size: int) -> np.ndarray:
+    matrix = np.array(links if isinstance(links, list) else np.full((size, size), links), dtype=np.float64)
     np.fill_diagonal(matrix, 0.0)
     return matrix
 
@@ -105,8 +105,8 @@ def _matrix(given: list[list[float]] | float, size: int) -> np.ndarray:
 def chain(seconds: list[list[float]], **more: object) -> PartitionProblem:
     """Each node reads what the one before it made."""
     n = len(seconds[0])
-    given = {"value_bytes": [1] * (n + 1), "reads": [[k] for k in range(n)], "returned": (n,), **more}
-    return problem(compute_seconds=seconds, **given)
+    arguments = {"value_bytes": [1] * (n + 1), "reads": [[k] for k in range(n)], "returned": (n,), **more}
+    return problem(compute_seconds=seconds, **arguments)
 
 
 trainings = st.builds(

@@ -65,26 +65,26 @@ class Reckoner:
             peaks[device] += self._bytes(stage, stages, made, needed)
         return Reckoned(loads=loads, peaks=peaks, latency_seconds=self._lone_batch(compute, moving, sends, devices))
 
-    def fits(self, found: Reckoned) -> bool:
-        in_memory = all(peak <= room for peak, room in zip(found.peaks, self._rooms, strict=True))
-        return in_memory and max(found.loads) < np.inf
+    def fits(self, reckoned: Reckoned) -> bool:
+        in_memory = all(peak <= room for peak, room in zip(reckoned.peaks, self._rooms, strict=True))
+        return in_memory and max(reckoned.loads) < np.inf
 
-    def value(self, found: Reckoned, objective: Objective) -> float:
+    def value(self, reckoned: Reckoned, objective: Objective) -> float:
         if objective is Objective.MEMORY:
-            shares = zip(found.peaks, self._rooms, strict=True)
-            return max(peak / room if room else np.inf for peak, room in shares if peak) if any(found.peaks) else 0.0
-        return max(found.loads) if objective is Objective.THROUGHPUT else found.latency_seconds
+            shares = zip(reckoned.peaks, self._rooms, strict=True)
+            return max(peak / room if room else np.inf for peak, room in shares if peak) if any(reckoned.peaks) else 0.0
+        return max(reckoned.loads) if objective is Objective.THROUGHPUT else reckoned.latency_seconds
 
     def _sends(self, made: list[int], needed: list[set[int]]) -> list[tuple[int, int, int]]:
         """(value, sending stage, receiving stage)."""
-        found = []
+        hops = []
         for value, (maker, takers) in enumerate(zip(made, needed, strict=True)):
             source = max(maker, 0)
             if self.problem.relay:
-                found += [(value, hop, hop + 1) for hop in range(source, max(takers, default=source))]
+                hops += [(value, hop, hop + 1) for hop in range(source, max(takers, default=source))]
             else:
-                found += [(value, source, taker) for taker in sorted(takers - {source})]
-        return found
+                hops += [(value, source, taker) for taker in sorted(takers - {source})]
+        return hops
 
     def _moving(self, stage: int, sends: list[tuple[int, int, int]], devices: Sequence[int]) -> tuple[float, float]:
         """(in, out): one latency each way, what enters, and of each value that leaves its slowest copy."""
@@ -110,18 +110,18 @@ class Reckoner:
 
         One that reads nothing knows of the batch when the one before it does: from the first that it waits for itself.
         """
-        ended, told, busy = list[float](), [0.0], [0.0] * len(self._rooms)
+        ended, heard, busy = list[float](), [0.0], [0.0] * len(self._rooms)
         for stage, device in enumerate(devices):
             sources = sorted({source for _, source, target in sends if target == stage})
-            told.append(ended[sources[0]] if sources else told[-1])
-            start = max([busy[device], told[-1], *(ended[source] for source in sources)])
+            heard.append(ended[sources[0]] if sources else heard[-1])
+            start = max([busy[device], heard[-1], *(ended[source] for source in sources)])
             ended.append(start + moving[stage][0] + compute[stage])
             busy[device] = ended[stage] + moving[stage][1]
         return max(ended)
 
     def _bytes(self, stage: int, stages: Sequence[int], made: list[int], needed: list[set[int]]) -> int:
         nodes = [node for node, own in enumerate(stages) if own == stage]
-        entering, leaving, kept = [], [], set[int]()
+        entering, leaving, kept_values = [], [], set[int]()
         for value, (maker, takers) in enumerate(zip(made, needed, strict=True)):
             last = max(takers, default=-1)
             if maker < stage <= last:
@@ -129,20 +129,22 @@ class Reckoner:
             if maker == stage and (last > stage or self._returned[value]):
                 leaving.append(value)
             if maker <= stage and (last > stage or self._returned[value]):
-                kept.add(self._root[value])
+                kept_values.add(self._root[value])
         states = set().union(*(self._uses[node] for node in nodes))
-        moved = sum(self._sizes[value] for value in (*entering, *leaving))
-        held = sum(self._state_sizes[state] for state in states)
-        return held + self.problem.microbatches_in_flight * moved + self._live(nodes, entering, kept)
+        moved_bytes = sum(self._sizes[value] for value in (*entering, *leaving))
+        state_bytes = sum(self._state_sizes[state] for state in states)
+        return (
+            state_bytes + self.problem.microbatches_in_flight * moved_bytes + self._live(nodes, entering, kept_values)
+        )
 
-    def _live(self, nodes: list[int], entering: list[int], kept: set[int]) -> int:
+    def _live(self, nodes: list[int], entering: list[int], kept_values: set[int]) -> int:
         """The most bytes of one microbatch at any node."""
         inside = set(nodes)
         last: dict[int, int] = {}
         for value, root in enumerate(self._root):
             touched = [node for node in (self._maker[value], *self._readers[value]) if node in inside]
             last[root] = max(last.get(root, -1), *touched) if touched else last.get(root, -1)
-        last |= dict.fromkeys(kept, nodes[-1])
+        last |= dict.fromkeys(kept_values, nodes[-1])
         own = [root for root, maker in enumerate(self._root_maker) if maker in inside]
         return max(
             sum(self._root_sizes[root] for root in own if self._root_maker[root] <= node <= last[root])

@@ -82,15 +82,15 @@ def test_no_choice_of_stages_that_keep_is_better(problem: PartitionProblem) -> N
     assert problem.training is not None
     if problem.training.schedule not in UNSPLIT_SCHEDULES:
         return
-    asked = replace(problem, training=replace(problem.training, activations=Activations.AS_NEEDED))
+    as_needed = replace(problem, training=replace(problem.training, activations=Activations.AS_NEEDED))
     try:
-        chosen = partition_with_activations(asked, Objective.THROUGHPUT, balanced)
+        assignment = partition_with_activations(as_needed, Objective.THROUGHPUT, balanced)
     except Infeasible:
         return
-    stages = range(chosen.num_stages)
-    best = score(asked, chosen, Objective.THROUGHPUT)
-    for keeping in joined.from_iterable(combinations(stages, size) for size in range(chosen.num_stages + 1)):
-        assert not score(asked, replace(chosen, keeping=keeping), Objective.THROUGHPUT).is_better_than(best)
+    stages = range(assignment.num_stages)
+    best = score(as_needed, assignment, Objective.THROUGHPUT)
+    for keeping in joined.from_iterable(combinations(stages, size) for size in range(assignment.num_stages + 1)):
+        assert not score(as_needed, replace(assignment, keeping=keeping), Objective.THROUGHPUT).is_better_than(best)
 
 
 def test_split_backward_passes_keep() -> None:

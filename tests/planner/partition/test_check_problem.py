@@ -51,8 +51,8 @@ def test_what_does_not_fit_is_named(changes: dict[str, object], kind: type[Plann
 
 def test_a_cycle_is_one() -> None:
     arcs = [(0, 1), (1, 2), (2, 3), (3, 1), (3, 4)]
-    found = find_cycle(5, arcs)
-    assert found is not None
-    assert set(zip(found, [*found[1:], found[0]], strict=True)) <= set(arcs)
+    cycle = find_cycle(5, arcs)
+    assert cycle is not None
+    assert set(zip(cycle, [*cycle[1:], cycle[0]], strict=True)) <= set(arcs)
     assert find_cycle(5, arcs[:3]) is None
     assert cycle_text(["a", "b"]) == "a → b → a"

@@ -71,16 +71,16 @@ def blocks() -> Graph:
 
 def plan(mode: Mode, **options: object) -> Plan:
     devices = tuple(Device(id=f"d{index}", kind="cpu", host="h", memory_bytes=1 << 40) for index in range(3))
-    given = PlanOptions(mode=mode, **options)  # type: ignore[arg-type]
-    return make_plan(blocks(), "id", Inventory(devices=devices), given)
+    plan_options = PlanOptions(mode=mode, **options)  # type: ignore[arg-type]
+    return make_plan(blocks(), "id", Inventory(devices=devices), plan_options)
 
 
 @pytest.mark.parametrize("mode", [SizeBasedMode(), BalancedMode(), CutMode(module_paths=("b0", "b1"))], ids=repr)
 @pytest.mark.parametrize("training", [None, Training(microbatches=3)], ids=repr)
 def test_every_mode_keeps_a_module_on_its_device(mode: Mode, training: Training | None) -> None:
-    found = plan(mode, fixed=(("b1", "d2"),), training=training)
-    held = [stage.device_ids for stage in found.stages if {2, 3} & set(stage.node_indexes())]
-    assert held == [("d2",)]
+    answer = plan(mode, fixed=(("b1", "d2"),), training=training)
+    devices = [stage.device_ids for stage in answer.stages if {2, 3} & set(stage.node_indexes())]
+    assert devices == [("d2",)]
 
 
 @pytest.mark.parametrize("mode", [SizeBasedMode(), BalancedMode(), CutMode(module_paths=("b0", "b1"))], ids=repr)
@@ -90,8 +90,8 @@ def test_segments_cannot_come_back_to_a_device(mode: Mode) -> None:
 
 
 def test_modules_together_share_a_stage() -> None:
-    found = plan(BalancedMode(num_stages=2), together=(("b0", "b1"),))
-    assert found.stages[0].node_ranges == ((0, 4),)
+    answer = plan(BalancedMode(num_stages=2), together=(("b0", "b1"),))
+    assert answer.stages[0].node_ranges == ((0, 4),)
 
 
 def test_training_needs_something_to_train() -> None:

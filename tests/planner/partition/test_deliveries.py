@@ -39,30 +39,30 @@ def delivering(problem: PartitionProblem, input_seconds: float, output_seconds: 
 
 
 def test_the_ends_pay_and_a_lone_batch_waits_for_both() -> None:
-    given = delivering(chain([[1.0, 2.0, 4.0]] * 3), 10.0, 20.0)
-    found = evaluate(given, contiguous(given, (0, 1, 2, 3), (0, 1, 2), [""] * 3))
-    assert [stage.compute_seconds for stage in found.stages] == [1.0, 2.0, 4.0]
-    assert [stage.delivery_seconds for stage in found.stages] == [10.0, 0.0, 20.0]
-    assert found.device_load_seconds == (11.0, 2.0, 24.0)
-    assert found.latency_seconds == 37.0
+    case = delivering(chain([[1.0, 2.0, 4.0]] * 3), 10.0, 20.0)
+    evaluation = evaluate(case, contiguous(case, (0, 1, 2, 3), (0, 1, 2), [""] * 3))
+    assert [stage.compute_seconds for stage in evaluation.stages] == [1.0, 2.0, 4.0]
+    assert [stage.delivery_seconds for stage in evaluation.stages] == [10.0, 0.0, 20.0]
+    assert evaluation.device_load_seconds == (11.0, 2.0, 24.0)
+    assert evaluation.latency_seconds == 37.0
 
 
 def test_nothing_is_delivered_in_a_backward_pass() -> None:
-    given = delivering(chain([[1.0, 2.0]] * 2, training=STEP), 10.0, 20.0)
-    found = evaluate(given, contiguous(given, (0, 1, 2), (0, 1), [""] * 2))
-    assert [stage.backward_seconds for stage in found.stages] == [2.0, 4.0]
-    assert found.device_load_seconds == (13.0, 26.0)
-    np.testing.assert_array_equal(given.work_seconds, [[13.0, 26.0]] * 2)
+    case = delivering(chain([[1.0, 2.0]] * 2, training=STEP), 10.0, 20.0)
+    evaluation = evaluate(case, contiguous(case, (0, 1, 2), (0, 1), [""] * 2))
+    assert [stage.backward_seconds for stage in evaluation.stages] == [2.0, 4.0]
+    assert evaluation.device_load_seconds == (13.0, 26.0)
+    np.testing.assert_array_equal(case.work_seconds, [[13.0, 26.0]] * 2)
 
 
 def test_whoever_runs_a_node_again_is_handed_nothing() -> None:
-    given = replace(
+    case = replace(
         delivering(chain([[1.0, 2.0]] * 2), 10.0, 20.0), node_recomputable=np.array([True, False], dtype=np.bool_)
     )
     again = Assignment(stage_of_node=(0, 1), device_of_stage=(0, 1), reasons=("", ""), recomputed=((), (0,)))
-    found = evaluate(given, again)
-    assert [stage.compute_seconds for stage in found.stages] == [1.0, 3.0]
-    assert [stage.delivery_seconds for stage in found.stages] == [10.0, 20.0]
+    evaluation = evaluate(case, again)
+    assert [stage.compute_seconds for stage in evaluation.stages] == [1.0, 3.0]
+    assert [stage.delivery_seconds for stage in evaluation.stages] == [10.0, 20.0]
 
 
 @random_examples(12)
@@ -72,12 +72,12 @@ def test_no_bound_is_above_the_best_plan_with_its_deliveries(problem: PartitionP
     for objective in (Objective.THROUGHPUT, Objective.LATENCY):
         best = least(problem, objective, every_assignment(problem))
         try:
-            found = partition(problem, Request(mode="optimal", objective=objective))
+            assignment = partition(problem, Request(mode="optimal", objective=objective))
         except Infeasible:
             assert math.isinf(best)
             continue
-        assert value_of(problem, found, objective) >= best * (1 - 1e-9)
-        assert (found.lower_bound_seconds or 0.0) <= best * (1 + 1e-9)
+        assert value_of(problem, assignment, objective) >= best * (1 - 1e-9)
+        assert (assignment.lower_bound_seconds or 0.0) <= best * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("mode", [BalancedMode(num_stages=2), OptimalMode(), OptimalMode(free=True, recompute=True)])

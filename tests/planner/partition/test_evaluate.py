@@ -17,8 +17,8 @@ from tests.planner.partition.reckoning import Reckoner
 from tests.random_examples import random_examples
 
 
-def evaluated(given: PartitionProblem, boundaries: tuple[int, ...], devices: tuple[int, ...]) -> Evaluation:
-    return evaluate(given, contiguous(given, boundaries, devices, [""] * len(devices)))
+def evaluated(case: PartitionProblem, boundaries: tuple[int, ...], devices: tuple[int, ...]) -> Evaluation:
+    return evaluate(case, contiguous(case, boundaries, devices, [""] * len(devices)))
 
 
 def skipping(*, relay: bool) -> PartitionProblem:
@@ -36,45 +36,45 @@ def skipping(*, relay: bool) -> PartitionProblem:
 
 
 def test_direct_sends_are_paid_once_whatever_the_fan_out() -> None:
-    found = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 2))
-    assert [stage.communication_seconds for stage in found.stages] == [2.5, 2.5 + 4.5, 0.5 + 2.0 + 4.0]
-    assert found.bottleneck_seconds == 4.0 + 6.5
+    evaluation = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 2))
+    assert [stage.communication_seconds for stage in evaluation.stages] == [2.5, 2.5 + 4.5, 0.5 + 2.0 + 4.0]
+    assert evaluation.bottleneck_seconds == 4.0 + 6.5
     # The last stage receives one tensor after the other.
-    assert found.latency_seconds == 1.0 + 2.5 + 2.0 + 6.5 + 4.0
+    assert evaluation.latency_seconds == 1.0 + 2.5 + 2.0 + 6.5 + 4.0
 
 
 def test_relayed_sends_pass_through_every_stage() -> None:
-    found = evaluated(skipping(relay=True), (0, 1, 2, 3), (0, 1, 2))
-    assert [stage.communication_seconds for stage in found.stages] == [2.5, 2.5 + 6.5, 6.5]
+    evaluation = evaluated(skipping(relay=True), (0, 1, 2, 3), (0, 1, 2))
+    assert [stage.communication_seconds for stage in evaluation.stages] == [2.5, 2.5 + 6.5, 6.5]
 
 
 def test_the_slowest_copy_and_the_largest_latency_count() -> None:
     latency = [[0.0, 0.5, 0.25], [0.0, 0.0, 2.0], [0.0, 0.0, 0.0]]
     per_byte = [[0.0, 0.125, 0.5], [0.0, 0.0, 0.25], [0.0, 0.0, 0.0]]
-    given = replace(
+    case = replace(
         skipping(relay=False), link_latency_seconds=np.array(latency), link_seconds_per_byte=np.array(per_byte)
     )
-    found = evaluated(given, (0, 1, 2, 3), (0, 1, 2))
+    evaluation = evaluated(case, (0, 1, 2, 3), (0, 1, 2))
     out, first_in, second_out = 0.5 + 16 * 0.5, 0.5 + 16 * 0.125, 2.0 + 32 * 0.25
     last_in = 2.0 + 16 * 0.5 + 32 * 0.25
-    assert [stage.communication_seconds for stage in found.stages] == [out, first_in + second_out, last_in]
+    assert [stage.communication_seconds for stage in evaluation.stages] == [out, first_in + second_out, last_in]
 
 
 def test_a_copy_for_the_same_device_is_free() -> None:
-    found = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 0))
-    assert [stage.communication_seconds for stage in found.stages] == [2.5, 2.5 + 4.5, 4.5]
+    evaluation = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 0))
+    assert [stage.communication_seconds for stage in evaluation.stages] == [2.5, 2.5 + 4.5, 4.5]
 
 
 def test_an_empty_tensor_pays_its_latency() -> None:
-    given = chain([[1.0] * 2] * 2, value_bytes=[0] * 3, latency=0.5)
-    assert [stage.communication_seconds for stage in evaluated(given, (0, 1, 2), (0, 1)).stages] == [0.5, 0.5]
+    case = chain([[1.0] * 2] * 2, value_bytes=[0] * 3, latency=0.5)
+    assert [stage.communication_seconds for stage in evaluated(case, (0, 1, 2), (0, 1)).stages] == [0.5, 0.5]
 
 
 def test_stages_on_one_device_pay_no_transfer_and_add_up() -> None:
-    found = evaluated(skipping(relay=False), (0, 1, 3), (1, 1))
-    assert found.device_load_seconds == (0.0, 7.0, 0.0)
-    assert found.latency_seconds == 7.0
-    assert found.device_peak_bytes[1] == sum(stage.peak_bytes for stage in found.stages)
+    evaluation = evaluated(skipping(relay=False), (0, 1, 3), (1, 1))
+    assert evaluation.device_load_seconds == (0.0, 7.0, 0.0)
+    assert evaluation.latency_seconds == 7.0
+    assert evaluation.device_peak_bytes[1] == sum(stage.peak_bytes for stage in evaluation.stages)
 
 
 def two_second_branches(count: int) -> PartitionProblem:
@@ -89,38 +89,40 @@ def two_second_branches(count: int) -> PartitionProblem:
 
 
 def test_a_device_runs_one_stage_at_a_time() -> None:
-    found = evaluate(two_second_branches(3), Assignment(stage_of_node=(0, 1, 2), device_of_stage=(0, 1, 0), reasons=()))
+    evaluation = evaluate(
+        two_second_branches(3), Assignment(stage_of_node=(0, 1, 2), device_of_stage=(0, 1, 0), reasons=())
+    )
     # The first sends what it got to the second, runs the third from 2.25 on; that waits for the second's result too.
-    assert found.latency_seconds == 2.0 + 0.25 + 2.0 + 0.25 + 2.0
+    assert evaluation.latency_seconds == 2.0 + 0.25 + 2.0 + 0.25 + 2.0
 
 
 def test_a_device_sends_before_its_next_stage_begins() -> None:
-    given = problem(
+    case = problem(
         compute_seconds=[[1.0, 1.0, 4.0]] * 2,
         reads=[[0], [1], [0]],
         value_bytes=[0, 8, 0, 0],
         per_byte=0.25,
     )
     stages = Assignment(stage_of_node=(0, 1, 2), device_of_stage=(0, 1, 0), reasons=())
-    assert evaluate(given, stages).latency_seconds == 1.0 + 2.0 + 4.0
+    assert evaluate(case, stages).latency_seconds == 1.0 + 2.0 + 4.0
 
 
 def test_a_stage_that_reads_nothing_begins_when_the_one_before_hears_of_the_batch() -> None:
-    given = problem(
+    case = problem(
         compute_seconds=[[1.0, 2.0, 4.0, 8.0]] * 4,
         reads=[[], [], [1], []],
         value_bytes=[0] * 4,
         num_inputs=0,
         latency=0.5,
     )
-    assert evaluated(given, (0, 1, 2, 4), (0, 1, 2)).latency_seconds == 2.0 + 0.5 + 4.0 + 8.0
+    assert evaluated(case, (0, 1, 2, 4), (0, 1, 2)).latency_seconds == 2.0 + 0.5 + 4.0 + 8.0
     # The third hears of it from the second, and tells the fourth at once.
-    assert evaluated(given, (0, 1, 2, 3, 4), (0, 1, 2, 3)).latency_seconds == 2.0 + 8.0
+    assert evaluated(case, (0, 1, 2, 3, 4), (0, 1, 2, 3)).latency_seconds == 2.0 + 8.0
 
 
 def test_buffers_hold_what_enters_and_leaves_in_every_microbatch() -> None:
-    found = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 2))
-    assert [stage.buffer_bytes for stage in found.stages] == [3 * (8 + 16), 3 * (16 + 32), 3 * (16 + 32 + 64)]
+    evaluation = evaluated(skipping(relay=False), (0, 1, 2, 3), (0, 1, 2))
+    assert [stage.buffer_bytes for stage in evaluation.stages] == [3 * (8 + 16), 3 * (16 + 32), 3 * (16 + 32 + 64)]
 
 
 def test_activations_peak_where_most_is_live() -> None:
@@ -131,25 +133,25 @@ def test_activations_peak_where_most_is_live() -> None:
 
 
 def test_a_view_costs_nothing_and_keeps_its_source() -> None:
-    given = problem(
+    case = problem(
         compute_seconds=[[1.0] * 4],
         reads=[[0], [1], [0], [2, 3]],
         value_bytes=[1, 10, 10, 100, 1000],
         views={2: 1},
     )
-    assert evaluated(given, (0, 4), (0,)).stages[0].activation_bytes == 10 + 100 + 1000
+    assert evaluated(case, (0, 4), (0,)).stages[0].activation_bytes == 10 + 100 + 1000
 
 
 def test_a_state_counts_once_per_stage_that_uses_it() -> None:
-    given = chain([[1.0] * 4] * 2, states=[(70, (0, 1, 3)), (5, (2,))])
-    found = evaluated(given, (0, 2, 4), (0, 1))
-    assert [stage.state_bytes for stage in found.stages] == [70, 75]
+    case = chain([[1.0] * 4] * 2, states=[(70, (0, 1, 3)), (5, (2,))])
+    evaluation = evaluated(case, (0, 2, 4), (0, 1))
+    assert [stage.state_bytes for stage in evaluation.stages] == [70, 75]
 
 
 def test_flops_and_seconds_sum() -> None:
-    found = evaluated(chain([[1.0, 2.0, 3.0]]), (0, 2, 3), (0, 0))
-    assert [stage.flops for stage in found.stages] == [2.0, 1.0]
-    assert [stage.compute_seconds for stage in found.stages] == pytest.approx([3.0, 3.0])
+    evaluation = evaluated(chain([[1.0, 2.0, 3.0]]), (0, 2, 3), (0, 0))
+    assert [stage.flops for stage in evaluation.stages] == [2.0, 1.0]
+    assert [stage.compute_seconds for stage in evaluation.stages] == pytest.approx([3.0, 3.0])
 
 
 @pytest.mark.slow
@@ -158,10 +160,10 @@ def test_flops_and_seconds_sum() -> None:
 def test_agrees_with_a_twin(problem: PartitionProblem, free: bool, index: int) -> None:
     candidates = list(every_assignment(problem, free=free))
     assignment = candidates[index % len(candidates)]
-    found, reckoner = evaluate(problem, assignment), Reckoner(problem)
+    evaluation, reckoner = evaluate(problem, assignment), Reckoner(problem)
     expected = reckoner.reckon(assignment)
-    assert list(found.device_load_seconds) == pytest.approx(expected.loads)
-    assert list(found.device_peak_bytes) == expected.peaks
-    assert found.latency_seconds == pytest.approx(expected.latency_seconds)
-    assert found.memory_share == pytest.approx(reckoner.value(expected, Objective.MEMORY))
-    assert found.bottleneck_seconds == max(found.device_load_seconds)
+    assert list(evaluation.device_load_seconds) == pytest.approx(expected.loads)
+    assert list(evaluation.device_peak_bytes) == expected.peaks
+    assert evaluation.latency_seconds == pytest.approx(expected.latency_seconds)
+    assert evaluation.memory_share == pytest.approx(reckoner.value(expected, Objective.MEMORY))
+    assert evaluation.bottleneck_seconds == max(evaluation.device_load_seconds)

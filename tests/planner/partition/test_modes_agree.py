@@ -72,35 +72,35 @@ def questions(draw: st.DrawFn) -> tuple[PartitionProblem, Request]:
 def answers(problem: PartitionProblem, request: Request) -> Iterator[tuple[str, Assignment]]:
     """Each mode's answer, or nothing where it refuses; "aot_based" is given what "optimal" found."""
     names = problem.labels.devices
-    given = AotBasedMode(partition_of_node=(0,) * problem.num_nodes, device_of_partition=names[:1])
+    aot = AotBasedMode(partition_of_node=(0,) * problem.num_nodes, device_of_partition=names[:1])
     for mode in sorted(MODES, key=lambda name: name == "aot_based"):
-        options = {"cut": CUT, "aot_based": given}.get(mode)
+        options = {"cut": CUT, "aot_based": aot}.get(mode)
         try:
-            found = partition(problem, replace(request, mode=mode, options=options))
+            assignment = partition(problem, replace(request, mode=mode, options=options))
         except REFUSALS:
             continue
         if mode == "optimal":
-            devices = tuple(names[device] for device in found.device_of_stage)
-            given = AotBasedMode(partition_of_node=found.stage_of_node, device_of_partition=devices)
-        yield mode, found
+            devices = tuple(names[device] for device in assignment.device_of_stage)
+            aot = AotBasedMode(partition_of_node=assignment.stage_of_node, device_of_partition=devices)
+        yield mode, assignment
 
 
-def check_holds(problem: PartitionProblem, found: Assignment) -> None:
-    stages = np.array(found.stage_of_node)
+def check_holds(problem: PartitionProblem, assignment: Assignment) -> None:
+    stages = np.array(assignment.stage_of_node)
     assert stages.size == problem.num_nodes
-    assert sorted(set(found.stage_of_node)) == list(range(found.num_stages))
+    assert sorted(set(assignment.stage_of_node)) == list(range(assignment.num_stages))
     made = problem.value_producer[problem.read_value]
     inside = made >= 0
     assert (stages[made[inside]] <= stages[problem.read_node[inside]]).all()
     for group in range(problem.node_group.max() + 1):
         assert np.unique(stages[problem.node_group == group]).size == 1
-    for stage, devices in enumerate(found.devices_of_stage):
+    for stage, devices in enumerate(assignment.devices_of_stage):
         assert len(set(devices)) == len(devices)
         assert np.isfinite(problem.compute_seconds[np.ix_(devices, stages == stage)]).all()
     fixed = np.flatnonzero(problem.fixed_device != FREE)
-    assert all(found.devices_of_stage[stages[node]] == (problem.fixed_device[node],) for node in fixed)
-    assert len(found.reasons) == found.num_stages
-    assert (np.array(evaluate(problem, found).device_peak_bytes) <= problem.device_memory_bytes).all()
+    assert all(assignment.devices_of_stage[stages[node]] == (problem.fixed_device[node],) for node in fixed)
+    assert len(assignment.reasons) == assignment.num_stages
+    assert (np.array(evaluate(problem, assignment).device_peak_bytes) <= problem.device_memory_bytes).all()
 
 
 @pytest.mark.slow
@@ -109,11 +109,11 @@ def check_holds(problem: PartitionProblem, found: Assignment) -> None:
 def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Request]) -> None:
     problem, request = question
     values: dict[str, float] = {}
-    for mode, found in answers(problem, request):
-        check_holds(problem, found)
-        values[mode] = value_of(problem, found, request.objective)
-        if found.lower_bound_seconds is not None:
-            assert found.lower_bound_seconds <= values[mode] * (1 + 1e-9), mode
+    for mode, assignment in answers(problem, request):
+        check_holds(problem, assignment)
+        values[mode] = value_of(problem, assignment, request.objective)
+        if assignment.lower_bound_seconds is not None:
+            assert assignment.lower_bound_seconds <= values[mode] * (1 + 1e-9), mode
     for mode, value in values.items():
         assert values["optimal"] <= value * (1 + 1e-9), mode
 
@@ -125,9 +125,9 @@ def test_bounds_stand_below_every_contiguous_layout(question: tuple[PartitionPro
     problem, request = question
     request = replace(request, saturate_host=False)
     best = least(problem, request.objective, all_contiguous(problem))
-    for mode, found in answers(problem, request):
-        if mode in ("balanced", "optimal") and found.lower_bound_seconds is not None:
-            assert found.lower_bound_seconds <= best * (1 + 1e-9), mode
+    for mode, assignment in answers(problem, request):
+        if mode in ("balanced", "optimal") and assignment.lower_bound_seconds is not None:
+            assert assignment.lower_bound_seconds <= best * (1 + 1e-9), mode
 
 
 def test_a_layout_that_a_device_cannot_run_is_no_layout_for_memory_either() -> None:
@@ -140,8 +140,8 @@ def test_a_layout_that_a_device_cannot_run_is_no_layout_for_memory_either() -> N
         fixed={0: 0, 1: 1},
         microbatches_in_flight=1,
     )
-    found = partition(problem, Request(mode="optimal", objective=Objective.MEMORY))
-    assert found.lower_bound_seconds == pytest.approx(2 / 2**40)
+    assignment = partition(problem, Request(mode="optimal", objective=Objective.MEMORY))
+    assert assignment.lower_bound_seconds == pytest.approx(2 / 2**40)
     assert least(problem, Objective.MEMORY, all_contiguous(problem)) == pytest.approx(2 / 2**40)
 
 
@@ -157,8 +157,8 @@ def test_a_layout_too_long_for_copies_may_be_the_best_one() -> None:
         module_paths=["m0", "m0", "m1", "m2"],
     )
     for mode in (CUT, OptimalMode()):
-        found = partition(problem, request_for(mode, Objective.LATENCY, saturate_host=True))
-        assert value_of(problem, found, Objective.LATENCY) == pytest.approx(1.25), mode.name
+        assignment = partition(problem, request_for(mode, Objective.LATENCY, saturate_host=True))
+        assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(1.25), mode.name
 
 
 @pytest.mark.slow
@@ -168,12 +168,12 @@ def test_host_saturation_only_adds_devices_that_hold_what_they_must(
     question: tuple[PartitionProblem, Request],
 ) -> None:
     problem, request = question
-    for _, found in answers(problem, replace(request, saturate_host=False)):
-        more = saturate_host(problem, found)
-        assert more.stage_of_node == found.stage_of_node
-        assert more.device_of_stage == found.device_of_stage
-        used = {device for devices in found.devices_of_stage for device in devices}
-        for before, after in zip(found.devices_of_stage, more.devices_of_stage, strict=True):
+    for _, assignment in answers(problem, replace(request, saturate_host=False)):
+        more = saturate_host(problem, assignment)
+        assert more.stage_of_node == assignment.stage_of_node
+        assert more.device_of_stage == assignment.device_of_stage
+        used = {device for devices in assignment.devices_of_stage for device in devices}
+        for before, after in zip(assignment.devices_of_stage, more.devices_of_stage, strict=True):
             assert after[: len(before)] == before
             assert used.isdisjoint(after[len(before) :])
         check_holds(problem, more)
@@ -270,6 +270,6 @@ def test_another_process_makes_the_same_plans() -> None:
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    found = fingerprints()
-    assert finished.stdout.strip() == found
-    assert len(found.splitlines()) == 26
+    prints = fingerprints()
+    assert finished.stdout.strip() == prints
+    assert len(prints.splitlines()) == 26

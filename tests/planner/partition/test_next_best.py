@@ -24,10 +24,10 @@ def test_no_other_place_for_a_cut_is_better(problem: PartitionProblem) -> None:
     assignment = contiguous(problem, boundaries, (0, 1), ("", ""))
     values = {}
     for position in positions[1:-1].tolist():
-        moved = evaluate(problem, contiguous(problem, (0, position, problem.num_nodes), (0, 1), ("", "")))
-        if position != boundaries[1] and (np.array(moved.device_peak_bytes) <= problem.device_memory_bytes).all():
-            values[position] = moved.bottleneck_seconds
-    (found,) = next_best_cuts(problem, assignment, lambda evaluation: evaluation.bottleneck_seconds)
+        other = evaluate(problem, contiguous(problem, (0, position, problem.num_nodes), (0, 1), ("", "")))
+        if position != boundaries[1] and (np.array(other.device_peak_bytes) <= problem.device_memory_bytes).all():
+            values[position] = other.bottleneck_seconds
+    (cut,) = next_best_cuts(problem, assignment, lambda evaluation: evaluation.bottleneck_seconds)
     if positions.size <= 8:
-        assert found.value == min(values.values(), default=np.inf)
-    assert found.position is None or values[found.position] == found.value
+        assert cut.value == min(values.values(), default=np.inf)
+    assert cut.position is None or values[cut.position] == cut.value

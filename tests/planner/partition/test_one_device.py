@@ -19,12 +19,12 @@ from tests.planner.partition.problems import chain
 def test_it_is_the_fastest_of_those_that_hold_the_program() -> None:
     states = [(100, (0,)), (100, (1,))]
     training = Training(schedule=PipelineSchedule.GPIPE, microbatches=4)
-    given = {"states": states, "value_bytes": [10] * 3, "training": training, "latency": 0.5}
-    problem = chain([[1.0, 1.0], [2.0, 2.0], [0.5, 0.5]], memory_bytes=[10_000, 10_000, 300], **given)
+    arguments = {"states": states, "value_bytes": [10] * 3, "training": training, "latency": 0.5}
+    problem = chain([[1.0, 1.0], [2.0, 2.0], [0.5, 0.5]], memory_bytes=[10_000, 10_000, 300], **arguments)
     assert fastest_alone(problem) == OneDevice(device=0, step_seconds=4 * 2 * 3)
-    barred = chain([[1.0, np.inf], [2.0, 2.0], [0.5, 0.5]], memory_bytes=[10_000, 10_000, 300], **given)
+    barred = chain([[1.0, np.inf], [2.0, 2.0], [0.5, 0.5]], memory_bytes=[10_000, 10_000, 300], **arguments)
     assert fastest_alone(barred) == OneDevice(device=1, step_seconds=4 * 4 * 3)
-    assert fastest_alone(chain([[1.0, 1.0]] * 2, memory_bytes=[300, 300], **given)) is None
+    assert fastest_alone(chain([[1.0, 1.0]] * 2, memory_bytes=[300, 300], **arguments)) is None
 
 
 @pytest.mark.parametrize(("latency", "said"), [(1.0, "do not pipeline: d"), (0.0, "times as fast")])
@@ -44,9 +44,9 @@ def test_a_plan_says_whether_to_pipeline(schedule: PipelineSchedule, latency: fl
     two = PlanOptions(mode=BalancedMode(num_stages=2), objective=Objective.STEP_TIME, training=training)
     plan = make_plan(graph, "id", inventory, two)
     assert [line for line in explain_plan(graph, plan) if said in line]
-    chosen = make_plan(graph, "id", inventory, replace(two, mode=OptimalMode()))
-    assert len(chosen.stages) == (1 if latency else 2)
-    told = [line for line in explain_plan(graph, chosen) if "do not pipeline" in line]
-    assert told == (["do not pipeline: no stages on the 2 devices were found that take less"] if latency else [])
+    best_plan = make_plan(graph, "id", inventory, replace(two, mode=OptimalMode()))
+    assert len(best_plan.stages) == (1 if latency else 2)
+    lines = [line for line in explain_plan(graph, best_plan) if "do not pipeline" in line]
+    assert lines == (["do not pipeline: no stages on the 2 devices were found that take less"] if latency else [])
     inference = make_plan(graph, "id", inventory, PlanOptions(mode=BalancedMode(num_stages=2)))
     assert not [line for line in explain_plan(graph, inference) if "pipeline" in line]

@@ -65,30 +65,30 @@ def test_unknown_mode_lists_the_known_ones() -> None:
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_every_mode_gives_stages_in_order(mode: str) -> None:
-    given = chain([[1.0] * 6] * 3, module_paths=["a", "a", "b", "b", "c", "c"])
-    first, _, last = given.labels.devices
+    case = chain([[1.0] * 6] * 3, module_paths=["a", "a", "b", "b", "c", "c"])
+    first, _, last = case.labels.devices
     options = {
         "cut": CutMode(module_paths=("a", "b")),
         "aot_based": AotBasedMode(partition_of_node=(1, 1, 0, 0, 0, 0), device_of_partition=(first, last)),
     }
     request = Request(mode=mode, options=options.get(mode))
-    found = partition(given, request)
-    assert sorted(found.stage_of_node) == list(found.stage_of_node)
-    assert set(found.stage_of_node) == set(range(found.num_stages))
-    assert len(found.reasons) == found.num_stages
-    assert len(set(found.device_of_stage)) == found.num_stages
-    assert found == partition(given, request)
+    assignment = partition(case, request)
+    assert sorted(assignment.stage_of_node) == list(assignment.stage_of_node)
+    assert set(assignment.stage_of_node) == set(range(assignment.num_stages))
+    assert len(assignment.reasons) == assignment.num_stages
+    assert len(set(assignment.device_of_stage)) == assignment.num_stages
+    assert assignment == partition(case, request)
 
 
 def _arrays(one: PartitionProblem) -> dict[str, np.ndarray]:
     """With the labels. None is empty: of one that is left out nothing can be seen."""
-    found = {
+    values = {
         field.name: getattr(one, field.name)
         for field in fields(one)
         if isinstance(getattr(one, field.name), np.ndarray)
     }
-    assert all(array.size for array in found.values())
-    return found | {name: np.array(names) for name, names in asdict(one.labels).items()}
+    assert all(array.size for array in values.values())
+    return values | {name: np.array(names) for name, names in asdict(one.labels).items()}
 
 
 def _of_five_nodes_on_three_devices() -> PartitionProblem:
@@ -114,22 +114,22 @@ def test_no_array_by_node_is_forgotten_where_nodes_are_chosen() -> None:
     one, nodes = _of_five_nodes_on_three_devices(), np.array([3, 1])
     first = {name: array * 0 for name, array in _arrays(one).items() if name.endswith(("_producer", "_node"))}
     changes = {**first, "value_producer": np.full(7, -1), "cut_allowed": np.ones(3, dtype=np.bool_)}
-    found = _arrays(one.with_nodes(nodes, **changes))
+    arrays = _arrays(one.with_nodes(nodes, **changes))
     for name, array in _arrays(one).items():
         if one.num_nodes in array.shape:
             expected = np.take(array, nodes, axis=array.shape.index(one.num_nodes))
-            np.testing.assert_array_equal(found[name], expected, err_msg=name)
+            np.testing.assert_array_equal(arrays[name], expected, err_msg=name)
 
 
 def test_no_array_by_device_is_forgotten_where_devices_are_chosen() -> None:
     one, devices = _of_five_nodes_on_three_devices(), np.array([2, 1])
-    found = _arrays(one.with_devices(devices))
+    arrays = _arrays(one.with_devices(devices))
     for name, array in _arrays(one).items():
         if name != "fixed_device":
             for axis in np.flatnonzero(np.array(array.shape) == one.num_devices).tolist():
                 array = np.take(array, devices, axis=axis)
-            np.testing.assert_array_equal(found[name], array, err_msg=name)
-    assert found["fixed_device"].tolist() == [FREE, 1, FREE, 0, FREE]
+            np.testing.assert_array_equal(arrays[name], array, err_msg=name)
+    assert arrays["fixed_device"].tolist() == [FREE, 1, FREE, 0, FREE]
 
 
 def test_nodes_stay_fixed_to_the_first_of_two_alike() -> None:

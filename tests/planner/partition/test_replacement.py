@@ -37,22 +37,22 @@ def before(*devices: int) -> Before:
 
 def test_survivors_keep_what_they_hold_where_that_costs_nothing() -> None:
     """Three pairs of layers were on 0, 1 and a device that is gone: one layer more each is the best, too."""
-    found = replacement(chain(2), REQUEST, before(0, 0, FREE, FREE, 1, 1))
-    assert found.moved_bytes == 2 * LAYER_BYTES
-    assert found.assignment.stage_of_node == (0, 0, 0, 1, 1, 1)
-    assert found.excess == 0.0
+    answer = replacement(chain(2), REQUEST, before(0, 0, FREE, FREE, 1, 1))
+    assert answer.moved_bytes == 2 * LAYER_BYTES
+    assert answer.assignment.stage_of_node == (0, 0, 0, 1, 1, 1)
+    assert answer.excess == 0.0
 
 
 def test_devices_change_places_to_keep_what_they_hold() -> None:
-    found = replacement(chain(2), REQUEST, before(1, 1, 1, FREE, 0, 0))
-    assert found.assignment.device_of_stage == (1, 0)
-    assert found.moved_bytes == LAYER_BYTES
+    answer = replacement(chain(2), REQUEST, before(1, 1, 1, FREE, 0, 0))
+    assert answer.assignment.device_of_stage == (1, 0)
+    assert answer.moved_bytes == LAYER_BYTES
 
 
 def test_weights_move_where_staying_costs_more_than_nearly_nothing() -> None:
     """Were 0 to keep its one layer and 1 its three, 1 would take five of six seconds and not three."""
-    found = replacement(chain(2), REQUEST, before(0, FREE, FREE, 1, 1, 1))
-    assert found.assignment.stage_of_node == (0, 0, 0, 1, 1, 1)
+    answer = replacement(chain(2), REQUEST, before(0, FREE, FREE, 1, 1, 1))
+    assert answer.assignment.stage_of_node == (0, 0, 0, 1, 1, 1)
     first = replacement(chain(2), REQUEST, before(FREE, FREE, 0, 1, 1, 1))
     assert (first.moved_bytes, first.assignment.stage_of_node) == (2 * LAYER_BYTES, (0, 0, 0, 1, 1, 1))
     last = replacement(chain(2), REQUEST, before(0, 1, 1, 1, FREE, FREE))
@@ -62,10 +62,10 @@ def test_weights_move_where_staying_costs_more_than_nearly_nothing() -> None:
 
 def test_fewer_bytes_move_where_that_costs_next_to_nothing() -> None:
     """Two of 42 layers have lost their device: 22 on one are 5 % more than 21, and no other layer has to move."""
-    found = replacement(chain(2, num_layers=42), REQUEST, before(*[0] * 20, *[1] * 20, FREE, FREE))
-    assert found.moved_bytes == 2 * LAYER_BYTES
-    assert found.assignment.stage_of_node == (*[0] * 20, *[1] * 22)
-    assert 0 < found.excess <= NEARLY
+    answer = replacement(chain(2, num_layers=42), REQUEST, before(*[0] * 20, *[1] * 20, FREE, FREE))
+    assert answer.moved_bytes == 2 * LAYER_BYTES
+    assert answer.assignment.stage_of_node == (*[0] * 20, *[1] * 22)
+    assert 0 < answer.excess <= NEARLY
 
 
 def test_devices_hold_several_stages_where_nothing_else_fits() -> None:
@@ -75,9 +75,9 @@ def test_devices_hold_several_stages_where_nothing_else_fits() -> None:
     fixed = replace(tight, fixed_device=before(1, FREE, FREE, FREE, FREE, 1).device_of_node)
     with pytest.raises(Infeasible):
         partition(fixed, REQUEST)
-    found = replacement(fixed, REQUEST, before(1, FREE, FREE, FREE, FREE, 1))
-    assert score(fixed, found.assignment, REQUEST.objective).fits
-    assert found.moved_bytes == 4 * LAYER_BYTES
+    answer = replacement(fixed, REQUEST, before(1, FREE, FREE, FREE, FREE, 1))
+    assert score(fixed, answer.assignment, REQUEST.objective).fits
+    assert answer.moved_bytes == 4 * LAYER_BYTES
 
 
 def test_what_cannot_fit_is_told_as_that() -> None:
@@ -93,12 +93,12 @@ def test_random_programs_stay_nearly_best_and_move_no_more_than_the_best(lost: i
         nodes = range(problem.num_nodes)
         device_before = before(*((FREE if node * 3 // len(nodes) == lost else node % 2) for node in nodes))
         best = partition(problem, REQUEST)
-        found = replacement(problem, REQUEST, device_before)
-        value, least = (score(problem, one, REQUEST.objective).value for one in (found.assignment, best))
+        answer = replacement(problem, REQUEST, device_before)
+        value, least = (score(problem, one, REQUEST.objective).value for one in (answer.assignment, best))
         assert value <= least * (1 + NEARLY) * (1 + 1e-9)
-        assert found.moved_bytes == moved_bytes(problem, device_before, found.assignment)
-        assert found.moved_bytes <= moved_bytes(problem, device_before, best)
-        assert found.moved_bytes >= fewest_moved_bytes(problem, device_before)
+        assert answer.moved_bytes == moved_bytes(problem, device_before, answer.assignment)
+        assert answer.moved_bytes <= moved_bytes(problem, device_before, best)
+        assert answer.moved_bytes >= fewest_moved_bytes(problem, device_before)
 
 
 def fewest_moved_bytes(problem: PartitionProblem, device_before: Before) -> int:
@@ -118,12 +118,12 @@ def test_a_plan_in_the_place_of_another_is_for_the_devices_left() -> None:
     graph, whole = linear_chain(6, 1024), inventory_of(3)
     replaced = plan_of(graph, [0, 0, 1, 1, 2, 2], inventory=whole)
     options = PlanOptions(fixed=(("layers.0", "node0/cpu"), ("layers.2", "node1/cpu")))
-    plan, found = make_replacement(graph, "id", whole.without(["node1/cpu"]), options, replaced)
+    plan, answer = make_replacement(graph, "id", whole.without(["node1/cpu"]), options, replaced)
     assert plan.options.fixed == (("layers.0", "node0/cpu"),)
     assert [stage.device_ids for stage in plan.stages] == [("node0/cpu",), ("node2/cpu",)]
-    assert found.moved_bytes == 2 * LAYER_BYTES
-    asked = make_plan(graph, "id", whole.without(["node1/cpu"]), PlanOptions())
-    assert plan.objective_value <= asked.objective_value * (1 + NEARLY)
+    assert answer.moved_bytes == 2 * LAYER_BYTES
+    fresh = make_plan(graph, "id", whole.without(["node1/cpu"]), PlanOptions())
+    assert plan.objective_value <= fresh.objective_value * (1 + NEARLY)
 
 
 def with_copies(num_devices: int, lost: str, may_copy: bool) -> tuple[list[tuple[str, ...]], int]:
@@ -131,8 +131,8 @@ def with_copies(num_devices: int, lost: str, may_copy: bool) -> tuple[list[tuple
     graph, whole = linear_chain(6, 1024), inventory_of(num_devices)
     replaced = plan_of(graph, [0, 0, 1, 1, 2, 2], replicas=[(), (3,), ()], inventory=whole)
     mode = OptimalMode(replicate=may_copy)
-    plan, found = make_replacement(graph, "id", whole.without([lost]), PlanOptions(mode=mode), replaced)
-    return [stage.device_ids for stage in plan.stages], found.moved_bytes
+    plan, answer = make_replacement(graph, "id", whole.without([lost]), PlanOptions(mode=mode), replaced)
+    return [stage.device_ids for stage in plan.stages], answer.moved_bytes
 
 
 @pytest.mark.parametrize("lost", ["node1/cpu", "node3/cpu"])
@@ -146,9 +146,9 @@ def test_idle_devices_become_copies_where_the_plan_asked_for_might_have_some() -
     graph, whole = linear_chain(6, 1024), inventory_of(4)
     replaced = plan_of(graph, [0, 0, 0, 0, 0, 0], replicas=[(1, 2)], inventory=whole)
     options = PlanOptions(mode=OptimalMode(replicate=True), together=(tuple(f"layers.{at}" for at in range(6)),))
-    plan, found = make_replacement(graph, "id", whole.without(["node0/cpu"]), options, replaced)
+    plan, answer = make_replacement(graph, "id", whole.without(["node0/cpu"]), options, replaced)
     assert [stage.device_ids for stage in plan.stages] == [("node1/cpu", "node2/cpu", "node3/cpu")]
-    assert found.moved_bytes == 6 * LAYER_BYTES
+    assert answer.moved_bytes == 6 * LAYER_BYTES
     plain = replace(options, mode=OptimalMode())
     alone, _ = make_replacement(graph, "id", whole.without(["node0/cpu"]), plain, replaced)
     assert [stage.device_ids for stage in alone.stages] == [("node1/cpu", "node2/cpu")]

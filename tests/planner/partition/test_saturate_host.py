@@ -13,11 +13,11 @@ def given(memory_bytes: list[int]) -> PartitionProblem:
 
 def test_each_used_device_gets_the_smallest_idle_one_that_holds_its_stages() -> None:
     problem = given([40, 40, 10, 50, 35, 20])
-    found = saturate_host(problem, contiguous(problem, (0, 1, 2), (0, 1), ("", "")))
-    assert found.devices_of_stage == ((0, 4, 3), (1, 2, 5))
+    saturated = saturate_host(problem, contiguous(problem, (0, 1, 2), (0, 1), ("", "")))
+    assert saturated.devices_of_stage == ((0, 4, 3), (1, 2, 5))
 
 
 def test_no_copies_where_one_stage_would_have_none() -> None:
     problem = given([40, 40, 20, 20])
-    found = saturate_host(problem, contiguous(problem, (0, 1, 2), (0, 1), ("", "")))
-    assert found.replicas == ()
+    saturated = saturate_host(problem, contiguous(problem, (0, 1, 2), (0, 1), ("", "")))
+    assert saturated.replicas == ()

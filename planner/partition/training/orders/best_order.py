@@ -60,10 +60,10 @@ def best_order(step: TrainingStep, room: Room) -> BestOrder:
     most = most_alone(step, room)
     bound = lower_bound(step_graph(step, split=True, most_kept=most))
     for waiting in (0, buffers.BUFFERS):
-        found = _search(step, room, [orders for orders in named if not waiting], bound, waiting)
-        if buffers.ends(step, found):
+        searched = _search(step, room, [orders for orders in named if not waiting], bound, waiting)
+        if buffers.ends(step, searched):
             break
-    candidates = [orders for orders in (found, *named) if buffers.ends(step, orders)]
+    candidates = [orders for orders in (searched, *named) if buffers.ends(step, orders)]
     seconds = [step_seconds(step, orders) for orders in candidates]
     least = int(np.argmin(seconds))
     if seconds[least] > bound * (1 + _PROVEN):
@@ -144,14 +144,14 @@ class _Start:
 
 
 def _search(step: TrainingStep, room: Room, named: Sequence[Orders], bound: float, waiting: int) -> Orders:
-    known = [counted_microbatches(orders, len(step.stages)) for orders in named]
+    microbatches = [counted_microbatches(orders, len(step.stages)) for orders in named]
     need = _need(step)
-    limits = dict.fromkeys(tuple(shared(step, room, need, least)) for least in ([], *known))
+    limits = dict.fromkeys(tuple(shared(step, room, need, least)) for least in ([], *microbatches))
     starts: list[_Start] = []
     for most_kept in limits:
         allowed = [
             orders
-            for orders, kept in zip(named, known, strict=True)
+            for orders, kept in zip(named, microbatches, strict=True)
             if all(one <= most for one, most in zip(kept, most_kept, strict=True))
         ]
         starts += _starts(step, most_kept, waiting, allowed)

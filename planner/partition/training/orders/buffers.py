@@ -24,26 +24,26 @@ def ends(step: TrainingStep, orders: Mapping[int, Sequence[Step]], buffers: int 
     messages = {
         device: [message for one in order for message in channels.messages(one)] for device, order in orders.items()
     }
-    position, held = dict.fromkeys(messages, 0), dict[_Channel, int]()
+    position, messages_of_channel = dict.fromkeys(messages, 0), dict[_Channel, int]()
 
     def can_go_on(device: int) -> bool:
         """Sends or takes the device's next message, if it can."""
         if position[device] == len(messages[device]):
             return False
         is_sent, channel = messages[device][position[device]]
-        count = held.get(channel, 0)
+        count = messages_of_channel.get(channel, 0)
         if (count >= buffers and channel[-1] != channel[-2]) if is_sent else not count:
             return False
-        held[channel] = count + (1 if is_sent else -1)
+        messages_of_channel[channel] = count + (1 if is_sent else -1)
         position[device] += 1
         return True
 
-    moved = True
-    while moved:
-        moved = False
+    progress = True
+    while progress:
+        progress = False
         for device in messages:
             while can_go_on(device):
-                moved = True
+                progress = True
     return all(position[device] == len(own) for device, own in messages.items())
 
 

@@ -27,8 +27,8 @@ _TENURE, _SPREAD = 8, 12
 def _random(state: Array, below: int) -> int:
     """A linear congruential generator's next number: the same on every machine."""
     state[0] = (state[0] * 1103515245 + 12345) % 2147483648
-    drawn: int = (state[0] >> 8) % below
-    return drawn
+    number: int = (state[0] >> 8) % below
+    return number
 
 
 @compiled
@@ -62,7 +62,7 @@ def _longest_path(
 
 @compiled
 def _last_place(
-    number: int, wanted: int, sequence: Array, place: Array, device: Array, start: Array, lag: Array,
+    number: int, target: int, sequence: Array, place: Array, device: Array, start: Array, lag: Array,
     arcs_from: Array, out_target: Array,
 ) -> int:  # fmt: skip
     """How far back in its block, at most to place `wanted`, a pass may go without a circle.
@@ -74,15 +74,15 @@ def _last_place(
         other = out_target[arc]
         reach = min(reach, start[other] + lag[other])
         if device[other] == device[number]:
-            wanted = min(wanted, place[other] - 1)
-    while wanted > place[number] and start[sequence[wanted]] >= reach:
-        wanted -= 1
-    return wanted
+            target = min(target, place[other] - 1)
+    while target > place[number] and start[sequence[target]] >= reach:
+        target -= 1
+    return target
 
 
 @compiled
 def _first_place(
-    number: int, wanted: int, sequence: Array, place: Array, device: Array, start: Array, lag: Array,
+    number: int, target: int, sequence: Array, place: Array, device: Array, start: Array, lag: Array,
     arcs_into: Array, into_source: Array,
 ) -> int:  # fmt: skip
     """How far to the front of its block it may go, likewise."""
@@ -91,10 +91,10 @@ def _first_place(
         other = into_source[arc]
         limit = max(limit, start[other])
         if device[other] == device[number]:
-            wanted = max(wanted, place[other] + 1)
-    while wanted < place[number] and start[sequence[wanted]] + lag[sequence[wanted]] <= limit:
-        wanted += 1
-    return wanted
+            target = max(target, place[other] + 1)
+    while target < place[number] and start[sequence[target]] + lag[sequence[target]] <= limit:
+        target += 1
+    return target
 
 
 @compiled
@@ -178,10 +178,10 @@ def improve(
     path, forbidden = np.empty(num_passes, dtype=np.int64), np.zeros(_TABLE, dtype=np.int64)
     sequence, best_sequence, best = sequence.copy(), sequence.copy(), np.inf
     state = np.array([seed])
-    step, spent = 0, 0
+    step, looked_at = 0, 0
     while True:
         step += 1
-        spent += num_passes
+        looked_at += num_passes
         places(sequence, begin, before, after)
         count = starts(before, after, seconds, arcs_into, into_source, into_delay, arcs_from, out_target, start, turn)
         if count < num_passes:
@@ -191,7 +191,7 @@ def improve(
         if value < best:
             best = value
             best_sequence[:] = sequence
-        if best <= target or spent > work:
+        if best <= target or looked_at > work:
             break
         for position in range(num_passes):
             place[sequence[position]] = position
@@ -231,7 +231,7 @@ def improve(
                         closing[owner], arcs_into, into_source, into_delay, arcs_from, out_target, out_delay, heads,
                     )  # fmt: skip
                     seen += 1
-                    spent += high - low + 1
+                    looked_at += high - low + 1
                     if _random(state, seen) == 0:
                         drawn, drawn_to = position, to
                     if estimate < least and (

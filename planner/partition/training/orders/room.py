@@ -26,12 +26,12 @@ class Room:
 
     def fits(self, step: TrainingStep, kept: Sequence[int]) -> bool:
         """Whether every copy of every stage may keep so many; one microbatch always may be."""
-        taken = dict.fromkeys(self.device_bytes, 0.0)
+        filled = dict.fromkeys(self.device_bytes, 0.0)
         for devices, count, size in zip(step.copies, kept, self.saved_bytes, strict=True):
             for device in devices:
-                taken[device] += count * size
+                filled[device] += count * size
         return all(
-            taken[device] <= room or all(kept[stage] <= 1 for stage, own in enumerate(step.copies) if device in own)
+            filled[device] <= room or all(kept[stage] <= 1 for stage, own in enumerate(step.copies) if device in own)
             for device, room in self.device_bytes.items()
         )
 
@@ -65,8 +65,8 @@ def most_of_copies(step: TrainingStep) -> list[int]:
 
 def _scaled(step: TrainingStep, need: Sequence[float], scale: float, floor: Sequence[int]) -> list[int]:
     return [
-        min(most, max(least, int(scale * wanted)))
-        for most, least, wanted in zip(most_of_copies(step), floor, need, strict=True)
+        min(most, max(least, int(scale * need_of_stage)))
+        for most, least, need_of_stage in zip(most_of_copies(step), floor, need, strict=True)
     ]
 
 
@@ -107,12 +107,12 @@ def splits(step: TrainingStep, room: Room, device: int, *, at_most: int) -> list
     if len(own) < 2 or math.prod(most[stage] for stage in own[:-1]) > at_most:
         return []
     only = replace(room, device_bytes={device: room.device_bytes[device]})
-    found = []
+    ways = []
     for counts in product(*(range(1, most[stage] + 1) for stage in own[:-1])):
         kept = list(most)
         for stage, count in zip(own, (*counts, 1), strict=True):
             kept[stage] = count
         alone = replace(step, copies=tuple((device,) if device in devices else () for devices in step.copies))
         if only.fits(alone, kept):
-            found.append(_raised(alone, only, kept, own[-1], most[own[-1]]))
-    return found
+            ways.append(_raised(alone, only, kept, own[-1], most[own[-1]]))
+    return ways

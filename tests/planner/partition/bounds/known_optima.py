@@ -22,13 +22,13 @@ def work_that_can_be_shared_evenly(rng: np.random.Generator, *, equal: bool) -> 
     devices, seconds = int(rng.integers(1, 4)), float(rng.integers(1, 9))
     slowness = np.ones(devices) if equal else rng.choice(SLOWNESS, devices)
     work = [part / slow for slow in slowness for part in _parts(rng, seconds, int(rng.integers(1, 3)))]
-    found = problem(
+    instance = problem(
         compute_seconds=np.outer(slowness, rng.permutation(work)).tolist(),
         reads=[[] for _ in work],
         value_bytes=[0] * len(work),
         num_inputs=0,
     )
-    return found, seconds
+    return instance, seconds
 
 
 def one_large_group(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
@@ -36,15 +36,15 @@ def one_large_group(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
     devices, size = int(rng.integers(2, 4)), int(rng.integers(2, 4))
     work = [*_parts(rng, 10.0, size), 0.5, 0.5]
     slowness = [1.0, *rng.choice(SLOWNESS, devices - 1)]
-    found = problem(
+    instance = problem(
         compute_seconds=np.outer(rng.permutation(slowness), work).tolist(),
         reads=[[] for _ in work],
         value_bytes=[0] * len(work),
         num_inputs=0,
         groups=[(0, size - 1)],
     )
-    found.node_group[:size] = 0
-    return found, 10.0
+    instance.node_group[:size] = 0
+    return instance, 10.0
 
 
 def a_path_over_devices(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
@@ -60,13 +60,13 @@ def branches_too_dear_to_part(rng: np.random.Generator) -> tuple[PartitionProble
     """Between a first node and a last one; a message takes longer than all work."""
     branches = int(rng.integers(2, 5))
     seconds = rng.integers(1, 9, branches + 2).astype(np.float64)
-    found = problem(
+    instance = problem(
         compute_seconds=[seconds.tolist()] * int(rng.integers(1, 4)),
         reads=[[0], *([1] for _ in range(branches)), list(range(2, branches + 2))],
         value_bytes=[1] * (branches + 3),
         latency=float(seconds.sum()),
     )
-    return found, float(seconds.sum())
+    return instance, float(seconds.sum())
 
 
 def states_that_can_be_spread_evenly(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
@@ -79,7 +79,7 @@ def states_that_can_be_spread_evenly(rng: np.random.Generator) -> tuple[Partitio
         part = int(rng.integers(1, filled))
         sizes += [part, filled - part]
     sizes = rng.permutation(sizes).tolist()
-    found = problem(
+    instance = problem(
         compute_seconds=[[1.0] * len(sizes)] * devices,
         reads=[[] for _ in sizes],
         value_bytes=[0] * len(sizes),
@@ -87,16 +87,16 @@ def states_that_can_be_spread_evenly(rng: np.random.Generator) -> tuple[Partitio
         states=[*((size, (node,)) for node, size in enumerate(sizes)), (5000, ())],
         memory_bytes=rooms.tolist(),
     )
-    return found, share / 10
+    return instance, share / 10
 
 
 def one_large_state(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
     """Half of the largest device; any other holds the rest with ease."""
     rooms = rng.permutation([1000, *rng.integers(100, 400, int(rng.integers(1, 3)))])
-    found = chain(
+    instance = chain(
         [[1.0] * 2] * rooms.size, states=[(500, (0,)), (10, (1,))], memory_bytes=rooms.tolist(), value_bytes=[0] * 3
     )
-    return found, 0.5
+    return instance, 0.5
 
 
 def a_chain_that_pays_for_each_cut(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
@@ -107,8 +107,8 @@ def a_chain_that_pays_for_each_cut(rng: np.random.Generator) -> tuple[PartitionP
     work = [seconds - sending * (1 if place in (0, devices - 1) else 2) for place in range(devices)]
     nodes = [part for share in work for part in _parts(rng, share, int(rng.integers(1, 4)))]
     cost = {"latency": sending} if rng.random() < 0.5 else {"per_byte": sending / 16}
-    found = chain([nodes] * devices, value_bytes=[16] * (len(nodes) + 1), **cost)
-    return found, seconds
+    instance = chain([nodes] * devices, value_bytes=[16] * (len(nodes) + 1), **cost)
+    return instance, seconds
 
 
 def a_chain_over_links_of_one_way(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
@@ -116,5 +116,7 @@ def a_chain_over_links_of_one_way(rng: np.random.Generator) -> tuple[PartitionPr
     sending, seconds = float(rng.integers(1, 4)), float(rng.integers(8, 20))
     nodes = [part for _ in range(2) for part in _parts(rng, seconds - sending, int(rng.integers(1, 4)))]
     there, back = sending / 16, 10 * sending / 16
-    found = chain([nodes] * 2, value_bytes=[0, *[16] * len(nodes)], returned=(), per_byte=[[0.0, there], [back, 0.0]])
-    return found, seconds
+    instance = chain(
+        [nodes] * 2, value_bytes=[0, *[16] * len(nodes)], returned=(), per_byte=[[0.0, there], [back, 0.0]]
+    )
+    return instance, seconds

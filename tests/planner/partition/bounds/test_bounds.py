@@ -75,13 +75,13 @@ def test_none_is_above_the_optimum_of_free_stages(problem: PartitionProblem) -> 
     for name, objective, bound in of_all(problem, best[Objective.THROUGHPUT]):
         assert objective is Objective.LATENCY or bound <= best[objective] * (1 + 1e-9), name
     placement = relaxed(problem, bundles_of(problem)).placement
-    bound = bound_of(lambda asked: best_free(asked, effort=1000), placement)
+    bound = bound_of(lambda one: best_free(one, effort=1000), placement)
     assert bound <= best[Objective.THROUGHPUT] * (1 + 1e-9)
 
 
-def bound_of(search: Callable[[PlacementProblem], Placement], asked: PlacementProblem) -> float:
+def bound_of(search: Callable[[PlacementProblem], Placement], problem: PlacementProblem) -> float:
     try:
-        return search(asked).lower_bound_seconds
+        return search(problem).lower_bound_seconds
     except Infeasible:
         return 0.0
 
@@ -95,9 +95,9 @@ def test_none_is_above_the_optimum_in_training(problem: PartitionProblem, object
         with pytest.raises(Infeasible):
             partition(problem, Request(mode="optimal", objective=objective))
         return
-    found = partition(problem, Request(mode="optimal", objective=objective))
-    assert found.lower_bound_seconds is not None
-    assert found.lower_bound_seconds <= best * (1 + 1e-9)
+    assignment = partition(problem, Request(mode="optimal", objective=objective))
+    assert assignment.lower_bound_seconds is not None
+    assert assignment.lower_bound_seconds <= best * (1 + 1e-9)
 
 
 @random_examples(20)
@@ -106,10 +106,10 @@ def test_ideals_are_exact_over_equal_links(problem: PartitionProblem, num_stages
     candidates = [one for one in every_assignment(problem) if num_stages in (0, one.num_stages)]
     best = optima(problem, INFERENCE, candidates)
     for objective in (Objective.THROUGHPUT, Objective.MEMORY):
-        found = least_over_ideals(problem, bundles_of(problem), objective, num_stages=num_stages)
-        assert found is not None
-        assert found.exact
-        assert found.value == pytest.approx(best[objective], abs=1e-9)
+        solution = least_over_ideals(problem, bundles_of(problem), objective, num_stages=num_stages)
+        assert solution is not None
+        assert solution.exact
+        assert solution.value == pytest.approx(best[objective], abs=1e-9)
 
 
 @pytest.mark.slow
@@ -120,9 +120,9 @@ def test_ideals_with_or_without_some_nodes_are_no_more_than_the_optimum(
 ) -> None:
     bundles = bundles_of(problem)
     best = least(problem, Objective.THROUGHPUT, every_assignment(problem))
-    found = least_over_ideals(problem, bundles, Objective.THROUGHPUT)
-    assert found is not None
-    assert found.value <= best * (1 + 1e-9)
+    solution = least_over_ideals(problem, bundles, Objective.THROUGHPUT)
+    assert solution is not None
+    assert solution.value <= best * (1 + 1e-9)
     others = sorted({*range(bundles.count)} - {int(bundles.bundle_of_node[-1])})
     left_out = np.isin(bundles.bundle_of_node, sorted(data.draw(st.sets(st.sampled_from(others)))) if others else [])
     fewer = without_nodes(problem, left_out)
@@ -144,11 +144,11 @@ def test_ideals_on_hosts_are_no_more_than_the_optimum(seed: int) -> None:
     left_out = np.array([draw.random() < 0.3 for _ in range(bundles.count)])
     left_out[-1] = False
     for fewer in (without_nodes(program, left_out & False), without_nodes(program, left_out)):
-        found = least_over_ideals(
+        solution = least_over_ideals(
             fewer.problem, bundles_of(fewer.problem), Objective.THROUGHPUT, unlinked=fewer.stands_in
         )
-        assert found is not None
-        assert found.value <= best * (1 + 1e-9)
+        assert solution is not None
+        assert solution.value <= best * (1 + 1e-9)
     whole = least_over_ideals(program, bundles, Objective.THROUGHPUT)
     assert whole is not None
     assert whole.value <= best * (1 + 1e-9)
@@ -167,9 +167,9 @@ def test_what_a_node_passes_on_stands_in_for_what_it_is_given() -> None:
 def test_ideals_count_what_neighbours_exchange_over_the_link_between_them() -> None:
     """Two hosts of one device: the second node's device receives 4 bytes over the link between hosts, not a better."""
     problem = chain([[3.0, 3.0]] * 2, value_bytes=[0, 4, 0], per_byte=[[0.0, 0.25], [0.5, 0.0]], returned=())
-    found = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT)
-    assert found is not None
-    assert found.value == pytest.approx(least(problem, Objective.THROUGHPUT, every_assignment(problem)))
+    solution = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT)
+    assert solution is not None
+    assert solution.value == pytest.approx(least(problem, Objective.THROUGHPUT, every_assignment(problem)))
 
 
 def test_ideals_count_what_skips_a_stage_over_the_best_link() -> None:
@@ -183,9 +183,9 @@ def test_ideals_count_what_skips_a_stage_over_the_best_link() -> None:
         per_byte=[[0.0 if one == other else 1.0 for other in host] for one in host],
         fixed={0: 0, 1: 0, 2: 2, 3: 1},
     )
-    found = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT)
-    assert found is not None
-    assert found.value == pytest.approx(least(problem, Objective.THROUGHPUT, every_assignment(problem)))
+    solution = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT)
+    assert solution is not None
+    assert solution.value == pytest.approx(least(problem, Objective.THROUGHPUT, every_assignment(problem)))
 
 
 @pytest.mark.parametrize(("host", "optimum"), [([0, 0, 0, 1], 3.0), ([0, 0, 1, 1], 4.0)])
@@ -200,18 +200,18 @@ def test_ideals_let_stages_beside_the_longest_path_run_anywhere(host: list[int],
     )
     assert least(problem, Objective.THROUGHPUT, every_assignment(problem)) == pytest.approx(optimum)
     for limit in (np.inf, 1.3 * optimum):
-        found = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT, limit=limit)
-        assert found is not None
-        assert found.value == pytest.approx(optimum)
+        solution = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT, limit=limit)
+        assert solution is not None
+        assert solution.value == pytest.approx(optimum)
 
 
 def test_a_stage_beside_the_longest_path_may_run_before_the_last_device_of_a_host() -> None:
     """Of unlike devices: what the unused ones can do behind the node's own is not all that they can do around it."""
     program, _ = random_program(5330)
     optimum = least(program, Objective.THROUGHPUT, every_assignment(program))
-    found = least_over_ideals(program, bundles_of(program), Objective.THROUGHPUT, limit=1.3 * optimum)
-    assert found is not None
-    assert found.value <= optimum * (1 + 1e-9)
+    solution = least_over_ideals(program, bundles_of(program), Objective.THROUGHPUT, limit=1.3 * optimum)
+    assert solution is not None
+    assert solution.value <= optimum * (1 + 1e-9)
 
 
 def test_links_that_cost_nothing_and_a_device_that_cannot_run_a_node() -> None:
@@ -230,9 +230,9 @@ def test_links_that_cost_nothing_and_a_device_that_cannot_run_a_node() -> None:
 def test_ideals_fill_no_device_that_cannot_run_the_node() -> None:
     """The larger device would be filled less."""
     problem = chain([[0.0]] * 2, states=[(10, (0,))], value_bytes=[0, 0], memory_bytes=[20, 40], fixed={0: 0})
-    found = least_over_ideals(problem, bundles_of(problem), Objective.MEMORY)
-    assert found is not None
-    assert found.value == pytest.approx(0.5)
+    solution = least_over_ideals(problem, bundles_of(problem), Objective.MEMORY)
+    assert solution is not None
+    assert solution.value == pytest.approx(0.5)
 
 
 @random_examples(40)
@@ -255,8 +255,8 @@ def check_is_tight(make: Maker, bound: Callable[[PartitionProblem, float], float
     """At most `share` below the optimum, and not above it, on each of many problems."""
     for seed in random_seeds(60):
         problem, best = make(np.random.default_rng(seed))
-        found = bound(problem, best)
-        assert best * (1 - share) <= found <= best * (1 + 1e-12), seed
+        bound_seconds = bound(problem, best)
+        assert best * (1 - share) <= bound_seconds <= best * (1 + 1e-12), seed
 
 
 @pytest.mark.fuzz
@@ -359,16 +359,16 @@ def test_blocks_bound_every_schedule_of_forks_and_joins() -> None:
 
 def test_work_between_two_nodes_is_spread_or_runs_in_turn() -> None:
     """Four branches of a second; a message out and one back are paid, and what the last node is handed."""
-    given = {
+    arguments = {
         "compute_seconds": [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]] * 2,
         "reads": [[0], [1], [1], [1], [1], [2, 3, 4, 5]],
         "value_bytes": [1] * 7,
     }
-    dear = problem_of(latency=5.0, **given)
+    dear = problem_of(latency=5.0, **arguments)
     assert block_bound(dear, bundles_of(dear)) == pytest.approx(6.0)
-    cheap = problem_of(latency=0.25, **given)
+    cheap = problem_of(latency=0.25, **arguments)
     assert block_bound(cheap, bundles_of(cheap)) == pytest.approx(1 + 0.25 + 2 + 0.25 + 1)
-    by_bytes = problem_of(per_byte=0.25, **given)
+    by_bytes = problem_of(per_byte=0.25, **arguments)
     # Two messages of a quarter of a second at the end; one is proven.
     assert 1 + 0.25 + 2 + 0.25 + 1 - 1e-6 < block_bound(by_bytes, bundles_of(by_bytes)) <= 1 + 0.25 + 2 + 0.5 + 1
 
@@ -397,6 +397,6 @@ def test_known_optima_are_optima(make: Maker, objective: Objective) -> None:
         # Every order of a chain is the program's.
         every = all_contiguous if make is known_optima.a_chain_that_pays_for_each_cut else every_assignment
         assert least(problem, objective, every(problem)) == pytest.approx(best), seed
-        found = partition(problem, Request(mode="optimal", objective=objective))
-        assert found.lower_bound_seconds is not None
-        assert best * 0.98 <= found.lower_bound_seconds <= best * (1 + 1e-9), seed
+        assignment = partition(problem, Request(mode="optimal", objective=objective))
+        assert assignment.lower_bound_seconds is not None
+        assert best * 0.98 <= assignment.lower_bound_seconds <= best * (1 + 1e-9), seed

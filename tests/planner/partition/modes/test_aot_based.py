@@ -8,9 +8,9 @@ from tests.planner.partition.problems import chain, problem
 
 
 def test_stages_run_in_the_order_of_their_edges() -> None:
-    found = aot_based(chain([[1.0] * 3] * 2), [2, 0, 1], [0, 1, 0])
-    assert (found.stage_of_node, found.device_of_stage) == ((0, 1, 2), (0, 0, 1))
-    assert found.reasons == ("partition 2, as given", "partition 0, as given", "partition 1, as given")
+    assignment = aot_based(chain([[1.0] * 3] * 2), [2, 0, 1], [0, 1, 0])
+    assert (assignment.stage_of_node, assignment.device_of_stage) == ((0, 1, 2), (0, 0, 1))
+    assert assignment.reasons == ("partition 2, as given", "partition 0, as given", "partition 1, as given")
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_nodes_around_a_write_stay_together() -> None:
 
 
 def test_an_overfull_device_is_named_with_its_partitions() -> None:
-    given = problem(
+    case = problem(
         compute_seconds=[[1.0] * 2] * 2,
         reads=[[0], [1]],
         value_bytes=[0, 0, 0],
         states=[(30, (0,)), (20, (1,))],
         memory_bytes=[40, 40],
     )
-    assert aot_based(given, [0, 1], [0, 1]).num_stages == 2
+    assert aot_based(case, [0, 1], [0, 1]).num_stages == 2
     with pytest.raises(Infeasible, match=r"'d1' has 40 bytes, its partitions 0 .30 bytes., 1 .20 bytes. need 50 bytes"):
-        aot_based(given, [0, 1], [1, 1])
+        aot_based(case, [0, 1], [1, 1])
 
 
 def test_a_device_that_cannot_run_a_node_is_refused() -> None:

@@ -24,13 +24,13 @@ def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
         with pytest.raises((Infeasible, OptionsError)):
             balanced(problem, num_stages)
         return
-    found = balanced(problem, num_stages)
-    evaluation = evaluate(problem, found)
-    assert fits(problem, found)
-    assert not num_stages or found.num_stages == num_stages
+    assignment = balanced(problem, num_stages)
+    evaluation = evaluate(problem, assignment)
+    assert fits(problem, assignment)
+    assert not num_stages or assignment.num_stages == num_stages
     assert evaluation.bottleneck_seconds == pytest.approx(expected, abs=1e-9)
-    assert found.lower_bound_seconds == pytest.approx(expected, abs=1e-9)
-    assert found.lower_bound_seconds <= evaluation.bottleneck_seconds
+    assert assignment.lower_bound_seconds == pytest.approx(expected, abs=1e-9)
+    assert assignment.lower_bound_seconds <= evaluation.bottleneck_seconds
 
 
 @pytest.mark.slow
@@ -95,12 +95,12 @@ def check_bounds(problem: PartitionProblem) -> None:
     """A plan that is found fits, and the optimum is between the bound and its bottleneck."""
     expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem))
     try:
-        found = balanced(problem)
+        assignment = balanced(problem)
     except Infeasible:
         return
-    assert fits(problem, found)
-    assert found.lower_bound_seconds <= expected + 1e-9
-    assert evaluate(problem, found).bottleneck_seconds >= expected - 1e-9
+    assert fits(problem, assignment)
+    assert assignment.lower_bound_seconds <= expected + 1e-9
+    assert evaluate(problem, assignment).bottleneck_seconds >= expected - 1e-9
 
 
 def test_tiers_prove_what_orders_of_many_unequal_devices_cannot() -> None:
@@ -109,9 +109,9 @@ def test_tiers_prove_what_orders_of_many_unequal_devices_cannot() -> None:
     memory = [310] * 7 + [210 + 3 * device for device in range(13)]
     problem = chain([[1.0] * 47] * 20, states=states, memory_bytes=memory, value_bytes=[0] * 48)
     assert program_pass.ordered_pass(problem).complete is False
-    found = balanced(problem)
-    assert evaluate(problem, found).bottleneck_seconds == 3.0
-    assert found.lower_bound_seconds == pytest.approx(3.0)
+    assignment = balanced(problem)
+    assert evaluate(problem, assignment).bottleneck_seconds == 3.0
+    assert assignment.lower_bound_seconds == pytest.approx(3.0)
 
 
 def test_a_tensor_that_many_stages_read_is_sent_once() -> None:
@@ -122,9 +122,9 @@ def test_a_tensor_that_many_stages_read_is_sent_once() -> None:
         value_bytes=[0, 8, 0, 0, 0, 0],
         per_byte=0.125,
     )
-    found = balanced(spread)
-    assert found.num_stages == 5
-    assert evaluate(spread, found).bottleneck_seconds == 5.0 == found.lower_bound_seconds
+    assignment = balanced(spread)
+    assert assignment.num_stages == 5
+    assert evaluate(spread, assignment).bottleneck_seconds == 5.0 == assignment.lower_bound_seconds
 
 
 def test_memory_that_cannot_bind_tells_no_devices_apart() -> None:
@@ -134,15 +134,15 @@ def test_memory_that_cannot_bind_tells_no_devices_apart() -> None:
     problem = chain([seconds] * 16, latency=0.25, states=states, memory_bytes=memory)
     equal = chain([seconds] * 16, latency=0.25, states=states)
     assert program_pass.ordered_pass(problem).complete is False
-    found, value = balanced(problem), evaluate(equal, balanced(equal)).bottleneck_seconds
-    assert evaluate(problem, found).bottleneck_seconds == value
-    assert found.lower_bound_seconds == pytest.approx(value)
+    assignment, value = balanced(problem), evaluate(equal, balanced(equal)).bottleneck_seconds
+    assert evaluate(problem, assignment).bottleneck_seconds == value
+    assert assignment.lower_bound_seconds == pytest.approx(value)
 
 
 def test_faster_device_takes_more() -> None:
-    found = balanced(chain([[2.0] * 6, [1.0] * 6]))
-    assert found.stage_of_node.count(found.device_of_stage.index(1)) == 4
-    assert found.lower_bound_seconds == 4.0
+    assignment = balanced(chain([[2.0] * 6, [1.0] * 6]))
+    assert assignment.stage_of_node.count(assignment.device_of_stage.index(1)) == 4
+    assert assignment.lower_bound_seconds == 4.0
 
 
 def test_dear_transfers_leave_devices_idle() -> None:
@@ -150,39 +150,39 @@ def test_dear_transfers_leave_devices_idle() -> None:
 
 
 def test_useless_devices_are_left_out() -> None:
-    found = balanced(chain([[1.0, 8.0, 1.0]] * 3))
-    assert found.num_stages == 1 or evaluate(chain([[1.0, 8.0, 1.0]] * 3), found).bottleneck_seconds == 8.0
+    assignment = balanced(chain([[1.0, 8.0, 1.0]] * 3))
+    assert assignment.num_stages == 1 or evaluate(chain([[1.0, 8.0, 1.0]] * 3), assignment).bottleneck_seconds == 8.0
     assert balanced(chain([[0.0, 8.0, 0.0]] * 3)).num_stages == 1
 
 
 def test_a_group_is_not_parted() -> None:
-    found = balanced(chain([[1.0] * 6] * 3, groups=[(1, 4)]))
-    assert len({found.stage_of_node[node] for node in range(1, 5)}) == 1
+    assignment = balanced(chain([[1.0] * 6] * 3, groups=[(1, 4)]))
+    assert len({assignment.stage_of_node[node] for node in range(1, 5)}) == 1
 
 
 def test_memory_moves_the_cut() -> None:
     states = [(10, (node,)) for node in range(6)]
     problem = chain([[1.0] * 6] * 2, states=states, memory_bytes=[60, 25], value_bytes=[0] * 7)
-    found = balanced(problem)
-    assert found.stage_of_node.count(found.device_of_stage.index(1)) == 2
+    assignment = balanced(problem)
+    assert assignment.stage_of_node.count(assignment.device_of_stage.index(1)) == 2
 
 
 def test_many_unequal_devices_are_planned_in_orders() -> None:
     speeds = [[1.0 + 0.1 * device] * 40 for device in range(14)]
     problem = chain(speeds, memory_bytes=[1000 + device for device in range(14)])
-    found = balanced(problem)
-    value = evaluate(problem, found).bottleneck_seconds
+    assignment = balanced(problem)
+    value = evaluate(problem, assignment).bottleneck_seconds
     assert value < 6.0
-    assert found.lower_bound_seconds <= value
-    assert found == balanced(problem)
+    assert assignment.lower_bound_seconds <= value
+    assert assignment == balanced(problem)
 
 
 def test_long_program_is_exact_for_its_order() -> None:
     seconds = [1.0 + (7 * node % 5) for node in range(900)]
     problem = chain([seconds] * 4, latency=0.5)
-    found = balanced(problem)
-    assert evaluate(problem, found).bottleneck_seconds == pytest.approx(found.lower_bound_seconds)
-    assert found.num_stages == 4
+    assignment = balanced(problem)
+    assert evaluate(problem, assignment).bottleneck_seconds == pytest.approx(assignment.lower_bound_seconds)
+    assert assignment.num_stages == 4
 
 
 def test_more_stages_than_places_to_cut() -> None:
@@ -201,7 +201,7 @@ def test_negative_number_of_stages() -> None:
 
 
 def test_reasons_speak_of_each_stage() -> None:
-    found = balanced(chain([[1.0] * 6] * 2, latency=0.25))
-    assert len(found.reasons) == found.num_stages
-    assert "node 2 ('node2')" in found.reasons[0]
-    assert found.reasons[-1].startswith("the program ends")
+    assignment = balanced(chain([[1.0] * 6] * 2, latency=0.25))
+    assert len(assignment.reasons) == assignment.num_stages
+    assert "node 2 ('node2')" in assignment.reasons[0]
+    assert assignment.reasons[-1].startswith("the program ends")

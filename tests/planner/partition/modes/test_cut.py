@@ -67,9 +67,9 @@ def test_cut_after_the_last_node_leaves_an_empty_stage() -> None:
 
 def test_a_cut_inside_a_group_moves_to_its_nearest_end_and_says_so() -> None:
     problem = chain([[1.0] * len(PATHS)] * 5, module_paths=PATHS, groups=[(1, 4)])
-    found = cut(problem, ("a",))
-    assert found.stage_of_node == (0, 0, 0, 0, 0, 1, 1, 1)
-    assert "1 nodes later" in found.reasons[0]
+    assignment = cut(problem, ("a",))
+    assert assignment.stage_of_node == (0, 0, 0, 0, 0, 1, 1, 1)
+    assert "1 nodes later" in assignment.reasons[0]
 
 
 def test_a_group_that_swallows_a_stage_is_an_error() -> None:

@@ -39,32 +39,32 @@ def asked(objective: Objective = Objective.THROUGHPUT, **more: object) -> Reques
     return Request(mode="optimal", objective=objective, **more)
 
 
-def check_is_valid(problem: PartitionProblem, found: Assignment) -> None:
-    stages = np.array(found.stage_of_node)
+def check_is_valid(problem: PartitionProblem, assignment: Assignment) -> None:
+    stages = np.array(assignment.stage_of_node)
     made = problem.value_producer[problem.read_value]
     inside = made >= 0
     assert (stages[made[inside]] <= stages[problem.read_node[inside]]).all()
-    assert sorted(set(found.stage_of_node)) == list(range(found.num_stages))
+    assert sorted(set(assignment.stage_of_node)) == list(range(assignment.num_stages))
     for group in range(problem.node_group.max(initial=-1) + 1):
         assert np.unique(stages[problem.node_group == group]).size == 1
-    assert len(found.reasons) == found.num_stages
-    assert fits(problem, found)
+    assert len(assignment.reasons) == assignment.num_stages
+    assert fits(problem, assignment)
 
 
 def check_against(problem: PartitionProblem, request: Request, candidates: Iterator[Assignment]) -> None:
     objective = request.objective
     expected = least(problem, objective, candidates)
     try:
-        found = optimal(problem, request)
+        assignment = optimal(problem, request)
     except Infeasible:
         assert np.isinf(expected)
         return
-    check_is_valid(problem, found)
-    value = value_of(problem, found, objective)
-    assert found.lower_bound_seconds <= value
-    assert found.lower_bound_seconds <= expected * (1 + 1e-9)
+    check_is_valid(problem, assignment)
+    value = value_of(problem, assignment, objective)
+    assert assignment.lower_bound_seconds <= value
+    assert assignment.lower_bound_seconds <= expected * (1 + 1e-9)
     if not request.free:
-        assert len(set(found.device_of_stage)) == found.num_stages
+        assert len(set(assignment.device_of_stage)) == assignment.num_stages
         assert value >= expected * (1 - 1e-9)
 
 
@@ -88,9 +88,9 @@ def test_small_programs_are_exact_over_equal_links(problem: PartitionProblem, ob
         with pytest.raises(Infeasible):
             optimal(problem, asked(objective))
         return
-    found = optimal(problem, asked(objective))
-    assert value_of(problem, found, objective) == pytest.approx(best, abs=1e-12)
-    assert found.lower_bound_seconds == pytest.approx(best, rel=1e-8)
+    assignment = optimal(problem, asked(objective))
+    assert value_of(problem, assignment, objective) == pytest.approx(best, abs=1e-12)
+    assert assignment.lower_bound_seconds == pytest.approx(best, rel=1e-8)
 
 
 @random_examples(8)
@@ -113,16 +113,16 @@ def test_no_other_mode_is_better(problem: PartitionProblem, objective: Objective
     request = asked(objective, **copies)
     others = [replace(request, mode=mode) for mode in OTHER_MODES]
     try:
-        found = partition(problem, request)
+        assignment = partition(problem, request)
     except Infeasible:
         for other in others:
             with pytest.raises((Infeasible, OptionsError)):
                 partition(problem, other)
         return
-    check_is_valid(problem, found)
-    assert found == partition(problem, request)
-    value = value_of(problem, found, objective)
-    assert found.lower_bound_seconds <= value
+    check_is_valid(problem, assignment)
+    assert assignment == partition(problem, request)
+    value = value_of(problem, assignment, objective)
+    assert assignment.lower_bound_seconds <= value
     for other in others:
         with suppress(Infeasible, OptionsError):
             assert value <= value_of(problem, partition(problem, other), objective) * (1 + 1e-9), other.mode
@@ -136,16 +136,16 @@ def test_copies_only_help(problem: PartitionProblem, num_stages: int) -> None:
         alone = optimal(problem, asked(num_stages=num_stages))
     except (Infeasible, OptionsError):
         return
-    found = optimal(problem, asked(num_stages=num_stages, replicate=True))
-    value = value_of(problem, found, Objective.THROUGHPUT)
-    assert fits(problem, found)
-    assert found.lower_bound_seconds <= value <= value_of(problem, alone, Objective.THROUGHPUT) * (1 + 1e-9)
+    assignment = optimal(problem, asked(num_stages=num_stages, replicate=True))
+    value = value_of(problem, assignment, Objective.THROUGHPUT)
+    assert fits(problem, assignment)
+    assert assignment.lower_bound_seconds <= value <= value_of(problem, alone, Objective.THROUGHPUT) * (1 + 1e-9)
 
 
 def test_the_slowest_stage_gets_the_idle_devices() -> None:
     problem = chain([[1.0, 8.0, 1.0]] * 5, latency=0.25)
-    found = optimal(problem, asked(num_stages=3, replicate=True))
-    assert [len(devices) for devices in found.devices_of_stage] == [1, 3, 1]
+    assignment = optimal(problem, asked(num_stages=3, replicate=True))
+    assert [len(devices) for devices in assignment.devices_of_stage] == [1, 3, 1]
 
 
 @random_examples(60)
@@ -154,9 +154,9 @@ def test_orders_are_topological_and_keep_what_they_reorder(problem: PartitionPro
     bundles = bundles_of(problem)
     for order in program_orders(problem, bundles):
         assert sorted(order.tolist()) == list(range(problem.num_nodes))
-        found = reordered(problem, order, bundles)
-        assert (found.value_producer[found.read_value] < found.read_node).all()
-        assert found.compute_seconds.sum() == pytest.approx(problem.compute_seconds.sum())
+        other = reordered(problem, order, bundles)
+        assert (other.value_producer[other.read_value] < other.read_node).all()
+        assert other.compute_seconds.sum() == pytest.approx(problem.compute_seconds.sum())
 
 
 def test_a_group_that_spans_other_nodes_has_an_order_that_the_program_has_not() -> None:
@@ -170,9 +170,9 @@ def test_a_group_that_spans_other_nodes_has_an_order_that_the_program_has_not() 
         latency=0.25,
         per_byte=0.0625,
     )
-    found = optimal(problem, asked())
-    assert found.stage_of_node == (0, 1, 0, 1)
-    assert value_of(problem, found, Objective.THROUGHPUT) == found.lower_bound_seconds == 1.25
+    assignment = optimal(problem, asked())
+    assert assignment.stage_of_node == (0, 1, 0, 1)
+    assert value_of(problem, assignment, Objective.THROUGHPUT) == assignment.lower_bound_seconds == 1.25
 
 
 def two_branches(**more: object) -> PartitionProblem:
@@ -185,17 +185,17 @@ def two_branches(**more: object) -> PartitionProblem:
 def test_branches_are_not_cut_across() -> None:
     """Any cut of the program order parts both chains; a chain on its own sends one tensor."""
     problem = two_branches()
-    found = optimal(problem, asked())
-    value = value_of(problem, found, Objective.THROUGHPUT)
+    assignment = optimal(problem, asked())
+    value = value_of(problem, assignment, Objective.THROUGHPUT)
     assert value < value_of(problem, balanced(problem), Objective.THROUGHPUT)
-    assert found.lower_bound_seconds == pytest.approx(value)
+    assert assignment.lower_bound_seconds == pytest.approx(value)
 
 
 def test_lone_batch_stays_on_the_fastest_device() -> None:
     problem = chain([[2.0] * 6, [1.0] * 6, [3.0] * 6], latency=0.5)
-    found = optimal(problem, asked(Objective.LATENCY))
-    assert found.device_of_stage == (1,)
-    assert found.lower_bound_seconds == pytest.approx(6.0)
+    assignment = optimal(problem, asked(Objective.LATENCY))
+    assert assignment.device_of_stage == (1,)
+    assert assignment.lower_bound_seconds == pytest.approx(6.0)
 
 
 def beside_the_path(pairs: int, devices: int, **more: object) -> PartitionProblem:
@@ -205,14 +205,14 @@ def beside_the_path(pairs: int, devices: int, **more: object) -> PartitionProble
         first = 3 * pair
         reads += [[first + 1], [first + 1], [first + 2, first + 3]]
     seconds = [1.0, *[1.0, 0.5, 1.0] * pairs]
-    given = {"value_bytes": [1] * (len(reads) + 1), "returned": (len(reads),), **more}
-    return problem_of(compute_seconds=[seconds] * devices, reads=reads, **given)
+    arguments = {"value_bytes": [1] * (len(reads) + 1), "returned": (len(reads),), **more}
+    return problem_of(compute_seconds=[seconds] * devices, reads=reads, **arguments)
 
 
 def test_all_but_few_of_what_stands_beside_the_path_runs_in_turn() -> None:
     problem = beside_the_path(10, 3, latency=0.2)
-    found = optimal(problem, asked(Objective.LATENCY))
-    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(26.0)
+    assignment = optimal(problem, asked(Objective.LATENCY))
+    assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(26.0)
     # Of ten seconds halves beside, two may run meanwhile, for which 0.2 s is spent on sending.
     assert serial_bound(problem, bundles_of(problem)) == pytest.approx(26.0 - 2 * 0.3)
 
@@ -221,21 +221,21 @@ def test_a_lone_batch_passes_the_quick_device_as_far_as_its_memory_goes() -> Non
     states = [(10, (node,)) for node in range(12)]
     seconds = [[3.0] * 12, [1.0] * 12, [2.0] * 12]
     problem = chain(seconds, states=states, memory_bytes=[90, 60, 60], value_bytes=[0] * 13, latency=0.1)
-    found = optimal(problem, asked(Objective.LATENCY))
-    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(6 * 1.0 + 6 * 2.0 + 0.1)
+    assignment = optimal(problem, asked(Objective.LATENCY))
+    assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(6 * 1.0 + 6 * 2.0 + 0.1)
 
 
 def test_memory_is_spread_by_room() -> None:
     states = [(10, (node,)) for node in range(6)]
     problem = chain([[1.0] * 6] * 2, states=states, memory_bytes=[100, 50], value_bytes=[0] * 7)
-    found = optimal(problem, asked(Objective.MEMORY))
-    assert value_of(problem, found, Objective.MEMORY) == pytest.approx(0.4)
+    assignment = optimal(problem, asked(Objective.MEMORY))
+    assert value_of(problem, assignment, Objective.MEMORY) == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("objective", INFERENCE)
 def test_number_of_stages_is_kept(objective: Objective) -> None:
-    found = optimal(chain([[1.0] * 8] * 4), asked(objective, num_stages=3))
-    assert found.num_stages == 3
+    assignment = optimal(chain([[1.0] * 8] * 4), asked(objective, num_stages=3))
+    assert assignment.num_stages == 3
 
 
 def test_more_stages_than_devices_names_the_mode() -> None:
@@ -256,24 +256,24 @@ def test_what_fits_nowhere_says_what_is_lacking() -> None:
 @pytest.mark.parametrize("schedule", [*NAMED_SCHEDULES, PipelineSchedule.BEST])
 def test_training_step_is_bounded_and_no_worse_than_balanced(schedule: PipelineSchedule) -> None:
     seconds = [1.0 + 3 * node % 5 for node in range(12)]
-    given = chain([seconds] * 3, latency=0.1)
+    base = chain([seconds] * 3, latency=0.1)
     training = Training(schedule=schedule, microbatches=4)
-    problem = replace(given, training=training, node_has_gradient=np.ones(12, dtype=np.bool_))
-    found = optimal(problem, asked(Objective.STEP_TIME))
-    value = value_of(problem, found, Objective.STEP_TIME)
-    assert 0 < found.lower_bound_seconds <= value
+    problem = replace(base, training=training, node_has_gradient=np.ones(12, dtype=np.bool_))
+    assignment = optimal(problem, asked(Objective.STEP_TIME))
+    value = value_of(problem, assignment, Objective.STEP_TIME)
+    assert 0 < assignment.lower_bound_seconds <= value
     assert value <= value_of(problem, balanced(problem), Objective.STEP_TIME)
 
 
 def test_nodes_stay_where_they_are_fixed() -> None:
-    given = chain([[1.0] * 6] * 3)
+    base = chain([[1.0] * 6] * 3)
     fixed = np.full(6, -1)
     fixed[[0, 5]] = 2, 1
-    problem = replace(given, fixed_device=fixed)
-    found = optimal(problem, asked())
-    assert found.device_of_stage[found.stage_of_node[0]] == 2
-    assert found.device_of_stage[found.stage_of_node[5]] == 1
-    assert value_of(problem, found, Objective.THROUGHPUT) == pytest.approx(2.0)
+    problem = replace(base, fixed_device=fixed)
+    assignment = optimal(problem, asked())
+    assert assignment.device_of_stage[assignment.stage_of_node[0]] == 2
+    assert assignment.device_of_stage[assignment.stage_of_node[5]] == 1
+    assert value_of(problem, assignment, Objective.THROUGHPUT) == pytest.approx(2.0)
 
 
 @pytest.mark.slow
@@ -292,9 +292,9 @@ def test_freedom_is_never_worse_than_one_stage_for_each_device(
         bound_to_one = optimal(problem, asked(objective, **more))
     except (Infeasible, OptionsError):
         return
-    found = optimal(problem, asked(objective, free=True, **more))
-    assert fits(problem, found)
-    assert value_of(problem, found, objective) <= value_of(problem, bound_to_one, objective) * (1 + 1e-9)
+    assignment = optimal(problem, asked(objective, free=True, **more))
+    assert fits(problem, assignment)
+    assert value_of(problem, assignment, objective) <= value_of(problem, bound_to_one, objective) * (1 + 1e-9)
 
 
 @pytest.mark.slow
@@ -307,10 +307,10 @@ def test_a_lone_batch_passes_branches_side_by_side() -> None:
         returned=(6,),
         latency=0.01,
     )
-    found = optimal(problem, asked(Objective.LATENCY, free=True))
-    check_is_valid(problem, found)
-    assert value_of(problem, found, Objective.LATENCY) <= 2.0 + 3 * 0.01 + 1e-9
-    assert found.lower_bound_seconds >= 2.0 + 0.01 - 1e-6
+    assignment = optimal(problem, asked(Objective.LATENCY, free=True))
+    check_is_valid(problem, assignment)
+    assert value_of(problem, assignment, Objective.LATENCY) <= 2.0 + 3 * 0.01 + 1e-9
+    assert assignment.lower_bound_seconds >= 2.0 + 0.01 - 1e-6
 
 
 def test_what_the_program_takes_is_handed_on_by_the_first_stage_and_what_it_returns_reaches_the_last() -> None:
@@ -318,8 +318,8 @@ def test_what_the_program_takes_is_handed_on_by_the_first_stage_and_what_it_retu
     problem = problem_of(
         compute_seconds=[[1.0] * 4] * 2, reads=[[0]] * 4, value_bytes=[1] * 5, returned=(1, 2, 3, 4), latency=0.01
     )
-    found = optimal(problem, asked(Objective.LATENCY, free=True))
-    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(3.0, abs=0.05)
+    assignment = optimal(problem, asked(Objective.LATENCY, free=True))
+    assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(3.0, abs=0.05)
 
 
 @pytest.mark.slow
@@ -330,9 +330,9 @@ def test_schedules_of_forks_and_joins_stand_beside_the_best() -> None:
         choice = random.Random(seed)
         problem = forks_and_joins(choice)
         best = least(problem, Objective.LATENCY, schedules(problem, choice))
-        found = optimal(problem, asked(Objective.LATENCY, free=True))
-        check_is_valid(problem, found)
-        ratios.append(value_of(problem, found, Objective.LATENCY) / best)
+        assignment = optimal(problem, asked(Objective.LATENCY, free=True))
+        check_is_valid(problem, assignment)
+        ratios.append(value_of(problem, assignment, Objective.LATENCY) / best)
     assert max(ratios) <= 1.15
     assert np.mean(ratios) <= 1.03
 
@@ -343,8 +343,8 @@ def test_free_stages_return_to_a_device() -> None:
     problem = replace(chain([[1.0] * 4] * 2, latency=0.1), fixed_device=fixed)
     with pytest.raises(Infeasible):
         optimal(problem, asked())
-    found = optimal(problem, asked(free=True))
-    assert found.device_of_stage == (0, 1, 0)
+    assignment = optimal(problem, asked(free=True))
+    assert assignment.device_of_stage == (0, 1, 0)
 
 
 def test_out_of_time_the_first_assignment_is_the_answer() -> None:
@@ -361,10 +361,10 @@ def test_searches_run_in_turn_where_they_apply_until_it_is_over() -> None:
     portfolio, ran = Portfolio(problem, asked()), []
 
     def search(name: str, *, applies: bool = True, proves: float = 0.0) -> Search:
-        def run(found: Portfolio) -> None:
+        def run(portfolio: Portfolio) -> None:
             ran.append(name)
-            offer_single_devices(found)
-            found.prove(proves)
+            offer_single_devices(portfolio)
+            portfolio.prove(proves)
 
         return Search(name=name, run=run, applies=lambda _: applies)
 

@@ -8,8 +8,8 @@ from tests.planner.partition.problems import chain
 
 
 def test_first_of_the_largest_devices() -> None:
-    found = single(chain([[1.0, 1.0]] * 3, memory_bytes=[50, 60, 60]))
-    assert (found.device_of_stage, found.stage_of_node) == ((1,), (0, 0))
+    assignment = single(chain([[1.0, 1.0]] * 3, memory_bytes=[50, 60, 60]))
+    assert (assignment.device_of_stage, assignment.stage_of_node) == ((1,), (0, 0))
 
 
 def test_what_lacks_is_said_even_if_two_devices_would_do() -> None:

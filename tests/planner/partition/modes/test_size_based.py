@@ -20,31 +20,31 @@ def weights(sizes: list[int], memory_bytes: list[int]) -> PartitionProblem:
 
 
 def test_whole_program_goes_to_the_first_of_the_largest_devices() -> None:
-    found = size_based(weights([10, 10, 10], [20, 40, 40]))
-    assert (found.num_stages, found.device_of_stage) == (1, (1,))
+    assignment = size_based(weights([10, 10, 10], [20, 40, 40]))
+    assert (assignment.num_stages, assignment.device_of_stage) == (1, (1,))
 
 
 def test_devices_are_filled_in_list_order() -> None:
-    found = size_based(weights([10, 10, 10, 10], [20, 15, 10]))
-    assert found.stage_of_node == (0, 0, 1, 2)
-    assert found.device_of_stage == (0, 1, 2)
+    assignment = size_based(weights([10, 10, 10, 10], [20, 15, 10]))
+    assert assignment.stage_of_node == (0, 0, 1, 2)
+    assert assignment.device_of_stage == (0, 1, 2)
 
 
 def test_a_device_too_small_for_the_next_node_is_passed_over() -> None:
-    found = size_based(weights([30, 5], [10, 30]))
-    assert found.device_of_stage == (1, 0)
+    assignment = size_based(weights([30, 5], [10, 30]))
+    assert assignment.device_of_stage == (1, 0)
 
 
 def test_exact_fill_is_allowed() -> None:
-    found = size_based(weights([10, 20, 10], [30, 10]))
-    assert found.stage_of_node == (0, 0, 1)
+    assignment = size_based(weights([10, 20, 10], [30, 10]))
+    assert assignment.stage_of_node == (0, 0, 1)
 
 
 def test_where_first_fit_runs_out_some_other_cut_is_found() -> None:
     problem = weights([10, 30], [35, 12])
-    found = size_based(problem)
-    assert found.device_of_stage == (1, 0)
-    assert "first fit runs out" in found.reasons[0]
+    assignment = size_based(problem)
+    assert assignment.device_of_stage == (1, 0)
+    assert "first fit runs out" in assignment.reasons[0]
 
 
 def test_groups_stay_whole() -> None:

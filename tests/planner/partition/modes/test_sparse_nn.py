@@ -27,24 +27,24 @@ def recommender(table_bytes: list[int], memory_bytes: list[int], rest_bytes: int
 
 @pytest.mark.parametrize("memory_bytes", [[180, 180, 180], [220, 120, 160], [90, 240, 120]])
 def test_tables_fill_the_devices_and_the_rest_is_on_each(memory_bytes: list[int]) -> None:
-    given = recommender([70, 60, 50, 60], memory_bytes)
-    found = sparse_nn(given)
-    peaks = np.array(evaluate(given, found).device_peak_bytes)
-    assert (peaks <= given.device_memory_bytes).all()
-    tables = {found.stage_of_node[node] for node in range(1, 5)}
-    used = sorted(found.device_of_stage[stage] for stage in tables)
+    case = recommender([70, 60, 50, 60], memory_bytes)
+    assignment = sparse_nn(case)
+    peaks = np.array(evaluate(case, assignment).device_peak_bytes)
+    assert (peaks <= case.device_memory_bytes).all()
+    tables = {assignment.stage_of_node[node] for node in range(1, 5)}
+    used = sorted(assignment.device_of_stage[stage] for stage in tables)
     assert len(used) == len(set(used)) > 1
-    for stage, devices in enumerate(found.devices_of_stage):
-        assert sorted(devices) == ([found.device_of_stage[stage]] if stage in tables else used)
+    for stage, devices in enumerate(assignment.devices_of_stage):
+        assert sorted(devices) == ([assignment.device_of_stage[stage]] if stage in tables else used)
 
 
 def test_what_fits_one_device_stays_whole() -> None:
-    found = sparse_nn(recommender([10, 10], [200, 300]))
-    assert (found.num_stages, found.device_of_stage, found.replicas) == (1, (1,), ())
+    assignment = sparse_nn(recommender([10, 10], [200, 300]))
+    assert (assignment.num_stages, assignment.device_of_stage, assignment.replicas) == (1, (1,), ())
 
 
 def test_without_tables_it_places_by_size() -> None:
-    given = recommender([70, 60], [120, 120])
+    case = recommender([70, 60], [120, 120])
     bare = problem(
         compute_seconds=[[1.0] * 2] * 2,
         reads=[[0], [1]],
@@ -52,12 +52,12 @@ def test_without_tables_it_places_by_size() -> None:
         states=[(70, (0,)), (60, (1,))],
         memory_bytes=[100, 100],
     )
-    assert given.is_embedding.sum() == 2
+    assert case.is_embedding.sum() == 2
     assert sparse_nn(bare).stage_of_node == (0, 1)
 
 
 def test_tables_that_read_from_tables_may_lie_anywhere() -> None:
-    given = problem(
+    case = problem(
         compute_seconds=[[1.0] * 3] * 2,
         reads=[[0], [1], [2]],
         value_bytes=[1] * 4,
@@ -67,10 +67,10 @@ def test_tables_that_read_from_tables_may_lie_anywhere() -> None:
         embeddings=(0, 1, 2),
         microbatches_in_flight=1,
     )
-    found = sparse_nn(given)
-    stages = np.array(found.stage_of_node)
+    assignment = sparse_nn(case)
+    stages = np.array(assignment.stage_of_node)
     assert (np.diff(stages) >= 0).all()
-    assert (np.array(evaluate(given, found).device_peak_bytes) <= given.device_memory_bytes).all()
+    assert (np.array(evaluate(case, assignment).device_peak_bytes) <= case.device_memory_bytes).all()
 
 
 def test_a_rest_that_fits_beside_no_table_is_refused() -> None:

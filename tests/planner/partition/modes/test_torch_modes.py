@@ -42,13 +42,13 @@ def test_assignments_are_valid(mode: str, problem: PartitionProblem, data: st.Da
     tables = data.draw(st.lists(st.booleans(), min_size=problem.num_nodes, max_size=problem.num_nodes))
     problem = replace(problem, is_embedding=np.array(tables, dtype=np.bool_))
     try:
-        found = partition(problem, Request(mode=mode))
+        assignment = partition(problem, Request(mode=mode))
     except Infeasible:
         if mode in ("cost_aware", "kl_based"):
             assert not any(fits(problem, one) for one in all_contiguous(problem))
         return
-    check_valid(problem, found)
-    assert partition(problem, Request(mode=mode)) == found
+    check_valid(problem, assignment)
+    assert partition(problem, Request(mode=mode)) == assignment
 
 
 @pytest.mark.slow
@@ -57,16 +57,16 @@ def test_assignments_are_valid(mode: str, problem: PartitionProblem, data: st.Da
 @given(problem=problems(max_nodes=5, max_devices=4))
 def test_copies_hold_what_they_copy(mode: str, problem: PartitionProblem) -> None:
     try:
-        found = partition(problem, Request(mode=mode, saturate_host=True))
+        assignment = partition(problem, Request(mode=mode, saturate_host=True))
     except Infeasible:
         return
-    check_valid(problem, found)
+    check_valid(problem, assignment)
     alone = partition(problem, Request(mode=mode))
-    assert (found.device_of_stage, found.stage_of_node) == (alone.device_of_stage, alone.stage_of_node)
+    assert (assignment.device_of_stage, assignment.stage_of_node) == (alone.device_of_stage, alone.stage_of_node)
     # Every stage of a device has as many copies.
     for device in set(alone.device_of_stage):
         here = [stage for stage, first in enumerate(alone.device_of_stage) if first == device]
-        counts = [len(found.devices_of_stage[stage]) // len(alone.devices_of_stage[stage]) for stage in here]
+        counts = [len(assignment.devices_of_stage[stage]) // len(alone.devices_of_stage[stage]) for stage in here]
         assert len(set(counts)) == 1
 
 
@@ -78,5 +78,5 @@ def test_a_lone_batch_is_no_slower_than_on_size_based_stages(mode: str, problem:
         first_fit = partition(problem, Request(mode="size_based"))
     except Infeasible:
         return
-    found = evaluate(problem, partition(problem, Request(mode=mode))).latency_seconds
-    assert found <= evaluate(problem, first_fit).latency_seconds * (1 + 1e-9)
+    evaluation = evaluate(problem, partition(problem, Request(mode=mode))).latency_seconds
+    assert evaluation <= evaluate(problem, first_fit).latency_seconds * (1 + 1e-9)

@@ -36,7 +36,7 @@ def random_chain(seed: int, *, max_nodes: int = 9, max_devices: int = 6) -> Part
     return chain(
         [[kinds[kind][0] * seconds for seconds in _seconds(seed, n)] for kind in kind_of_device],
         value_bytes=[draw.randint(1, 8) for _ in range(n + 1)],
-        states=[(held, (node,)) for node, held in enumerate(sizes)],
+        states=[(size, (node,)) for node, size in enumerate(sizes)],
         memory_bytes=[int(room * kinds[kind][1]) + 60 for kind in kind_of_device] if bound else None,
         per_byte=per_byte,
         latency=[[link_seconds / 2 for link_seconds in row] for row in per_byte],
@@ -57,8 +57,10 @@ def least_of_chain(problem: PartitionProblem) -> float:
     def needed(start: int, end: int) -> int:
         inner = [position for position in (start, end) if 0 < position < n]
         # On one device: bytes are of stages.
-        found = evaluate(problem, contiguous(problem, (0, *inner, n), [0] * (len(inner) + 1), [""] * (len(inner) + 1)))
-        return found.stages[1 if start else 0].peak_bytes
+        evaluation = evaluate(
+            problem, contiguous(problem, (0, *inner, n), [0] * (len(inner) + 1), [""] * (len(inner) + 1))
+        )
+        return evaluation.stages[1 if start else 0].peak_bytes
 
     def sent(position: int, source: int, target: int) -> float:
         return problem.transfer_seconds(source, target, int(problem.value_bytes[position]))

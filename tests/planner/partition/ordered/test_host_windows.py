@@ -38,8 +38,8 @@ def test_no_plan_that_enters_each_host_once_is_better(seed: int) -> None:
     every = [plan for plan in all_contiguous(program) if fits(program, plan)]
     layouts = over_windows(program)
     for layout in layouts:
-        found = evaluate_layout(program, *layout)
-        assert (np.array(found.device_peak_bytes) <= program.device_memory_bytes).all()
+        evaluation = evaluate_layout(program, *layout)
+        assert (np.array(evaluation.device_peak_bytes) <= program.device_memory_bytes).all()
     if program.training is not None or len(set(host)) == len(host):
         return
     much_skips = much_skips_the_middle(program, allowed_positions(program))

@@ -34,10 +34,10 @@ def test_a_chain_gets_its_least_bottleneck_and_the_proof(seed: int) -> None:
             with pytest.raises(Infeasible):
                 balanced(problem)
             return
-        found = balanced(problem)
-    assert fits(problem, found)
-    assert evaluate(problem, found).bottleneck_seconds == pytest.approx(expected)
-    assert found.lower_bound_seconds == pytest.approx(expected)
+        assignment = balanced(problem)
+    assert fits(problem, assignment)
+    assert evaluate(problem, assignment).bottleneck_seconds == pytest.approx(expected)
+    assert assignment.lower_bound_seconds == pytest.approx(expected)
 
 
 @pytest.mark.fuzz
@@ -47,10 +47,10 @@ def test_where_the_exact_walks_are_too_many_there_is_a_bound_and_plans(seed: int
     expected = least_of_chain(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(many_devices, "MAX_UNITS", 0)
-        found = over_many_devices(problem, allowed_positions(problem))
-    assert found is not None
-    assert found.value <= expected + 1e-9
-    for boundaries, devices in found.layouts:
+        walks = over_many_devices(problem, allowed_positions(problem))
+    assert walks is not None
+    assert walks.value <= expected + 1e-9
+    for boundaries, devices in walks.layouts:
         layout = evaluate_layout(problem, boundaries, devices)
         assert layout.bottleneck_seconds >= expected - 1e-9
         assert (np.array(layout.device_peak_bytes) <= problem.device_memory_bytes).all()
@@ -65,14 +65,14 @@ def test_of_so_many_stages(seed: int) -> None:
             expected = balanced(problem, num_stages)
         except Infeasible:
             expected = None
-        found = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
-        assert found is not None
+        walks = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
+        assert walks is not None
         if expected is None:
-            assert not found.layouts
-            assert found.value == np.inf
+            assert not walks.layouts
+            assert walks.value == np.inf
             continue
-        assert found.value == pytest.approx(expected.lower_bound_seconds)
-        assert all(len(devices) == num_stages for _, devices in found.layouts)
+        assert walks.value == pytest.approx(expected.lower_bound_seconds)
+        assert all(len(devices) == num_stages for _, devices in walks.layouts)
 
 
 @random_examples(40)
@@ -82,10 +82,10 @@ def test_of_so_many_stages(seed: int) -> None:
 )
 def test_of_any_program_it_bounds_and_what_it_places_fits(problem: PartitionProblem, num_stages: int) -> None:
     expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem, num_stages))
-    found = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
-    assert found is not None
-    assert found.value <= expected * (1 + 1e-9)
-    for boundaries, devices in found.layouts:
+    walks = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
+    assert walks is not None
+    assert walks.value <= expected * (1 + 1e-9)
+    for boundaries, devices in walks.layouts:
         layout = evaluate_layout(problem, boundaries, devices)
         assert layout.bottleneck_seconds >= expected * (1 - 1e-9)
         assert (np.array(layout.device_peak_bytes) <= problem.device_memory_bytes).all()
@@ -105,9 +105,9 @@ def test_a_stage_keeps_the_microbatches_of_its_own_place() -> None:
             training=training,
         )
         expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem, 3))
-        found = over_many_devices(problem, allowed_positions(problem), num_stages=3)
-        assert found is not None
-        assert found.value == pytest.approx(expected)
+        walks = over_many_devices(problem, allowed_positions(problem), num_stages=3)
+        assert walks is not None
+        assert walks.value == pytest.approx(expected)
         values.add(expected)
     assert len(values) > 2
 
@@ -195,7 +195,7 @@ def test_three_hosts_of_equal_devices_are_filled_one_after_the_other() -> None:
     problem = on_hosts([2, 2, 2], [1] * 6, num_nodes=12)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program_pass, "MAX_STATES", 1)
-        found = balanced(problem)
-    hosts = [device // 2 for device in found.device_of_stage]
+        assignment = balanced(problem)
+    hosts = [device // 2 for device in assignment.device_of_stage]
     assert hosts[0::2] == hosts[1::2]
-    assert found.lower_bound_seconds == pytest.approx(evaluate(problem, found).bottleneck_seconds)
+    assert assignment.lower_bound_seconds == pytest.approx(evaluate(problem, assignment).bottleneck_seconds)

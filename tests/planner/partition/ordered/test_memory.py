@@ -27,9 +27,9 @@ from tests.random_examples import random_examples
 def test_what_fits_below_the_limit_is_the_same(problem: PartitionProblem, limit: float) -> None:
     capped = without_idle_memory(problem, limit).device_memory_bytes
     for assignment in all_contiguous(problem):
-        found = evaluate(problem, assignment)
-        if found.bottleneck_seconds <= limit:
-            needed = np.array(found.device_peak_bytes)
+        evaluation = evaluate(problem, assignment)
+        if evaluation.bottleneck_seconds <= limit:
+            needed = np.array(evaluation.device_peak_bytes)
             assert (needed <= capped).all() == (needed <= problem.device_memory_bytes).all()
 
 

@@ -25,9 +25,9 @@ def test_is_the_best_choice_of_devices(problem: PartitionProblem, data: st.DataO
     count = len(boundaries) - 1
     best = None
     for devices in permutations(range(problem.num_devices), count):
-        found = evaluate(problem, contiguous(problem, boundaries, devices, [""] * count))
-        if (np.array(found.device_peak_bytes) <= problem.device_memory_bytes).all():
-            best = min(found.bottleneck_seconds, best if best is not None else np.inf)
+        evaluation = evaluate(problem, contiguous(problem, boundaries, devices, [""] * count))
+        if (np.array(evaluation.device_peak_bytes) <= problem.device_memory_bytes).all():
+            best = min(evaluation.bottleneck_seconds, best if best is not None else np.inf)
     if best is None:
         with pytest.raises(Infeasible):
             place(problem, boundaries)

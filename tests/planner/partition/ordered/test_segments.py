@@ -28,11 +28,11 @@ def test_rows_equal_evaluate(problem: PartitionProblem) -> None:
             if count > problem.num_devices:
                 continue
             assignment = contiguous(problem, boundaries, range(count), [""] * count)
-            found = evaluate(problem, assignment).stages[stage]
+            evaluation = evaluate(problem, assignment).stages[stage]
             at = end - start - 1
-            assert row.state_bytes[at] == found.state_bytes
-            assert row.activation_bytes[at] + row.recomputed_bytes[at] == found.activation_bytes
-            assert row.buffer_bytes[at] == found.buffer_bytes
+            assert row.state_bytes[at] == evaluation.state_bytes
+            assert row.activation_bytes[at] + row.recomputed_bytes[at] == evaluation.activation_bytes
+            assert row.buffer_bytes[at] == evaluation.buffer_bytes
             crossings = traffic(problem, np.array(assignment.stage_of_node), count).crossings
             arriving = crossings.values[crossings.targets == stage]
             departing = np.unique(crossings.values[crossings.sources == stage])
@@ -42,11 +42,11 @@ def test_rows_equal_evaluate(problem: PartitionProblem) -> None:
             assert row.sends[at] == (departing.size > 0)
             if problem.training is None:
                 continue
-            assert row.trained_bytes[at] == found.gradient_bytes + found.optimizer_bytes
+            assert row.trained_bytes[at] == evaluation.gradient_bytes + evaluation.optimizer_bytes
             # The best order keeps what memory there is for, and is not known before the stages are.
             if problem.training.schedule is not PipelineSchedule.BEST:
-                kept = kept_microbatches(problem.training, count, stage)
-                assert kept * row.saved_bytes[at] == found.saved_bytes
-                assert row.peak_bytes[at] >= found.peak_bytes
+                microbatches = kept_microbatches(problem.training, count, stage)
+                assert microbatches * row.saved_bytes[at] == evaluation.saved_bytes
+                assert row.peak_bytes[at] >= evaluation.peak_bytes
             assert row.gradients_returned_bytes[at] == problem.value_gradient_bytes[arriving].sum()
             assert row.gradients_awaited_bytes[at] == problem.value_gradient_bytes[departing].sum()

@@ -26,10 +26,10 @@ def check_is_least(problem: PartitionProblem) -> None:
         with pytest.raises(Infeasible):
             optimal(problem, ANYWHERE)
         return
-    found = optimal(problem, ANYWHERE)
-    assert fits(problem, found)
-    assert value_of(problem, found, Objective.LATENCY) == pytest.approx(best, rel=1e-8, abs=1e-12)
-    assert found.lower_bound_seconds == pytest.approx(best, rel=1e-8, abs=1e-12)
+    assignment = optimal(problem, ANYWHERE)
+    assert fits(problem, assignment)
+    assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(best, rel=1e-8, abs=1e-12)
+    assert assignment.lower_bound_seconds == pytest.approx(best, rel=1e-8, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", [18, 31, 62, 104, 113, 160, 169, 194])
@@ -55,5 +55,5 @@ def test_nothing_is_proven_where_prefixes_are_left(monkeypatch: pytest.MonkeyPat
     problem = small_program(104)
     best = least(problem, Objective.LATENCY, every_assignment(problem, free=True))
     monkeypatch.setattr(exact_latency, "MAX_PREFIXES", 2)
-    found = optimal(problem, ANYWHERE)
-    assert found.lower_bound_seconds <= best < value_of(problem, found, Objective.LATENCY)
+    assignment = optimal(problem, ANYWHERE)
+    assert assignment.lower_bound_seconds <= best < value_of(problem, assignment, Objective.LATENCY)

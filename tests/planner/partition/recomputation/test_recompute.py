@@ -36,9 +36,9 @@ INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
 
 @st.composite
 def recomputable(draw: st.DrawFn, **more: object) -> PartitionProblem:
-    found = draw(problems(**more))  # type: ignore[arg-type]
-    pure = [draw(st.integers(0, 3)) > 0 for _ in range(found.num_nodes)]
-    return replace(found, node_recomputable=np.array(pure))
+    drawn = draw(problems(**more))  # type: ignore[arg-type]
+    pure = [draw(st.integers(0, 3)) > 0 for _ in range(drawn.num_nodes)]
+    return replace(drawn, node_recomputable=np.array(pure))
 
 
 def masked(*, per_byte: float = 0.1, memory_bytes: list[int] | None = None) -> PartitionProblem:
@@ -62,11 +62,11 @@ def in_two(problem: PartitionProblem) -> Assignment:
 def test_a_mask_is_made_again_where_that_is_cheaper() -> None:
     problem = masked()
     before = score(problem, in_two(problem), Objective.THROUGHPUT)
-    found = recompute(problem, before, Objective.THROUGHPUT)
-    assert found.assignment.recomputed == ((), (0,))
+    recomputed = recompute(problem, before, Objective.THROUGHPUT)
+    assert recomputed.assignment.recomputed == ((), (0,))
     assert before.value == pytest.approx(21.0 + 10.1)
     # Stage 1: its two nodes, the mask, and the ten bytes that the mask is made of.
-    assert [stage.load_seconds for stage in found.evaluation.stages] == pytest.approx([22.1, 22.1])
+    assert [stage.load_seconds for stage in recomputed.evaluation.stages] == pytest.approx([22.1, 22.1])
 
 
 def test_a_mask_is_sent_where_that_is_cheaper() -> None:
@@ -96,11 +96,11 @@ def test_the_cut_moves_where_a_mask_is_cheap_to_make_again() -> None:
     """Without recomputation everything stays on one device; with it two share the work."""
     problem = masked(per_byte=0.3)
     plain = optimal(problem, Request(mode="optimal"))
-    found = optimal(problem, Request(mode="optimal", recompute=True))
+    assignment = optimal(problem, Request(mode="optimal", recompute=True))
     assert plain.num_stages == 1
-    assert found.num_stages == 2
-    assert found.recomputed == ((), (0,))
-    assert objective_value(evaluate(problem, found), Objective.THROUGHPUT) < 30.0
+    assert assignment.num_stages == 2
+    assert assignment.recomputed == ((), (0,))
+    assert objective_value(evaluate(problem, assignment), Objective.THROUGHPUT) < 30.0
 
 
 @random_examples(40)
@@ -114,15 +114,15 @@ def test_the_cheapest_cone_is_found(problem: PartitionProblem, per_byte: float) 
     def seconds(nodes: tuple[int, ...]) -> float:
         read = {value for node in nodes for value in cones.reads(node)}
         received = {value for value in {*needed, *read} if cones.producer[value] not in nodes}
-        sent = sum(float(problem.value_bytes[value]) * per_byte for value in received)
-        return sent + float(problem.compute_seconds[0, list(nodes)].sum())
+        sent_seconds = sum(float(problem.value_bytes[value]) * per_byte for value in received)
+        return sent_seconds + float(problem.compute_seconds[0, list(nodes)].sum())
 
     nodes = [node for node in range(last) if cones.may_run[node]]
     every = [chosen for count in range(len(nodes) + 1) for chosen in combinations(nodes, count)]
-    found = cones.best(
+    again = cones.best(
         needed, (), lambda value: float(problem.value_bytes[value]) * per_byte, problem.compute_seconds[0]
     )
-    assert seconds(found) == pytest.approx(min(map(seconds, every)), abs=1e-6)
+    assert seconds(again) == pytest.approx(min(map(seconds, every)), abs=1e-6)
 
 
 def test_least_cuts() -> None:
@@ -144,28 +144,28 @@ def test_least_cuts() -> None:
     num_stages=st.sampled_from([0, 2]),
 )
 def test_never_worse_than_without(problem: PartitionProblem, objective: Objective, num_stages: int) -> None:
-    asked = Request(mode="optimal", objective=objective, num_stages=num_stages, recompute=True)
+    request = Request(mode="optimal", objective=objective, num_stages=num_stages, recompute=True)
     try:
-        plain = optimal(problem, replace(asked, recompute=False))
+        plain = optimal(problem, replace(request, recompute=False))
     except (Infeasible, OptionsError):
         return
-    found = optimal(problem, asked)
-    assert found == optimal(problem, asked)
-    value = objective_value(evaluate(problem, found), objective)
+    assignment = optimal(problem, request)
+    assert assignment == optimal(problem, request)
+    value = objective_value(evaluate(problem, assignment), objective)
     assert value <= objective_value(evaluate(problem, plain), objective) * (1 + 1e-9)
-    assert found.lower_bound_seconds <= value * (1 + 1e-9)
-    assert (np.array(evaluate(problem, found).device_peak_bytes) <= problem.device_memory_bytes).all()
-    for stage, nodes in enumerate(found.recomputed):
-        assert all(problem.node_recomputable[node] and found.stage_of_node[node] < stage for node in nodes)
+    assert assignment.lower_bound_seconds <= value * (1 + 1e-9)
+    assert (np.array(evaluate(problem, assignment).device_peak_bytes) <= problem.device_memory_bytes).all()
+    for stage, nodes in enumerate(assignment.recomputed):
+        assert all(problem.node_recomputable[node] and assignment.stage_of_node[node] < stage for node in nodes)
 
 
 @pytest.mark.slow
 @random_examples(10)
 @given(problem=recomputable(max_nodes=4, max_devices=2), objective=st.sampled_from(INFERENCE))
 def test_bounds_hold_for_everything_that_could_be_run_again(problem: PartitionProblem, objective: Objective) -> None:
-    asked = Request(mode="optimal", objective=objective, recompute=True)
+    request = Request(mode="optimal", objective=objective, recompute=True)
     try:
-        bound = optimal(problem, asked).lower_bound_seconds
+        bound = optimal(problem, request).lower_bound_seconds
     except Infeasible:
         return
     for boundary in range(1, problem.num_nodes):
@@ -176,9 +176,9 @@ def test_bounds_hold_for_everything_that_could_be_run_again(problem: PartitionPr
             cut = contiguous(problem, (0, boundary, problem.num_nodes), devices, ["", ""])
             for count in range(len(pure) + 1):
                 for again in combinations(pure, count):
-                    tried = score(problem, replace(cut, recomputed=((), again)), objective)
+                    candidate = score(problem, replace(cut, recomputed=((), again)), objective)
                     assert bound is not None
-                    assert not tried.fits or bound <= tried.value * (1 + 1e-9)
+                    assert not candidate.fits or bound <= candidate.value * (1 + 1e-9)
 
 
 def without_returned_states(graph: Graph) -> Graph:
@@ -212,11 +212,11 @@ def test_plans_of_random_programs_hold(
         mode=OptimalMode(recompute=True, num_stages=num_stages), routing=routing, objective=objective, training=training
     )
     try:
-        found = make_plan(graph, "graph-id", inventory, options)
+        plan = make_plan(graph, "graph-id", inventory, options)
     except (Infeasible, OptionsError):
         return
     plain = make_plan(graph, "graph-id", inventory, replace(options, mode=OptimalMode(num_stages=num_stages)))
-    assert found.objective_value <= plain.objective_value * (1 + 1e-9)
+    assert plan.objective_value <= plain.objective_value * (1 + 1e-9)
 
 
 def test_in_training_only_what_has_no_gradient_is_run_again() -> None:

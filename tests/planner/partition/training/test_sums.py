@@ -9,8 +9,8 @@ from planner.partition.training.memory import sum_seconds
 
 @pytest.mark.parametrize(("num_holders", "num_messages"), [(2, 2), (3, 4), (4, 6), (12, 22)])
 def test_each_message_carries_all(num_holders: int, num_messages: int) -> None:
-    found = sum_seconds(1200, num_holders, 0.5, 1 / 100)
-    assert found == pytest.approx(num_messages * (0.5 + 1200 / 100), rel=1e-12)
+    seconds = sum_seconds(1200, num_holders, 0.5, 1 / 100)
+    assert seconds == pytest.approx(num_messages * (0.5 + 1200 / 100), rel=1e-12)
 
 
 def test_a_lone_holder_and_no_bytes_are_free() -> None:

@@ -21,8 +21,8 @@ def trained(
     schedule: PipelineSchedule = PipelineSchedule.GPIPE, microbatches: int = 4, **more: object
 ) -> PartitionProblem:
     """Two nodes of 1 s and 2 s on each of three devices; values of 10, 20 and 40 bytes; states of 5 and 7."""
-    given = {"value_bytes": [10, 20, 40], "states": [(5, (0,)), (7, (1,))], "per_byte": 0.125, **more}
-    return chain([[1.0, 2.0]] * 3, training=Training(schedule=schedule, microbatches=microbatches), **given)
+    arguments = {"value_bytes": [10, 20, 40], "states": [(5, (0,)), (7, (1,))], "per_byte": 0.125, **more}
+    return chain([[1.0, 2.0]] * 3, training=Training(schedule=schedule, microbatches=microbatches), **arguments)
 
 
 def halves(problem: PartitionProblem, replicas: tuple[tuple[int, ...], ...] = ()) -> Evaluation:
@@ -89,8 +89,8 @@ def test_a_tied_state_is_summed_once_over_all_devices_and_not_with_its_stage() -
     tied = trained(states=[(5, (0,)), (7, (0, 1))])
     alone = trained(states=[(5, (0,)), (7, (1,))])
     seconds = {}
-    for name, found in (("tied", tied), ("alone", alone)):
-        seconds[name] = halves(found, ((2,), ())).step_seconds
+    for name, evaluation in (("tied", tied), ("alone", alone)):
+        seconds[name] = halves(evaluation, ((2,), ())).step_seconds
     assert seconds["tied"] is not None
     assert seconds["alone"] is not None
     # There and back: 5 bytes between two copies; then 7 bytes between three devices.
@@ -113,44 +113,44 @@ def test_a_step_fills_its_bubble_with_what_weights_take() -> None:
     """The last stage gives its gradient back after 2 + (1 - share) x 4 seconds; the first then has 2 s of weights."""
     split = trained(PipelineSchedule.ZERO_BUBBLE, microbatches=1, per_byte=0.0)
     for share in (0.0, 0.25, 1.0):
-        found = halves(replace(split, node_weight_share=np.full((3, 2), share)))
+        evaluation = halves(replace(split, node_weight_share=np.full((3, 2), share)))
         behind = 1 + 2 + (1 - share) * 4
-        assert found.step_seconds == max(behind + 2, 1 + 2 + 4)
+        assert evaluation.step_seconds == max(behind + 2, 1 + 2 + 4)
 
 
 def test_the_load_counts_both_ways() -> None:
-    found = halves(trained())
-    assert [stage.communication_seconds for stage in found.stages] == [5.0, 5.0]
-    assert found.device_load_seconds == (3.0 + 5.0, 6.0 + 5.0, 0.0)
-    assert found.bottleneck_seconds == 11.0
-    assert found.latency_seconds == 1.0 + 2.5 + 2.0
+    evaluation = halves(trained())
+    assert [stage.communication_seconds for stage in evaluation.stages] == [5.0, 5.0]
+    assert evaluation.device_load_seconds == (3.0 + 5.0, 6.0 + 5.0, 0.0)
+    assert evaluation.bottleneck_seconds == 11.0
+    assert evaluation.latency_seconds == 1.0 + 2.5 + 2.0
 
 
 def test_a_step_of_uneven_stages() -> None:
-    found = halves(trained(microbatches=2, per_byte=0.0))
+    evaluation = halves(trained(microbatches=2, per_byte=0.0))
     # The second stage is never idle after its first second: 2 x (2 + 4); the first then has one backward pass left.
-    assert found.step_seconds == 1 + 2 * 6 + 2
-    assert objective_value(found, Objective.STEP_TIME) == found.step_seconds
+    assert evaluation.step_seconds == 1 + 2 * 6 + 2
+    assert objective_value(evaluation, Objective.STEP_TIME) == evaluation.step_seconds
 
 
 def test_messages_lengthen_the_step() -> None:
-    found = halves(trained(microbatches=1))
-    assert found.step_seconds == 1 + 2.5 + 2 + 4 + 2.5 + 2
+    evaluation = halves(trained(microbatches=1))
+    assert evaluation.step_seconds == 1 + 2.5 + 2 + 4 + 2.5 + 2
 
 
 def test_a_copy_takes_its_share_and_holds_all_states() -> None:
     inference = chain([[1.0, 2.0], [1.0, 2.0], [1.0, 6.0]], value_bytes=[10, 20, 40], states=[(5, (0,)), (7, (1,))])
-    found = halves(inference, ((), (2,)))
-    assert found.stages[1].compute_seconds == 6.0
-    assert found.device_load_seconds == (1.0, 3.0, 3.0)
-    assert found.device_peak_bytes[1] == found.device_peak_bytes[2] == found.stages[1].peak_bytes
-    assert found.latency_seconds == 7.0
+    evaluation = halves(inference, ((), (2,)))
+    assert evaluation.stages[1].compute_seconds == 6.0
+    assert evaluation.device_load_seconds == (1.0, 3.0, 3.0)
+    assert evaluation.device_peak_bytes[1] == evaluation.device_peak_bytes[2] == evaluation.stages[1].peak_bytes
+    assert evaluation.latency_seconds == 7.0
 
 
 def test_messages_to_copies_take_the_slowest_link() -> None:
     per_byte = [[0.0, 0.125, 0.5], [0.125, 0.0, 0.125], [0.25, 0.125, 0.0]]
-    found = halves(chain([[1.0, 2.0]] * 3, value_bytes=[10, 20, 40], per_byte=per_byte), ((), (2,)))
-    assert [stage.communication_seconds for stage in found.stages] == [10.0, 10.0]
+    evaluation = halves(chain([[1.0, 2.0]] * 3, value_bytes=[10, 20, 40], per_byte=per_byte), ((), (2,)))
+    assert [stage.communication_seconds for stage in evaluation.stages] == [10.0, 10.0]
 
 
 def test_copies_keep_fewer_microbatches_and_sum_their_gradients() -> None:
@@ -169,9 +169,9 @@ def test_memory_share_is_of_the_fullest_device() -> None:
 
 
 def test_in_inference_there_is_no_step() -> None:
-    found = halves(chain([[1.0, 2.0]] * 2))
-    assert found.step_seconds is None
-    assert objective_value(found, Objective.LATENCY) == 3.0
+    evaluation = halves(chain([[1.0, 2.0]] * 2))
+    assert evaluation.step_seconds is None
+    assert objective_value(evaluation, Objective.LATENCY) == 3.0
 
 
 def test_a_device_that_cannot_run_a_node_takes_for_ever() -> None:

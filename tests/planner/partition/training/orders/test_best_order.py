@@ -49,13 +49,13 @@ def check(step: TrainingStep, room: Room, orders: dict[int, tuple[Step, ...]]) -
 @pytest.mark.parametrize("seed", random_seeds(40))
 def test_small_steps_are_solved_and_the_bound_is_below_every_order(seed: int) -> None:
     step, room = small_step(seed)
-    found = best_order(step, room)
-    check(step, room, dict(found.orders))
-    exact = exact_seconds(step, room, at_most=found.seconds * (1 + LITTLE))
-    assert found.lower_bound_seconds <= exact * (1 + LITTLE)
+    best = best_order(step, room)
+    check(step, room, dict(best.orders))
+    exact = exact_seconds(step, room, at_most=best.seconds * (1 + LITTLE))
+    assert best.lower_bound_seconds <= exact * (1 + LITTLE)
     assert lower_bound(step_graph(step, split=True, most_kept=most_alone(step, room))) <= exact * (1 + LITTLE)
     # Of 1 000 such steps of up to 18 passes all were solved.
-    assert found.seconds <= exact * (1 + LITTLE)
+    assert best.seconds <= exact * (1 + LITTLE)
 
 
 @pytest.mark.fuzz
@@ -66,11 +66,11 @@ def test_small_steps_are_solved_whatever_weights_take_of_a_backward_pass(seed: i
     shares = [float(rng.choice([0.0, rng.random(), 1.0])) for _ in step.stages]
     stages = (replace(stage, weight_share=share) for stage, share in zip(step.stages, shares, strict=True))
     step = replace(step, stages=tuple(stages))
-    found = best_order(step, room)
-    check(step, room, dict(found.orders))
-    exact = exact_seconds(step, room, at_most=found.seconds * (1 + LITTLE))
-    assert found.lower_bound_seconds <= exact * (1 + LITTLE)
-    assert found.seconds <= exact * (1 + LITTLE)
+    best = best_order(step, room)
+    check(step, room, dict(best.orders))
+    exact = exact_seconds(step, room, at_most=best.seconds * (1 + LITTLE))
+    assert best.lower_bound_seconds <= exact * (1 + LITTLE)
+    assert best.seconds <= exact * (1 + LITTLE)
 
 
 @pytest.mark.fuzz
@@ -87,14 +87,14 @@ def test_the_least_of_all_orders_is_as_long_as_the_longest_path_through_one(seed
 @pytest.mark.parametrize("seed", random_seeds(12))
 def test_never_worse_than_a_named_schedule_in_the_same_memory(seed: int) -> None:
     step, room = random_step(np.random.default_rng(seed), most_devices=5, most_microbatches=8, most_stages=8)
-    found = best_order(step, room)
-    check(step, room, dict(found.orders))
+    best = best_order(step, room)
+    check(step, room, dict(best.orders))
     check(step, room, dict(quick_order(step, room)))
-    assert found.lower_bound_seconds <= found.seconds == step_seconds(step, found.orders)
+    assert best.lower_bound_seconds <= best.seconds == step_seconds(step, best.orders)
     for schedule in NAMED_SCHEDULES:
         orders = device_orders(schedule, step.microbatches, step.copies)
         if room.fits(step, counted_microbatches(orders, len(step.stages))) and buffers.ends(step, orders):
-            assert found.seconds <= step_seconds(step, orders) * (1 + LITTLE)
+            assert best.seconds <= step_seconds(step, orders) * (1 + LITTLE)
 
 
 def test_the_same_step_has_the_same_order() -> None:
@@ -121,37 +121,37 @@ def chain(seconds: list[float], microbatches: int, kept: int, **more: object) ->
 
 
 def test_equal_stages_with_memory_wait_for_the_first_microbatch_only() -> None:
-    found = chain([1.0] * 4, 8, kept=8)
-    assert found.seconds == pytest.approx(3 + 8 * 3)
-    assert found.lower_bound_seconds == pytest.approx(found.seconds)
+    best = chain([1.0] * 4, 8, kept=8)
+    assert best.seconds == pytest.approx(3 + 8 * 3)
+    assert best.lower_bound_seconds == pytest.approx(best.seconds)
 
 
 def test_room_for_one_microbatch_runs_them_one_after_another_through_the_first_stage() -> None:
     # From the first forward pass to the weights' on the first device: 1 + 1, then 1 + 1, and 1 of weights.
-    found = chain([1.0] * 2, 3, kept=1)
-    assert found.seconds == pytest.approx(3 * 5)
-    assert found.lower_bound_seconds == pytest.approx(found.seconds)
+    best = chain([1.0] * 2, 3, kept=1)
+    assert best.seconds == pytest.approx(3 * 5)
+    assert best.lower_bound_seconds == pytest.approx(best.seconds)
 
 
 def test_sums_at_the_end_belong_to_the_step_and_to_its_bound() -> None:
     sums = (Reduction(devices=(0, 1), seconds=4.0), Reduction(devices=(1, 2), seconds=2.0))
-    found = chain([1.0] * 3, 4, kept=4, reductions=sums)
+    best = chain([1.0] * 3, 4, kept=4, reductions=sums)
     # The middle device is done after 1 + 4 x 3, in time for the first sum; the last one, a second later, for the other.
-    assert found.seconds == pytest.approx(1 + 4 * 3 + 4 + 2)
-    assert found.lower_bound_seconds == pytest.approx(found.seconds)
+    assert best.seconds == pytest.approx(1 + 4 * 3 + 4 + 2)
+    assert best.lower_bound_seconds == pytest.approx(best.seconds)
 
 
 def test_a_frozen_end_sends_no_gradients() -> None:
-    found = chain([1.0] * 3, 4, kept=4, gradient_edges=())
-    assert found.seconds == pytest.approx(2 + 4 * 3)
+    best = chain([1.0] * 3, 4, kept=4, gradient_edges=())
+    assert best.seconds == pytest.approx(2 + 4 * 3)
 
 
 def test_a_device_without_a_microbatch_has_an_order_of_nothing() -> None:
-    found = chain([1.0] * 2, 1, kept=1, copies=((0, 2), (1,)))
-    assert found.orders[2] == ()
-    assert found.seconds == pytest.approx(5.0)
+    best = chain([1.0] * 2, 1, kept=1, copies=((0, 2), (1,)))
+    assert best.orders[2] == ()
+    assert best.seconds == pytest.approx(5.0)
 
 
 def test_a_step_of_no_seconds_is_ordered_too() -> None:
-    found = chain([0.0] * 2, 2, kept=2)
-    assert found.seconds == found.lower_bound_seconds == 0.0
+    best = chain([0.0] * 2, 2, kept=2)
+    assert best.seconds == best.lower_bound_seconds == 0.0

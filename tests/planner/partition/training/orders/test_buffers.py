@@ -63,6 +63,6 @@ def test_each_pair_of_copies_has_buffers_of_its_own() -> None:
 def test_the_search_finds_an_order_that_ends_with_few_buffers() -> None:
     step = there_and_back(6)
     room = Room(saved_bytes=(1,) * 4, device_bytes={0: 100, 1: 100})
-    found = best_order(step, room)
-    assert buffers.ends(step, found.orders)
-    assert found.seconds == step_seconds(step, found.orders) <= found.lower_bound_seconds * 1.05
+    best = best_order(step, room)
+    assert buffers.ends(step, best.orders)
+    assert best.seconds == step_seconds(step, best.orders) <= best.lower_bound_seconds * 1.05
