@@ -13,7 +13,7 @@ Training          training/: steps, their orders and memory; hybrid/: copies and
                   what is computed again; one_device: whether to split at all
 Bounds            bounds/: what no assignment undercuts, by arithmetic; the exact searches prove their own
 torch.fx's modes  operations/: partitioning as torch.fx counts it; saturate_host: copies on idle devices
-What to say       binding_constraint and infeasible (why nothing fits), next_best (why here), describe (words)
+What to say       infeasible (why nothing fits), next_best (why here), describe (words)
 Afterwards        replacement: another assignment in the place of one, of which few weights move
 
 Folders import in one direction: modes, portfolio, bounds, ordered, then placement, training and recomputation.

@@ -12,7 +12,8 @@ from planner.partition.training.pipeline_order import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Stages are numbered from 0 without gaps; edges go to higher stages only. One reason per stage: why it ends there.
+    """Stages are numbered from 0 without gaps; edges go to higher stages only. One reason per stage, why it ends there,
+    once a mode has chosen the assignment.
 
     `lower_bound_seconds` bounds the objective of every assignment that the mode allows; None if nothing is proven.
     `replicas` [stages]: further devices that run copies of the stage, each taking its share of the microbatches; empty
@@ -23,7 +24,7 @@ class Assignment:
 
     stage_of_node: tuple[int, ...]
     device_of_stage: tuple[int, ...]
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
     lower_bound_seconds: float | None = None
     replicas: tuple[tuple[int, ...], ...] = ()
     recomputed: tuple[tuple[int, ...], ...] = ()
@@ -55,7 +56,7 @@ def contiguous(
     problem: PartitionProblem,
     boundaries: Sequence[int],
     devices: Sequence[int],
-    reasons: Sequence[str],
+    reasons: Sequence[str] = (),
     lower_bound_seconds: float | None = None,
 ) -> Assignment:
     """Stage s holds nodes boundaries[s] to boundaries[s + 1]; `boundaries` starts at 0 and ends at n."""

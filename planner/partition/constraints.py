@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 import numpy as np
@@ -109,17 +109,19 @@ class _Modules:
         nodes: set[int] = set()
         for path in paths:
             if path not in self._nodes:
-                raise _unknown(path[:_MAX_SHOWN], option, self._nodes)
+                raise unknown_module(option, path, self._nodes)
             nodes.update(self._nodes[path])
         return tuple(sorted(nodes))
 
 
-def _unknown(path: str, option: str, modules: Mapping[str, object]) -> OptionsError:
-    near = get_close_matches(path, list(modules), n=3, cutoff=0.5)
+def unknown_module(option: str, path: str, modules: Collection[str]) -> OptionsError:
+    """Says what comes near it."""
+    shown = path if len(path) <= _MAX_SHOWN else path[:_MAX_SHOWN] + "..."
+    near = get_close_matches(path[:_MAX_SHOWN], modules, n=3, cutoff=0.5)
     if not modules:
-        help_ = "the graph's nodes carry no module paths"
+        help_ = "the graph's nodes carry no module paths: use another mode"
     elif near:
         help_ = f"did you mean {' or '.join(map(repr, near))}?"
     else:
         help_ = f"its top modules are {', '.join(map(repr, sorted(name for name in modules if '.' not in name)[:10]))}"
-    return OptionsError(f"{option}: no node runs in module {path!r}; {help_}", module_path=path)
+    return OptionsError(f"{option}: no node runs in module {shown!r}; {help_}", module_path=shown)

@@ -189,12 +189,7 @@ class _Tasks:
             stage_of_bundle[bundle] = open_stage[at]
             if sends:
                 del open_stage[at]
-        stages = np.array(stage_of_bundle, dtype=np.int64)[self.bundles.bundle_of_node]
-        return Assignment(
-            stage_of_node=tuple(stages.tolist()),
-            device_of_stage=tuple(device_of_stage),
-            reasons=("",) * len(device_of_stage),
-        )
+        return self.bundles.assignment(stage_of_bundle, device_of_stage)
 
 
 class _Search:
@@ -317,5 +312,4 @@ def _joined(bundles: Bundles, assignment: Assignment, one: int, other: int) -> A
     return Assignment(
         stage_of_node=tuple(stages.tolist()),
         device_of_stage=(*devices[:gone], *devices[gone + 1 :]),
-        reasons=("",) * (len(devices) - 1),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -90,11 +90,5 @@ def _candidates(
 
 def _with_boundaries(problem: PartitionProblem, assignment: Assignment, boundaries: Sequence[int]) -> Assignment:
     assert all(start < end for start, end in pairwise(boundaries))
-    segments = contiguous(problem, boundaries, assignment.device_of_stage, assignment.reasons)
-    return Assignment(
-        stage_of_node=segments.stage_of_node,
-        device_of_stage=segments.device_of_stage,
-        reasons=segments.reasons,
-        replicas=assignment.replicas,
-        keeping=assignment.keeping,
-    )
+    segments = contiguous(problem, boundaries, assignment.device_of_stage)
+    return replace(assignment, stage_of_node=segments.stage_of_node, orders=())

@@ -26,7 +26,7 @@ def fastest_alone(problem: PartitionProblem) -> OneDevice | None:
     alone = replace(problem, training=training)
     fastest: OneDevice | None = None
     for device in range(problem.num_devices):
-        scored = score(alone, contiguous(alone, (0, problem.num_nodes), (device,), ("",)), Objective.STEP_TIME)
+        scored = score(alone, contiguous(alone, (0, problem.num_nodes), (device,)), Objective.STEP_TIME)
         if scored.fits and (fastest is None or scored.value < fastest.step_seconds):
             fastest = OneDevice(device=device, step_seconds=scored.value)
     return fastest

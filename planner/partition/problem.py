@@ -366,6 +366,11 @@ class PartitionProblem:
         """[d + 1, d + 1], as the latency."""
         return _with_unknown(self.link_seconds_per_byte)
 
+    @cached_property
+    def whole_state_bytes(self) -> Integers:
+        """[s] with its gradient and what the optimizer keeps for it."""
+        return self.state_bytes + self.state_gradient_bytes + self.state_optimizer_bytes
+
     def transfer_seconds(self, source: int, target: int, size_bytes: int) -> float:
         """0 on one device."""
         if source == target:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import rustworkx as rx
 
+from planner.partition.assignment import Assignment
 from planner.partition.problem import Integers, PartitionProblem, moved
 
 
@@ -27,6 +28,10 @@ class Bundles:
     @property
     def count(self) -> int:
         return len(self.members)
+
+    def assignment(self, stage_of_bundle: Sequence[int] | Integers, device_of_stage: Sequence[int]) -> Assignment:
+        stages = np.asarray(stage_of_bundle, dtype=np.int64)[self.bundle_of_node]
+        return Assignment(stage_of_node=tuple(stages.tolist()), device_of_stage=tuple(device_of_stage))
 
 
 def bundles_of(problem: PartitionProblem) -> Bundles:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.bounds.work import fair_weights
-from planner.partition.ordered.distinct_rows import distinct_rows
+from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.topological_order import topological_order
@@ -32,6 +32,15 @@ _SHARES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 _MARGIN = 1 - 1e-9
 
 
+def path_bound(problem: PartitionProblem, bundles: Bundles) -> float:
+    """Seconds of a lone batch: the longest path, each node where it runs fastest, or all work on all devices."""
+    fastest = problem.compute_seconds.min(axis=0)
+    seconds = np.bincount(bundles.bundle_of_node, fastest, bundles.count)
+    before, after = _neighbours(problem, bundles)
+    path = _longest_path(topological_order(before, after), before, seconds.tolist())
+    return max(float(seconds[path].sum()), float(fastest.sum()) / problem.num_devices) * _MARGIN
+
+
 def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 0) -> float:
     """Not where a device may run several stages, or nodes again. O(reads + nodes). `num_stages` 0: any number."""
     fastest = problem.compute_seconds.min(axis=0)
@@ -43,7 +52,7 @@ def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 
     on_path = np.zeros(bundles.count, dtype=np.bool_)
     on_path[path] = True
     beside = np.flatnonzero(~on_path & (first >= 0) & (last < len(path)))
-    sent = _least_sent(problem)
+    sent = _least(problem, problem.link_latency_seconds)
     apart = min(problem.num_devices, num_stages or problem.num_devices) - 1
     longest = float(seconds[path].sum())
     bounds = [longest + _serial(seconds[beside], first[beside], last[beside], span, apart, sent) for span in _SPANS]
@@ -240,8 +249,3 @@ def _between(
     for bundle in reversed(order):
         last[bundle] = place.get(bundle, min((last[reader] for reader in after[bundle]), default=len(path)))
     return np.array(first, dtype=np.int64), np.array(last, dtype=np.int64)
-
-
-def _least_sent(problem: PartitionProblem) -> float:
-    """Seconds that any value takes at least from one device to another."""
-    return _least(problem, problem.link_latency_seconds)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.objective import PipelineSchedule
-from planner.partition.ordered.distinct_rows import distinct_rows
+from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.topological_order import topological_order

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.partition.bounds.work import fair_weights
 from planner.partition.communication import UNKNOWN
-from planner.partition.ordered.distinct_rows import distinct_rows
+from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
 _MARGIN = 1 - 1e-9
@@ -145,58 +145,48 @@ def _backward_paths(problem: PartitionProblem, seconds: Floats, usual: float, pe
 
     An input of the graph ends a path.
     """
-    n = problem.num_nodes
-    following, sizes, reached, worth = [-1] * n, [_NOTHING] * n, seconds.tolist(), seconds.tolist()
     order = np.argsort(problem.read_node, kind="stable")
     value = problem.read_value[order]
-    reads = zip(
-        problem.read_node[order].tolist(),
-        problem.value_producer[value].tolist(),
-        problem.value_bytes[value].tolist(),
-        strict=True,
-    )
-    took, current = seconds.tolist(), -1
-    best = (-np.inf, -1.0)
-    for node, producer, size in reads:
-        if node != current:
-            current, best = node, (-np.inf, -1.0)
-        before = worth[producer] if producer >= 0 else 0.0
-        candidate = (before - (penalty if size < usual else 0.0), float(size))
-        if candidate > best:
-            best = candidate
-            following[node], sizes[node], worth[node] = producer, float(size), candidate[0] + took[node]
-            reached[node] = (reached[producer] if producer >= 0 else 0.0) + took[node]
-    return _Paths(following=np.array(following), sizes=np.array(sizes), reached=np.array(reached))
+    nothing = np.full(problem.num_nodes, _NOTHING)
+    ends = problem.read_node[order], problem.value_producer[value]
+    return _paths(*ends, problem.value_bytes[value], nothing, seconds, usual, penalty)
 
 
 def _forward_paths(problem: PartitionProblem, seconds: Floats, usual: float, penalty: float) -> _Paths:
     """From each node to a reader, as backward; what the graph returns ends a path."""
-    n = problem.num_nodes
-    following, sizes, reached, worth = [-1] * n, [_NOTHING] * n, seconds.tolist(), seconds.tolist()
     returned = np.flatnonzero(problem.value_returned & (problem.value_producer >= 0))
-    for output in returned.tolist():
-        producer = int(problem.value_producer[output])
-        sizes[producer] = max(sizes[producer], float(problem.value_bytes[output]))
+    sizes = np.full(problem.num_nodes, _NOTHING)
+    np.maximum.at(sizes, problem.value_producer[returned], problem.value_bytes[returned])
     inside = np.flatnonzero(problem.value_producer[problem.read_value] >= 0)
     producers = problem.value_producer[problem.read_value[inside]]
     order = inside[np.lexsort((problem.read_node[inside], producers))][::-1]
     value = problem.read_value[order]
-    reads = zip(
-        problem.value_producer[value].tolist(),
-        problem.read_node[order].tolist(),
-        problem.value_bytes[value].tolist(),
-        strict=True,
-    )
-    took, current = seconds.tolist(), -1
-    best = (-np.inf, -1.0)
-    for node, reader, size in reads:
+    ends = problem.value_producer[value], problem.read_node[order]
+    return _paths(*ends, problem.value_bytes[value], sizes, seconds, usual, penalty)
+
+
+def _paths(
+    nodes: Integers,
+    others: Integers,
+    value_bytes: Integers,
+    end_bytes: Floats,
+    seconds: Floats,
+    usual: float,
+    penalty: float,
+) -> _Paths:
+    """From reads by node, each after those of its other ends (-1: none)."""
+    following, sizes = [-1] * seconds.size, end_bytes.tolist()
+    took, reached, worth = seconds.tolist(), seconds.tolist(), seconds.tolist()
+    current, best = -1, (-np.inf, -1.0)
+    for node, other, size in zip(nodes.tolist(), others.tolist(), value_bytes.tolist(), strict=True):
         if node != current:
             current, best = node, (-np.inf, -1.0)
-        candidate = (worth[reader] - (penalty if size < usual else 0.0), float(size))
+        before = worth[other] if other >= 0 else 0.0
+        candidate = (before - (penalty if size < usual else 0.0), float(size))
         if candidate > best:
             best = candidate
-            following[node], sizes[node], worth[node] = reader, float(size), candidate[0] + took[node]
-            reached[node] = reached[reader] + took[node]
+            following[node], sizes[node], worth[node] = other, float(size), candidate[0] + took[node]
+            reached[node] = (reached[other] if other >= 0 else 0.0) + took[node]
     return _Paths(following=np.array(following), sizes=np.array(sizes), reached=np.array(reached))
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.ordered.distinct_rows import distinct_rows
+from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
-from planner.partition.topological_order import topological_order
 
 _ROUNDS = 40
 # Below what rounding in long sums may add.
@@ -50,42 +49,17 @@ def largest_bundle_bound(problem: PartitionProblem, bundles: Bundles) -> float:
     return float(seconds.min(axis=0).max()) * _MARGIN
 
 
-def path_bound(problem: PartitionProblem, bundles: Bundles) -> float:
-    """Seconds of a lone batch: the longest path, each node where it runs fastest, or all work on all devices."""
-    fastest = problem.compute_seconds.min(axis=0)
-    seconds = np.bincount(bundles.bundle_of_node, fastest, bundles.count).tolist()
-    ended = [0.0] * bundles.count
-    data = _data_arcs(problem, bundles)
-    for bundle in topological_order(bundles.before, bundles.after):
-        ended[bundle] += seconds[bundle]
-        for reader in bundles.after[bundle]:
-            if (bundle, reader) in data:
-                ended[reader] = max(ended[reader], ended[bundle])
-    return max(max(ended), float(fastest.sum()) / problem.num_devices) * _MARGIN
-
-
-def _data_arcs(problem: PartitionProblem, bundles: Bundles) -> set[tuple[int, int]]:
-    """Pairs of bundles that a value ties; others only have an order."""
-    made_by = problem.value_producer[problem.read_value]
-    inside = made_by >= 0
-    tails, heads = bundles.bundle_of_node[made_by[inside]], bundles.bundle_of_node[problem.read_node[inside]]
-    return set(zip(tails.tolist(), heads.tolist(), strict=True))
-
-
 def memory_bound(problem: PartitionProblem) -> float:
     """The fullest device's share: all states spread evenly, or one node's own on the largest device."""
-    sizes = (problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes).astype(np.float64)
-    used = np.zeros(sizes.size, dtype=np.bool_)
-    used[problem.use_state] = True
+    used = np.unique(problem.use_state)
     room = problem.device_memory_bytes.astype(np.float64)
     if room.sum() <= 0:
         return 0.0
     largest = node_state_bytes(problem).max() / room.max()
-    return max(float(sizes[used].sum() / room.sum()), float(largest)) * _MARGIN
+    return max(float(problem.whole_state_bytes[used].sum() / room.sum()), float(largest)) * _MARGIN
 
 
 def node_state_bytes(problem: PartitionProblem) -> Floats:
     """[n] bytes of the states that each node uses, with all that training adds."""
-    held = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
-    sizes = np.bincount(problem.use_node, held[problem.use_state].astype(np.float64), problem.num_nodes)
-    return sizes.astype(np.float64)
+    sizes = problem.whole_state_bytes[problem.use_state].astype(np.float64)
+    return np.bincount(problem.use_node, sizes, problem.num_nodes).astype(np.float64)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import pairwise
 
 import numpy as np
 
 from planner.errors import OptionsError
 from planner.partition.assignment import Assignment, contiguous
+from planner.partition.constraints import unknown_module
 from planner.partition.describe import describe_node
 from planner.partition.ordered.place import place
 from planner.partition.problem import PartitionProblem
-
-_MAX_PATH_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ def _ends_of_modules(problem: PartitionProblem) -> dict[str, int]:
 
 def _cut_after(problem: PartitionProblem, path: str, ends: dict[str, int]) -> _Cut:
     if path not in ends:
-        raise _unknown(path, list(ends))
+        raise unknown_module("mode cut", path, ends)
     module_end = ends[path]
     if problem.cut_allowed[module_end]:
         return _Cut(path=path, position=module_end, reason=f"module {path!r} has run for the last time")
@@ -63,18 +61,6 @@ def _cut_after(problem: PartitionProblem, path: str, ends: dict[str, int]) -> _C
         f"written in place: cut {distance} nodes {way}"
     )
     return _Cut(path=path, position=position, reason=reason)
-
-
-def _unknown(path: str, modules: list[str]) -> OptionsError:
-    short_path = path if len(path) <= _MAX_PATH_LENGTH else path[:_MAX_PATH_LENGTH] + "..."
-    near = get_close_matches(path[:_MAX_PATH_LENGTH], modules, n=3, cutoff=0.5)
-    if not modules:
-        help_ = "the graph's nodes carry no module paths: use another mode"
-    elif near:
-        help_ = f"did you mean {' or '.join(map(repr, near))}?"
-    else:
-        help_ = f"its top modules are {', '.join(map(repr, sorted(name for name in modules if '.' not in name)[:10]))}"
-    return OptionsError(f"mode cut: no node runs in module {short_path!r}; {help_}", module_path=short_path)
 
 
 def _check_stages_not_empty(problem: PartitionProblem, cuts: Sequence[_Cut]) -> None:

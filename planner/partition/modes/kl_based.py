@@ -15,8 +15,8 @@ from planner.partition.modes.lone_batch import (
     latency_portfolio,
     offer_first_fits,
     offer_placements,
-    offer_single_devices,
 )
+from planner.partition.modes.single import offer_single_devices
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of
 from planner.partition.request import Request

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.partition.assignment import Assignment, contiguous
+from planner.partition.assignment import Assignment
 from planner.partition.infeasible import memory_shortage
 from planner.partition.modes.bundle_operations import BundleOperations
 from planner.partition.modes.size_based import size_based
@@ -36,12 +36,6 @@ def latency_portfolio(problem: PartitionProblem, request: Request) -> Portfolio:
     """Copies come afterwards: they do not help a lone batch."""
     latency_request = replace(request, objective=Objective.LATENCY, num_stages=0, replicate=False, saturate_host=False)
     return Portfolio(problem, latency_request)
-
-
-def offer_single_devices(portfolio: Portfolio) -> None:
-    problem = portfolio.problem
-    for device in range(problem.num_devices):
-        portfolio.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
 
 
 def offer_first_fits(portfolio: Portfolio) -> Assignment:

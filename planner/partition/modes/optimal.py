@@ -20,28 +20,28 @@ import numpy as np
 
 from planner.errors import Infeasible
 from planner.partition.assignment import Assignment, contiguous
-from planner.partition.bounds.latency import block_bound, serial_bound
+from planner.partition.bounds.latency import block_bound, path_bound, serial_bound
 from planner.partition.bounds.step_time import fill_bound
 from planner.partition.bounds.transfers import transfer_bound
-from planner.partition.bounds.work import largest_bundle_bound, memory_bound, path_bound, work_bound
+from planner.partition.bounds.work import largest_bundle_bound, memory_bound, work_bound
 from planner.partition.infeasible import memory_shortage
 from planner.partition.list_scheduling import offer_schedules
 from planner.partition.modes.balanced import check_num_stages
-from planner.partition.modes.other_modes import offer_other_modes, offer_single_devices
+from planner.partition.modes.other_modes import offer_other_modes
+from planner.partition.modes.single import offer_single_devices
 from planner.partition.objective import Objective, PipelineSchedule
-from planner.partition.ordered.least_bottleneck import OrderedPlan, least_bottleneck
+from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.positions import allowed_positions
+from planner.partition.ordered.program_pass import Layout
 from planner.partition.portfolio.cut_search import climb
 from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
 from planner.partition.portfolio.fewest_stages import fewest_stages
-from planner.partition.portfolio.ordered_objectives import offer_ordered
-from planner.partition.portfolio.other_orders import MAX_REORDERED_NODES, offer_other_orders
-from planner.partition.portfolio.portfolio import Portfolio
+from planner.partition.portfolio.orders import MAX_REORDERED_NODES, offer_other_orders, offer_own_order
+from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.portfolio.reasons import reasons
-from planner.partition.portfolio.relaxed_placements import offer_relaxed_placements
+from planner.partition.portfolio.relaxation import offer_relaxed_placements
 from planner.partition.portfolio.replicated import least_bottleneck_with_copies, with_idle_copies
-from planner.partition.portfolio.search import Search, run_in_turn
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.recomputation.cones import sent_for_nothing
@@ -119,14 +119,14 @@ def _program_order(portfolio: Portfolio) -> None:
     layout = least_bottleneck(problem, request.num_stages, prove=only_one)
     if layout is None:
         return
-    portfolio.offer(contiguous(problem, layout.boundaries, layout.devices, ("",) * len(layout.devices)))
+    portfolio.offer(contiguous(problem, layout.boundaries, layout.devices))
     if only_one and request.objective is Objective.THROUGHPUT and not portfolio.has_copies:
         portfolio.prove(layout.lower_bound_seconds)
     if only_one and request.objective is Objective.STEP_TIME and not (portfolio.has_copies or request.free):
         _busiest_in_memory(portfolio, layout)
 
 
-def _busiest_in_memory(portfolio: Portfolio, layout: OrderedPlan) -> None:
+def _busiest_in_memory(portfolio: Portfolio, layout: Layout) -> None:
     """What memory and messages make of the busiest device, and the pipeline filled and drained around it.
 
     The best order makes do with less memory than these stages are sought for.
@@ -235,7 +235,7 @@ CONTIGUOUS = (
     Search(name="segments of the program order, exact over that order", run=_program_order),
     Search(
         name="segments of the program order, for other objectives",
-        run=offer_ordered,
+        run=offer_own_order,
         applies=_is_for(Objective.LATENCY, Objective.MEMORY),
     ),
     TRANSFERS,

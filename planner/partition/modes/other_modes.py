@@ -5,36 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-import numpy as np
-
 from planner.errors import Infeasible, OptionsError
-from planner.partition.assignment import Assignment, contiguous
+from planner.partition.assignment import Assignment
 from planner.partition.modes.cost_aware import cost_aware
 from planner.partition.modes.kl_based import kl_based
 from planner.partition.modes.size_based import size_based
 from planner.partition.modes.sparse_nn import sparse_nn
 from planner.partition.objective import Objective
-from planner.partition.ordered.distinct_rows import distinct_rows
 from planner.partition.portfolio.portfolio import Portfolio
 
 # Those that look for a lone batch's latency take about 0.1 ms for each node.
 MAX_LATENCY_MODES_NODES = 20_000
 MAX_OTHER_OBJECTIVES_NODES = 300
-
-
-def offer_single_devices(portfolio: Portfolio) -> None:
-    """One of each kind, the one with the most memory; with copies, whose host matters, of each size too."""
-    problem = portfolio.problem
-    if portfolio.request.num_stages > 1:
-        return
-    kinds = distinct_rows(problem.compute_seconds).kind_of_row.tolist()
-    room = problem.device_memory_bytes.tolist()
-    kinds_offered = set()
-    for device in sorted(range(problem.num_devices), key=lambda device: (-room[device], device)):
-        alike = (kinds[device], room[device] if portfolio.has_copies else 0)
-        if alike not in kinds_offered and np.isfinite(problem.compute_seconds[device]).all():
-            kinds_offered.add(alike)
-            portfolio.offer(contiguous(problem, (0, problem.num_nodes), (device,), ("",)))
 
 
 def offer_other_modes(portfolio: Portfolio) -> None:

@@ -1,4 +1,4 @@
-"""Mode "single": the whole program on the first of the largest devices."""
+"""Mode "single": the whole program on the first of the largest devices. Other modes weigh it on each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
 from planner.partition.objective import Objective
+from planner.partition.ordered.device_classes import distinct_rows
+from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.score import score
 
@@ -48,3 +50,18 @@ def _barred(problem: PartitionProblem, device: int) -> OptionsError:
         device=name,
         node=problem.labels.nodes[node],
     )
+
+
+def offer_single_devices(portfolio: Portfolio) -> None:
+    """One of each kind, the one with the most memory; with copies, whose host matters, of each size too."""
+    problem = portfolio.problem
+    if portfolio.request.num_stages > 1:
+        return
+    kinds = distinct_rows(problem.compute_seconds).kind_of_row.tolist()
+    room = problem.device_memory_bytes.tolist()
+    kinds_offered = set()
+    for device in sorted(range(problem.num_devices), key=lambda device: (-room[device], device)):
+        alike = (kinds[device], room[device] if portfolio.has_copies else 0)
+        if alike not in kinds_offered and np.isfinite(problem.compute_seconds[device]).all():
+            kinds_offered.add(alike)
+            portfolio.offer(contiguous(problem, (0, problem.num_nodes), (device,)))

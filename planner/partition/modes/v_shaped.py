@@ -61,7 +61,7 @@ def _spread(problem: PartitionProblem, num_devices: int) -> Assignment:
     ends = _distinct(np.searchsorted(_progress(problem)[allowed], np.cumsum(shares)[:-1]), allowed.size)
     boundaries = (0, *allowed[ends].tolist(), problem.num_nodes)
     devices = [*fastest.tolist(), *fastest[::-1].tolist()]
-    return contiguous(problem, boundaries, devices, [""] * len(devices))
+    return contiguous(problem, boundaries, devices)
 
 
 def _progress(problem: PartitionProblem) -> Floats:

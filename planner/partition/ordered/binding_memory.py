@@ -23,10 +23,8 @@ def without_idle_memory(problem: PartitionProblem, limit: float = np.inf) -> Par
 
 def everything_bytes(problem: PartitionProblem) -> int:
     """Every state, every storage and every value at once, and every value buffered; in training all of them saved."""
-    values = int(problem.value_bytes.sum())
-    roots, states = int(problem.root_bytes.sum()), int(problem.state_bytes.sum())
-    needed = states + roots + values + problem.microbatches_in_flight * values
+    values, roots = int(problem.value_bytes.sum()), int(problem.root_bytes.sum())
+    needed = int(problem.whole_state_bytes.sum()) + roots + values + problem.microbatches_in_flight * values
     if problem.training is not None:
-        needed += int(problem.state_gradient_bytes.sum() + problem.state_optimizer_bytes.sum())
         needed += problem.training.microbatches * (roots + values)
     return needed

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.ordered.compute_reach import furthest_end
-from planner.partition.ordered.positions import crossing_bytes
+from planner.partition.ordered.positions import crossing_bytes, furthest_end
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.training.memory import most_kept_microbatches
 
@@ -18,8 +17,7 @@ def largest_segment_bytes(problem: PartitionProblem, limit: float) -> int:
     ends = np.maximum(furthest, np.arange(n) + 1)
     crossing = crossing_bytes(problem)
     entering = crossing[:n]
-    state_bytes = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
-    needed = _state_bytes(problem, state_bytes.astype(np.float64), ends) + entering
+    needed = _state_bytes(problem, ends) + entering
     needed += _largest_within(_live_root_bytes(problem), ends)
     leaving = _largest_within(crossing[1:], ends)
     needed += problem.microbatches_in_flight * (entering + leaving)
@@ -41,12 +39,12 @@ def _live_root_bytes(problem: PartitionProblem) -> Floats:
     return np.cumsum(change)[:n]
 
 
-def _state_bytes(problem: PartitionProblem, state_bytes: Floats, ends: Integers) -> Floats:
+def _state_bytes(problem: PartitionProblem, ends: Integers) -> Floats:
     """[n] bytes of the distinct states used in [start, ends[start]); `ends` ascend.
 
     All uses in it, less those of a state that the segment used before: pairs of consecutive uses that are both inside.
     """
-    n = problem.num_nodes
+    n, state_bytes = problem.num_nodes, problem.whole_state_bytes.astype(np.float64)
     order = np.lexsort((problem.use_node, problem.use_state))
     node, state = problem.use_node[order], problem.use_state[order]
     again = np.flatnonzero(state[1:] == state[:-1])

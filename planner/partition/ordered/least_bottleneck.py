@@ -12,7 +12,7 @@ them with memory in tiers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,17 +44,7 @@ MAX_WALK_POSITIONS, COARSE_WALK_POSITIONS = 512, 64
 MAX_TRIED_READS = 4_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedPlan:
-    """`lower_bound_seconds` holds for every layout of contiguous segments on devices of their own."""
-
-    boundaries: tuple[int, ...]
-    devices: tuple[int, ...]
-    bottleneck_seconds: float
-    lower_bound_seconds: float
-
-
-def least_bottleneck(problem: PartitionProblem, num_stages: int = 0, *, prove: bool = True) -> OrderedPlan | None:
+def least_bottleneck(problem: PartitionProblem, num_stages: int = 0, *, prove: bool = True) -> Layout | None:
     """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory. Without
     `prove`, the bound is one that needs no search of its own.
 
@@ -66,7 +56,7 @@ def least_bottleneck(problem: PartitionProblem, num_stages: int = 0, *, prove: b
     return _least_in_training(problem)
 
 
-def _least_in_training(problem: PartitionProblem) -> OrderedPlan | None:
+def _least_in_training(problem: PartitionProblem) -> Layout | None:
     """As if each stage kept one microbatch: a bound, and the answer if that fits in truth. Else every number of stages
     in turn: exact up to MAX_TRAINING_POSITIONS, beyond that over the positions most worth cutting at, and over
     all of them for what fits wherever a stage stands. The first of equal plans is chosen."""
@@ -88,30 +78,19 @@ def _least_in_training(problem: PartitionProblem) -> OrderedPlan | None:
             limit = min((one.bottleneck_seconds for one in plans), default=np.inf)
             coarse = shared.search(few_positions(problem, TRAINING_POSITIONS), limit)
             layout = shared.layout(coarse.boundaries, coarse.classes)
-            plans += [_ordered_plan(layout)] if layout is not None else []
+            plans += [layout] if layout is not None else []
     if not plans:
         return None
     best = min(plans, key=lambda layout: layout.bottleneck_seconds)
     return replace(best, lower_bound_seconds=min(best.bottleneck_seconds, bound))
 
 
-def _fits(problem: PartitionProblem, plan: OrderedPlan) -> bool:
+def _fits(problem: PartitionProblem, plan: Layout) -> bool:
     peaks = evaluate_layout(problem, plan.boundaries, plan.devices).device_peak_bytes
     return bool((np.array(peaks) <= problem.device_memory_bytes).all())
 
 
-def _ordered_plan(layout: Layout) -> OrderedPlan:
-    return OrderedPlan(
-        boundaries=layout.boundaries,
-        devices=layout.devices,
-        bottleneck_seconds=layout.bottleneck_seconds,
-        lower_bound_seconds=0.0,
-    )
-
-
-def _least_bottleneck(
-    problem: PartitionProblem, num_stages: int, *, prove: bool = True
-) -> tuple[OrderedPlan | None, float]:
+def _least_bottleneck(problem: PartitionProblem, num_stages: int, *, prove: bool = True) -> tuple[Layout | None, float]:
     """With a bound for every layout of so many stages, infinite where there is provably none."""
     problem = without_idle_memory(problem)
     in_hand = _coarse_layout(problem, num_stages)
@@ -129,13 +108,7 @@ def _least_bottleneck(
     if in_hand is None:
         return None, proven
     bound = min(max(proven, _cheap_bound(shared, in_hand.bottleneck_seconds)), in_hand.bottleneck_seconds)
-    plan = OrderedPlan(
-        boundaries=in_hand.boundaries,
-        devices=in_hand.devices,
-        bottleneck_seconds=in_hand.bottleneck_seconds,
-        lower_bound_seconds=bound,
-    )
-    return plan, bound
+    return replace(in_hand, lower_bound_seconds=bound), bound
 
 
 def _over_walks(problem: PartitionProblem, num_stages: int, in_hand: Layout | None) -> tuple[Layout | None, float]:

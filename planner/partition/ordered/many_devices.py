@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.ordered.compute_reach import furthest_end
 from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_kind, by_runs, host_by_host
 from planner.partition.ordered.hosts import Hosts, hosts_of
 from planner.partition.ordered.least_over_walks import MAX_WORDS, Walk, WalkLoads, least_over_walks, num_words
+from planner.partition.ordered.positions import furthest_end
 from planner.partition.ordered.program_pass import kept_by_stage
 from planner.partition.ordered.segment_loads import SegmentLoads, only_neighbours_exchange
 from planner.partition.ordered.segments import Segments

@@ -12,6 +12,7 @@ from planner.partition.assignment import contiguous
 from planner.partition.communication import UNKNOWN, communication_seconds
 from planner.partition.describe import describe_bytes, describe_stage, smaller_batch_hint
 from planner.partition.evaluate import StageEvaluation, evaluate
+from planner.partition.ordered.segment_loads import StageLinks, Transfers
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.traffic import Crossings, traffic
 
@@ -36,7 +37,7 @@ def place(problem: PartitionProblem, boundaries: Sequence[int]) -> Placement:
     _check_runnable(problem, boundaries, stages, fits)
     loads = compute + _least_communication(problem, crossings, len(stages))
     bound, devices = _bottleneck_matching(np.where(fits, loads, np.inf))
-    assignment = contiguous(problem, boundaries, devices, [""] * len(devices))
+    assignment = contiguous(problem, boundaries, devices)
     value = evaluate(problem, assignment).bottleneck_seconds
     if value <= bound * (1 + 1e-12):
         return Placement(devices=devices, bottleneck_seconds=value, lower_bound_seconds=value)
@@ -49,7 +50,7 @@ def place(problem: PartitionProblem, boundaries: Sequence[int]) -> Placement:
 def _stages(problem: PartitionProblem, boundaries: Sequence[int]) -> tuple[tuple[StageEvaluation, ...], Crossings]:
     count = len(boundaries) - 1
     # Devices of their own, as far as there are any: what a stage holds in training depends on that.
-    assignment = contiguous(problem, boundaries, [stage % problem.num_devices for stage in range(count)], [""] * count)
+    assignment = contiguous(problem, boundaries, [stage % problem.num_devices for stage in range(count)])
     stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
     return evaluate(problem, assignment).stages, traffic(problem, stage_of_node, count).crossings
 
@@ -107,35 +108,28 @@ def _check_runnable(
 
 def _least_communication(problem: PartitionProblem, crossings: Crossings, num_stages: int) -> Floats:
     """[stages, devices]: every tensor over the best link of the device: exact where links are equal."""
-    latency, per_byte = problem.best_latency_seconds, problem.best_seconds_per_byte
-    into = latency[UNKNOWN, :-1], per_byte[UNKNOWN, :-1]
-    out = latency[:-1, UNKNOWN], per_byte[:-1, UNKNOWN]
-    seconds = _over_best_links(crossings, problem.value_bytes, num_stages, into, out)
+    anywhere = [StageLinks(device, None, None, 0) for device in range(problem.num_devices)]
+    seconds = _exchanged(Transfers(problem, anywhere, back=False), crossings, problem.value_bytes, num_stages)
     if problem.training is not None:
         carry = problem.value_gradient_bytes[crossings.values] > 0
         gradients = Crossings(
             values=crossings.values[carry], sources=crossings.sources[carry], targets=crossings.targets[carry]
         )
-        seconds += _over_best_links(gradients, problem.value_gradient_bytes, num_stages, out, into)
-    return seconds
+        back = Transfers(problem, anywhere, back=True)
+        seconds += _exchanged(back, gradients, problem.value_gradient_bytes, num_stages)
+    return seconds.T
 
 
-def _over_best_links(
-    crossings: Crossings,
-    sizes: Integers,
-    num_stages: int,
-    into: tuple[Floats, Floats],
-    out: tuple[Floats, Floats],
-) -> Floats:
-    """`into` and `out`: each device's best latency and seconds per byte."""
-    entering = np.bincount(crossings.targets, sizes[crossings.values], num_stages)
+def _exchanged(transfers: Transfers, crossings: Crossings, sizes: Integers, num_stages: int) -> Floats:
+    """[devices, stages]"""
+    entering = np.bincount(crossings.targets, sizes[crossings.values], num_stages).astype(np.float64)
     sends = np.unique(crossings.values * num_stages + crossings.sources)
-    leaving = np.bincount(sends % num_stages, sizes[sends // num_stages], num_stages)
+    leaving = np.bincount(sends % num_stages, sizes[sends // num_stages], num_stages).astype(np.float64)
     receives = np.bincount(crossings.targets, minlength=num_stages) > 0
     sends_any = np.bincount(crossings.sources, minlength=num_stages) > 0
-    seconds: Floats = np.outer(receives, into[0]) + np.outer(entering, into[1])
-    seconds += np.outer(sends_any, out[0]) + np.outer(leaving, out[1])
-    return seconds
+    unlinked = np.zeros(num_stages)
+    received = transfers.received_seconds(entering, unlinked, receives)
+    return received + transfers.sent_seconds(leaving, unlinked, sends_any)
 
 
 def _bottleneck_matching(loads: Floats) -> tuple[float, tuple[int, ...]]:

@@ -1,9 +1,10 @@
-"""Positions worth cutting at, where trying all would take too long."""
+"""Positions worth cutting at, where trying all would take too long, and how far a stage reaches from each."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
 
@@ -56,3 +57,16 @@ def _progress(problem: PartitionProblem) -> Floats:
     before = np.zeros(problem.num_nodes + 1)
     np.cumsum(sum(parts) / len(parts), out=before[1:])
     return np.minimum(before, 1.0)
+
+
+# Room for rounding in sums of seconds, so that no segment on the limit is left out.
+LIMIT_MARGIN = 1e-9
+
+
+def furthest_end(problem: PartitionProblem, limit: float) -> Integers:
+    """By start: the furthest end of a stage within `limit` seconds, on the device that gets furthest."""
+    furthest = np.zeros(problem.num_nodes + 1, dtype=np.int64)
+    for before in distinct_rows(problem.compute_before).rows:
+        ends = np.searchsorted(before, before + limit * (1 + LIMIT_MARGIN), side="right") - 1
+        furthest = np.maximum(furthest, ends)
+    return furthest

@@ -9,8 +9,9 @@ import numpy as np
 
 from planner.partition.assignment import contiguous
 from planner.partition.evaluate import Evaluation, evaluate
+from planner.partition.objective import Objective
 from planner.partition.ordered.device_classes import DeviceClasses, device_classes
-from planner.partition.ordered.search import Solution, search
+from planner.partition.ordered.search import Combine, Load, Solution, search
 from planner.partition.ordered.segment_loads import SegmentLoads, stage_links
 from planner.partition.ordered.segments import Segments
 from planner.partition.ordered.state_space import (
@@ -30,11 +31,13 @@ MAX_STATES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Segments of the program order and a device for each, with their true bottleneck."""
+    """Segments of the program order and a device for each, with their true bottleneck. `lower_bound_seconds` holds for
+    every layout of contiguous segments on devices of their own."""
 
     boundaries: tuple[int, ...]
     devices: tuple[int, ...]
     bottleneck_seconds: float
+    lower_bound_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,21 +56,22 @@ class OrderedPass:
     def exact_loads(self) -> bool:
         return self.problem.relay or self.classes.uniform_links
 
-    def search(self, positions: Integers, limit: float = np.inf) -> Solution:
-        return search(self.problem, self.segments, self.space, self.loads.seconds, self.step_device, positions, limit)
+    def search(
+        self, positions: Integers, limit: float = np.inf, objective: Objective = Objective.THROUGHPUT
+    ) -> Solution:
+        """The segments and devices of the least bottleneck below the limit; for latency those that one batch passes
+        soonest if they run in turn, for memory those whose fullest device has the smallest share of it in use."""
+        if objective is Objective.LATENCY:
+            return self._least(self.loads.path_seconds, positions, combine=np.add)
+        load = self.loads.memory_share if objective is Objective.MEMORY else self.loads.seconds
+        return self._least(load, positions, limit)
 
     def least_shortage(self, positions: Integers) -> Solution:
         """The segments and devices whose largest shortage of bytes is least; its value is negative if all fit."""
-        return search(self.problem, self.segments, self.space, self.loads.lacking_bytes, self.step_device, positions)
+        return self._least(self.loads.lacking_bytes, positions)
 
-    def least_path(self, positions: Integers) -> Solution:
-        """The segments and devices that one batch passes soonest, if they run in turn."""
-        load = self.loads.path_seconds
-        return search(self.problem, self.segments, self.space, load, self.step_device, positions, combine=np.add)
-
-    def least_share(self, positions: Integers) -> Solution:
-        """Those whose fullest device has the smallest share of its memory in use."""
-        return search(self.problem, self.segments, self.space, self.loads.memory_share, self.step_device, positions)
+    def _least(self, load: Load, positions: Integers, limit: float = np.inf, combine: Combine = np.maximum) -> Solution:
+        return search(self.problem, self.segments, self.space, load, self.step_device, positions, limit, combine)
 
     def devices_of(self, classes: tuple[int, ...]) -> tuple[int, ...]:
         """Devices of each class in inventory order."""
@@ -84,7 +88,7 @@ class OrderedPass:
 
 
 def evaluate_layout(problem: PartitionProblem, boundaries: tuple[int, ...], devices: tuple[int, ...]) -> Evaluation:
-    return evaluate(problem, contiguous(problem, boundaries, devices, [""] * len(devices)))
+    return evaluate(problem, contiguous(problem, boundaries, devices))
 
 
 def ordered_pass(problem: PartitionProblem, num_stages: int = 0, order: Sequence[int] = ()) -> OrderedPass:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.ordered.compute_reach import LIMIT_MARGIN, furthest_end
+from planner.partition.ordered.positions import LIMIT_MARGIN, furthest_end
 from planner.partition.ordered.segments import SegmentRow, Segments
 from planner.partition.ordered.state_space import StateSpace
 from planner.partition.problem import Floats, Integers, PartitionProblem

@@ -65,8 +65,8 @@ class Segments:
         self._bytes = problem.value_bytes.astype(np.float64)
         self._ones = np.ones(problem.num_values)
         self._some_are_empty = bool((problem.value_bytes == 0).any())
-        self._made = _sorted_by(problem.value_producer, n)
-        self._roots = _sorted_by(problem.root_producer, n)
+        self._made = _SortedItems(problem.value_producer, n)
+        self._roots = _SortedItems(problem.root_producer, n)
         # The caller reads what the graph returns from the last stage, so its read stands with the last node.
         returned = np.flatnonzero(problem.value_returned)
         nodes = np.concatenate([problem.read_node, np.full(returned.size, n - 1, dtype=np.int64)])
@@ -172,10 +172,6 @@ class _SortedItems:
 
     def between(self, start: int, end: int) -> Integers:
         return self.order[self._offsets[start] : self._offsets[end]]
-
-
-def _sorted_by(keys: Integers, num_positions: int) -> _SortedItems:
-    return _SortedItems(keys, num_positions)
 
 
 class _FirstUses:

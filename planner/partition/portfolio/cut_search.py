@@ -11,8 +11,7 @@ import random
 from collections.abc import Iterator
 
 from planner.partition.objective import Objective
-from planner.partition.ordered.line_layout import Line, LineLayout
-from planner.partition.ordered.load_floor import LoadFloor
+from planner.partition.ordered.line_layout import Line, LineLayout, LoadFloor
 from planner.partition.placement.problem import OutOfTime, never
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles

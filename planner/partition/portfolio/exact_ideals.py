@@ -21,8 +21,7 @@ from planner.partition.ordered.least_over_walks import MAX_WORDS, Walk, WalkLoad
 from planner.partition.ordered.many_devices import walks_within
 from planner.partition.ordered.priced_walks import priced_bound
 from planner.partition.ordered.segment_loads import StageLinks, Transfers
-from planner.partition.portfolio.ideal_stages import IdealStages
-from planner.partition.portfolio.ideals import Ideals, all_ideals
+from planner.partition.portfolio.ideal_stages import Ideals, IdealStages, all_ideals
 from planner.partition.portfolio.long_path import LongPath, long_path
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles, bundles_of
@@ -133,11 +132,7 @@ def _assignment(bundles: Bundles, ideals: Ideals, walk: Walk) -> Assignment | No
     if not walk.devices:
         return None
     stage_of_bundle = len(walk.devices) - ideals.members[list(walk.boundaries[1:])].sum(axis=0)
-    return Assignment(
-        stage_of_node=tuple(stage_of_bundle[bundles.bundle_of_node].tolist()),
-        device_of_stage=walk.devices,
-        reasons=("",) * len(walk.devices),
-    )
+    return bundles.assignment(stage_of_bundle, walk.devices)
 
 
 def _loads(

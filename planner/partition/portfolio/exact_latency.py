@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.partition.assignment import Assignment
 from planner.partition.evaluate import evaluate, times_of_lone_batch
 from planner.partition.objective import Objective
 from planner.partition.ordered.binding_memory import everything_bytes
@@ -129,14 +128,7 @@ class _Search:
             next(stage for stage, chosen in enumerate(prefix.bundles) if chosen >> bundle & 1)
             for bundle in range(len(self._before))
         ]
-        stages = np.array(stage_of_bundle, dtype=np.int64)[self._portfolio.bundles.bundle_of_node]
-        self._portfolio.offer(
-            Assignment(
-                stage_of_node=tuple(stages.tolist()),
-                device_of_stage=prefix.devices,
-                reasons=("",) * len(prefix.devices),
-            )
-        )
+        self._portfolio.offer(self._portfolio.bundles.assignment(stage_of_bundle, prefix.devices))
         self._set_limit()
 
     def _longer(self, prefix: _Prefix) -> Iterator[tuple[float, _Prefix]]:
@@ -315,10 +307,7 @@ class _Search:
             stage_of_bundle = [
                 next(at for at, part in enumerate(parts) if part >> bundle & 1) for bundle in range(len(self._before))
             ]
-            stages = np.array(stage_of_bundle, dtype=np.int64)[self._portfolio.bundles.bundle_of_node]
-            alone = Assignment(
-                stage_of_node=tuple(stages.tolist()), device_of_stage=(0,) * len(parts), reasons=("",) * len(parts)
-            )
+            alone = self._portfolio.bundles.assignment(stage_of_bundle, (0,) * len(parts))
             self._stage_bytes[taken, chosen] = evaluate(self._problem, alone).stages[parts.index(chosen)].peak_bytes
         return self._stage_bytes[taken, chosen]
 

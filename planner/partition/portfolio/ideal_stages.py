@@ -1,15 +1,50 @@
-"""What a stage between two order ideals holds and moves: evaluate's definitions, for many stages at once."""
+"""Order ideals, sets of bundles that hold all that their own read; and the stages between two of them.
+
+What a stage holds and moves is by the definitions of `evaluate`, for many stages at once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from planner.partition.ordered.distinct_rows import distinct_rows
-from planner.partition.portfolio.ideals import Ideals
+from planner.partition.lattice import Order, enumerate_ideals, members_of
+from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ideals:
+    """`members` [ideals, bundles], smaller ideals first: the first is empty, the last holds all."""
+
+    members: Booleans
+
+    @property
+    def count(self) -> int:
+        return int(self.members.shape[0])
+
+    @cached_property
+    def words(self) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+        """`members` as bits."""
+        padded = np.zeros((self.count, -(-self.members.shape[1] // 64) * 64), dtype=np.bool_)
+        padded[:, : self.members.shape[1]] = self.members
+        return np.packbits(padded, axis=1).view(np.uint64)
+
+
+def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
+    """None if there are more than `limit`. O(ideals x bundles)."""
+    before = [sum(1 << producer for producer in producers) for producers in bundles.before]
+    following = enumerate_ideals(Order(num_items=bundles.count, before=before, after=bundles.after), limit)
+    if following is None:
+        return None
+    ideals = sorted(following, key=lambda ideal: (ideal.bit_count(), ideal))
+    members = np.zeros((len(ideals), bundles.count), dtype=np.bool_)
+    for row, ideal in zip(members, ideals, strict=True):
+        row[members_of(ideal)] = True
+    return Ideals(members=members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,7 +121,7 @@ class IdealStages:
         from planner.partition.portfolio.ideal_stages_kernel import flowing_bytes
 
         problem, n = self._problem, self._problem.num_nodes
-        sizes = problem.state_bytes + problem.state_gradient_bytes + problem.state_optimizer_bytes
+        sizes = problem.whole_state_bytes
         num_used = _counts(self._nodes, problem.use_node, problem.use_state, sizes.size)
         states = np.zeros(starts.size)
         for state in np.flatnonzero(sizes).tolist():

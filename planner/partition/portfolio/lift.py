@@ -60,10 +60,7 @@ def _assignment(
     device_of_stage = [0] * len(names)
     for bundle, device in enumerate(device_of_bundle):
         device_of_stage[rank[part[bundle]]] = device
-    stages = np.array(rank, dtype=np.int64)[part_of_node]
-    return Assignment(
-        stage_of_node=tuple(stages.tolist()), device_of_stage=tuple(device_of_stage), reasons=("",) * len(names)
-    )
+    return bundles.assignment(np.array(rank, dtype=np.int64)[part], device_of_stage)
 
 
 def _last(problem: PartitionProblem, part_of_node: Integers, after: Sequence[set[int]]) -> int:

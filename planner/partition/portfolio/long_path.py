@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.partition.portfolio.ideals import Ideals
+from planner.partition.portfolio.ideal_stages import Ideals
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.topological_order import topological_order

@@ -1,7 +1,9 @@
-"""What several searches have found together: the best assignment and the best proven bound."""
+"""What several searches know together, the best assignment and the best proven bound; and the loop that runs them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from planner.partition.assignment import Assignment
@@ -79,3 +81,27 @@ class Portfolio:
     def is_over(self) -> bool:
         """Nothing is left to find, or no time; there is always time for a first assignment."""
         return self.best is not None and (self.is_proven or self.request.out_of_time())
+
+
+def always(_: Portfolio) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """`run` offers assignments to the portfolio, raises its bound, or both; its steps are counted, scaled by the effort
+    that is asked for. `applies` says whether it can help with what is asked and known so far.
+    """
+
+    name: str
+    run: Callable[[Portfolio], None]
+    applies: Callable[[Portfolio], bool] = always
+
+
+def run_in_turn(portfolio: Portfolio, searches: Sequence[Search]) -> None:
+    """Until the best assignment is proven, or time is over and there is one."""
+    for search in searches:
+        if portfolio.is_over:
+            return
+        if search.applies(portfolio):
+            search.run(portfolio)

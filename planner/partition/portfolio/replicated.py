@@ -52,7 +52,7 @@ def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0)
         for step, own_class in zip(solution.steps, solution.classes, strict=True)
     ]
     firsts = [own_devices[0] for own_devices in devices]
-    assignment = contiguous(problem, solution.boundaries, firsts, [""] * len(firsts))
+    assignment = contiguous(problem, solution.boundaries, firsts)
     return replace(assignment, replicas=tuple(tuple(own_devices[1:]) for own_devices in devices))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from planner.partition.placement.compiled import compiled
-from planner.partition.training.longest_path import places, starts, tails
+from planner.partition.training.step_time import places, starts, tails
 
 Array = np.ndarray[Any, Any]
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Floats
-from planner.partition.training.longest_path import starts, tails
 from planner.partition.training.step_graph import StepGraph
+from planner.partition.training.step_time import starts, tails
 
 Array = np.ndarray[Any, Any]
 

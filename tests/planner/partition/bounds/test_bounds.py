@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from planner.errors import Infeasible
 from planner.partition.bounds.fewer_nodes import without_nodes
-from planner.partition.bounds.latency import block_bound, serial_bound
+from planner.partition.bounds.latency import block_bound, path_bound, serial_bound
 from planner.partition.bounds.transfers import transfer_bound
-from planner.partition.bounds.work import largest_bundle_bound, memory_bound, path_bound, work_bound
+from planner.partition.bounds.work import largest_bundle_bound, memory_bound, work_bound
 from planner.partition.objective import Objective
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free

@@ -18,10 +18,9 @@ from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.latency import serial_bound
 from planner.partition.modes.balanced import balanced
 from planner.partition.modes.optimal import optimal
-from planner.partition.modes.other_modes import offer_single_devices
+from planner.partition.modes.single import offer_single_devices
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
-from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.search import Search, run_in_turn
+from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of, program_orders, reordered
 from planner.partition.registry import partition

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from planner.partition.evaluate import evaluate
 from planner.partition.ordered.binding_memory import without_idle_memory
-from planner.partition.ordered.compute_reach import furthest_end
 from planner.partition.ordered.device_classes import device_classes
 from planner.partition.ordered.largest_segment import largest_segment_bytes
 from planner.partition.ordered.memory_tiers import in_memory_tiers
+from planner.partition.ordered.positions import furthest_end
 from planner.partition.ordered.segments import Segments
 from planner.partition.ordered.state_space import num_counted_states
 from planner.partition.problem import PartitionProblem

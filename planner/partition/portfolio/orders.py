@@ -1,0 +1,121 @@
+"""Segments of the program's own order, and of others in which it could run, that make the objective least.
+
+A cut of another order may part what a cut of the program order cannot. Over few positions first, then over all those
+near the best cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planner.partition.assignment import Assignment
+from planner.partition.objective import Objective
+from planner.partition.ordered.binding_memory import without_idle_memory
+from planner.partition.ordered.device_classes import device_classes
+from planner.partition.ordered.host_windows import over_windows
+from planner.partition.ordered.hosts import hosts_of
+from planner.partition.ordered.many_devices import over_many_devices
+from planner.partition.ordered.memory_tiers import in_memory_tiers
+from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
+from planner.partition.ordered.program_pass import OrderedPass, ordered_pass
+from planner.partition.ordered.search import Solution
+from planner.partition.ordered.state_space import num_counted_states
+from planner.partition.portfolio.portfolio import Portfolio
+from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.program_orders import program_orders, reordered
+
+# Larger programs are searched in their own order alone.
+MAX_REORDERED_NODES = 800
+OTHER_ORDERS_POSITIONS = 80
+# Elements of the tables of steps, starts and ends of one pass; positions and passes of the program's own order.
+_MAX_ELEMENTS = 1.5e7
+_MIN_POSITIONS, _MAX_POSITIONS = 24, 160
+_PASSES = 6
+_MAX_TIERED_STATES = 256
+
+
+def offer_own_order(portfolio: Portfolio) -> None:
+    """For latency or memory."""
+    order = np.arange(portfolio.problem.num_nodes)
+    for shared in _passes(portfolio.problem, portfolio):
+        steps = max(1, shared.space.source.size)
+        count = int(np.clip((2 * _MAX_ELEMENTS / steps) ** 0.5, _MIN_POSITIONS, _MAX_POSITIONS))
+        _offer_best(portfolio, shared, order, count, _PASSES)
+
+
+def offer_other_orders(portfolio: Portfolio) -> None:
+    problem, request, bundles = portfolio.problem, portfolio.request, portfolio.bundles
+    if problem.num_nodes > MAX_REORDERED_NODES * request.effort:
+        return
+    for order in program_orders(problem, bundles):
+        if portfolio.best is not None and request.out_of_time():
+            return
+        in_order = reordered(problem, order, bundles)
+        for shared in _passes(in_order, portfolio):
+            if shared.complete or not _is_of_bottleneck(portfolio):
+                _offer_best(portfolio, shared, order, OTHER_ORDERS_POSITIONS, 1)
+            else:
+                _offer_many_devices(portfolio, in_order, order)
+
+
+def _is_of_bottleneck(portfolio: Portfolio) -> bool:
+    return portfolio.request.objective in (Objective.THROUGHPUT, Objective.STEP_TIME)
+
+
+def _passes(problem: PartitionProblem, portfolio: Portfolio) -> Iterator[OrderedPass]:
+    """One; for latency or memory another with memory in tiers where devices are too many to tell apart."""
+    request = portfolio.request
+    whole = problem if request.objective is Objective.MEMORY else without_idle_memory(problem)
+    shared = ordered_pass(whole, request.num_stages)
+    yield shared
+    if not (shared.complete or _is_of_bottleneck(portfolio)):
+        tiered = in_memory_tiers(problem, _is_small, round_up=False)
+        if tiered is not None:
+            yield ordered_pass(tiered, request.num_stages)
+
+
+def _is_small(problem: PartitionProblem) -> bool:
+    return num_counted_states(device_classes(problem)) <= _MAX_TIERED_STATES
+
+
+def _offer_best(portfolio: Portfolio, shared: OrderedPass, order: Integers, count: int, passes: int) -> None:
+    limit = portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
+    solution = _least(shared, portfolio.request.objective, count, passes, limit)
+    if solution.boundaries:
+        portfolio.offer(_in_order(solution.boundaries, shared.devices_of(solution.classes), order))
+
+
+def _least(shared: OrderedPass, objective: Objective, count: int, passes: int, limit: float) -> Solution:
+    """Over `count` positions, and again near the cuts for as long as that helps; not where that is above the limit."""
+    allowed = allowed_positions(shared.problem)
+    best = shared.search(few_positions(shared.problem, count), objective=objective)
+    if allowed.size <= count or not best.boundaries or best.value >= limit:
+        return best
+    for _ in range(passes):
+        solution = shared.search(near_positions(allowed, best.boundaries, count), objective=objective)
+        if not solution.value < best.value:
+            break
+        best = solution
+    return best
+
+
+def _offer_many_devices(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:
+    num_stages = portfolio.request.num_stages
+    limit = portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
+    if hosts_of(in_order).count > 1 and not (num_stages or in_order.relay):
+        # Both ends on one host are tried over the program order alone: over others they took ten seconds for 0.1 %.
+        layouts = over_windows(in_order, limit, both_ends=False)
+    else:
+        positions = few_positions(in_order, OTHER_ORDERS_POSITIONS)
+        walks = over_many_devices(in_order, positions, limit=limit, num_stages=num_stages)
+        layouts = list(walks.layouts) if walks is not None else []
+    for boundaries, devices in layouts:
+        portfolio.offer(_in_order(boundaries, devices, order))
+
+
+def _in_order(boundaries: tuple[int, ...], devices: tuple[int, ...], order: Integers) -> Assignment:
+    stage_of_node = np.empty(order.size, dtype=np.int64)
+    stage_of_node[order] = np.repeat(np.arange(len(devices)), np.diff(boundaries))
+    return Assignment(stage_of_node=tuple(stage_of_node.tolist()), device_of_stage=devices)
