@@ -17,7 +17,7 @@ import numpy as np
 from planner.partition.ordered.hosts import Hosts, hosts_of
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import evaluate_layout
-from planner.partition.ordered.window_loads import WindowLoads, much_skips_the_middle, window_loads
+from planner.partition.ordered.window_loads import WindowLoads, Windows, much_skips_the_middle, window_loads
 from planner.partition.problem import Integers, PartitionProblem
 
 # Positions: two tables of their cube, 57 MB each. The first round has some for each stage: with two for each of 32
@@ -100,33 +100,28 @@ class _Windows:
 
     def __init__(self, tables: WindowLoads, counts: Integers, num_hosts: Integers, parts: int) -> None:
         self._tables, self._size, self._parts = tables, tables.positions.size, parts
-        self._loads, self._links = tables.loads, tables.links
         self._counts, self._num_hosts = counts, num_hosts
         self._num_states = int((counts + 1).prod(axis=1).max())
 
     def layout(self, limit: float) -> Layout | None:
-        from planner.partition.ordered.windows_kernel import NOT_REACHED, furthest_ends, host_into
+        from planner.partition.ordered.windows_kernel import NOT_REACHED, host_into
 
         # What does not fit is infinite, and never within the limit.
-        size, limit = self._size, min(limit, np.finfo(np.float64).max)
-        furthest = furthest_ends(self._loads, limit)
-        stage_into, covered, into = self._blank()
-        state = host_into(
-            self._loads,
-            self._tables.given,
-            self._tables.sent,
-            self._links,
-            self._counts,
-            self._num_hosts,
-            furthest,
-            limit,
-            stage_into,
-            covered,
-            into,
-        )
+        limit = min(limit, np.finfo(np.float64).max)
+        windows, (stage_into, covered, into) = self._within(limit), self._blank()
+        state = host_into(windows, limit, stage_into, covered, into)
         if state == NOT_REACHED:
             return None
-        return self._as_layout(self._windows(into, state, 0, size - 1, furthest, limit))
+        return self._as_layout(self._stages_of_hosts(windows, into, state, 0, self._size - 1, limit))
+
+    def _within(self, limit: float) -> Windows:
+        from planner.partition.ordered.windows_kernel import backs, furthest_ends
+
+        tables, furthest = self._tables, furthest_ends(self._tables.loads, limit)
+        return Windows(
+            tables.loads, tables.entering, tables.leaving, tables.links, self._counts, self._num_hosts, furthest,
+            *backs(self._counts, furthest),
+        )  # fmt: skip
 
     def _blank(self) -> tuple[Integers, Integers, Integers]:
         """What the kernel fills: `stage_into`, `covered` and `into`."""
@@ -139,27 +134,18 @@ class _Windows:
             np.empty((int((self._num_hosts + 1).prod()), size), dtype=np.int64),
         )
 
-    def _windows(
-        self, into: Integers, state: int, start: int, end: int, furthest: Integers, limit: float
+    def _stages_of_hosts(
+        self, windows: Windows, into: Integers, state: int, start: int, end: int, limit: float
     ) -> list[_Stage]:
-        """The stages of the hosts that have run all from `start` to `end`, in order."""
-        from planner.partition.ordered.windows_kernel import cover, unit_backs
+        """Of those that have run all from `start` to `end`, in order."""
+        from planner.partition.ordered.windows_kernel import cover
 
-        size = self._size
-        stage_into = np.empty((self._num_states, size), dtype=np.int64)
+        stage_into = np.empty((self._num_states, self._size), dtype=np.int64)
         host_stride = np.concatenate([[1], np.cumprod(self._num_hosts + 1)[:-1]])
         stages: list[_Stage] = []
         while end > start:
-            group, first = divmod(int(into[state, end]), size)
-            own = (
-                self._loads[group],
-                self._tables.given,
-                self._tables.sent,
-                self._links[group],
-                self._counts[group],
-                furthest[group],
-            )
-            used = cover(*own, unit_backs(furthest[group]), limit, first, end, stage_into)
+            group, first = divmod(int(into[state, end]), self._size)
+            used = cover(windows, group, limit, first, end, stage_into)
             visit = int(state // host_stride[group] % (self._num_hosts[group] + 1)) - 1
             host = self._tables.groups[group][visit // self._parts]
             stages = [*self._stages(stage_into, used, group, host, first, end), *stages]
@@ -199,32 +185,19 @@ class _WindowsBetween(_Windows):
         self.host_seconds = float(self._least_seconds[0, 0])
 
     def layout(self, limit: float) -> Layout | None:
-        from planner.partition.ordered.windows_kernel import NOT_REACHED, furthest_ends, hosts_between
+        from planner.partition.ordered.windows_kernel import NOT_REACHED, hosts_between
 
-        size, limit, around = self._size, min(limit, np.finfo(np.float64).max), self._around
-        furthest = furthest_ends(self._loads, limit)
-        stage_into, covered, into = self._blank()
+        limit, around = min(limit, np.finfo(np.float64).max), self._around
+        windows, (stage_into, covered, into) = self._within(limit), self._blank()
+        may_be_middle = self._least_seconds <= limit
         first, last, state, used = hosts_between(
-            self._loads,
-            self._tables.given,
-            self._tables.sent,
-            self._links,
-            self._counts,
-            self._num_hosts,
-            around,
-            self._least_seconds <= limit,
-            *self._tables.reads,
-            furthest,
-            limit,
-            stage_into,
-            covered,
-            into,
+            windows, self._tables.reads, around, may_be_middle, limit, stage_into, covered, into
         )
         if state == NOT_REACHED:
             return None
-        inside = self._windows(into, state, first, last, furthest, limit)
+        inside = self._stages_of_hosts(windows, into, state, first, last, limit)
         # What ends at the first of the two stands at the last, where its host goes on.
-        ends = self._stages(stage_into, used, around, self._tables.groups[around][-1], 0, size - 1)
+        ends = self._stages(stage_into, used, around, self._tables.groups[around][-1], 0, self._size - 1)
         return self._as_layout(
             [*(stage for stage in ends if stage[0] < first), *inside, *(stage for stage in ends if stage[0] >= last)]
         )

@@ -62,6 +62,24 @@ class Walk:
     devices: tuple[int, ...] = ()
 
 
+class WalkArrays(NamedTuple):
+    """`capacity` of each unit and its `stride` in a base, the number that says how many of each are used. Walks start
+    at `start_node` with `start_unit` used. A node's edges stand from its `edge_first` to the next; one to NOTHING only
+    ends. `label_offset` [stages so far] is of the stage's labels. Where a node stands, the later ones of its `row`
+    [node] need not: what they can do, it can. NOTHING: no row."""
+
+    capacity: Integers
+    stride: Integers
+    start_unit: Integers
+    start_node: Integers
+    edge_first: Integers
+    edge_unit: Integers
+    edge_node: Integers
+    edge_label: Integers
+    label_offset: Integers
+    row: Integers
+
+
 class _Stage(NamedTuple):
     unit: int
     node: int
@@ -130,19 +148,26 @@ class _Trials:
         self._walks, self._table, self._num_stages = walks, table, num_stages
         self._steps_left, self.are_given_up = np.array([max_steps], dtype=np.int64), False
         self.num_positions = table.num_positions
-        self._capacity = np.array(walks.capacity, dtype=np.int64)
-        self._stride = np.concatenate([np.ones(1, dtype=np.int64), np.cumprod(self._capacity + 1)[:-1]])
-        self._start_unit, self._start_node = np.array(walks.starts, dtype=np.int64).reshape(-1, 2).T.copy()
+        capacity = np.array(walks.capacity, dtype=np.int64)
+        start_unit, start_node = np.array(walks.starts, dtype=np.int64).reshape(-1, 2).T.copy()
         nodes = np.array([edge.node for edge in walks.edges], dtype=np.int64)
-        self._edge_first = np.searchsorted(nodes, np.arange(walks.num_nodes + 1))
-        self._edge_unit = np.array([edge.unit for edge in walks.edges], dtype=np.int64)
-        self._edge_node = np.array([edge.next_node for edge in walks.edges], dtype=np.int64)
-        self._edge_label = np.array([table.index_of_label[edge.label] for edge in walks.edges], dtype=np.int64)
         # By units used: where nodes are stages, the one at the node is among them.
-        before = np.arange(int(self._capacity.sum()) + 2) - bool(walks.behind)
-        self._offset = table.offset[np.clip(before, 0, table.offset.size - 1) if walks.counts_devices else before * 0]
-        self._row = np.array(walks.row or [NOTHING] * walks.num_nodes, dtype=np.int64)
-        self.labels = np.unique(self._edge_label[:, None] + self._offset)
+        before = np.arange(int(capacity.sum()) + 2) - bool(walks.behind)
+        self._arrays = WalkArrays(
+            capacity=capacity,
+            stride=np.concatenate([np.ones(1, dtype=np.int64), np.cumprod(capacity + 1)[:-1]]),
+            start_unit=start_unit,
+            start_node=start_node,
+            edge_first=np.searchsorted(nodes, np.arange(walks.num_nodes + 1)),
+            edge_unit=np.array([edge.unit for edge in walks.edges], dtype=np.int64),
+            edge_node=np.array([edge.next_node for edge in walks.edges], dtype=np.int64),
+            edge_label=np.array([table.index_of_label[edge.label] for edge in walks.edges], dtype=np.int64),
+            label_offset=table.offset[
+                np.clip(before, 0, table.offset.size - 1) if walks.counts_devices else before * 0
+            ],
+            row=np.array(walks.row or [NOTHING] * walks.num_nodes, dtype=np.int64),
+        )
+        self.labels = np.unique(self._arrays.edge_label[:, None] + self._arrays.label_offset)
 
     def may_be_possible(self, limit: float) -> bool:
         return bool(self._rest(limit)[1][0] == 0)
@@ -155,10 +180,7 @@ class _Trials:
         if rest[0] > 0:
             return []
         reached = np.zeros((rest.size, self._walks.num_nodes, ends.shape[2]), dtype=np.uint64)
-        counted = self._capacity, self._stride
-        edges = self._edge_first, self._edge_unit, self._edge_node, self._edge_label, self._offset
-        starts = self._start_unit, self._start_node
-        at = reach(*counted, *starts, *edges, self._row, self._num_stages, ends, rest, back, reached, self._steps_left)
+        at = reach(self._arrays, self._num_stages, ends, rest, back, reached, self._steps_left)
         if at[0] == GIVEN_UP:
             self.are_given_up = True
             return []
@@ -166,17 +188,17 @@ class _Trials:
         while at[0] != NOTHING:
             steps.append(at)
             base, node, start, _ = at
-            at = step_back(base, node, start, *counted, *edges, ends, reached) if start > 0 else (NOTHING,) * 4
+            at = step_back(self._arrays, base, node, start, ends, reached) if start > 0 else (NOTHING,) * 4
         return self._as_stages(steps[::-1])
 
     def _as_stages(self, steps: list[tuple[int, int, int, int]]) -> list[_Stage]:
-        stages = []
+        stages, (capacity, stride) = [], self._arrays[:2]
         # Of the node that a walk stands at, where nodes are stages.
-        unit_of_node = int(np.flatnonzero(self._stride == steps[0][0])[-1]) if self._walks.behind and steps else NOTHING
+        unit_of_node = int(np.flatnonzero(stride == steps[0][0])[-1]) if self._walks.behind and steps else NOTHING
         for base, node, start, edge in steps:
-            unit, is_aside = int(self._edge_unit[edge]), self._walks.edges[edge].label.is_aside
-            used = int((base // self._stride % (self._capacity + 1)).sum())
-            label = int(self._edge_label[edge] + self._offset[used])
+            unit, is_aside = int(self._arrays.edge_unit[edge]), self._walks.edges[edge].label.is_aside
+            used = int((base // stride % (capacity + 1)).sum())
+            label = int(self._arrays.edge_label[edge] + self._arrays.label_offset[used])
             if is_aside:
                 stages.append(_Stage(unit, NOTHING, start, label))
             else:
@@ -187,7 +209,7 @@ class _Trials:
     def _with_one_more(self, rest: Integers) -> Integers:
         """`rest` by units used, if one of the used, whichever it is, were unused yet."""
         bases, more = np.arange(rest.size), rest.copy()
-        for capacity, stride in zip(self._capacity.tolist(), self._stride.tolist(), strict=True):
+        for capacity, stride in zip(*map(np.ndarray.tolist, self._arrays[:2]), strict=True):
             used = bases[bases // stride % (capacity + 1) > 0]
             more[used] = np.minimum(more[used], rest[used - stride])
         return more
@@ -205,7 +227,7 @@ class _Trials:
         backs = _Backs(table.kind_of_label, earliest)
         unit_back = np.array([backs.of(devices) for devices in self._walks.unit_devices])
         back = [backs.of_kind[behind.kind][backs.of(behind.rest)] for behind in self._walks.behind]
-        rest = first_of_rest(self._capacity, self._stride, unit_back, self.num_positions - 1)
+        rest = first_of_rest(*self._arrays[:2], unit_back, self.num_positions - 1)
         if any(edge.label.is_aside for edge in self._walks.edges):
             # A stage aside may run before the node's own: which of the unused and the node's comes first is open.
             rest, back = self._with_one_more(rest), [np.arange(self.num_positions)] * self._walks.num_nodes

@@ -8,7 +8,7 @@ relaxation). Prices are sought at which the walks known so far cost the most, as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,26 +56,11 @@ class _Prices:
 
         shares, gains = self._shares, list[Floats]()
         used = np.zeros(self._capacity.size, dtype=np.int64)
-        bundles = self._bundles
         for _ in range(_MAX_WALKS):
             cost, steps = cheapest_walk(
-                self._num_nodes,
-                self._first,
-                self._table.ends,
-                self._table.loads,
-                limit,
-                bundles.label,
-                bundles.node_first,
-                bundles.nodes,
-                bundles.target_first,
-                bundles.target_units,
-                bundles.target_nodes,
-                *self._aside,
-                self._start_unit,
-                self._start_node,
-                shares / self._capacity,
-                used,
-            )
+                self._num_nodes, self._first, self._table.ends, self._table.loads, limit, self._bundles, self._aside,
+                self._start_unit, self._start_node, shares / self._capacity, used,
+            )  # fmt: skip
             self.steps += steps
             if cost > shares.sum() * _MARGIN:
                 self._shares = shares
@@ -87,8 +72,7 @@ class _Prices:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Bundles:
+class EdgeBundles(NamedTuple):
     """Edges that differ in their node alone, and are as many bundles as there are other ends: of each its label, the
     nodes that it leaves, and the units used and nodes reached. Lists stand from one first to the next."""
 
@@ -100,7 +84,7 @@ class _Bundles:
     target_nodes: Integers
 
 
-def _bundles(walks: DeviceWalks, table: WalkLoads) -> _Bundles:
+def _bundles(walks: DeviceWalks, table: WalkLoads) -> EdgeBundles:
     targets: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for edge in (one for one in walks.edges if not one.label.is_aside):
         key = edge.node, table.index_of_label[edge.label]
@@ -109,7 +93,7 @@ def _bundles(walks: DeviceWalks, table: WalkLoads) -> _Bundles:
     for (node, label), ends_of_node in targets.items():
         nodes.setdefault((label, tuple(ends_of_node)), []).append(node)
     ends = [end for _, ends_of_node in nodes for end in ends_of_node]
-    return _Bundles(
+    return EdgeBundles(
         label=np.array([label for label, _ in nodes], dtype=np.int64),
         node_first=np.cumsum([0, *map(len, nodes.values())]),
         nodes=np.array([node for members in nodes.values() for node in members], dtype=np.int64),
@@ -119,9 +103,18 @@ def _bundles(walks: DeviceWalks, table: WalkLoads) -> _Bundles:
     )
 
 
-def _aside(walks: DeviceWalks, table: WalkLoads) -> tuple[Integers, Integers, Integers]:
-    """Stages aside: by position the first of them, and of each its segment; the label of each unit's, -1 for none."""
+class StagesAside(NamedTuple):
+    """`segments` that stages aside may take, those from a position from its `first` to the next; `label` [units] that
+    they have there, -1 for none."""
+
+    first: Integers
+    segments: Integers
+    label: Integers
+
+
+def _aside(walks: DeviceWalks, table: WalkLoads) -> StagesAside:
     labels = {edge.unit: table.index_of_label[edge.label] for edge in walks.edges if edge.label.is_aside}
     of_unit = np.array([labels.get(unit, -1) for unit in range(len(walks.capacity))], dtype=np.int64)
     segments = np.flatnonzero(np.isfinite(table.loads[list(labels.values())]).any(axis=0))
-    return np.searchsorted(table.starts[segments], np.arange(table.num_positions + 1)), segments, of_unit
+    first = np.searchsorted(table.starts[segments], np.arange(table.num_positions + 1))
+    return StagesAside(first, segments, of_unit)

@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.partition.ordered.priced_walks import EdgeBundles, StagesAside
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Floats, Integers
 
 
 @compiled
 def cheapest_walk(
-    num_nodes: int,
-    first: Integers,
-    ends: Integers,
-    loads: Floats,
-    limit: float,
-    bundle_label: Integers,
-    node_first: Integers,
-    nodes: Integers,
-    target_first: Integers,
-    target_units: Integers,
-    target_nodes: Integers,
-    aside_first: Integers,
-    aside: Integers,
-    aside_label: Integers,
-    start_unit: Integers,
-    start_node: Integers,
-    price: Floats,
-    used: Integers,
-) -> tuple[float, int]:
+    num_nodes: int, first: Integers, ends: Integers, loads: Floats, limit: float, bundles: EdgeBundles,
+    aside: StagesAside, start_unit: Integers, start_node: Integers, price: Floats, used: Integers,
+) -> tuple[float, int]:  # fmt: skip
     """Its cost, inf where there is none, and the segments looked at; fills `used` [units].
 
     `loads` [label, segment]; segments from a position stand from `first` to the next first. A node or a unit of -1 is
-    none; an edge to no node ends the program. Segments from a position that stages `aside` may take stand from
-    `aside_first` to the next, and `aside_label` [unit] is the label that they have there.
+    none; an edge to no node ends the program.
     """
+    nodes, node_first = bundles.nodes, bundles.node_first
     size = first.size - 1
     last, steps = size - 1, 0
     cost = np.full((num_nodes, size), np.inf)
@@ -45,11 +30,11 @@ def cheapest_walk(
         before[start_node[index], 0, 2] = start_unit[index]
     best, best_node, best_start = np.inf, -1, -1
     for start in range(last):
-        for index in range(aside_first[start], aside_first[start + 1]):
-            segment = aside[index]
+        for index in range(aside.first[start], aside.first[start + 1]):
+            segment = aside.segments[index]
             cheapest = -1
-            for unit in range(aside_label.size):
-                within = aside_label[unit] >= 0 and loads[aside_label[unit], segment] <= limit
+            for unit in range(aside.label.size):
+                within = aside.label[unit] >= 0 and loads[aside.label[unit], segment] <= limit
                 if within and (cheapest < 0 or price[unit] < price[cheapest]):
                     cheapest = unit
             end = ends[segment]
@@ -63,8 +48,8 @@ def cheapest_walk(
                     before[node, end, 0] = node
                     before[node, end, 1] = start
                     before[node, end, 2] = cheapest
-        for bundle in range(bundle_label.size):
-            label, node = bundle_label[bundle], -1
+        for bundle in range(bundles.label.size):
+            label, node = bundles.label[bundle], -1
             for index in range(node_first[bundle], node_first[bundle + 1]):
                 if cost[nodes[index], start] < np.inf and (node < 0 or cost[nodes[index], start] < cost[node, start]):
                     node = nodes[index]
@@ -76,8 +61,8 @@ def cheapest_walk(
                 if loads[label, segment] > limit:
                     continue
                 end = ends[segment]
-                for index in range(target_first[bundle], target_first[bundle + 1]):
-                    unit, target = target_units[index], target_nodes[index]
+                for index in range(bundles.target_first[bundle], bundles.target_first[bundle + 1]):
+                    unit, target = bundles.target_units[index], bundles.target_nodes[index]
                     total = own + (price[unit] if unit >= 0 else 0.0)
                     if end == last:
                         if target < 0 and total < best:

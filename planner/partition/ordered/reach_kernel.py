@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.ordered.least_over_walks import Words
+from planner.partition.ordered.least_over_walks import WalkArrays, Words
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Floats, Integers
 
@@ -58,32 +58,16 @@ def first_of_rest(capacity: Integers, stride: Integers, unit_back: Integers, las
 
 @compiled
 def reach(
-    capacity: Integers,
-    stride: Integers,
-    start_unit: Integers,
-    start_node: Integers,
-    edge_first: Integers,
-    edge_unit: Integers,
-    edge_node: Integers,
-    edge_label: Integers,
-    label_offset: Integers,
-    row: Integers,
-    num_stages: int,
-    ends: Words,
-    rest: Integers,
-    back: Integers,
-    reached: Words,
+    walks: WalkArrays, num_stages: int, ends: Words, rest: Integers, back: Integers, reached: Words,
     steps_left: Integers,
-) -> tuple[int, int, int, int]:
+) -> tuple[int, int, int, int]:  # fmt: skip
     """Fills `reached` [base, node, word]: where a walk with so many used units stands. Ends at the program's end.
 
-    Where a node stands, the later ones of its `row` [node] need not: what they can do, it can. NOT_REACHED: no row.
-
     Returns (base, node, start, edge) of the last stage, or NOT_REACHED; GIVEN_UP once `steps_left` [1], each a word of
-    ends, are none. `back` [node, x]: the first position at which
-    the node can be if what follows it begins at x. `label_offset` [stages so far] is of the stage's labels. An edge to
-    NOT_REACHED only ends.
+    ends, are none. `back` [node, x]: the first position at which the node can be if what follows it begins at x.
     """
+    capacity, stride, start_unit, start_node = walks.capacity, walks.stride, walks.start_unit, walks.start_node
+    edge_first, edge_unit, edge_node, row = walks.edge_first, walks.edge_unit, walks.edge_node, walks.row
     num_units, num_nodes, size = capacity.size, edge_first.size - 1, ends.shape[1]
     num_words, last = ends.shape[2], size - 1
     digit = np.zeros(num_units, dtype=np.int64)
@@ -117,7 +101,7 @@ def reach(
                 unit, target = edge_unit[edge], edge_node[edge]
                 if unit >= 0 and digit[unit] >= capacity[unit]:
                     continue
-                label = edge_label[edge] + label_offset[stages]
+                label = walks.edge_label[edge] + walks.label_offset[stages]
                 if label != current:
                     current = label
                     after[:] = 0
@@ -152,20 +136,11 @@ def reach(
 
 @compiled
 def step_back(
-    base: int,
-    node: int,
-    position: int,
-    capacity: Integers,
-    stride: Integers,
-    edge_first: Integers,
-    edge_unit: Integers,
-    edge_node: Integers,
-    edge_label: Integers,
-    label_offset: Integers,
-    ends: Words,
-    reached: Words,
+    walks: WalkArrays, base: int, node: int, position: int, ends: Words, reached: Words
 ) -> tuple[int, int, int, int]:
     """(base, node, start, edge) of a stage that ends where the walk stands; NOT_REACHED at its start."""
+    capacity, stride = walks.capacity, walks.stride
+    edge_first, edge_unit, edge_node = walks.edge_first, walks.edge_unit, walks.edge_node
     num_nodes, word, bit = edge_first.size - 1, position >> 6, np.uint64(position & 63)
     for before in range(num_nodes):
         for edge in range(edge_first[before], edge_first[before + 1]):
@@ -179,7 +154,7 @@ def step_back(
             stages = 0
             for other in range(capacity.size):
                 stages += own // stride[other] % (capacity[other] + 1)
-            label = edge_label[edge] + label_offset[stages]
+            label = walks.edge_label[edge] + walks.label_offset[stages]
             for start in range(position):
                 here = reached[own, before, start >> 6] >> np.uint64(start & 63) & np.uint64(1)
                 if here != 0 and ends[label, start, word] >> bit & np.uint64(1) != 0:

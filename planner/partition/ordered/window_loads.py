@@ -22,16 +22,37 @@ class Reads(NamedTuple):
     sizes: Floats
 
 
+class Windows(NamedTuple):
+    """What the kernels know of the hosts of each group, for one limit.
+
+    `loads` [group, kind, first, last]: a stage's seconds with all over the host's own link, inf where it does not fit;
+    none within the limit ends behind `furthest` [group, kind, first]. `entering` [first, last, start] and `leaving`
+    [first, last, end]: its bytes that come from before `start`, or go behind `end`; `links` [group, 4]: what a message
+    and a byte of these take more, each way. `counts` [group, kind]: devices of a host; `hosts` [group] to use.
+    `kind_back` and `host_back`: see `backs`.
+    """
+
+    loads: Floats
+    entering: Floats
+    leaving: Floats
+    links: Floats
+    counts: Integers
+    hosts: Integers
+    furthest: Integers
+    kind_back: Integers
+    host_back: Integers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowLoads:
-    """`given`, `sent`: see `_far_bytes`; `loads`, `links`: see `_loads`."""
+    """`entering`, `leaving`, `loads`, `links`: see `Windows`."""
 
     hosts: Hosts
     groups: tuple[tuple[int, ...], ...]
     positions: Integers
     reads: Reads
-    given: Floats
-    sent: Floats
+    entering: Floats
+    leaving: Floats
     loads: Floats
     links: Floats
 
@@ -40,15 +61,15 @@ def window_loads(
     problem: PartitionProblem, hosts: Hosts, groups: tuple[tuple[int, ...], ...], positions: Integers
 ) -> WindowLoads:
     reads = _reads(problem, positions)
-    given, sent = _far_bytes(reads, positions.size)
-    loads, links = _loads(problem, hosts, groups, positions, given, sent)
+    entering, leaving = _far_bytes(reads, positions.size)
+    loads, links = _loads(problem, hosts, groups, positions, entering, leaving)
     return WindowLoads(
         hosts=hosts,
         groups=groups,
         positions=positions,
         reads=reads,
-        given=given,
-        sent=sent,
+        entering=entering,
+        leaving=leaving,
         loads=loads,
         links=links,
     )
@@ -59,13 +80,13 @@ def _loads(
     hosts: Hosts,
     groups: tuple[tuple[int, ...], ...],
     positions: Integers,
-    given: Floats,
-    sent: Floats,
+    entering: Floats,
+    leaving: Floats,
 ) -> tuple[Floats, Floats]:
     """[group, kind, first, last] seconds over the host's own link; [group, 4] what links to elsewhere take more."""
     size = positions.size
     index = np.arange(size)
-    received_bytes, sent_bytes = given[index[:, None], index, index[:, None]], sent[index[:, None], index, index]
+    received_bytes, sent_bytes = entering[index[:, None], index, index[:, None]], leaving[index[:, None], index, index]
     needed, segments = np.full((size, size), np.inf), Segments(problem)
     for first in range(size - 1):
         row = segments.row(int(positions[first]), int(positions[-1]))
@@ -114,16 +135,16 @@ def _far_bytes(reads: Reads, size: int) -> tuple[Floats, Floats]:
     is_first, maker, reader, sizes = reads
     earlier = np.where(is_first, -1, np.concatenate([[-1], reader[:-1]]))
     last = np.append(is_first[1:], np.ones(min(1, reader.size), dtype=np.bool_))
-    given, sent = np.zeros((size, size, size)), np.zeros((size, size, size))
+    entering, leaving = np.zeros((size, size, size)), np.zeros((size, size, size))
     for first in range(size - 1):
         # Each value's next read from here on, in the piece from `reader` to the position behind it.
         some = (maker < first) & (earlier < first) & (reader >= first)
-        np.add.at(given[first], (reader[some] + 1, maker[some] + 1), sizes[some])
+        np.add.at(entering[first], (reader[some] + 1, maker[some] + 1), sizes[some])
         some = last & (maker >= first) & (reader > maker)
-        np.add.at(sent[first], (maker[some] + 1, reader[some]), sizes[some])
-    given = np.cumsum(np.cumsum(given, axis=1), axis=2)
-    sent = np.cumsum(np.cumsum(sent, axis=1)[:, :, ::-1], axis=2)[:, :, ::-1]
-    return np.ascontiguousarray(given), np.ascontiguousarray(sent)
+        np.add.at(leaving[first], (maker[some] + 1, reader[some]), sizes[some])
+    entering = np.cumsum(np.cumsum(entering, axis=1), axis=2)
+    leaving = np.cumsum(np.cumsum(leaving, axis=1)[:, :, ::-1], axis=2)[:, :, ::-1]
+    return np.ascontiguousarray(entering), np.ascontiguousarray(leaving)
 
 
 def _reads(problem: PartitionProblem, positions: Integers) -> Reads:

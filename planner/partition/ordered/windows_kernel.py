@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.ordered.reach_kernel import first_of_rest
+from planner.partition.ordered.window_loads import Reads, Windows
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Booleans, Floats, Integers
 
@@ -21,28 +22,16 @@ def strides(counts: Integers) -> Integers:
 
 
 @compiled
-def cover(
-    loads: Floats,
-    given: Floats,
-    sent: Floats,
-    links: Floats,
-    counts: Integers,
-    furthest: Integers,
-    kind_back: Integers,
-    limit: float,
-    start: int,
-    end: int,
-    stage_into: Integers,
-) -> int:
-    """The first state (how many of each kind are used) in which a host's devices have run all from `start` to `end`.
+def cover(windows: Windows, group: int, limit: float, start: int, end: int, stage_into: Integers) -> int:
+    """The first state (how many of each kind are used) in which the devices of a host of the group have run all from
+    `start` to `end`.
 
-    `loads` [kind, first, last]: a stage's seconds with all over the host's own link, inf where it does not fit; none
-    within the limit ends behind `furthest` [kind, first]. `given` [first, last, start] and `sent` [first, last, end]:
-    its bytes that come from before `start`, or go behind `end`; `links`: what a message and a byte of these take more,
-    each way. Fills `stage_into` [state, position]: kind times P plus first position, NOT_REACHED where none ends.
+    Fills `stage_into` [state, position]: kind times P plus first position, NOT_REACHED where none ends.
     """
+    loads, counts, links = windows.loads[group], windows.counts[group], windows.links[group]
+    furthest, entering, leaving = windows.furthest[group], windows.entering, windows.leaving
     size, stride_of_kind = loads.shape[1], strides(counts)
-    rest = first_of_rest(counts, stride_of_kind, kind_back, end)
+    rest = first_of_rest(counts, stride_of_kind, windows.kind_back[group], end)
     for state in range(rest.size):
         for position in range(start, end + 1):
             stage_into[state, position] = NOT_REACHED
@@ -59,10 +48,10 @@ def cover(
                     continue
                 for last in range(max(first + 1, rest[state + stride]), min(end, furthest[kind, first]) + 1):
                     load = loads[kind, first, last]
-                    if given[first, last, start] > 0:
-                        load += links[0] + links[1] * given[first, last, start]
-                    if sent[first, last, end] > 0:
-                        load += links[2] + links[3] * sent[first, last, end]
+                    if entering[first, last, start] > 0:
+                        load += links[0] + links[1] * entering[first, last, start]
+                    if leaving[first, last, end] > 0:
+                        load += links[2] + links[3] * leaving[first, last, end]
                     if load <= limit and stage_into[state + stride, last] == NOT_REACHED:
                         stage_into[state + stride, last] = kind * size + first
     return NOT_REACHED
@@ -96,95 +85,6 @@ def backs(counts: Integers, furthest: Integers) -> tuple[Integers, Integers]:
 
 
 @compiled
-def hosts_from(
-    loads: Floats,
-    given: Floats,
-    sent: Floats,
-    links: Floats,
-    counts: Integers,
-    hosts: Integers,
-    furthest: Integers,
-    kind_back: Integers,
-    host_back: Integers,
-    rest: Integers,
-    limit: float,
-    begin: int,
-    final: int,
-    stage_into: Integers,
-    covered: Integers,
-    into: Integers,
-) -> None:
-    """Fills `into` [state, position], states being how many hosts of each group have run all from `begin` to a position
-    up to `final`: group times P plus the position at which the last host begins. Before `rest` [state] it is of no use.
-    Ends with the first state that has run all to the program's end.
-
-    Arrays as of `cover`, by group; `hosts` [groups] to use, `kind_back` and `host_back` see `backs`. `covered` [group,
-    start, end] is NOT_TRIED.
-    """
-    size, host_stride = loads.shape[2], strides(hosts)
-    into[:] = NOT_REACHED
-    into[0, begin] = 0
-    for state in range(into.shape[0]):
-        if into[state, size - 1] != NOT_REACHED:
-            return
-        for group in range(hosts.size):
-            stride = host_stride[group]
-            if state // stride % (hosts[group] + 1) == hosts[group]:
-                continue
-            for start in range(max(begin, rest[state]), final):
-                if into[state, start] == NOT_REACHED:
-                    continue
-                for end in range(max(start + 1, rest[state + stride]), final + 1):
-                    if host_back[group, end] > start:
-                        break
-                    if into[state + stride, end] != NOT_REACHED:
-                        continue
-                    if covered[group, start, end] == NOT_TRIED:
-                        covered[group, start, end] = cover(
-                            loads[group],
-                            given,
-                            sent,
-                            links[group],
-                            counts[group],
-                            furthest[group],
-                            kind_back[group],
-                            limit,
-                            start,
-                            end,
-                            stage_into,
-                        )
-                    if covered[group, start, end] != NOT_REACHED:
-                        into[state + stride, end] = group * size + start
-
-
-@compiled
-def host_into(
-    loads: Floats,
-    given: Floats,
-    sent: Floats,
-    links: Floats,
-    counts: Integers,
-    hosts: Integers,
-    furthest: Integers,
-    limit: float,
-    stage_into: Integers,
-    covered: Integers,
-    into: Integers,
-) -> int:
-    """The first state (how many hosts of each group are used) that has run all; NOT_REACHED if none has. Arrays as of
-    `hosts_from`."""
-    size = loads.shape[2]
-    kind_back, host_back = backs(counts, furthest)
-    rest = first_of_rest(hosts, strides(hosts), host_back, size - 1)
-    shared = loads, given, sent, links, counts, hosts, furthest, kind_back, host_back, rest, limit
-    hosts_from(*shared, 0, size - 1, stage_into, covered, into)
-    for state in range(into.shape[0]):
-        if into[state, size - 1] != NOT_REACHED:
-            return state
-    return NOT_REACHED
-
-
-@compiled
 def furthest_ends(loads: Floats, limit: float) -> Integers:
     """[groups, kinds, first]: the last end within the limit, or `first`."""
     groups, kinds, size, _ = loads.shape
@@ -200,35 +100,71 @@ def furthest_ends(loads: Floats, limit: float) -> Integers:
 
 
 @compiled
+def hosts_from(
+    windows: Windows, rest: Integers, limit: float, begin: int, final: int,
+    stage_into: Integers, covered: Integers, into: Integers,
+) -> None:  # fmt: skip
+    """Fills `into` [state, position], states being how many hosts of each group have run all from `begin` to a position
+    up to `final`: group times P plus the position at which the last host begins. Before `rest` [state] it is of no use.
+    Ends with the first state that has run all to the program's end. `covered` [group, start, end] is NOT_TRIED.
+    """
+    hosts, size = windows.hosts, windows.loads.shape[2]
+    host_stride = strides(hosts)
+    into[:] = NOT_REACHED
+    into[0, begin] = 0
+    for state in range(into.shape[0]):
+        if into[state, size - 1] != NOT_REACHED:
+            return
+        for group in range(hosts.size):
+            stride = host_stride[group]
+            if state // stride % (hosts[group] + 1) == hosts[group]:
+                continue
+            for start in range(max(begin, rest[state]), final):
+                if into[state, start] == NOT_REACHED:
+                    continue
+                for end in range(max(start + 1, rest[state + stride]), final + 1):
+                    if windows.host_back[group, end] > start:
+                        break
+                    if into[state + stride, end] != NOT_REACHED:
+                        continue
+                    if covered[group, start, end] == NOT_TRIED:
+                        covered[group, start, end] = cover(windows, group, limit, start, end, stage_into)
+                    if covered[group, start, end] != NOT_REACHED:
+                        into[state + stride, end] = group * size + start
+
+
+@compiled
+def host_into(windows: Windows, limit: float, stage_into: Integers, covered: Integers, into: Integers) -> int:
+    """The first state (how many hosts of each group are used) that has run all; NOT_REACHED if none has."""
+    last = windows.loads.shape[2] - 1
+    rest = first_of_rest(windows.hosts, strides(windows.hosts), windows.host_back, last)
+    hosts_from(windows, rest, limit, 0, last, stage_into, covered, into)
+    for state in range(into.shape[0]):
+        if into[state, last] != NOT_REACHED:
+            return state
+    return NOT_REACHED
+
+
+@compiled
 def cover_ends(
-    loads: Floats,
-    given: Floats,
-    links: Floats,
-    counts: Integers,
-    furthest: Integers,
-    is_first: Booleans,
-    maker: Integers,
-    reader: Integers,
-    sizes: Floats,
-    limit: float,
-    middle: int,
-    behind: int,
-    stage_into: Integers,
+    windows: Windows, reads: Reads, group: int, limit: float, middle: int, behind: int, stage_into: Integers
 ) -> int:
     """As `cover`, of all before the position `middle` and all from `behind` on: elsewhere is what is between.
 
-    By read: whether it is its value's first, the pieces that make and read the value, and its bytes. What ends at
-    `middle` stands at `behind` in `stage_into`.
+    What ends at `middle` stands at `behind` in `stage_into`.
     """
+    loads, counts, links = windows.loads[group], windows.counts[group], windows.links[group]
+    furthest, entering = windows.furthest[group], windows.entering
     size, stride_of_kind, num_states = loads.shape[1], strides(counts), 1
     for count in counts:
         num_states *= count + 1
     # By position: bytes made before it that are read in the middle.
     to_middle, counted = np.zeros(size), False
-    for read in range(maker.size):
-        counted = counted and not is_first[read]
-        if maker[read] < middle and middle <= reader[read] < behind and not counted:
-            to_middle[maker[read] + 1] += sizes[read]
+    for read in range(reads.maker.size):
+        maker, reader = reads.maker[read], reads.reader[read]
+        counted = counted and not reads.is_first[read]
+        if maker < middle and middle <= reader < behind and not counted:
+            to_middle[maker + 1] += reads.sizes[read]
             counted = True
     to_middle = np.cumsum(to_middle)
     stage_into[:num_states] = NOT_REACHED
@@ -250,7 +186,7 @@ def cover_ends(
                         far = to_middle[last] - to_middle[first]
                         load += (far > 0) * links[2] + links[3] * far
                     else:
-                        far = given[first, last, behind] - given[first, last, middle]
+                        far = entering[first, last, behind] - entering[first, last, middle]
                         load += (far > 0) * links[0] + links[1] * far
                     at = behind if last == middle else last
                     if load <= limit and stage_into[state + stride, at] == NOT_REACHED:
@@ -260,57 +196,25 @@ def cover_ends(
 
 @compiled
 def hosts_between(
-    loads: Floats,
-    given: Floats,
-    sent: Floats,
-    links: Floats,
-    counts: Integers,
-    hosts: Integers,
-    around: int,
-    may_be_middle: Booleans,
-    is_first: Booleans,
-    maker: Integers,
-    reader: Integers,
-    sizes: Floats,
-    furthest: Integers,
-    limit: float,
-    stage_into: Integers,
-    covered: Integers,
-    into: Integers,
-) -> tuple[int, int, int, int]:
+    windows: Windows, reads: Reads, around: int, may_be_middle: Booleans, limit: float,
+    stage_into: Integers, covered: Integers, into: Integers,
+) -> tuple[int, int, int, int]:  # fmt: skip
     """The first middle, from a position to the one behind it, the state of the hosts that have run it, and that of a
     host of the group `around` that has run the rest; NOT_REACHED if there is none. `may_be_middle` [first, last].
 
-    Leaves `into` and `stage_into` as `host_into` and `cover_ends` do; all else as for these.
+    Leaves `into` and `stage_into` as `host_into` and `cover_ends` do.
     """
-    size = loads.shape[2]
-    kind_back, host_back = backs(counts, furthest)
-    rest = np.zeros(into.shape[0], dtype=np.int64)
-    shared = loads, given, sent, links, counts, hosts, furthest, kind_back, host_back, rest, limit
+    size, rest = windows.loads.shape[2], np.zeros(into.shape[0], dtype=np.int64)
     for middle in range(1, size - 2):
         if not may_be_middle[middle, middle + 1 : size - 1].any():
             continue
-        hosts_from(*shared, middle, size - 2, stage_into, covered, into)
+        hosts_from(windows, rest, limit, middle, size - 2, stage_into, covered, into)
         for behind in range(middle + 1, size - 1):
             if not may_be_middle[middle, behind]:
                 continue
             for state in range(1, into.shape[0]):
                 if into[state, behind] != NOT_REACHED:
-                    used = cover_ends(
-                        loads[around],
-                        given,
-                        links[around],
-                        counts[around],
-                        furthest[around],
-                        is_first,
-                        maker,
-                        reader,
-                        sizes,
-                        limit,
-                        middle,
-                        behind,
-                        stage_into,
-                    )
+                    used = cover_ends(windows, reads, around, limit, middle, behind, stage_into)
                     if used != NOT_REACHED:
                         return middle, behind, state, used
                     break

@@ -97,18 +97,9 @@ class IdealStages:
         received, sent = np.zeros((2, starts.size))
         counts = np.zeros((starts.size, 2), dtype=np.int64)
         exchanges(
-            starts,
-            ends,
-            self._made,
-            self._num_read,
-            self._needed,
-            problem.value_returned,
-            self._sizes,
-            problem.relay,
-            received,
-            sent,
-            counts,
-        )
+            starts, ends, self._made, self._num_read, self._needed, problem.value_returned, self._sizes, problem.relay,
+            received, sent, counts,
+        )  # fmt: skip
         return Exchanges(
             received_bytes=received,
             sent_bytes=sent,
@@ -131,20 +122,12 @@ class IdealStages:
         nodes = [problem.read_node, problem.value_producer[made], problem.shown_node[shown]]
         is_returned = np.zeros(problem.root_bytes.size, dtype=np.bool_)
         is_returned[problem.shown_root[~shown]] = True
+        grouped = _grouped(np.concatenate(roots), np.concatenate(nodes), problem.root_bytes.size)
         flowing: Floats = flowing_bytes(
-            starts,
-            ends,
-            self._nodes,
-            self._made,
-            self._needed,
-            self._sizes,
-            problem.value_root,
-            problem.root_bytes.astype(np.float64),
-            problem.root_producer,
-            *_grouped(np.concatenate(roots), np.concatenate(nodes), problem.root_bytes.size),
-            is_returned,
+            starts, ends, self._nodes, self._made, self._needed, self._sizes, problem.value_root,
+            problem.root_bytes.astype(np.float64), problem.root_producer, *grouped, is_returned,
             problem.microbatches_in_flight,
-        )
+        )  # fmt: skip
         return states + flowing
 
 

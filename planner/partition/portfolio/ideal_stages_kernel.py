@@ -36,18 +36,9 @@ def stages_within(words: Words, seconds: Floats, barred: Integers, limit: float)
 
 @compiled
 def exchanges(
-    starts: Integers,
-    ends: Integers,
-    made: Booleans,
-    num_read: Integers,
-    needed: Booleans,
-    returned: Booleans,
-    sizes: Floats,
-    relay: bool,
-    received: Floats,
-    sent: Floats,
-    counts: Integers,
-) -> None:
+    starts: Integers, ends: Integers, made: Booleans, num_read: Integers, needed: Booleans, returned: Booleans,
+    sizes: Floats, relay: bool, received: Floats, sent: Floats, counts: Integers,
+) -> None:  # fmt: skip
     """Fills by stage the bytes that are `received` and `sent`, and `counts` [stage, 2] of such values.
 
     By ideal and value: whether it is `made` in it, how many of its nodes read it, and whether it is `needed` after it.
@@ -76,20 +67,10 @@ def exchanges(
 
 @compiled
 def flowing_bytes(
-    starts: Integers,
-    ends: Integers,
-    members: Booleans,
-    made: Booleans,
-    needed: Booleans,
-    sizes: Floats,
-    root_of_value: Integers,
-    root_bytes: Floats,
-    root_producer: Integers,
-    access_begin: Integers,
-    access_node: Integers,
-    root_is_returned: Booleans,
-    microbatches_in_flight: int,
-) -> Floats:
+    starts: Integers, ends: Integers, members: Booleans, made: Booleans, needed: Booleans, sizes: Floats,
+    root_of_value: Integers, root_bytes: Floats, root_producer: Integers, access_begin: Integers,
+    access_node: Integers, root_is_returned: Booleans, microbatches_in_flight: int,
+) -> Floats:  # fmt: skip
     """By stage, the peak of one microbatch's activations and all buffers. `members` [ideal, node].
 
     Storages live from their producer, or the stage's start, to their last access there, or to its end where a later
