@@ -14,6 +14,7 @@ authority      a small certificate authority, for those who have none
 handlers       what interceptors do to a method's handler
 request_sizes  bytes counted before a request is parsed
 fields         fields of serialized messages, without parsing what is in them
+tensor_fields  messages with tensors, without a copy of the tensors' bytes
 pieces         large messages read and written piece by piece
 large_answers  large answers serialized beside the event loop
 metrics        numbers for Prometheus

@@ -10,7 +10,7 @@ _MOST_VARINT_BYTES = 10
 _MORE = 0x80
 
 
-def read_field(content: bytes, at: int) -> tuple[int, int | None, int]:
+def read_field(content: bytes | memoryview, at: int) -> tuple[int, int | None, int]:
     """Its number, where its content begins if it says its length, and where it ends, which may be behind the end.
 
     Raises DecodeError.
@@ -32,7 +32,7 @@ def field_head(number: int, size_bytes: int) -> bytes:
     return _varint_bytes(number << 3 | LENGTH_DELIMITED) + _varint_bytes(size_bytes)
 
 
-def _read_varint(content: bytes, at: int) -> tuple[int, int]:
+def _read_varint(content: bytes | memoryview, at: int) -> tuple[int, int]:
     number = 0
     for index in range(_MOST_VARINT_BYTES):
         if at + index >= len(content):

@@ -21,6 +21,7 @@ from access.files import WatchedCredentials, tls_files
 from access.listening import check_listening
 from access.metrics import ServiceMetrics
 from protos.v1 import inventory_pb2, planner_pb2
+from stage_daemon.allocator import keep_freed_memory
 from stage_daemon.control.device import LocalDevice, find_device
 from stage_daemon.control.logs import configure_logs
 from stage_daemon.control.metrics import daemon_state
@@ -33,6 +34,8 @@ from stage_daemon.errors import DaemonError, InvalidRequest, Unavailable
 from stage_daemon.settings import Settings
 
 STOP_GRACE_SECONDS = 2.0
+# A few large microbatches on their way through.
+KEPT_BYTES = 1 << 26
 # A planner that is just coming back is waited for this long, so that it can stop deployments in order.
 RECONNECT_SECONDS = 5.0
 
@@ -48,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"stage-daemon: {where}{problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         return 2
     configure_logs(settings.log_level, settings.log_format)
+    keep_freed_memory(KEPT_BYTES)
     try:
         asyncio.run(serve(settings))
     except DaemonError as error:

@@ -5,12 +5,17 @@ Datum messages are built in place: one that is assigned is serialized and parsed
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from access.tensor_fields import Numbers, enclosed, skim, split, value_buffers
 from planner.client.tensors import RawTensor, TensorKind, from_raw, kind_of, loaded_torch, to_raw
 from planner.errors import GraphError, InvalidArgument
 from planner.graph.expression import SymbolReference, evaluate
@@ -19,6 +24,13 @@ from protos.v1 import graph_pb2, stage_daemon_pb2
 
 # Where a tensor begins whose bytes lie beside its message.
 ALIGNMENT_BYTES = 64
+
+_MICROBATCH = stage_daemon_pb2.SendInputsRequest.DESCRIPTOR.fields_by_name["microbatch"].number
+_RESULT = stage_daemon_pb2.ReceiveOutputsResponse.DESCRIPTOR.fields_by_name["result"].number
+_OF_INPUTS = Numbers.of(stage_daemon_pb2.Microbatch.DESCRIPTOR.fields_by_name["values"])
+_OF_RESULTS = Numbers.of(stage_daemon_pb2.MicrobatchResult.DESCRIPTOR.fields_by_name["values"])
+# Of smaller messages protobuf's own copies cost less than reading them here.
+_LARGE_BYTES = 1 << 18
 
 # Shapes that are remembered at the same time.
 _MAX_SHAPES = 256
@@ -113,6 +125,21 @@ def fill(data: Data, items: Sequence[Item], payloads: list[memoryview] | None = 
             fill_tensor(datum.tensor, item, payloads)
 
 
+def request_bytes(sequence: int, items: Sequence[Item]) -> bytes:
+    """A serialized SendInputsRequest; each tensor's bytes are copied once."""
+    microbatch = stage_daemon_pb2.Microbatch()
+    payloads: list[memoryview] = []
+    fill(microbatch.values, items, payloads)
+    data = iter(payloads)
+    buffers: list[bytes | memoryview] = [stage_daemon_pb2.Microbatch(sequence=sequence).SerializeToString()]
+    for datum in microbatch.values:
+        if datum.HasField("tensor"):
+            buffers += value_buffers(_OF_INPUTS, datum.tensor.SerializeToString(), next(data))
+        else:
+            buffers += enclosed(_OF_INPUTS.values, [datum.SerializeToString()])
+    return b"".join(enclosed(_MICROBATCH, buffers))
+
+
 def fill_tensor(message: stage_daemon_pb2.Tensor, tensor: RawTensor, payloads: list[memoryview] | None = None) -> None:
     message.dtype = graph_pb2.Dtype.Value(f"DTYPE_{tensor.dtype.name}")
     message.dims.extend(tensor.dims)
@@ -174,6 +201,29 @@ class MessageReader:
             result = ResultMessage(response=response, places=_places(response.result.values))
             _remember(self._known, message, result)
         return result
+
+
+def read_response(content: bytes) -> tuple[ResultMessage, memoryview | None]:
+    """Of a serialized ReceiveOutputsResponse. The tensors of a large result come beside it, in memory of their own."""
+    if len(content) > _LARGE_BYTES:
+        with contextlib.suppress(DecodeError):
+            return _beside(content)
+    return ResultMessage(response=stage_daemon_pb2.ReceiveOutputsResponse.FromString(content), places=()), None
+
+
+def _beside(content: bytes) -> tuple[ResultMessage, memoryview]:
+    rest, extent = split(content, _RESULT)
+    skimmed = skim(content, _OF_RESULTS, extent)
+    response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(rest)
+    response.result.MergeFromString(skimmed.message)
+    places = _places(response.result.values)
+    payload = np.empty(max((place.end for place in places if isinstance(place, Place)), default=0), dtype=np.uint8).data
+    for place, (begin, end) in zip(places, skimmed.data, strict=True):
+        if isinstance(place, Place):
+            if place.end - place.begin != end - begin:
+                raise DecodeError("other bytes than a tensor's dims say")
+            payload[place.begin : place.end] = memoryview(content)[begin:end]
+    return ResultMessage(response=response, places=places), payload
 
 
 def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind) -> list[object]:

@@ -24,15 +24,17 @@ import grpc
 from access.tickets import TICKET_KEY
 from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
 from planner.client.interruption import interruptible
-from planner.client.microbatches import Item, MessageReader, MessageWriter, Place, Scalar, fill
+from planner.client.microbatches import Item, MessageReader, MessageWriter, Place, Scalar, read_response, request_bytes
 from planner.client.outputs import ChosenOutput
 from planner.client.status import error_from_rpc
 from planner.errors import PlannerError, Unavailable
-from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from protos.v1 import stage_daemon_pb2
 
 _READ_BYTES = 4096
 # A worker that ends has results on the way for no longer, once its daemon has said that it ends.
 _LAST_RESULTS_SECONDS = 5.0
+
+_SERVICE = "/" + stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].full_name
 
 _Opening = stage_daemon_pb2.ReceiveOutputsResponse | stage_daemon_pb2.SendInputsResponse
 
@@ -62,8 +64,19 @@ class Session:
         chosen: Sequence[ChosenOutput] = (),
     ) -> None:
         self._metadata = ((TICKET_KEY, ticket),) if ticket else ()
-        self._inputs = stage_daemon_pb2_grpc.StageDaemonServiceStub(inputs)
-        self._outputs = stage_daemon_pb2_grpc.StageDaemonServiceStub(outputs)
+        # Not by the stub, whose serializer and parser copy what tensors hold.
+        self._send_inputs: grpc.StreamStreamMultiCallable[bytes, stage_daemon_pb2.SendInputsResponse] = (
+            inputs.stream_stream(
+                f"{_SERVICE}/SendInputs",
+                response_deserializer=stage_daemon_pb2.SendInputsResponse.FromString,
+            )
+        )
+        self._receive_outputs: grpc.UnaryStreamMultiCallable[stage_daemon_pb2.ReceiveOutputsRequest, bytes] = (
+            outputs.unary_stream(
+                f"{_SERVICE}/ReceiveOutputs",
+                request_serializer=stage_daemon_pb2.ReceiveOutputsRequest.SerializeToString,
+            )
+        )
         self._unreachable = unreachable
         self._deadline_seconds = deadline_seconds
         self._open = stage_daemon_pb2.OpenSession(
@@ -74,10 +87,10 @@ class Session:
         )
         for choice in chosen:
             choice.fill(self._open.outputs.add())
-        self._requests: queue.SimpleQueue[stage_daemon_pb2.SendInputsRequest | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         # What each stream answers first, be it its end.
         self._openings: queue.SimpleQueue[_Opening | PlannerError] = queue.SimpleQueue()
-        self._arrivals: queue.SimpleQueue[stage_daemon_pb2.ReceiveOutputsResponse | PlannerError] = queue.SimpleQueue()
+        self._arrivals: queue.SimpleQueue[bytes | PlannerError] = queue.SimpleQueue()
         # Readable once something has arrived by a stream.
         self._arrived, self._arrive_here = socket.socketpair()
         self._arrive_here.setblocking(False)
@@ -106,17 +119,17 @@ class Session:
     def _open_streams(self) -> None:
         request = stage_daemon_pb2.ReceiveOutputsRequest(open=self._open)
         self._read(
-            self._outputs.ReceiveOutputs(request, metadata=self._metadata),
+            self._receive_outputs(request, metadata=self._metadata),
             self._arrive,
             opens=True,
             ends_early=True,
         )
         self._output = self._passage(self._opening(), OUTPUTS)
-        self._requests.put(stage_daemon_pb2.SendInputsRequest(open=self._open))
-        requests: Iterator[stage_daemon_pb2.SendInputsRequest] = iter(self._requests.get, None)
+        self._requests.put(stage_daemon_pb2.SendInputsRequest(open=self._open).SerializeToString())
+        requests: Iterator[bytes] = iter(self._requests.get, None)
         opens = bool(self._open.host)
         self._read(
-            self._inputs.SendInputs(requests, metadata=self._metadata),
+            self._send_inputs(requests, metadata=self._metadata),
             lambda response: None,
             opens=opens,
             ends_early=False,
@@ -133,10 +146,7 @@ class Session:
         """Sends or queues one microbatch. What keeps it from arriving is raised by `take`."""
         self._num_sent += 1
         if self._input is None:
-            request = stage_daemon_pb2.SendInputsRequest()
-            request.microbatch.sequence = self._num_sent
-            fill(request.microbatch.values, items)
-            self._requests.put(request)
+            self._requests.put(request_bytes(self._num_sent, items))
             return
         message, payloads = self._writer.message(items)
         try:
@@ -162,8 +172,8 @@ class Session:
         return arrival
 
     def _from_daemon(self) -> tuple[int, Arrival]:
-        response = self._next_of(self._arrivals)
-        return response.sequence, Arrival(response=response)
+        result, payload = read_response(self._next_of(self._arrivals))
+        return result.response.sequence, Arrival(response=result.response, places=result.places, payload=payload)
 
     def _from_worker(self, output: Passage) -> tuple[int, Arrival]:
         """What the worker has sent comes before what the daemon says of its end."""
@@ -223,7 +233,7 @@ class Session:
             "look at the daemons' logs, or allow more by deadline_seconds"
         )
 
-    def _arrive(self, answer: stage_daemon_pb2.ReceiveOutputsResponse | PlannerError) -> None:
+    def _arrive(self, answer: bytes | PlannerError) -> None:
         self._arrivals.put(answer)
         # Where no more fits, it is readable already.
         with contextlib.suppress(BlockingIOError):
@@ -243,7 +253,7 @@ class Session:
         try:
             for response in responses:
                 if opens:
-                    self._openings.put(response)
+                    self._openings.put(_opening_of(response))
                 else:
                     take(response)
                 opens = False
@@ -281,3 +291,7 @@ class Session:
             for descriptor in descriptors:
                 poller.register(descriptor, select.POLLIN)
         return [descriptor for descriptor, _ in poller.poll(1e3 * timeout_seconds)]
+
+
+def _opening_of(answer: bytes | stage_daemon_pb2.SendInputsResponse) -> _Opening:
+    return stage_daemon_pb2.ReceiveOutputsResponse.FromString(answer) if isinstance(answer, bytes) else answer

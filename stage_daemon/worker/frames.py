@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -67,15 +68,17 @@ class Frame:
     sequence: int = 0
     body: bytes = b""
 
-    def head(self) -> bytes:
-        return HEAD.pack(self.kind, self.session_id, self.sequence, len(self.body))
+    def head(self, more_bytes: int = 0) -> bytes:
+        return HEAD.pack(self.kind, self.session_id, self.sequence, len(self.body) + more_bytes)
 
 
-def write_frame(connection: socket.socket, frame: Frame) -> None:
-    """Blocks until the kernel has it all. Not atomic: callers that share a socket hold a lock."""
-    connection.sendall(frame.head())
-    if frame.body:
-        connection.sendall(frame.body)
+def write_frame(connection: socket.socket, frame: Frame, more: Sequence[bytes | memoryview] = ()) -> None:
+    """Blocks until the kernel has it all. Not atomic: callers that share a socket hold a lock. `more` of the body
+    follows from where it is."""
+    connection.sendall(frame.head(sum(map(len, more))))
+    for part in (frame.body, *more):
+        if part:
+            connection.sendall(part)
 
 
 def read_frame(connection: socket.socket) -> Frame | None:
@@ -84,21 +87,21 @@ def read_frame(connection: socket.socket) -> Frame | None:
     if head is None:
         return None
     kind, session_id, sequence, length = HEAD.unpack(head)
-    body = _read_exactly(connection, length) if length else b""
+    body = _read_exactly(connection, length)
     if body is None:
         return None
-    return Frame(kind=FrameKind(kind), session_id=session_id, sequence=sequence, body=bytes(body))
+    return Frame(kind=FrameKind(kind), session_id=session_id, sequence=sequence, body=body)
 
 
-def _read_exactly(connection: socket.socket, length: int) -> bytearray | None:
-    buffer = bytearray(length)
-    view = memoryview(buffer)
-    while view:
+def _read_exactly(connection: socket.socket, length: int) -> bytes | None:
+    """In one piece where the kernel is not disturbed, so that nothing is copied a second time."""
+    content = b""
+    while len(content) < length:
         try:
-            received = connection.recv_into(view)
+            received = connection.recv(length - len(content), socket.MSG_WAITALL)
         except ConnectionError:
             return None
-        if received == 0:
+        if not received:
             return None
-        view = view[received:]
-    return buffer
+        content = content + received if content else received
+    return content

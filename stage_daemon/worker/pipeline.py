@@ -182,8 +182,7 @@ class Pipeline:
         """Raises Conflict once draining."""
 
         def read() -> tuple[Item, ...]:
-            message = stage_daemon_pb2.Microbatch.FromString(microbatch)
-            return self._input_format.read(wire.raw_items(message))
+            return self._input_format.read(wire.read_inputs(microbatch))
 
         self._ingress.submit(Submission(session_id=session_id, sequence=sequence, read=read))
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
+from google.protobuf.message import DecodeError
 
+from access.tensor_fields import Numbers, enclosed, skim, value_buffers
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import InvalidRequest
 from stage_daemon.loader.dtypes import torch_dtype
@@ -29,6 +32,14 @@ from stage_daemon.transport.parcel import Item, MicrobatchFailure
 from stage_daemon.transport.turn import EVERY, Turn
 
 MAX_DEPTH = 64
+# Of protobuf.
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+_TOO_LARGE = "RESULT_TOO_LARGE"
+_VALUES = Numbers.of(stage_daemon_pb2.MicrobatchResult.DESCRIPTOR.fields_by_name["values"])
+_OF_INPUTS = Numbers.of(stage_daemon_pb2.Microbatch.DESCRIPTOR.fields_by_name["values"])
+_RESULT = stage_daemon_pb2.ReceiveOutputsResponse.DESCRIPTOR.fields_by_name["result"].number
+# Of smaller messages protobuf's own copies cost less than reading them here.
+_LARGE_BYTES = 1 << 18
 
 _KINDS = {
     graph_pb2.VALUE_KIND_TENSOR: ValueKind.TENSOR,
@@ -142,6 +153,28 @@ def action_from_proto(action: stage_daemon_pb2.Action) -> Action:
     return Action(_ACTIONS[action.kind], action.index, microbatch, tuple(action.edges_in_turn))
 
 
+def read_inputs(content: bytes) -> list[RawItem]:
+    """Of a serialized Microbatch. The tensors of a large one get memory of their own here. Raises DecodeError."""
+    if len(content) <= _LARGE_BYTES:
+        return raw_items(stage_daemon_pb2.Microbatch.FromString(content))
+    try:
+        skimmed = skim(content, _OF_INPUTS)
+    except DecodeError:
+        return raw_items(stage_daemon_pb2.Microbatch.FromString(content))
+    items = raw_items(stage_daemon_pb2.Microbatch.FromString(skimmed.message))
+    memory = memoryview(content)
+    return [
+        replace(item, data=_aligned_copy(memory[start:end])) if isinstance(item, RawTensor) else item
+        for item, (start, end) in zip(items, skimmed.data, strict=True)
+    ]
+
+
+def _aligned_copy(data: memoryview) -> memoryview:
+    copy = torch.empty(len(data), dtype=torch.uint8).numpy().data
+    copy[:] = data
+    return copy
+
+
 def raw_items(microbatch: stage_daemon_pb2.Microbatch) -> list[RawItem]:
     return [_raw_item(datum) for datum in microbatch.values]
 
@@ -186,17 +219,44 @@ def fill_all(data: Data, items: Iterable[Item], payloads: list[torch.Tensor] | N
         _fill(data.add(), item, payloads)
 
 
-def result_to_bytes(result: Result, payloads: list[torch.Tensor] | None = None) -> bytes:
-    """A serialized ReceiveOutputsResponse; a result that no message can hold becomes a failure."""
+def result_to_bytes(result: Result, payloads: list[torch.Tensor]) -> bytes:
+    """A serialized ReceiveOutputsResponse without the tensors' bytes, which go to `payloads`; a result that no message
+    can hold becomes a failure."""
     try:
         return result_to_proto(result, payloads).SerializeToString()
     except (InvalidRequest, ValueError, MemoryError) as error:
-        if payloads is not None:
-            payloads.clear()
-        reason = error.reason if isinstance(error, InvalidRequest) else "RESULT_TOO_LARGE"
-        failure = MicrobatchFailure(reason=reason, message=f"the result cannot be sent: {error}")
-        failed = Result(session_id=result.session_id, sequence=result.sequence, failure=failure)
-        return result_to_proto(failed).SerializeToString()
+        payloads.clear()
+        reason = error.reason if isinstance(error, InvalidRequest) else _TOO_LARGE
+        return _refusal(result, reason, str(error))
+
+
+def result_buffers(result: Result) -> list[bytes | memoryview]:
+    """A serialized ReceiveOutputsResponse, to be sent buffer by buffer; each keeps the memory that it is of."""
+    payloads: list[torch.Tensor] = []
+    message = result_to_bytes(result, payloads)
+    if not payloads:
+        return [message]
+    response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(message)
+    data = iter(payloads)
+    values: list[bytes | memoryview] = []
+    for datum in response.result.values:
+        if datum.HasField("tensor"):
+            values += value_buffers(_VALUES, datum.tensor.SerializeToString(), next(data).numpy().data)
+        else:
+            values += enclosed(_VALUES.values, [datum.SerializeToString()])
+    response.ClearField("result")
+    buffers = [response.SerializeToString(), *enclosed(_RESULT, values)]
+    if (size_bytes := sum(map(len, buffers))) > MAX_MESSAGE_BYTES:
+        return [
+            _refusal(result, _TOO_LARGE, f"its {size_bytes:,} bytes, of the {MAX_MESSAGE_BYTES:,} that a message holds")
+        ]
+    return buffers
+
+
+def _refusal(result: Result, reason: str, why: str) -> bytes:
+    failure = MicrobatchFailure(reason=reason, message=f"the result cannot be sent: {why}")
+    failed = Result(session_id=result.session_id, sequence=result.sequence, failure=failure)
+    return result_to_proto(failed).SerializeToString()
 
 
 def failure_to_proto(failure: MicrobatchFailure) -> planner_pb2.Failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -187,9 +187,9 @@ class Worker:
         self._write(Frame(kind=FrameKind.INPUT_TAKEN, session_id=submission.session_id, sequence=submission.sequence))
 
     def _give_result(self, result: Result) -> None:
-        body = wire.result_to_bytes(result)
+        buffers = wire.result_buffers(result)
         self._outputs_ahead.acquire()
-        self._write(Frame(kind=FrameKind.OUTPUT, session_id=result.session_id, sequence=result.sequence, body=body))
+        self._write(Frame(kind=FrameKind.OUTPUT, session_id=result.session_id, sequence=result.sequence), buffers)
 
     def _tell_unread(self, session_id: int) -> None:
         self._write(Frame(kind=FrameKind.RESULTS_UNREAD, session_id=session_id))
@@ -208,10 +208,10 @@ class Worker:
         self._write(Frame(kind=FrameKind.FAILED, body=failure_from_error(error).SerializeToString()))
         os._exit(1)
 
-    def _write(self, frame: Frame) -> None:
+    def _write(self, frame: Frame, more: Sequence[bytes | memoryview] = ()) -> None:
         try:
             with self._write_lock:
-                write_frame(self._connection, frame)
+                write_frame(self._connection, frame, more)
         except OSError:
             # The supervisor is gone, and with it the reason to live.
             os._exit(1)

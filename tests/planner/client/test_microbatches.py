@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from planner.client.microbatches import InputEncoder, MessageWriter, carried, decode, fill, kind_of_batch
+from planner.client import microbatches
+from planner.client.microbatches import (
+    InputEncoder,
+    Item,
+    MessageWriter,
+    carried,
+    decode,
+    decode_beside,
+    fill,
+    kind_of_batch,
+    read_response,
+    request_bytes,
+)
 from planner.client.tensors import RawTensor, TensorKind
 from planner.errors import InvalidArgument
 from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
@@ -190,3 +202,57 @@ def test_messages_of_one_shape_have_their_own_scalars(scalar: float) -> None:
         fill(expected.values, items, [])
         assert message == expected.SerializeToString()
         assert payloads == [bytes(8)]
+
+
+ITEMS: tuple[Item, ...] = (
+    RawTensor(dtype=Dtype.FLOAT32, dims=(2, 3), data=np.arange(6, dtype="<f4").tobytes()),
+    RawTensor(dtype=Dtype.INT8, dims=(0, 3), data=b""),
+    RawTensor(dtype=Dtype.BOOL, dims=(5,), data=b"\0\1\0\1\1"),
+    7,
+    -0.0,
+    True,
+)
+
+
+def test_a_request_is_what_the_serializer_makes() -> None:
+    request = stage_daemon_pb2.SendInputsRequest()
+    request.microbatch.sequence = 3
+    fill(request.microbatch.values, ITEMS)
+    assert stage_daemon_pb2.SendInputsRequest.FromString(request_bytes(3, ITEMS)) == request
+
+
+@pytest.mark.parametrize("large_bytes", [0, 1 << 18])
+def test_a_result_is_read_alike_with_and_without_the_parser(monkeypatch: pytest.MonkeyPatch, large_bytes: int) -> None:
+    monkeypatch.setattr(microbatches, "_LARGE_BYTES", large_bytes)
+    response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=9)
+    fill(response.result.values, ITEMS)
+    result, payload = read_response(response.SerializeToString())
+    assert (result.response.sequence, result.response.WhichOneof("content")) == (9, "result")
+    if large_bytes:
+        assert payload is None
+        values = decode(result.response.result.values, TensorKind.NUMPY)
+    else:
+        assert payload is not None
+        values = decode_beside(result.places, TensorKind.NUMPY, payload)
+    for value, expected in zip(values, decode(response.result.values, TensorKind.NUMPY), strict=True):
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(expected), strict=True)
+    first = values[0]
+    assert isinstance(first, np.ndarray)
+    first[0, 0] = 5.0  # Memory of its own.
+
+
+def test_a_large_result_that_says_a_field_twice_is_for_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(microbatches, "_LARGE_BYTES", 0)
+    response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=9)
+    fill(response.result.values, ITEMS[3:])
+    result, payload = read_response(2 * response.SerializeToString())
+    assert payload is None
+    assert decode(result.response.result.values, TensorKind.NUMPY) == 2 * [7, -0.0, True]
+
+
+def test_a_failure_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(microbatches, "_LARGE_BYTES", 0)
+    response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=9)
+    response.failure.message = "why"
+    result, payload = read_response(response.SerializeToString())
+    assert (result.response, payload) == (response, None)

@@ -7,8 +7,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from access.tensor_fields import MOST_BYTES, MOST_FIELDS
 from protos.v1 import stage_daemon_pb2
-from stage_daemon.control.skimming import MOST_BYTES, MOST_FIELDS, skim_microbatch
+from stage_daemon.control.skimming import skim_microbatch
 from tests.random_examples import random_examples
 
 SCALARS = st.one_of(
@@ -72,9 +73,10 @@ def test_what_was_changed_on_the_way(microbatch: stage_daemon_pb2.Microbatch, da
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "not field 2 alone"),
-        (b"\x0a\x00", "not field 2 alone"),
-        (b"\x12\x00\x12\x00", "not field 2 alone"),
+        (b"", "field 2 stands there 0 times"),
+        (b"\x0a\x00", "field 2 stands there 0 times"),
+        (b"\x12\x00\x12\x00", "field 2 stands there 2 times"),
+        (b"\x12\x00\x0a\x00", "field 2 is not alone"),
         (b"\x12\x04\x12\x02\x0a\x01", "longer than its message"),
         (b"\x12\x06\x12\x04\x0a\x00\x0a\x00", "a value is two"),
         (b"\x12\x08\x12\x06\x0a\x04\x1a\x00\x1a\x00", "bytes of a tensor stand twice"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.schedule import actions as planned
 from protos.v1 import graph_pb2, stage_daemon_pb2
@@ -15,13 +17,29 @@ from stage_daemon.runtime.ingress import InputFormat, RawTensor
 from stage_daemon.transport.declared import DimensionOperator, Operation, Symbol, SymbolReference, ValueKind
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
 from stage_daemon.worker import wire
+from tests.random_examples import random_examples
 
 Wire = graph_pb2.Expression.Operation
 
 
+RESULT_ITEMS: tuple[Item, ...] = (
+    True,
+    -3,
+    0.5,
+    torch.arange(6.0).view(2, 3).t(),
+    torch.empty(0, 2),
+    torch.tensor(7),
+    torch.ones(3, dtype=torch.complex64).conj(),
+    torch.rand(300, 500) > 0.5,
+)
+
+
+def response_of(result: Result) -> stage_daemon_pb2.ReceiveOutputsResponse:
+    return stage_daemon_pb2.ReceiveOutputsResponse.FromString(b"".join(wire.result_buffers(result)))
+
+
 def given_back(*items: Item) -> list[stage_daemon_pb2.Datum]:
-    data = wire.result_to_bytes(Result(session_id=1, sequence=7, items=items))
-    response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(data)
+    response = response_of(Result(session_id=1, sequence=7, items=items))
     assert (response.sequence, response.WhichOneof("content")) == (7, "result")
     return list(response.result.values)
 
@@ -99,15 +117,50 @@ def test_dims_that_torch_cannot_count_are_refused() -> None:
 
 
 def test_a_result_that_no_message_can_hold_is_a_failure() -> None:
-    data = wire.result_to_bytes(Result(session_id=1, sequence=7, items=(torch.ones(1, dtype=torch.uint16),)))
-    response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(data)
+    response = response_of(Result(session_id=1, sequence=7, items=(torch.ones(1, dtype=torch.uint16),)))
     assert response.sequence == 7
     assert response.failure.reason == "INVALID_ARGUMENT"
     assert "a tensor of torch.uint16" in response.failure.message
-    large = stage_daemon_pb2.ReceiveOutputsResponse.FromString(
-        wire.result_to_bytes(Result(session_id=1, sequence=8, items=(2**63,)))
-    )
+    large = response_of(Result(session_id=1, sequence=8, items=(2**63,)))
     assert (large.sequence, large.failure.reason) == (8, "RESULT_TOO_LARGE")
+
+
+def test_a_result_of_more_than_a_message_holds_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = Result(session_id=1, sequence=7, items=(torch.ones(100),))
+    size_bytes = sum(map(len, wire.result_buffers(result)))
+    monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", size_bytes)
+    assert response_of(result).HasField("result")
+    monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", size_bytes - 1)
+    response = response_of(result)
+    assert (response.sequence, response.failure.reason) == (7, "RESULT_TOO_LARGE")
+    assert f"its {size_bytes} bytes, of the {size_bytes - 1} that a message holds" in response.failure.message
+
+
+@random_examples(100)
+@given(st.lists(st.sampled_from(RESULT_ITEMS), max_size=5))
+def test_results_are_what_the_serializer_makes(items: list[Item]) -> None:
+    result = Result(session_id=1, sequence=7, items=tuple(items))
+    assert response_of(result) == wire.result_to_proto(result)
+
+
+@pytest.mark.parametrize("large_bytes", [0, 1 << 18])
+def test_inputs_are_read_alike_with_and_without_the_parser(monkeypatch: pytest.MonkeyPatch, large_bytes: int) -> None:
+    monkeypatch.setattr(wire, "_LARGE_BYTES", large_bytes)
+    x = torch.arange(10.0).view(2, 5)
+    microbatch = stage_daemon_pb2.Microbatch(sequence=3)
+    wire.fill_all(microbatch.values, (True, x, torch.empty(0, 4), 7, x > 3))
+    flag, first, empty, number, flags = wire.read_inputs(microbatch.SerializeToString())
+    assert (flag, number) == (True, 7)
+    for item, tensor in ((first, x), (empty, torch.empty(0, 4)), (flags, x > 3)):
+        assert isinstance(item, RawTensor)
+        assert (item.dtype, item.dims, bytes(item.data)) == (
+            tensor.dtype,
+            tuple(tensor.shape),
+            tensor.numpy().tobytes(),
+        )
+    if not large_bytes:
+        assert isinstance(first, RawTensor)
+        assert torch.frombuffer(first.data, dtype=torch.float32).data_ptr() % 64 == 0
 
 
 def test_a_failure_keeps_its_stage_and_device() -> None:
