@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 
 from access.files import TlsFiles
+from stage_daemon.control.frame_connection import FrameConnection
 from stage_daemon.control.worker_process import preload_forkserver
 from stage_daemon.custom_operators import CustomOperator
-from stage_daemon.worker.frames import HEAD, Frame, FrameKind
+from stage_daemon.worker.frames import Frame, FrameKind
 from stage_daemon.worker.profile import entry
 
 _CONTEXT = get_context("forkserver")
@@ -20,10 +22,9 @@ _CONTEXT = get_context("forkserver")
 class ProfileProcess:
     """Made by `start`. One reader at a time."""
 
-    def __init__(self, process: BaseProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, process: BaseProcess, connection: FrameConnection) -> None:
         self._process = process
-        self._reader = reader
-        self._writer = writer
+        self._connection = connection
 
     @classmethod
     async def start(
@@ -46,19 +47,15 @@ class ProfileProcess:
             await asyncio.to_thread(process.start)
         finally:
             theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        frame = Frame(kind=kind, sequence=first, body=request)
-        writer.writelines([frame.head(), frame.body])
-        return cls(process, reader, writer)
+        connection = FrameConnection(ours)
+        # Of a process that is gone already the reader hears.
+        with contextlib.suppress(ConnectionError):
+            await connection.write(Frame(kind=kind, sequence=first, body=request))
+        return cls(process, connection)
 
     async def next_frame(self) -> Frame | None:
         """None once the process has ended."""
-        try:
-            kind, session_id, sequence, length = HEAD.unpack(await self._reader.readexactly(HEAD.size))
-            body = await self._reader.readexactly(length) if length else b""
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None
-        return Frame(kind=FrameKind(kind), session_id=session_id, sequence=sequence, body=body)
+        return await self._connection.read()
 
     def kill(self) -> None:
         """Idempotent until `end`; `next_frame` then gives None."""
@@ -67,7 +64,7 @@ class ProfileProcess:
     async def end(self) -> int:
         """Kills it if it still runs, and returns its exit code, negative for a signal."""
         self.kill()
-        self._writer.close()
+        self._connection.close()
         await asyncio.to_thread(self._process.join)
         exit_code = self._process.exitcode or 0
         self._process.close()

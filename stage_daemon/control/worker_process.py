@@ -19,17 +19,16 @@ from typing import Any
 from access.files import TlsFiles
 from access.pieces import serialize_in_pieces
 from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.control.frame_connection import FrameConnection
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import Conflict, DaemonError, WorkerDied
 from stage_daemon.loader.kept_states import KeptStates
 from stage_daemon.worker import entry
 from stage_daemon.worker.failures import error_from_failure
-from stage_daemon.worker.frames import HEAD, Frame, FrameKind
+from stage_daemon.worker.frames import Frame, FrameKind
 
 _CONTEXT = get_context("forkserver")
 _PRELOADED = ["stage_daemon.worker.preload"]
-_READ_BUFFER_BYTES = 1 << 22
-_WRITTEN_BYTES = 1 << 20
 
 
 def preload_forkserver() -> None:
@@ -67,10 +66,9 @@ class WorkerProcess:
         self._deployment_id = deployment_id
         self._device = device
         self._process = process
-        self._connection = connection
+        self._connection = FrameConnection(connection)
         self._error: DaemonError | None = None
         self._drained = False
-        self._write_lock = asyncio.Lock()
         # By the kind of the answer, in the order of the questions.
         self._asked: dict[FrameKind, deque[asyncio.Future[bytes]]] = {
             FrameKind.METRICS_REPLY: deque(),
@@ -212,16 +210,12 @@ class WorkerProcess:
         return await self._reply(replies)
 
     async def _open(self) -> None:
-        reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=_READ_BUFFER_BYTES)
-        self._reading = asyncio.create_task(self._read(reader))
+        self._reading = asyncio.create_task(self._read())
         asyncio.get_running_loop().add_reader(self._process.sentinel, self._on_exit)
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                kind, session_id, sequence, length = HEAD.unpack(await reader.readexactly(HEAD.size))
-                body = await reader.readexactly(length) if length else b""
-                self._take(Frame(kind=FrameKind(kind), session_id=session_id, sequence=sequence, body=body))
+    async def _read(self) -> None:
+        while (frame := await self._connection.read()) is not None:
+            self._take(frame)
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is FrameKind.OUTPUT:
@@ -274,18 +268,11 @@ class WorkerProcess:
         """Calls `before` just before, so that questions and those who wait for answers have one order."""
         if self._ended.is_set():
             raise self._gone()
-        async with self._write_lock:
-            try:
-                before()
-                self._writer.write(frame.head())
-                # Of what the worker has not read yet asyncio makes a copy: of a large message piece by piece.
-                for start in range(0, len(frame.body), _WRITTEN_BYTES):
-                    await self._writer.drain()
-                    self._writer.write(memoryview(frame.body)[start : start + _WRITTEN_BYTES])
-                await self._writer.drain()
-            except ConnectionError:
-                await self._ended.wait()
-                raise self._gone() from None
+        try:
+            await self._connection.write(frame, before)
+        except ConnectionError:
+            await self._ended.wait()
+            raise self._gone() from None
 
     def _gone(self) -> DaemonError:
         return self._error or WorkerDied(f"the worker of {self._deployment_id} has exited")
@@ -297,7 +284,7 @@ class WorkerProcess:
     async def _close(self) -> None:
         # The socket may still hold what the worker said last.
         await self._reading
-        self._writer.close()
+        self._connection.close()
         self._process.join()
         reason = self._exit_reason()
         self._error = self._ending_error(reason)

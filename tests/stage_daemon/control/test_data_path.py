@@ -13,8 +13,8 @@ import pytest_asyncio
 import torch
 
 from protos.v1 import planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
+from stage_daemon.control import frame_connection
 from stage_daemon.control import microbatches as microbatches_module
-from stage_daemon.control import worker_process
 from stage_daemon.control.callers import WORDS_BYTES
 from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.sessions import Sessions
@@ -70,7 +70,8 @@ async def test_a_client_that_vanishes_leaves_the_others_alone(deployment: Rolled
 async def test_large_microbatches_cross_as_they_came(deployment: RolledOut, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between small ones, and piece by piece."""
     monkeypatch.setattr(microbatches_module, "PIECE_BYTES", 200)
-    monkeypatch.setattr(worker_process, "_WRITTEN_BYTES", 100)
+    monkeypatch.setattr(frame_connection, "_READ_BYTES", 100)
+    monkeypatch.setattr(frame_connection, "_PIECE_BYTES", 70)
     batches = [torch.randn(1 + 7 * index % 40, 8) for index in range(12)]
     assert_results(batches, await run_session(deployment, 27, batches))
 
