@@ -34,10 +34,10 @@ class SentenceEncoder(torch.nn.Module):
 
 
 def model_folder() -> Path:
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise SystemExit(f"package {PACKAGE} is not installed: run `make demo`, which installs it")
-    return Path(found.submodule_search_locations[0]) / "model"
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def load_encoder() -> SentenceEncoder:

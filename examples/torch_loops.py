@@ -114,16 +114,16 @@ def main(arguments: Sequence[str] | None = None) -> tuple[list[float], list[floa
     parser.add_argument("--server", default="127.0.0.1:50051")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--hugging-face", action="store_true")
-    asked = parser.parse_args(arguments)
-    loop: Loop = hugging_face if asked.hugging_face else plain
+    options = parser.parse_args(arguments)
+    loop: Loop = hugging_face if options.hugging_face else plain
     module = Labelled()
     twin = copy.deepcopy(module)
-    with PlannerClient(asked.server) as client:
-        found = over_daemons(client, module, loop, asked.steps)
-    wanted = loop(twin, torch.optim.AdamW(twin.parameters(), lr=RATE), asked.steps)
-    for step, (ours, theirs) in enumerate(zip(found, wanted, strict=True), start=1):
+    with PlannerClient(options.server) as client:
+        losses = over_daemons(client, module, loop, options.steps)
+    expected = loop(twin, torch.optim.AdamW(twin.parameters(), lr=RATE), options.steps)
+    for step, (ours, theirs) in enumerate(zip(losses, expected, strict=True), start=1):
         print(f"step {step}: loss {ours:.4f} over daemons, {theirs:.4f} in one process")
-    return found, wanted
+    return losses, expected
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def curve(losses: Sequence[float]) -> list[str]:
     lines = []
     for height in reversed(range(_HEIGHT)):
         label = low + (high - low) * height / (_HEIGHT - 1)
-        lines.append(f"{label:6.3f} |" + "".join("*" if found == height else " " for found in heights))
+        lines.append(f"{label:6.3f} |" + "".join("*" if column == height else " " for column in heights))
     return lines
 
 
@@ -147,8 +147,8 @@ def main() -> int:
     losses = list({result.number: result.loss for result in done}.values())
     for line in curve(losses):
         console.print(line, markup=False, highlight=False)
-    wanted = one_process(twin, steps)
-    distance = max(abs(ours - theirs) / theirs for ours, theirs in zip(losses, wanted, strict=True))
+    expected = one_process(twin, steps)
+    distance = max(abs(ours - theirs) / theirs for ours, theirs in zip(losses, expected, strict=True))
     console.print(f"over stages and a loss as in one process: losses differ by {distance:.1e} at most")
     return 0 if distance <= TOLERANCE else 1
 
