@@ -79,6 +79,22 @@ def open_aio_channel(
     )
 
 
+async def until_disconnected(channel: Any) -> None:
+    """Connects, and returns once there is no connection: where it could not be made, or has broken.
+
+    `channel` is one of `open_aio_channel`. The kernel of the other end closes what a process that was killed had open,
+    so this tells of its death at once; of a host that is gone, or a cable, it tells nothing.
+    """
+    connection: grpc.aio.Channel = channel.current() if isinstance(channel, RenewedChannel) else channel
+    while True:
+        state = connection.get_state(try_to_connect=True)
+        if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            return
+        await connection.wait_for_state_change(state)
+        if state is grpc.ChannelConnectivity.READY:
+            return
+
+
 class RenewedChannel:
     """What a stub needs of a grpc.Channel or grpc.aio.Channel: its methods, and an end."""
 
@@ -104,6 +120,12 @@ class RenewedChannel:
 
     def stream_stream(self, method: str, *coding: Any, **options: Any) -> Callable[..., Any]:
         return self._method("stream_stream", method, coding, options)
+
+    def current(self) -> Any:
+        """The channel that the next call takes."""
+        with self._lock:
+            self._renew()
+            return self._newest
 
     def close(self, grace: float | None = None) -> Any:
         """To be awaited where the channel is asynchronous."""

@@ -11,7 +11,7 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from access.channels import open_aio_channel
+from access.channels import open_aio_channel, until_disconnected
 from access.diagnosis import why_refused
 from access.files import WatchedCredentials
 from access.tickets import deployment_secret
@@ -64,7 +64,7 @@ class DaemonClient:
     ) -> None:
         self.device_id = device_id
         self.address = address
-        self._deadlines = deadlines
+        self.deadlines = deadlines
         self._credentials = credentials
         self._planner_secret = planner_secret
         self._channel = open_aio_channel(address, credentials, CHANNEL_OPTIONS)
@@ -80,7 +80,7 @@ class DaemonClient:
         responses = aiter(call)
         try:
             while True:
-                response = await self._checked(anext(responses, None), "loading", self._deadlines.load_idle_seconds)
+                response = await self._checked(anext(responses, None), "loading", self.deadlines.load_idle_seconds)
                 if response is None:
                     return
                 yield response
@@ -95,7 +95,7 @@ class DaemonClient:
         responses = aiter(call)
         try:
             while True:
-                response = await self._checked(anext(responses, None), "profiling", self._deadlines.load_idle_seconds)
+                response = await self._checked(anext(responses, None), "profiling", self.deadlines.load_idle_seconds)
                 if response is None:
                     return
                 yield response
@@ -104,18 +104,18 @@ class DaemonClient:
 
     async def open_rendezvous(self, deployment_id: str, generation: int) -> str:
         request = stage_daemon_pb2.OpenRendezvousRequest(deployment_id=deployment_id, generation=generation)
-        seconds = self._deadlines.rendezvous_seconds
+        seconds = self.deadlines.rendezvous_seconds
         call = self._stub.OpenRendezvous(request, timeout=seconds)
         return (await self._checked(call, "opening the rendezvous", seconds)).address
 
     async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:
-        seconds = self._deadlines.connect_seconds
+        seconds = self.deadlines.connect_seconds
         await self._checked(self._stub.ConnectStages(request, timeout=seconds), "connecting", seconds)
 
     async def release(self, deployment_id: str, generation: int, *, drain: bool, keep_states: bool = False) -> None:
         """A later generation stays; with `keep_states` the daemon has the weights at hand for it."""
-        drain_seconds = self._deadlines.drain_seconds if drain else 0.0
-        seconds = drain_seconds + self._deadlines.release_seconds
+        drain_seconds = self.deadlines.drain_seconds if drain else 0.0
+        seconds = drain_seconds + self.deadlines.release_seconds
         request = stage_daemon_pb2.ReleaseDeploymentRequest(
             deployment_id=deployment_id,
             drain=drain,
@@ -126,9 +126,13 @@ class DaemonClient:
         await self._checked(self._stub.ReleaseDeployment(request, timeout=seconds), "letting go", seconds)
 
     async def status(self) -> stage_daemon_pb2.GetDaemonStatusResponse:
-        seconds = self._deadlines.status_seconds
+        seconds = self.deadlines.status_seconds
         request = stage_daemon_pb2.GetDaemonStatusRequest()
         return await self._checked(self._stub.GetDaemonStatus(request, timeout=seconds), "asking its status", seconds)
+
+    async def until_disconnected(self) -> None:
+        """Connects, and returns once the connection could not be made or has broken."""
+        await until_disconnected(self._channel)
 
     async def close(self) -> None:
         await self._channel.close(None)

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from access.files import WatchedCredentials
 from planner.cost.inventory import Device
 from planner.dispatch.admission import admit, check_compile
-from planner.dispatch.daemon_client import UNREACHABLE, CallDeadlines, DaemonClient
+from planner.dispatch.daemon_client import CallDeadlines, DaemonClient
 from planner.dispatch.driver import ABANDONED, Driver
 from planner.dispatch.leadership import Leadership
 from planner.dispatch.lease import Leases, Standing, failure_of
@@ -25,7 +25,7 @@ from planner.dispatch.ledger import Ledger
 from planner.dispatch.placing import BeingPlanned, Placer, clients_of
 from planner.dispatch.rollout import Broken, Leaving, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests, prepare_requests
-from planner.dispatch.succession import has_ended
+from planner.dispatch.succession import failure_of_end, has_ended
 from planner.errors import DeviceTaken, NotDeployable, NotFound, NotLeading, PlannerError
 from planner.plan.plan import Plan
 from planner.store.blobs import BlobStore
@@ -469,7 +469,7 @@ class Dispatcher:
         if holder is None or holder.incarnation_id != standing.incarnation_id:
             self._refuse_taken(device_id)
         client = self._client(device_id, holder.address)
-        if not await has_ended(client, standing.incarnation_id, self._deadlines.status_seconds):
+        if not await has_ended(client, standing.incarnation_id):
             log.warning("device is taken", device_id=device_id, holder=holder.address)
             self._refuse_taken(device_id)
 
@@ -580,7 +580,7 @@ class Dispatcher:
     async def _end_refusing(self) -> None:
         """Breaks what runs on a daemon that has missed a heartbeat and is known to have ended: no lease has to run out.
 
-        Where it has no neighbour on an edge nobody else would notice.
+        Its driver asks as soon as the connection to it breaks; but a host that was cut off may refuse only later.
         """
         late = [
             (driver, driver.deployment.generation, driver.deployment.stages_on(device_id)[0])
@@ -591,23 +591,13 @@ class Dispatcher:
         ]
         ended = await asyncio.gather(
             *(
-                has_ended(
-                    self._client(placement.device_id, placement.daemon_address),
-                    placement.incarnation_id,
-                    self._deadlines.status_seconds,
-                )
+                has_ended(self._client(placement.device_id, placement.daemon_address), placement.incarnation_id)
                 for _, _, placement in late
             )
         )
         for (driver, generation, placement), is_gone in zip(late, ended, strict=True):
             if is_gone:
-                failure = Failure(
-                    reason=UNREACHABLE,
-                    message=f"the daemon of {placement.device_id} at {placement.daemon_address} has ended",
-                    stage=placement.stage,
-                    device_id=placement.device_id,
-                )
-                await driver.handle(Broken(failure), generation=generation)
+                await driver.handle(Broken(failure_of_end(placement)), generation=generation)
 
     def _retire(self, driver: Driver) -> None:
         if not driver.is_busy:

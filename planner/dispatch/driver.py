@@ -40,8 +40,16 @@ from planner.dispatch.rollout import (
     rollout_of,
 )
 from planner.dispatch.stage_modules import StageRequests
+from planner.dispatch.succession import failure_of_end, until_ended
 from planner.errors import NotLeading, PlannerError
-from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure, LoadedStage
+from planner.store.deployment_records import (
+    Deployment,
+    DeploymentEvent,
+    DeploymentState,
+    Failure,
+    LoadedStage,
+    StagePlacement,
+)
 from planner.store.failures import failure_of
 from protos.v1 import stage_daemon_pb2
 
@@ -77,6 +85,7 @@ class Driver:
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._rollout_tasks: set[asyncio.Task[None]] = set()
+        self._watches: set[asyncio.Task[None]] = set()
         self._told_bytes: dict[tuple[str, int], int] = {}
 
     async def handle(self, event: Event, placement: Placement | None = None, *, generation: int | None = None) -> None:
@@ -103,6 +112,7 @@ class Driver:
                 self._abandon_rollout()
             for command in step.commands:
                 self._spawn(command)
+            self._keep_watch()
             if step.rollout.state.ended:
                 self.ended.set()
             if is_new and (step.rollout.state.ended or step.rollout.state is DeploymentState.READY):
@@ -114,9 +124,32 @@ class Driver:
         return bool(self._tasks)
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = self._tasks | self._watches
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _keep_watch(self) -> None:
+        """Over the daemons that it stands on, while it is ready; nobody calls them then."""
+        if self.rollout.state is not DeploymentState.READY:
+            for task in self._watches - {asyncio.current_task()}:
+                task.cancel()
+        elif not self._watches:
+            for device_id, client in self._clients.items():
+                placement = self.deployment.stages_on(device_id)[0]
+                task = asyncio.create_task(self._watch(client, placement, self.deployment.generation))
+                self._watches.add(task)
+                task.add_done_callback(self._watches.discard)
+
+    async def _watch(self, client: DaemonClient, placement: StagePlacement, generation: int) -> None:
+        try:
+            await until_ended(client, placement.incarnation_id)
+            await self.handle(Broken(failure_of_end(placement)), generation=generation)
+        except PlannerError as error:
+            # Whoever looks for late daemons sees it too.
+            log.warning("an end is not written", deployment_id=self.deployment.id, message=error.message)
+        except Exception:
+            log.exception("watching", deployment_id=self.deployment.id, device_id=client.device_id)
 
     def _log_state(self) -> None:
         """Each state that it comes to, and how long after it was asked for."""

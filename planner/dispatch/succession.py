@@ -1,20 +1,26 @@
-"""Whether the daemon that holds a device's lease is known to be gone, so that another start of it need not wait."""
+"""Whether a daemon is known to be gone, so that neither its deployments nor another start of it wait for its lease."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 
-from planner.dispatch.daemon_client import DaemonCallFailed, DaemonClient
+from planner.dispatch.daemon_client import UNREACHABLE, DaemonCallFailed, DaemonClient
+from planner.store.deployment_records import Failure, StagePlacement
+
+# Of a process that is being killed the connections may break before its port is closed.
+_FIRST_PAUSE_SECONDS = 0.02
+_MOST_PAUSE_SECONDS = 1.0
 
 
-async def has_ended(client: DaemonClient, incarnation_id: str, within_seconds: float) -> bool:
+async def has_ended(client: DaemonClient, incarnation_id: str) -> bool:
     """True where its host refuses connections to it, or another start of a daemon answers in its place.
 
     Whatever else keeps it from answering may be the network's fault, and it may be working: its lease decides.
     """
     host, _, port = client.address.rpartition(":")
     try:
-        async with asyncio.timeout(within_seconds):
+        async with asyncio.timeout(client.deadlines.status_seconds):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
             writer.close()
     except ConnectionRefusedError:
@@ -26,3 +32,26 @@ async def has_ended(client: DaemonClient, incarnation_id: str, within_seconds: f
     except DaemonCallFailed:
         return False
     return bool(status.incarnation_id) and status.incarnation_id != incarnation_id
+
+
+async def until_ended(client: DaemonClient, incarnation_id: str) -> None:
+    """Returns once the daemon is known to have ended; asks when the connection breaks, and while there is none."""
+    pause_seconds = _FIRST_PAUSE_SECONDS
+    while True:
+        began = time.monotonic()
+        await client.until_disconnected()
+        if await has_ended(client, incarnation_id):
+            return
+        was_connected = time.monotonic() - began > _MOST_PAUSE_SECONDS
+        pause_seconds = _FIRST_PAUSE_SECONDS if was_connected else min(2 * pause_seconds, _MOST_PAUSE_SECONDS)
+        await asyncio.sleep(pause_seconds)
+
+
+def failure_of_end(placement: StagePlacement) -> Failure:
+    """Of a deployment with that stage on a daemon that has ended."""
+    return Failure(
+        reason=UNREACHABLE,
+        message=f"the daemon of {placement.device_id} at {placement.daemon_address} has ended",
+        stage=placement.stage,
+        device_id=placement.device_id,
+    )

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from access.authority import create_authority
-from access.channels import open_aio_channel, open_channel, server_credentials, server_options
+from access.channels import open_aio_channel, open_channel, server_credentials, server_options, until_disconnected
 from access.diagnosis import why_refused
 from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials
@@ -138,6 +138,20 @@ async def test_a_new_authority_is_taken_over_without_a_failed_call(certificates:
             files.certificate.write_bytes(renewed.certificate.read_bytes())
             assert await once(b"3", timeout=WAIT_SECONDS) == b"3"
         await channel.close()
+
+
+async def test_a_connection_that_breaks_is_noticed_and_one_that_stands_is_not(certificates: Certificates) -> None:
+    async with serving(certificates.issue("planner")) as (_, address):
+        channel = open_aio_channel(address, WatchedCredentials(certificates.issue("client")))
+        connected = asyncio.create_task(until_disconnected(channel))
+        assert await channel.unary_unary("/echo/once")(b"1", timeout=WAIT_SECONDS) == b"1"
+        certificates.issue("client")
+        assert await channel.unary_unary("/echo/once")(b"2", timeout=WAIT_SECONDS) == b"2"
+        assert not connected.done()
+    await asyncio.wait_for(connected, WAIT_SECONDS)
+    # Nor can it be made again.
+    await asyncio.wait_for(until_disconnected(channel), WAIT_SECONDS)
+    await channel.close()
 
 
 async def test_a_certificate_that_expires_on_an_open_connection_counts_no_longer(certificates: Certificates) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from planner.dispatch import lease
+from planner.dispatch import driver, lease
 from planner.errors import (
     DeviceFull,
     DeviceGone,
@@ -140,9 +140,26 @@ async def test_a_device_whose_daemon_has_ended_is_taken_over_at_once(world: Worl
         await world.beat(SECOND)
 
 
+@pytest.mark.parametrize("is_taken_up", [False, True])
+async def test_what_runs_on_a_daemon_that_ends_breaks_with_its_connection(world: World, is_taken_up: bool) -> None:
+    """Nobody reports it, no heartbeat is missed yet and no lease runs out; also where another planner rolled it out."""
+    deployment_id = await world.ready()
+    if is_taken_up:
+        await world.dispatcher.close()
+        world.start()
+        await world.register(FIRST)
+    await world.daemons[SECOND].stop()
+    await world.until(deployment_id, DeploymentState.FAILED)
+    failure = (await world.get(deployment_id)).failure
+    assert failure is not None
+    assert (failure.reason, failure.stage, failure.device_id) == ("DAEMON_UNREACHABLE", 1, SECOND)
+
+
 async def test_what_runs_on_a_daemon_that_has_ended_breaks_before_the_lease_runs_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where its connection did not break, as that of a host that lost its power."""
+    monkeypatch.setattr(driver, "until_ended", lambda *_: asyncio.Event().wait())
     monkeypatch.setattr(lease, "LATE_SHARE", 0.0)
     deployment_id = await world.ready()
     await world.dispatcher._end_refusing()
