@@ -38,6 +38,7 @@ from planner.store.operations import (
     get_operation,
     give_back_operations,
     list_ended,
+    list_hurried,
     renew_operations,
 )
 from planner.store.plans import add_plan, get_plan
@@ -80,7 +81,8 @@ class PlanRunner:
         self._settings = settings
         self._metrics = metrics or PlanMetrics(CollectorRegistry(), computing.num_workers)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._background: set[str] = set()
+        # Those at work that are made ahead; each is told once somebody waits for it.
+        self._background: dict[str, asyncio.Event] = {}
         self._waiters: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -166,6 +168,9 @@ class PlanRunner:
             # Where a commit was not confirmed, the claim stands and nobody works on it.
             if unknown := claimed_ids - self._tasks.keys():
                 await give_back_operations(session, self.planner_id, unknown)
+            hurried = await list_hurried(session, self._background) if self._background else ()
+        for operation_id in hurried:
+            self._background.pop(operation_id).set()
         # Cancelled by a call, or another planner's now.
         await self._kill([operation_id for operation_id in self._tasks if operation_id not in claimed_ids])
         await self._tell_ended()
@@ -188,10 +193,10 @@ class PlanRunner:
 
     def _start(self, claim: Claim) -> None:
         operation_id = claim.operation.id
+        if claim.operation.background:
+            self._background[operation_id] = asyncio.Event()
         task = asyncio.create_task(self._run(claim), name=operation_id)
         self._tasks[operation_id] = task
-        if claim.operation.background:
-            self._background.add(operation_id)
         task.add_done_callback(lambda done: self._forget(operation_id, done))
 
     async def _tell_ended(self) -> None:
@@ -253,18 +258,7 @@ class PlanRunner:
     async def _run_job(self, operation: PlanOperation, job: PlanJob) -> tuple[Plan, int | None]:
         """The plan, and what it moves where it takes another's place."""
         if job.replaced is not None:
-            return await self._computing.run(
-                self._settings.plan_timeout_seconds,
-                compute_replacement,
-                job.source,
-                operation.graph_id,
-                job.inventory,
-                operation.options,
-                job.replaced,
-                job.measured,
-                job.calibrations,
-                BACKGROUND_NICENESS if operation.background else 0,
-            )
+            return await self._replace(operation, job, job.replaced)
         plan = await self._computing.run(
             self._settings.plan_timeout_seconds,
             compute_plan,
@@ -276,6 +270,42 @@ class PlanRunner:
             job.calibrations,
         )
         return plan, None
+
+    async def _replace(self, operation: PlanOperation, job: PlanJob, replaced: Plan) -> tuple[Plan, int]:
+        """One that is made ahead yields the processor to all else on the host, and no process can take that back. So
+        once somebody waits for it a second one computes it too, and the first that ends counts.
+        """
+
+        async def compute(niceness: int) -> tuple[Plan, int]:
+            return await self._computing.run(
+                self._settings.plan_timeout_seconds,
+                compute_replacement,
+                job.source,
+                operation.graph_id,
+                job.inventory,
+                operation.options,
+                replaced,
+                job.measured,
+                job.calibrations,
+                niceness,
+            )
+
+        hurried = self._background.get(operation.id)
+        if hurried is None:
+            return await compute(0)
+
+        async def overtake() -> tuple[Plan, int]:
+            await hurried.wait()
+            return await compute(0)
+
+        tasks = [asyncio.create_task(compute(BACKGROUND_NICENESS)), asyncio.create_task(overtake())]
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return ended.pop().result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _prepare(self, session: AsyncSession, operation: PlanOperation) -> PlanJob:
         graph = await get_graph(session, operation.graph_id)
@@ -305,7 +335,7 @@ class PlanRunner:
 
     def _forget(self, operation_id: str, task: asyncio.Task[None]) -> None:
         self._tasks.pop(operation_id, None)
-        self._background.discard(operation_id)
+        self._background.pop(operation_id, None)
         self._tell(operation_id)
         self.wake()
         if not task.cancelled() and task.exception() is not None:

@@ -126,6 +126,14 @@ async def hurry(session: AsyncSession, operation_id: str) -> None:
     )
 
 
+async def list_hurried(session: AsyncSession, operation_ids: Iterable[str]) -> frozenset[str]:
+    """Those of them that somebody waits for by now."""
+    query = select(PlanOperationRow.id).where(
+        PlanOperationRow.id.in_(tuple(operation_ids)), not_(PlanOperationRow.background)
+    )
+    return frozenset(await session.scalars(query))
+
+
 async def claim_operation(
     session: AsyncSession,
     planner_id: str,

@@ -33,6 +33,7 @@ from planner.store.operations import (
     claim_operation,
     end_operation,
     get_operation,
+    hurry,
 )
 from planner.store.tables import PlanOperationRow
 from planner.wire.inventory import inventory_from_proto
@@ -54,7 +55,10 @@ SUCCEEDED, FAILED, CANCELLED, PENDING, RUNNING = (
 
 
 class ScriptedComputing(Computing):
-    """Computes in this process, on the event loop, once `go_on` is set; `error` is raised instead of a result."""
+    """Computes in this process, on the event loop, once `go_on` is set; `error` is raised instead of a result.
+
+    The first `num_starved` computations never get on.
+    """
 
     def __init__(self, num_workers: int = 1) -> None:
         super().__init__(num_workers)
@@ -63,12 +67,15 @@ class ScriptedComputing(Computing):
         self.error: Exception | None = None
         self.num_running = 0
         self.num_begun = 0
+        self.num_starved = 0
 
     async def run(self, timeout_seconds: float, call: Callable[..., Any], *args: Any, **_: Any) -> Any:
         self.num_running += 1
         self.num_begun += 1
         self.begun.set()
         try:
+            if self.num_begun <= self.num_starved:
+                await asyncio.Event().wait()
             await self.go_on.wait()
             if self.error is not None:
                 raise self.error
@@ -396,6 +403,27 @@ async def test_plans_made_ahead_leave_a_worker_to_those_that_somebody_waits_for(
             assert (await get_operation(session, operation.id)).moved_bytes == 512
         assert (await world.plan(operation.id)).options.WhichOneof("mode") == "optimal"
     assert niceness == [BACKGROUND_NICENESS] * 2
+
+
+async def test_a_plan_made_ahead_that_gets_no_processor_is_overtaken_once_somebody_waits_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    niceness: list[int] = []
+    monkeypatch.setattr("os.nice", niceness.append)
+    world.computing.go_on.set()
+    replaced = await world.wait((await world.ask()).id)
+    world.computing.num_starved = 2
+    async with world.planner.database.session() as session:
+        ahead = await add_waiting(world, session, replaced_plan_id=replaced.id)
+    world.runner.wake()
+    await eventually(lambda: world.computing.num_begun == 2)
+    assert await world.state(ahead.id) == RUNNING
+    async with world.planner.database.session() as session:
+        await hurry(session, ahead.id)
+    world.runner.wake()
+    assert (await world.wait(ahead.id)).state == SUCCEEDED
+    # The one that got no processor is ended, and the other did not yield it.
+    assert (niceness, world.computing.num_running) == ([0], 0)
 
 
 async def test_the_same_request_is_computed_once(world: World) -> None:

@@ -26,6 +26,7 @@ from planner.store.operations import (
     give_back_operations,
     hurry,
     list_ended,
+    list_hurried,
     renew_operations,
 )
 from planner.store.tables import PlanOperationRow
@@ -122,7 +123,9 @@ async def test_those_in_the_background_come_last_and_count_for_nobody(operations
     assert [await claim(operations) for _ in range(3)] == [("plan-1", 1), ("plan-2", 1), ("plan-3", 1)]
     async with operations.session() as session:
         assert await claim_operation(session, "first", CLAIM_SECONDS, later(1), background=False) is None
+        assert await list_hurried(session, ["plan-0"]) == frozenset()
         await hurry(session, "plan-0")
+        assert await list_hurried(session, ["plan-0", "plan-none"]) == {"plan-0"}
         claimed = await claim_operation(session, "first", CLAIM_SECONDS, later(1), background=False)
     assert claimed is not None
     assert claimed.operation == replace(ahead, state=OperationState.RUNNING, background=False)
