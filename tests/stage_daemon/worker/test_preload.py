@@ -14,9 +14,16 @@ assert gc.isenabled()
 assert gc.get_freeze_count() > len(gc.get_objects())
 before = set(sys.modules)
 import stage_daemon.worker.entry, stage_daemon.worker.worker
+import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-FakeTensorMode()
+with FakeTensorMode():
+    torch.nn.functional.linear(torch.empty(2, 3, 4).transpose(0, 1).reshape(6, 4), torch.empty(5, 4))
 print(*sorted(set(sys.modules) - before))
+layer = torch.nn.Linear(3, 1)
+optimizer = torch.optim.AdamW(layer.parameters())
+layer(torch.ones(2, 3)).sum().backward()
+optimizer.step()
+assert "torch._dynamo.eval_frame" not in sys.modules
 """
 
 
