@@ -17,7 +17,7 @@ import pytest
 from tests.sharing import BySharedServices, in_order
 from tests.without_torch import needs_torch
 
-PRELOADED = ["planner.api.computing", "planner.api.tasks", "planner.planning", "stage_daemon.worker.preload"]
+PRELOADED = ["planner.api.preload", "stage_daemon.worker.preload"]
 EXIT_STATUS = pytest.StashKey[int]()
 # What only a test marked `services` may do, by the names of Python's audit events.
 SERVICE_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "sqlite3.connect"})

@@ -25,7 +25,7 @@ from planner.errors import PlannerError, ResourceExhausted
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-PRELOADED = ["planner.api.computing", "planner.api.tasks", "planner.planning"]
+PRELOADED = ["planner.api.preload"]
 JOIN_SECONDS = 10.0
 # A third of a core's time beside a process that is as busy: whoever asks the server meanwhile is answered first.
 NICENESS = 5

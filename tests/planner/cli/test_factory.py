@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
 from planner.cli import exit_codes
-from planner.cli.factory import export_from_factory
+from planner.cli.factory import call_factory, export_from_factory
 from planner.errors import InvalidArgument
 from tests.planner.cli.conftest import RunCli
 
@@ -85,3 +86,14 @@ def test_exported_to_a_folder_and_submitted_from_it(cli: RunCli, factories: str,
     assert cli("export", tmp_path / "double.ppgraph", tmp_path / "again").status == exit_codes.INVALID_INPUT
     # The same module straight away is the same graph.
     assert cli("submit", f"{factories}:dynamic", "--name", "dynamic", "-o", "json").document()["num_nodes"] > 0
+
+
+def test_nothing_looks_for_garbage_in_what_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"collected_{abs(hash(tmp_path))}"
+    text = "import gc\nis_enabled, made = gc.isenabled(), [[]]\ndef state(): return is_enabled, gc.isenabled(), made\n"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert gc.isenabled()
+    during, after, made = call_factory(f"{name}:state")
+    assert (during, after) == (False, True)
+    assert all(one is not made for one in gc.get_objects())
