@@ -17,6 +17,9 @@ def preload() -> None:
     keep_freed_memory(KEPT_BYTES)
     gc.disable()
     try:
+        # A process's first call on a fake tensor imports these two.
+        import torch.distributed.tensor
+        import torch.fx.experimental.symbolic_shapes
         import torch.hub
         from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -26,9 +29,8 @@ def preload() -> None:
 
         operator_table()
         defer_dynamo()
-        # A process's first calls on fake tensors import what a stage's check needs.
-        with FakeTensorMode():
-            torch.empty(2, 3).view(6)
+        # Made for what it imports. Entering it would ask the driver for GPUs, which no fork could use from then on.
+        FakeTensorMode()
         # torch.fx makes a progress bar even where it shows none, and a process's first makes a semaphore of the
         # machine, which would stay in /dev/shm until the daemon ends. Without tqdm torch has a bar of its own, which
         # has no lock.

@@ -9,12 +9,14 @@ import pytest
 
 PROGRAM = """
 import gc, sys
+import torch
+asks_for_gpus, torch.cuda.is_available = torch.cuda.is_available, lambda: sys.exit("GPUs are asked for before the fork")
 import stage_daemon.worker.preload
+torch.cuda.is_available = asks_for_gpus
 assert gc.isenabled()
 assert gc.get_freeze_count() > len(gc.get_objects())
 before = set(sys.modules)
 import stage_daemon.worker.entry, stage_daemon.worker.worker
-import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode():
     torch.nn.functional.linear(torch.empty(2, 3, 4).transpose(0, 1).reshape(6, 4), torch.empty(5, 4))
