@@ -154,7 +154,7 @@ class MessageWriter:
     that of a shape is made once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], bytes] = {}
+        self._messages: dict[tuple[object, ...], bytes] = {}
 
     def message(self, items: Sequence[Item]) -> tuple[bytes, list[memoryview]]:
         """Without the sequence; and the tensors' bytes."""
@@ -163,10 +163,10 @@ class MessageWriter:
         if len(payloads) < len(items):
             return _message(items), payloads
         key = tuple((item.dtype, item.dims) for item in items if isinstance(item, RawTensor))
-        message = self._known.get(key)
+        message = self._messages.get(key)
         if message is None:
             message = _message(items)
-            _remember(self._known, key, message)
+            _remember(self._messages, key, message)
         return message, payloads
 
 
@@ -192,14 +192,14 @@ class MessageReader:
     """Of results whose tensors lie beside them: the same message is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, ResultMessage] = {}
+        self._results: dict[bytes, ResultMessage] = {}
 
     def read(self, message: bytes) -> ResultMessage:
-        result = self._known.get(message)
+        result = self._results.get(message)
         if result is None:
             response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(message)
             result = ResultMessage(response=response, places=_places(response.result.values))
-            _remember(self._known, message, result)
+            _remember(self._results, message, result)
         return result
 
 

@@ -188,14 +188,14 @@ class Pipeline:
             session.send(microbatch.items)
         for leaves in source:
             items = self._encoder.encode(leaves)
-            unanswered.append(_Sent(items=self._kept(items), kind=kind_of_batch(leaves)))
+            unanswered.append(_Sent(items=self._to_send_again(items), kind=kind_of_batch(leaves)))
             session.send(items)
             while session.num_in_flight and (session.num_in_flight >= window or session.has_arrived()):
                 yield session.take()
         while session.num_in_flight:
             yield session.take()
 
-    def _kept(self, items: Sequence[Item]) -> tuple[Item, ...]:
+    def _to_send_again(self, items: Sequence[Item]) -> tuple[Item, ...]:
         """A copy, for the caller may use its tensors' memory for the next microbatch."""
         if self._find_next is None:
             return ()

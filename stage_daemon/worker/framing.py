@@ -62,24 +62,24 @@ class InputReader:
 
     def __init__(self, input_format: InputFormat) -> None:
         self._format = input_format
-        self._known: dict[tuple[bytes, int], tuple[_Place | Item, ...]] = {}
+        self._places_of: dict[tuple[bytes, int], tuple[_Place | Item, ...]] = {}
 
     def read(self, message: bytes, payload: torch.Tensor) -> tuple[Item, ...]:
         """Raises InvalidMicrobatch."""
         key = message, payload.numel()
-        places = self._known.get(key)
+        places = self._places_of.get(key)
         if places is None:
             places = self._checked(message, payload)
-            if len(self._known) >= _MAX_SHAPES:
-                self._known.clear()
-            self._known[key] = places
+            if len(self._places_of) >= _MAX_SHAPES:
+                self._places_of.clear()
+            self._places_of[key] = places
         return self._format.on_device(
             [place.tensor(payload) if isinstance(place, _Place) else place for place in places]
         )
 
     def copy(self, message: bytes, address: int, payload_bytes: int) -> tuple[Item, ...] | None:
         """As read, with the tensors copied from that address, on the CPU; None where the message is not known yet."""
-        places = self._known.get((message, payload_bytes))
+        places = self._places_of.get((message, payload_bytes))
         if places is None:
             return None
         return tuple([place.copied(address) if isinstance(place, _Place) else place for place in places])
@@ -111,20 +111,20 @@ class ResultWriter:
     """Results as buffers to send; each keeps the memory that it is of."""
 
     def __init__(self) -> None:
-        self._known: dict[_Key, bytes] = {}
+        self._messages: dict[_Key, bytes] = {}
 
     def buffers(self, result: Result) -> list[bytes | memoryview]:
         key = _key(result)
-        message = self._known.get(key) if key is not None else None
+        message = self._messages.get(key) if key is not None else None
         if message is not None:
             items = [item for item in result.items if isinstance(item, torch.Tensor)]
             return framed(result.sequence, message, [memory_of(item, item.nbytes) for item in items])
         payloads: list[torch.Tensor] = []
         message = wire.result_to_bytes(replace(result, sequence=0), payloads)
         if key is not None and len(payloads) == len(result.items):
-            if len(self._known) >= _MAX_SHAPES:
-                self._known.clear()
-            self._known[key] = message
+            if len(self._messages) >= _MAX_SHAPES:
+                self._messages.clear()
+            self._messages[key] = message
         return framed(result.sequence, message, [payload.numpy().data for payload in payloads])
 
 

@@ -46,7 +46,7 @@ class Training:
     """A request that cannot be done is answered with a failure; what takes an edge down ends the worker."""
 
     def __init__(self, training: TrainingOf, reply: Reply) -> None:
-        self._told = training
+        self._training = training
         self._reply = reply
         self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.interpreter: StepInterpreter | None = None
@@ -67,7 +67,7 @@ class Training:
         """Returns after `take_no_more`, once the other daemons have been told."""
         while (body := self._waiting.get()) is not None:
             self.do(_parsed(body))
-        self._told.around.mail.end()
+        self._training.around.mail.end()
 
     def do(self, request: stage_daemon_pb2.TrainRequest) -> None:
         if request.WhichOneof("content") == "step":
@@ -84,7 +84,7 @@ class Training:
         if snapshot is None:
             raise Conflict("no snapshot was taken since the last was saved")
         try:
-            return shards.save(snapshot, self._told.blobs.upload)
+            return shards.save(snapshot, self._training.blobs.upload)
         finally:
             snapshot.drop()
 
@@ -116,11 +116,11 @@ class Training:
     def _open(self, opened: stage_daemon_pb2.OpenTraining) -> None:
         settings = training_wire.optimizer_from_proto(opened.optimizer)
         self.interpreter = StepInterpreter(
-            self._told.around,
-            self._told.weights,
+            self._training.around,
+            self._training.weights,
             settings,
             loss_id=opened.loss_value,
-            seed=opened.seed or self._told.deployment_id,
+            seed=opened.seed or self._training.deployment_id,
             before_update=self._settle,
         )
         self._num_groups = len(settings.groups)
@@ -130,7 +130,7 @@ class Training:
             return _refusal(Conflict("a step came before training was opened"))
         try:
             training_step = training_wire.step_from_proto(
-                step, self._num_groups, self._told.inputs, self._told.around.lane
+                step, self._num_groups, self._training.inputs, self._training.around.lane
             )
         except InvalidRequest as error:
             return _refusal(error)
@@ -160,7 +160,7 @@ class Training:
         saved = {TensorKey(tensor.name, tensor.optimizer_tensor): tensor for tensor in request.tensors}
         declared = {key: training_wire.declared_from_proto(tensor) for key, tensor in saved.items()}
         here = self._states.check(declared, self.interpreter)
-        self._fetched = {key: training_wire.read_saved(saved[key], self._told.blobs.read_range) for key in here}
+        self._fetched = {key: training_wire.read_saved(saved[key], self._training.blobs.read_range) for key in here}
 
 
 def _parsed(body: bytes) -> stage_daemon_pb2.TrainRequest:

@@ -53,7 +53,7 @@ class Worker:
         self._blob_address = blob_address
         self._tls = tls
         self._operators = operators
-        self._kept = kept_states
+        self._kept_states = kept_states
         self._secret = b""
         self._write_lock = threading.Lock()
         self._failing = threading.Lock()
@@ -112,7 +112,7 @@ class Worker:
         self._blob_address = request.blob_address or self._blob_address
         reader = BlobClient(self._blob_address, self._tls)
         self._secret = request.secret
-        self._stages = load_stages(request, reader, self._device, self._tell_progress, self._kept)
+        self._stages = load_stages(request, reader, self._device, self._tell_progress, self._kept_states)
         reader.close()
         self._metrics = {stage: StageMetrics() for stage in self._stages}
         self._write(Frame(kind=FrameKind.LOADED))

@@ -322,7 +322,7 @@ class Trainer:
             num_grown=self._num_grown,
             learning_rate=self._rate_set,
         )
-        self._do(lambda: snapshot_requests(self._held, self._names), changes=False)
+        self._do(lambda: snapshot_requests(self._states_by_device, self._names), changes=False)
         future = self._writer.submit(self._write, self._streams, self._generation, run, keep, progress)
         self._saving = _Saving(written=future, generation=self._generation, num_logged=len(self._log))
         return future
@@ -397,11 +397,11 @@ class Trainer:
         )
         answers = self._ask_all(stage_daemon_pb2.TrainRequest(open=opened))
         # By device: the names of the states that it holds.
-        self._held = {device_id: tuple(replies[-1].opened.states) for device_id, replies in answers.items()}
+        self._states_by_device = {device_id: tuple(replies[-1].opened.states) for device_id, replies in answers.items()}
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Nothing has changed where it raises because of the checkpoint."""
-        names = (name for names in self._held.values() for name in names)
+        names = (name for states in self._states_by_device.values() for name in states)
         check_fits(checkpoint, self.graph, self._optimizer.name, names)
         self._ask_all(fetch_request(checkpoint, self._names))
         # Also forgets what the optimizer has kept so far.
@@ -515,7 +515,7 @@ class Trainer:
     def _first_holders(self) -> list[str]:
         """Devices that hold a state that none before them holds: not the later copies of stages."""
         holders, seen = [], set[str]()
-        for device_id, states in self._held.items():
+        for device_id, states in self._states_by_device.items():
             own = set(map(self._names.first, states))
             if own - seen:
                 holders.append(device_id)

@@ -35,7 +35,7 @@ class StageOptimizer:
             for weight in weights:
                 if weight.parameter.dtype.itemsize < _MASTER.itemsize:
                     self._masters[weight.parameter] = weight.parameter.detach().to(_MASTER)
-        self._optimizer = self._made(settings, weights)
+        self._optimizer = self._build(settings, weights)
 
     def step(self, learning_rates: Sequence[float], clip: torch.Tensor | None) -> None:
         """Uses the gradients up, after multiplying them by `clip`."""
@@ -125,7 +125,7 @@ class StageOptimizer:
         layouts |= {"exp_avg": like, "exp_avg_sq": like}
         return layouts | ({"max_exp_avg_sq": like} if options["amsgrad"] else {})
 
-    def _made(self, settings: OptimizerSettings, weights: Sequence[Weight]) -> torch.optim.Optimizer | None:
+    def _build(self, settings: OptimizerSettings, weights: Sequence[Weight]) -> torch.optim.Optimizer | None:
         if settings.name not in _OPTIMIZERS:
             raise InvalidRequest(f"optimizer {settings.name!r} is not known, needs one of {', '.join(_OPTIMIZERS)}")
         make, option_names = _OPTIMIZERS[settings.name]

@@ -70,15 +70,17 @@ class NodeBackward:
         states: Collection[int],
     ) -> None:
         self._leaves = {value_id: values[value_id].detach().clone().requires_grad_() for value_id in value_ids}
-        self._made = [one for one in _tensors(function({**values, **self._leaves})) if one.requires_grad]
-        self._given = [torch.ones_like(one) for one in self._made]
+        self._outputs = [one for one in _tensors(function({**values, **self._leaves})) if one.requires_grad]
+        self._output_gradients = [torch.ones_like(one) for one in self._outputs]
         self._totals = {one: torch.zeros_like(self._leaves[one]) for one in self._leaves if one in states}
 
     def run(self, value_ids: Collection[int]) -> None:
         """Backward for these of the values, any number of times; adds up what comes out for states, as each microbatch
         does."""
         leaves = [self._leaves[value_id] for value_id in value_ids]
-        gradients = torch.autograd.grad(self._made, leaves, self._given, retain_graph=True, allow_unused=True)
+        gradients = torch.autograd.grad(
+            self._outputs, leaves, self._output_gradients, retain_graph=True, allow_unused=True
+        )
         for value_id, gradient in zip(value_ids, gradients, strict=True):
             if gradient is not None and value_id in self._totals:
                 self._totals[value_id].add_(gradient)
