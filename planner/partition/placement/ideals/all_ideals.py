@@ -1,4 +1,4 @@
-"""The search over all ideals, in rounds: first without the free items, then with a few more of them in each.
+"""The search over all ideals, in rounds: first without the free items, then with those that the bound depends on.
 
 Between rounds an ideal stays only if, within the relaxation, it is on a chain that is better than the value in hand. So
 few stay that a round can afford to double them for each free item that it takes in.
@@ -79,7 +79,7 @@ class _Rounds:
             return bound
         bound = max(bound, min(chain.value_seconds, limit))
         if not self._incumbent.is_proven_by(bound) and np.isfinite(bound):
-            self.can_go_on = self._drop_hopeless(relaxed, chain) and self._take_in()
+            self.can_go_on = self._drop_hopeless(relaxed, chain) and self._take_in(bound)
         return bound
 
     def _chain(self, costs: ItemCosts, ideals: list[int], limit: float, allowed: Booleans | None) -> Chain:
@@ -119,16 +119,30 @@ class _Rounds:
             grid = np.minimum.accumulate(grid, axis=1 + axis)
         return grid.reshape(reached.shape)
 
-    def _take_in(self) -> bool:
-        """Doubles the ideals for each further free item, as far as values can be held."""
+    def _take_in(self, bound: float) -> bool:
+        """Doubles the ideals for each further free item, the critical ones first, as far as values can be held."""
         assert self._allowed is not None
         most = min(MAX_IDEALS, MAX_VALUES // self._states.num_states, isqrt(max(0, self._budget.num_pairs)))
         room = most // max(1, len(self._ideals))
-        first = self._items.num_ordered + len(self._searched)
-        added = range(first, self._items.num_items)[: min(_TAKEN_AT_ONCE, max(0, room.bit_length() - 1))]
+        added = self._critical(bound)[: min(_TAKEN_AT_ONCE, max(0, room.bit_length() - 1))]
         for item in added:
             bit = 1 << (self._items.num_ordered + len(self._searched))
             self._ideals += [ideal | bit for ideal in self._ideals]
             self._allowed = np.concatenate([self._allowed, self._allowed])
             self._searched.append(item)
-        return len(added) > 0
+        return bool(added)
+
+    def _critical(self, bound: float) -> list[int]:
+        """Free items on a device that is slower than the bound, or that exchange tensors with it; else any."""
+        problem, devices = self._incumbent.problem, self._incumbent.devices
+        free = [item for item in range(self._items.num_ordered, self._items.num_items) if item not in self._searched]
+        if devices is None:
+            return free
+        slow = self._incumbent.slower_than(bound)[devices]
+        inside = set(self._items.item_of_node[slow].tolist())
+        makers = problem.tensor_producer[problem.read_tensor]
+        near = slow.copy()
+        near[problem.read_node[slow[makers]]] = True
+        near[makers[slow[problem.read_node]]] = True
+        touched = set(self._items.item_of_node[near].tolist())
+        return [item for item in free if item in inside] or [item for item in free if item in touched] or free

@@ -47,6 +47,12 @@ class Incumbent:
     def is_proven_by(self, bound: float) -> bool:
         return bound >= self.value * (1 - PROVEN)
 
+    def slower_than(self, bound: float) -> Booleans:
+        """[devices]."""
+        if self.devices is None:
+            return np.ones(self.problem.num_devices, dtype=np.bool_)
+        return device_loads(self.problem, self.devices) > bound * (1 + PROVEN)
+
 
 def place_free_items(
     problem: PlacementProblem, device_of_node: Integers, item_of_node: Integers, nearest: Integers
