@@ -12,7 +12,7 @@ Anywhere          placement/: a DAG on classes of devices, contiguous or free; l
 Training          training/: steps, their orders and memory; hybrid/: copies and widths; recomputation/ and activations:
                   what is computed again; one_device: whether to split at all
 Bounds            bounds/: what no assignment undercuts, by arithmetic; the exact searches prove their own
-torch.fx's modes  operations/: partitioning as torch.fx counts it; saturate_host: copies on idle devices
+torch.fx's modes  saturate_host: copies on idle devices
 What to say       infeasible (why nothing fits), next_best (why here), describe (words)
 Afterwards        replacement: another assignment in the place of one, of which few weights move
 

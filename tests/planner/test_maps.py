@@ -10,9 +10,9 @@ import pytest
 
 MAPS = [
     "access",
+    "planner.fx_compat.byte_model",
     "planner.partition",
     "planner.partition.hybrid",
-    "planner.partition.operations",
     "planner.partition.ordered",
     "planner.partition.placement",
     "planner.partition.placement.ideals",

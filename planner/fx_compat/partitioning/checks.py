@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from torch.fx import Node
 
+from planner.fx_compat.byte_model.grouping import children_of_groups, find_cycle
+from planner.fx_compat.byte_model.operation_graph import Group, OperationGraph
 from planner.fx_compat.partitioning.config import Device, NodeLatency, PartitionerConfig
 from planner.fx_compat.partitioning.errors import BadMapping, DevicesTooSmall, NoDevices, NothingToPartition
-from planner.partition.operations.grouping import children_of_groups, find_cycle
-from planner.partition.operations.operation_graph import Group, OperationGraph
 
 
 def check_devices(devices: Sequence[Device]) -> None:

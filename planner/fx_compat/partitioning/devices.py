@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from planner.fx_compat.byte_model.device_map import fuller_map, map_groups
 from planner.fx_compat.partitioning.config import Device
 from planner.fx_compat.partitioning.errors import BadMapping
 from planner.fx_compat.partitioning.numbers import NumberedGraph, numbered_partitions
 from planner.fx_compat.partitioning.record import Partition
-from planner.partition.operations.device_map import fuller_map, map_groups
 
 
 def get_logical_id_to_device(devices: list[Device]) -> dict[int, Device]:

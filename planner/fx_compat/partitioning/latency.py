@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from torch.fx import Node
 
-from planner.fx_compat.partitioning.config import NodeLatency, PartitionLatency
-from planner.fx_compat.partitioning.errors import NothingToPartition
-from planner.fx_compat.partitioning.numbers import NumberedGraph, numbered_partitions
-from planner.fx_compat.partitioning.record import Partition
-from planner.partition.operations.critical_path import (
+from planner.fx_compat.byte_model.critical_path import (
     longest_path_inside,
     longest_path_over,
     transfer_bytes,
     transfer_seconds,
 )
-from planner.partition.operations.grouping import running_order
+from planner.fx_compat.byte_model.grouping import running_order
+from planner.fx_compat.partitioning.config import NodeLatency, PartitionLatency
+from planner.fx_compat.partitioning.errors import NothingToPartition
+from planner.fx_compat.partitioning.numbers import NumberedGraph, numbered_partitions
+from planner.fx_compat.partitioning.record import Partition
 
 
 def get_latency_of_one_partition(

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 from torch import fx
 
+from planner.fx_compat.byte_model.first_fit import PlacedGroups
+from planner.fx_compat.byte_model.least_latency import least_latency_groups
+from planner.fx_compat.byte_model.size_groups import size_groups, torch_size_groups
+from planner.fx_compat.byte_model.sparse_groups import sparse_groups
 from planner.fx_compat.partitioning.checks import (
     check_given_partitions,
     check_room,
@@ -20,11 +24,7 @@ from planner.fx_compat.partitioning.errors import DevicesTooSmall
 from planner.fx_compat.partitioning.numbers import NumberedGraph
 from planner.fx_compat.partitioning.record import Partition
 from planner.fx_compat.partitioning.sizes import NodeBytes
-from planner.partition.operations.first_fit import PlacedGroups
-from planner.partition.operations.least_latency import least_latency_groups
-from planner.partition.operations.saturate import replicas_of_devices
-from planner.partition.operations.size_groups import size_groups, torch_size_groups
-from planner.partition.operations.sparse_groups import sparse_groups
+from planner.partition.saturate_host import replicas_of_devices
 
 # How many visits of operations a search may make, by operation: of short programs, and of others.
 _SHORT = 32

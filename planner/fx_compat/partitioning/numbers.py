@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import fx
 from torch.fx import Node
 
+from planner.fx_compat.byte_model.operation_graph import OperationGraph
 from planner.fx_compat.partitioning.record import Partition
 from planner.fx_compat.partitioning.sizes import NodeBytes, size_of_node
-from planner.partition.operations.operation_graph import OperationGraph
 
 GIVEN = frozenset({"placeholder", "get_attr"})
 

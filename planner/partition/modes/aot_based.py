@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.errors import Infeasible, OptionsError, few_of
+from planner.graph.cycle import find_cycle
 from planner.partition.assignment import Assignment
 from planner.partition.describe import describe_bytes, describe_node
 from planner.partition.evaluate import evaluate
-from planner.partition.operations.grouping import find_cycle, running_order
 from planner.partition.problem import FREE, Integers, PartitionProblem
+from planner.partition.topological_order import least_first_order
 
 _SHOWN = 10
 
@@ -126,10 +127,12 @@ def _order(problem: PartitionProblem, part: Integers, count: int) -> tuple[int, 
     children: list[list[int]] = [[] for _ in range(count)]
     for pair in pairs.tolist():
         children[pair // count].append(pair % count)
-    order = running_order(children)
+    order = tuple(least_first_order(children))
     if len(order) == count:
         return _with_last(problem, int(part[-1]), children, order)
-    cycle = find_cycle(children)
+    cycle = find_cycle(count, [(pair // count, pair % count) for pair in pairs.tolist()])
+    assert cycle is not None
+    cycle = cycle[(first := cycle.index(min(cycle))) :] + cycle[:first]
     steps = []
     for parent, child in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
         at = int(np.flatnonzero((part[tails] == parent) & (part[heads] == child))[0])

@@ -1,18 +1,17 @@
-"""Mode "cost_aware": what transfers most on a lone batch's longest path is joined, while memory lasts.
+"""Mode "cost_aware": least latency of a lone batch, transfers included.
 
 torch.fx's mode of that name joins the best of all pairs of partitions, again and again, which takes n^4 and more. Here
-edges on the longest path of the time are joined, by what they transfer (Sarkar 1989), and the outcome refined.
+bundles are scheduled in the order of the longest path behind them, and the outcome refined.
 """
 
 from __future__ import annotations
 
 from planner.partition.assignment import Assignment
-from planner.partition.modes.bundle_operations import bundle_operations
+from planner.partition.list_scheduling import offer_schedules
 from planner.partition.modes.lone_batch import (
     best_of,
     latency_portfolio,
     offer_first_fits,
-    offer_placements,
 )
 from planner.partition.modes.single import offer_single_devices
 from planner.partition.problem import PartitionProblem
@@ -25,5 +24,5 @@ def cost_aware(problem: PartitionProblem, request: Request) -> Assignment:
     portfolio, bundles = latency_portfolio(problem, request), bundles_of(problem)
     offer_single_devices(portfolio)
     offer_first_fits(portfolio)
-    offer_placements(portfolio, bundles, bundle_operations(problem, bundles), [])
+    offer_schedules(portfolio)
     return best_of(portfolio, bundles, "cost_aware")

@@ -1,35 +1,25 @@
 """What modes "cost_aware" and "kl_based" share: placements offered for a lone batch's latency, judged by `evaluate`.
 
-torch.fx's byte and path model proposes devices for nodes; stages made of them, the program order's cuts and single
-devices compete on the true latency within true memory, and the best is improved on those terms.
+Single devices, the size-based stages and list schedules compete on the true latency within true memory, and the best is
+improved on those terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.infeasible import memory_shortage
-from planner.partition.modes.bundle_operations import BundleOperations
 from planner.partition.modes.size_based import size_based
 from planner.partition.objective import Objective
-from planner.partition.operations.first_fit import PlacedGroups
-from planner.partition.operations.least_latency import least_latency_groups
 from planner.partition.portfolio.cut_search import climb
-from planner.partition.portfolio.lift import one_stage_each, stages_by_level
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.request import Request
-
-# Of each device's memory, what the byte model may fill, in turn: liveness and buffers need the rest.
-ROOM_SHARES = (1.0, 0.8, 0.6, 0.4)
-STEPS_PER_BUNDLE = 300
-MAX_STEPS = 2_000_000
 
 
 def latency_portfolio(problem: PartitionProblem, request: Request) -> Portfolio:
@@ -50,28 +40,6 @@ def offer_first_fits(portfolio: Portfolio) -> Assignment:
         devices = tuple(order[device] for device in quickest.device_of_stage)
         portfolio.offer(replace(quickest, device_of_stage=devices))
     return start
-
-
-def offer_placements(
-    portfolio: Portfolio, bundles: Bundles, operations: BundleOperations, starts: Sequence[PlacedGroups]
-) -> None:
-    """Devices by torch.fx's model, with ever more room left for what it does not count, until the stages fit."""
-    problem = portfolio.problem
-    for share in ROOM_SHARES:
-        capacities = [int(room * share) for room in problem.device_memory_bytes.tolist()]
-        steps = min(MAX_STEPS, STEPS_PER_BUNDLE * bundles.count)
-        groups = least_latency_groups(
-            operations.graph, operations.seconds, operations.bytes_per_second, capacities, starts, steps
-        )
-        if groups is None:
-            return
-        devices = operations.devices_of_nodes(bundles, groups)
-        offered = [
-            portfolio.offer(one_stage_each(problem, bundles, devices)),
-            portfolio.offer(stages_by_level(problem, bundles, devices)),
-        ]
-        if any(one is not None and one.fits for one in offered):
-            return
 
 
 def best_of(portfolio: Portfolio, bundles: Bundles, mode: str) -> Assignment:

@@ -18,10 +18,10 @@ from planner.partition.describe import describe_bytes
 from planner.partition.evaluate import Evaluation, evaluate
 from planner.partition.modes.size_based import size_based
 from planner.partition.objective import Objective
-from planner.partition.operations.grouping import running_order
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import Bundles, bundles_of
 from planner.partition.score import score
+from planner.partition.topological_order import least_first_order
 
 # Of the room beside the rest, what tables may fill by their states alone, in turn.
 _ROOM_SHARES = (1.0, 0.95, 0.85, 0.7, 0.5)
@@ -67,7 +67,7 @@ class _Layout:
         bundles = bundles_of(problem)
         sparse = [bool(problem.is_embedding[list(members)].any()) for members in bundles.members]
         turn = [int(one) for one in sparse]
-        for bundle in running_order(bundles.after):
+        for bundle in least_first_order(bundles.after):
             for before in bundles.before[bundle]:
                 step = 2 * sparse[bundle] if sparse[before] == sparse[bundle] else 1
                 turn[bundle] = max(turn[bundle], turn[before] + step)

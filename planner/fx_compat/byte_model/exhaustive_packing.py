@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from planner.partition.operations.transfer_problem import Occupancy, TransferProblem
+from planner.fx_compat.byte_model.transfer_problem import Occupancy, TransferProblem
 
 _MAX_STEPS = 60_000
 _Order = Callable[[Occupancy, int, int], tuple[int, int]]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.partition.operations.critical_path import (
+from planner.fx_compat.byte_model.critical_path import (
     longest_path_over,
     transfer_bytes,
     transfer_seconds,
 )
-from planner.partition.operations.first_fit import PlacedGroups
-from planner.partition.operations.grouping import children_of_groups, running_order
-from planner.partition.operations.operation_graph import OperationGraph
+from planner.fx_compat.byte_model.first_fit import PlacedGroups
+from planner.fx_compat.byte_model.grouping import children_of_groups, running_order
+from planner.fx_compat.byte_model.operation_graph import OperationGraph
 
 
 def groups_by_level(graph: OperationGraph, device_of_node: Sequence[int]) -> PlacedGroups:

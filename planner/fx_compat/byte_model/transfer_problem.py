@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.partition.operations.critical_path import transfer_seconds
-from planner.partition.operations.operation_graph import OperationGraph
+from planner.fx_compat.byte_model.critical_path import transfer_seconds
+from planner.fx_compat.byte_model.operation_graph import OperationGraph
 
 NOWHERE = -1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from planner.partition.operations.first_fit import PlacedGroups
-from planner.partition.operations.operation_graph import Group, OperationGraph
+from planner.fx_compat.byte_model.first_fit import PlacedGroups
+from planner.fx_compat.byte_model.operation_graph import Group, OperationGraph
 
 Devices = tuple[int, ...]
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.partition.operations.edge_zeroing import cluster_start
-from planner.partition.operations.exhaustive_packing import any_fit
-from planner.partition.operations.first_fit import PlacedGroups
-from planner.partition.operations.group_operations import (
+from planner.fx_compat.byte_model.edge_zeroing import cluster_start
+from planner.fx_compat.byte_model.exhaustive_packing import any_fit
+from planner.fx_compat.byte_model.first_fit import PlacedGroups
+from planner.fx_compat.byte_model.group_operations import (
     grouped_latency,
     groups_by_level,
     groups_of_one,
 )
-from planner.partition.operations.operation_graph import OperationGraph
-from planner.partition.operations.path_search import LEAST_GAIN, Steps, improve, least_latency
-from planner.partition.operations.transfer_problem import Occupancy, TransferProblem, transfer_problem
+from planner.fx_compat.byte_model.operation_graph import OperationGraph
+from planner.fx_compat.byte_model.path_search import LEAST_GAIN, Steps, improve, iterate, least_latency
+from planner.fx_compat.byte_model.transfer_problem import Occupancy, TransferProblem, transfer_problem
 
 # (latency, device by operation)
 Placement = tuple[float, list[int]]
@@ -63,6 +63,7 @@ def least_latency_groups(
         occupancy = Occupancy(problem, packed)
         placements.append((improve(problem, occupancy, steps, goal), list(occupancy.device)))
     placements.sort(key=lambda placement: placement[0])
+    placements.insert(0, iterate(problem, placements, steps, goal))
     best: _Candidate | None = None
     for placement in placements:
         # Groups are never quicker than single operations on the same devices.

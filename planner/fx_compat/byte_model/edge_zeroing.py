@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from planner.partition.operations.path_search import arrivals, longest_path
-from planner.partition.operations.transfer_problem import NOWHERE, Occupancy, TransferProblem
+from planner.fx_compat.byte_model.path_search import arrivals, longest_path
+from planner.fx_compat.byte_model.transfer_problem import NOWHERE, Occupancy, TransferProblem
 
 
 def cluster_start(problem: TransferProblem) -> list[int] | None:

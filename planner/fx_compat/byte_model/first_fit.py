@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.partition.operations.operation_graph import OperationGraph
+from planner.fx_compat.byte_model.operation_graph import OperationGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

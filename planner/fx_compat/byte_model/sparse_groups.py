@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from planner.partition.operations.first_fit import PlacedGroups
-from planner.partition.operations.grouping import children_of_groups, levels
-from planner.partition.operations.operation_graph import OperationGraph
+from planner.fx_compat.byte_model.first_fit import PlacedGroups
+from planner.fx_compat.byte_model.grouping import children_of_groups, levels
+from planner.fx_compat.byte_model.operation_graph import OperationGraph
 
 
 def sparse_groups(graph: OperationGraph, embeddings: Set[int], capacities: Sequence[int]) -> PlacedGroups | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.partition.operations.operation_graph import Group, OperationGraph
+from planner.fx_compat.byte_model.operation_graph import Group, OperationGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.partition.operations.device_map import fuller_map, map_placed
-from planner.partition.operations.exhaustive_packing import any_fit
-from planner.partition.operations.first_fit import PlacedGroups, first_fit
-from planner.partition.operations.group_operations import groups_by_level
-from planner.partition.operations.operation_graph import OperationGraph
-from planner.partition.operations.transfer_problem import transfer_problem
+from planner.fx_compat.byte_model.device_map import fuller_map, map_placed
+from planner.fx_compat.byte_model.exhaustive_packing import any_fit
+from planner.fx_compat.byte_model.first_fit import PlacedGroups, first_fit
+from planner.fx_compat.byte_model.group_operations import groups_by_level
+from planner.fx_compat.byte_model.operation_graph import OperationGraph
+from planner.fx_compat.byte_model.transfer_problem import transfer_problem
 
 
 def torch_size_groups(graph: OperationGraph, capacities: Sequence[int]) -> PlacedGroups | None:

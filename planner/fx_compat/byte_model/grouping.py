@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.partition.operations.operation_graph import Group, OperationGraph
+from planner.fx_compat.byte_model.operation_graph import Group, OperationGraph
 from planner.partition.topological_order import least_first_order
 
 
