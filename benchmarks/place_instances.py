@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.cost_graphs.cost_graph import CostGraph, read_cost_graph
-from planner.partition.placement.loads import device_bytes, device_loads
-from planner.partition.placement.single_pass import single_pass_seconds
+from planner.partition.placement.costs import device_bytes, device_loads, single_pass_seconds
 
 INSTANCES = Path(__file__).parent / "instances"
 

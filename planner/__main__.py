@@ -118,7 +118,7 @@ def _run(settings: Settings) -> int:
 
     from planner.api.logs import configure_logs
     from planner.errors import PlannerError
-    from planner.partition.placement.compiler import HAS_COMPILER, WITHOUT_COMPILER
+    from planner.partition.placement.compiled import HAS_COMPILER, WITHOUT_COMPILER
     from planner.redaction import without_secrets
 
     configure_logs(settings.log_level, settings.log_format)

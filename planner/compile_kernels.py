@@ -38,7 +38,7 @@ from planner.graph.ir import (
 from planner.partition.hybrid.limit_search import best_hybrid
 from planner.partition.hybrid.problem import HybridProblem
 from planner.partition.objective import Objective, PipelineSchedule, Training
-from planner.partition.placement.compiler import HAS_COMPILER
+from planner.partition.placement.compiled import HAS_COMPILER
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
 from planner.partition.placement.latency import best_latency

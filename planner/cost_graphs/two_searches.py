@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 
 from planner.cost_graphs.limits import Limits
 from planner.cost_graphs.messages import ENDED, Report, Role, Task
-from planner.partition.placement.compiler import warn_without_compiler
+from planner.partition.placement.compiled import warn_without_compiler
 from planner.partition.placement.free import placement_of
 from planner.partition.placement.infeasible import check_can_exist, nothing_fits
 from planner.partition.placement.netlists.netlist import Netlist, netlist_of

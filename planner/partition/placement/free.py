@@ -7,8 +7,8 @@ from itertools import count
 
 import numpy as np
 
+from planner.partition.placement.costs import device_loads
 from planner.partition.placement.infeasible import check_can_exist, nothing_fits
-from planner.partition.placement.loads import device_loads
 from planner.partition.placement.netlists.lower_bound import lower_bound
 from planner.partition.placement.netlists.netlist import Netlist, loads_of, netlist_of
 from planner.partition.placement.netlists.packing import first_packing, fits

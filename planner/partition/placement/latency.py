@@ -13,10 +13,8 @@ import numpy as np
 
 from planner.partition.placement.device_states import counted_states, num_counted_states, uncounted_states
 from planner.partition.placement.infeasible import check_can_exist, nothing_fits
-from planner.partition.placement.node_order import node_order, producers_of_nodes
 from planner.partition.placement.passes.blocks import pass_blocks
-from planner.partition.placement.passes.chain import ChainSpace
-from planner.partition.placement.passes.cheapest_chain import CheapestChain, cheapest_chain
+from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, cheapest_chain
 from planner.partition.placement.passes.coarsening import segmented_units, shorter_units, tied_units
 from planner.partition.placement.passes.contraction import PassUnits, pass_units
 from planner.partition.placement.passes.cutting_planes import FlowProgramme, Incumbent, raise_bound
@@ -24,7 +22,14 @@ from planner.partition.placement.passes.finish_times import FinishTimes
 from planner.partition.placement.passes.label_setting import search_labels
 from planner.partition.placement.passes.unit_graph import PassGraph, pass_graph
 from planner.partition.placement.passes.unit_ideals import PassIdeals, pass_ideals, prefix_ideals
-from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem, never
+from planner.partition.placement.problem import (
+    OutOfTime,
+    Placement,
+    PlacementProblem,
+    never,
+    node_order,
+    producers_of_nodes,
+)
 from planner.partition.problem import Floats, Integers
 
 MAX_IDEALS = 100_000

@@ -6,9 +6,9 @@ from collections import deque
 
 import numpy as np
 
+from planner.partition.placement.costs import device_bytes, device_loads
 from planner.partition.placement.ideals.contraction import Items
 from planner.partition.placement.ideals.least_bottleneck import Chain
-from planner.partition.placement.loads import device_bytes, device_loads
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Booleans, Integers
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
-from planner.partition.placement.passes.chain import ChainSpace, Run, arc_seconds
-from planner.partition.placement.passes.cheapest_chain import CheapestChain, cheapest_chain
+from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, Run, arc_seconds, cheapest_chain
 from planner.partition.placement.passes.devices_of_runs import place_runs, placed_seconds
 from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.placement.problem import OutOfTime, PlacementProblem

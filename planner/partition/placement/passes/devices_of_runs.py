@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.partition.placement.loads import device_bytes
-from planner.partition.placement.node_order import node_order, producers_of_nodes
+from planner.partition.placement.costs import device_bytes, single_pass_seconds
 from planner.partition.placement.passes.chain import ANY, Run
 from planner.partition.placement.passes.contraction import CORE, FREE
 from planner.partition.placement.passes.unit_graph import PassGraph
-from planner.partition.placement.problem import PlacementProblem
-from planner.partition.placement.single_pass import single_pass_seconds
+from planner.partition.placement.problem import PlacementProblem, node_order, producers_of_nodes
 from planner.partition.problem import Floats, Integers
 
 UNPLACED = -1

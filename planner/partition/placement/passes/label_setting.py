@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.partition.placement.passes.chain import ChainSpace, Run
-from planner.partition.placement.passes.cheapest_chain import CheapestChain
+from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, Run
 from planner.partition.placement.passes.cutting_planes import Incumbent
 from planner.partition.placement.passes.finish_times import FinishTimes
 from planner.partition.placement.problem import OutOfTime

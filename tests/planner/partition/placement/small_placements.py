@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from planner.partition.placement.loads import device_bytes, device_loads
+from planner.partition.placement.costs import device_bytes, device_loads
 from planner.partition.placement.problem import PlacementProblem
 
 

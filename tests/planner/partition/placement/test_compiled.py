@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.partition.placement.compiler import WITHOUT_COMPILER
+from planner.partition.placement.compiled import WITHOUT_COMPILER
 
 ROOT = Path(__file__).parents[4]
 NO_CACHE = """

@@ -11,8 +11,8 @@ import pytest
 
 from planner.cost_graphs.cost_graph import read_cost_graph
 from planner.errors import Infeasible
+from planner.partition.placement.costs import device_bytes, device_loads
 from planner.partition.placement.free import best_free, first_incumbent
-from planner.partition.placement.loads import device_bytes, device_loads
 from planner.partition.placement.netlists.netlist import netlist_of
 from planner.partition.placement.problem import Placement, PlacementProblem
 from tests.planner.partition.placement.small_problems import random_problem

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from planner.errors import Infeasible
+from planner.partition.placement.costs import device_bytes, single_pass_seconds
 from planner.partition.placement.latency import best_latency, path_bound
-from planner.partition.placement.loads import device_bytes
 from planner.partition.placement.problem import PlacementProblem
-from planner.partition.placement.single_pass import single_pass_seconds
 from tests.planner.partition.placement.single_pass_cases import (
     build,
     is_convex,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from planner.errors import GraphError
+from planner.partition.placement.costs import single_pass_seconds
 from planner.partition.placement.problem import PlacementProblem
-from planner.partition.placement.single_pass import single_pass_seconds
 from tests.planner.partition.placement.single_pass_cases import build, random_problem, slow_single_pass
 
 HOST, FIRST, SECOND = 0, 1, 2

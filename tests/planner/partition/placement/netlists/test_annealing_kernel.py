@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.partition.placement.loads import device_bytes, device_loads
+from planner.partition.placement.costs import device_bytes, device_loads
 from planner.partition.placement.netlists import annealing_kernel
 from planner.partition.placement.netlists.annealing import annealed
 from planner.partition.placement.netlists.netlist import loads_of, netlist_of

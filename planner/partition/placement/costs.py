@@ -1,7 +1,8 @@
-"""What a placement's single pass takes: parallel-class nodes run alone, an accelerator's nodes run as blocks.
+"""What a placement costs, from the problem alone: each device's load and bytes, and the seconds of a single pass.
 
-The model of Tarnawski et al. (NeurIPS 2020, section on latency): an accelerator loads the inputs of a block, computes
-all of it and stores its outputs. Nodes that a path reaches by leaving the device and coming back form later blocks.
+A pass is that of Tarnawski et al. (NeurIPS 2020, section on latency): nodes on parallel classes run alone; an
+accelerator loads the inputs of a block, computes all of it and stores its outputs. Nodes that a path reaches by leaving
+the device and coming back form later blocks.
 """
 
 from __future__ import annotations
@@ -10,9 +11,35 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.partition.placement.node_order import node_order, producers_of_nodes
-from planner.partition.placement.problem import PlacementProblem
+from planner.partition.placement.problem import PlacementProblem, node_order, producers_of_nodes
 from planner.partition.problem import Floats, Integers
+from planner.partition.topological_order import after_of_arcs, least_first_order
+
+
+def device_loads(problem: PlacementProblem, device_of_node: Sequence[int] | Integers) -> Floats:
+    """[devices] seconds: compute, and each tensor that leaves or enters once. Forward and backward add up."""
+    devices = np.asarray(device_of_node, dtype=np.int64)
+    classes = problem.class_of_device[devices]
+    loads = np.zeros(problem.num_devices)
+    np.add.at(loads, devices, problem.seconds[classes, np.arange(devices.size)])
+    source = devices[problem.tensor_producer[problem.read_tensor]]
+    target = devices[problem.read_node]
+    apart = source != target
+    cut_tensors = np.unique(problem.read_tensor[apart])
+    makers = devices[problem.tensor_producer[cut_tensors]]
+    np.add.at(loads, makers, problem.transfer_seconds[problem.class_of_device[makers], cut_tensors])
+    receipts = np.unique(problem.read_tensor[apart] * problem.num_devices + target[apart])
+    tensors, takers = receipts // problem.num_devices, receipts % problem.num_devices
+    np.add.at(loads, takers, problem.transfer_seconds[problem.class_of_device[takers], tensors])
+    return loads
+
+
+def device_bytes(problem: PlacementProblem, device_of_node: Sequence[int] | Integers) -> Floats:
+    """[devices] bytes that each holds."""
+    devices = np.asarray(device_of_node, dtype=np.int64)
+    used = np.zeros(problem.num_devices)
+    np.add.at(used, devices, problem.node_bytes)
+    return used
 
 
 def single_pass_seconds(problem: PlacementProblem, device_of_node: Sequence[int] | Integers) -> float | None:
@@ -84,20 +111,13 @@ def _turns(problem: PlacementProblem, devices: Integers, block_of_node: Integers
 
 def _longest(lasting: Floats, waits: Integers) -> float | None:
     """The longest path in seconds; None if there is a cycle."""
-    after: list[list[int]] = [[] for _ in range(lasting.size)]
-    left = [0] * lasting.size
-    for first, second in np.unique(waits, axis=1).T.tolist():
-        after[first].append(second)
-        left[second] += 1
-    start = [0.0] * lasting.size
-    ready = [block for block, count in enumerate(left) if not count]
-    finish = 0.0
-    for block in ready:
+    pairs = np.unique(waits, axis=1)
+    after = after_of_arcs(pairs[0].tolist(), pairs[1].tolist(), lasting.size)
+    order = least_first_order(after)
+    start, finish = [0.0] * lasting.size, 0.0
+    for block in order:
         end = start[block] + float(lasting[block])
         finish = max(finish, end)
         for later in after[block]:
             start[later] = max(start[later], end)
-            left[later] -= 1
-            if not left[later]:
-                ready.append(later)
-    return finish if len(ready) == lasting.size else None
+    return finish if len(order) == lasting.size else None
