@@ -15,7 +15,7 @@ from planner.partition.placement.device_states import counted_states, num_counte
 from planner.partition.placement.infeasible import check_can_exist, nothing_fits
 from planner.partition.placement.passes.blocks import pass_blocks
 from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, cheapest_chain
-from planner.partition.placement.passes.coarsening import segmented_units, shorter_units, tied_units
+from planner.partition.placement.passes.coarsening import segmented_units, shorter_units
 from planner.partition.placement.passes.contraction import PassUnits, pass_units
 from planner.partition.placement.passes.cutting_planes import FlowProgramme, Incumbent, raise_bound
 from planner.partition.placement.passes.finish_times import FinishTimes
@@ -106,11 +106,8 @@ class _Search:
                 self._search_level(graph, prefix_ideals(graph), exact=False)
 
     def _levels(self) -> list[PassUnits]:
-        """From the finest to the first whose ideals are quickly searched; and one that keeps colocated nodes as one."""
+        """From the finest to the first whose ideals are quickly searched."""
         levels = [self._finest]
-        tied = tied_units(self._problem, self._finest)
-        if tied is not None:
-            levels.append(tied)
         while pass_ideals(pass_graph(self._problem, levels[-1]), QUICK_IDEALS) is None:
             shorter = shorter_units(self._problem, levels[-1])
             levels.append(shorter or segmented_units(self._problem, levels[-1], NUM_SEGMENTS))

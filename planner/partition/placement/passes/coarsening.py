@@ -19,18 +19,6 @@ from planner.partition.topological_order import depth_first_order
 LARGEST_SHARE = 0.25
 
 
-def tied_units(problem: PlacementProblem, units: PassUnits) -> PassUnits | None:
-    """All of a colocation group in one unit, with whatever lies between; None if that changes nothing."""
-    root = list(range(units.num_units))
-    first_of_group: dict[int, int] = {}
-    for node in np.flatnonzero((units.unit_of_node != FREE) & (units.option_of_node == CORE)).tolist():
-        unit = int(units.unit_of_node[node])
-        root[unit] = first_of_group.setdefault(int(problem.colocation[node]), unit)
-    if all(root[unit] == unit for unit in range(units.num_units)):
-        return None
-    return _joined(problem, units, root)
-
-
 def shorter_units(problem: PlacementProblem, units: PassUnits) -> PassUnits | None:
     """Each unit with the only reader of what it makes, if that reads nothing else; None where there is no such pair."""
     before, after = _neighbours(problem, units)
