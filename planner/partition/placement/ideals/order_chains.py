@@ -1,4 +1,4 @@
-"""A first placement: the best chain over the prefixes of three topological orders. Quick whatever the graph."""
+"""A first placement: the best chain over the prefixes of a few topological orders. Quick whatever the graph."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from planner.partition.topological_order import after_of_arcs, depth_first_order
 
 # Longer orders are cut into so many blocks.
 MAX_BLOCKS = 1024
+# Of graphs beyond this size, few orders are tried.
+_MANY_ITEMS = 20_000
 # With more ways to have used some of the devices, they are taken in a few orders only.
 _MAX_COUNTED = 128
 _UNLIMITED = 1 << 62
@@ -35,7 +37,7 @@ def search_orders(items: Items, costs: ItemCosts, incumbent: Incumbent) -> None:
     if items.num_ordered <= MAX_BLOCKS:
         _offer_chains(items, costs, prefixes(orders), states, incumbent)
         return
-    for order in orders:
+    for order in orders if items.num_ordered <= _MANY_ITEMS else orders[:2]:
         blocks = _as_blocks(items, costs, order)
         block_costs = item_costs(incumbent.problem, blocks.item_of_node)
         _offer_chains(blocks, block_costs, prefixes([range(blocks.num_ordered)]), states, incumbent)
@@ -79,12 +81,19 @@ def _as_blocks(items: Items, costs: ItemCosts, order: Sequence[int]) -> Items:
 
 
 def item_orders(num_items: int, tails: Integers, heads: Integers) -> list[list[int]]:
-    """By number as they become ready, and depth first from either end. O((items + arcs) log)."""
+    """The given order, its mirror among equals, by depth from either end, and depth first. O((items + arcs) log)."""
     after = after_of_arcs(tails.tolist(), heads.tolist(), num_items)
-    # Mirrored, an item's number is counted from the other end.
-    opposite = after_of_arcs((num_items - 1 - heads).tolist(), (num_items - 1 - tails).tolist(), num_items)
-    backwards = [num_items - 1 - item for item in depth_first_order(opposite)]
-    return [least_first_order(after), depth_first_order(after), backwards[::-1]]
+    before = after_of_arcs(heads.tolist(), tails.tolist(), num_items)
+    depth = _depths(num_items, tails, heads)
+    height = _depths(num_items, *_mirror(num_items, tails, heads))[::-1]
+    mirrored = least_first_order(before)[::-1]
+    ranks: list[Sequence[int]] = [range(num_items), range(num_items, 0, -1), depth, [-step for step in height]]
+    orders = [least_first_order(after, rank.__getitem__) for rank in ranks]
+    orders += [mirrored, depth_first_order(after)]
+    mirror_tails, mirror_heads = _mirror(num_items, tails, heads)
+    opposite = after_of_arcs(mirror_tails.tolist(), mirror_heads.tolist(), num_items)
+    orders.append([num_items - 1 - item for item in depth_first_order(opposite)][::-1])
+    return orders
 
 
 def even_blocks(order: Sequence[int], work: Floats, num_blocks: int) -> Integers:
@@ -95,3 +104,16 @@ def even_blocks(order: Sequence[int], work: Floats, num_blocks: int) -> Integers
     used = np.zeros(num_blocks, dtype=np.int64)
     used[block] = 1
     return (np.cumsum(used) - 1)[block]
+
+
+def _mirror(num_items: int, tails: Integers, heads: Integers) -> tuple[Integers, Integers]:
+    return num_items - 1 - heads, num_items - 1 - tails
+
+
+def _depths(num_items: int, tails: Integers, heads: Integers) -> list[int]:
+    """Longest path from a source, for items numbered in a topological order."""
+    depth = [0] * num_items
+    order = np.argsort(heads, kind="stable")
+    for tail, head in zip(tails[order].tolist(), heads[order].tolist(), strict=True):
+        depth[head] = max(depth[head], depth[tail] + 1)
+    return depth
