@@ -1,13 +1,12 @@
 """Mode "cost_aware": least latency of a lone batch, transfers included.
 
 torch.fx's mode of that name joins the best of all pairs of partitions, again and again, which takes n^4 and more. Here
-bundles are scheduled in the order of the longest path behind them, and the outcome refined.
+single devices and the size-based stages compete, and cuts, devices and nodes of the best change while that helps.
 """
 
 from __future__ import annotations
 
 from planner.partition.assignment import Assignment
-from planner.partition.list_scheduling import offer_schedules
 from planner.partition.modes.lone_batch import (
     best_of,
     latency_portfolio,
@@ -24,5 +23,4 @@ def cost_aware(problem: PartitionProblem, request: Request) -> Assignment:
     portfolio, bundles = latency_portfolio(problem, request), bundles_of(problem)
     offer_single_devices(portfolio)
     offer_first_fits(portfolio)
-    offer_schedules(portfolio)
     return best_of(portfolio, bundles, "cost_aware")

@@ -1,13 +1,11 @@
 """Mode "kl_based": nodes of the size-based stages change places while that shortens a lone batch's latency.
 
-After Kernighan and Lin (1970), as torch.fx's mode of that name; chains and single bundles move, from the size-based
-stages and from a list schedule.
+After Kernighan and Lin (1970), as torch.fx's mode of that name.
 """
 
 from __future__ import annotations
 
 from planner.partition.assignment import Assignment
-from planner.partition.list_scheduling import offer_schedules
 from planner.partition.modes.lone_batch import (
     best_of,
     latency_portfolio,
@@ -23,6 +21,5 @@ def kl_based(problem: PartitionProblem, request: Request) -> Assignment:
     """Raises Infeasible where nothing fits."""
     portfolio, bundles = latency_portfolio(problem, request), bundles_of(problem)
     offer_first_fits(portfolio)
-    offer_schedules(portfolio)
     offer_single_devices(portfolio)
     return best_of(portfolio, bundles, "kl_based")

@@ -1,7 +1,7 @@
 """What modes "cost_aware" and "kl_based" share: placements offered for a lone batch's latency, judged by `evaluate`.
 
-Single devices, the size-based stages and list schedules compete on the true latency within true memory, and the best is
-improved on those terms.
+Single devices and the size-based stages compete on the true latency within true memory, and the best is improved on
+those terms.
 """
 
 from __future__ import annotations
