@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 
 from planner.partition.placement.costs import device_bytes, device_loads
 from planner.partition.placement.ideals.contraction import Items
+from planner.partition.placement.ideals.free_placement import nearest_placed, place_free_items
 from planner.partition.placement.ideals.least_bottleneck import Chain
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Booleans, Integers
@@ -52,46 +51,3 @@ class Incumbent:
         if self.devices is None:
             return np.ones(self.problem.num_devices, dtype=np.bool_)
         return device_loads(self.problem, self.devices) > bound * (1 + PROVEN)
-
-
-def place_free_items(
-    problem: PlacementProblem, device_of_node: Integers, item_of_node: Integers, nearest: Integers
-) -> Integers:
-    """`device_of_node` is -1 for the free items' nodes, `nearest` [n] a node with a device to start from, or -1.
-
-    Greedy: no guarantee, not even to fit.
-    """
-    free = np.flatnonzero(device_of_node < 0)
-    if not free.size:
-        return device_of_node
-    devices = device_of_node.copy()
-    devices[free] = np.where(nearest[free] < 0, 0, device_of_node[nearest[free]])
-    order = free[np.argsort(item_of_node[free], kind="stable")]
-    for nodes in np.split(order, np.flatnonzero(np.diff(item_of_node[order])) + 1):
-        allowed = _allowed(problem, nodes)
-        counts = np.bincount(devices[nodes], minlength=problem.num_devices)
-        devices[nodes] = allowed[int(np.argmax(counts[allowed]))]
-    return devices
-
-
-def nearest_placed(problem: PlacementProblem, placed: Booleans) -> Integers:
-    """[n] a placed node that is the fewest tensors away, or -1. O(n + r)."""
-    source, target = problem.tensor_producer[problem.read_tensor], problem.read_node
-    ends = np.concatenate([source, target])
-    order = np.argsort(ends, kind="stable")
-    others = np.concatenate([target, source])[order].tolist()
-    begins = np.searchsorted(ends[order], np.arange(problem.num_nodes + 1)).tolist()
-    nearest = np.where(placed, np.arange(problem.num_nodes), -1).tolist()
-    waiting = deque(np.flatnonzero(placed).tolist())
-    while waiting:
-        node = waiting.popleft()
-        for other in others[begins[node] : begins[node + 1]]:
-            if nearest[other] < 0:
-                nearest[other] = nearest[node]
-                waiting.append(other)
-    return np.array(nearest, dtype=np.int64)
-
-
-def _allowed(problem: PlacementProblem, nodes: Integers) -> list[int]:
-    runs = np.isfinite(problem.seconds[:, nodes].sum(axis=1))
-    return [int(device) for device in np.flatnonzero(runs[problem.class_of_device])]

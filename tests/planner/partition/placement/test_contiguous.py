@@ -80,6 +80,14 @@ def test_the_same_problem_gets_the_same_placement() -> None:
     assert best_contiguous(problem).device_of_node == best_contiguous(replace(problem)).device_of_node
 
 
+@pytest.mark.parametrize(("seed", "max_pairs"), [(5, 150), (36, 20), (66, 1000), (96, 400)])
+def test_a_budget_that_ends_within_a_round_ends_the_search(seed: int, max_pairs: int) -> None:
+    problem = random_placement(seed)
+    placement = best_contiguous(problem, max_pairs=max_pairs)
+    assert is_feasible(problem, placement.device_of_node)
+    assert placement.lower_bound_seconds <= least_bottleneck(problem) * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("max_pairs", [0, 1, 1000, 100_000])
 def test_a_search_cut_short_still_places_and_never_claims_too_much(max_pairs: int) -> None:
     for name in ("OperatorGraphs_bert_l-3_training", "LayerGraphs_resnet50_inference"):
