@@ -38,7 +38,7 @@ class StageSeconds:
 
     @property
     def input_gradients(self) -> float:
-        return self.backward - self.weight_gradients
+        return self.backward - self.weight_gradients if math.isfinite(self.backward) else self.backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

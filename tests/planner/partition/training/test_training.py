@@ -179,3 +179,13 @@ def test_a_device_that_cannot_run_a_node_takes_for_ever() -> None:
     whole = Assignment(stage_of_node=(0, 0), device_of_stage=(0,), reasons=("",))
     assert evaluate(problem, whole).bottleneck_seconds == np.inf
     assert evaluate(problem, replace(whole, device_of_stage=(1,))).bottleneck_seconds == 3.0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("schedule", NAMED_SCHEDULES)
+def test_a_device_that_cannot_run_a_stage_never_ends_its_step(schedule: PipelineSchedule) -> None:
+    base = trained(schedule)
+    seconds = base.compute_seconds.copy()
+    seconds[1, 1] = np.inf
+    problem = replace(base, compute_seconds=seconds, node_has_gradient=np.ones(2, dtype=np.bool_))
+    assert halves(problem).step_seconds == np.inf
