@@ -21,8 +21,8 @@ from planner.partition.assignment import Assignment, on_devices
 from planner.partition.describe import describe_node
 from planner.partition.evaluate import evaluate, objective_value, with_best_order
 from planner.partition.from_graph import problem_from_graph
+from planner.partition.modes.single import fastest_alone
 from planner.partition.next_best import NextBestCut, next_best_cuts
-from planner.partition.one_device import fastest_alone
 from planner.partition.placement.problem import OutOfTime, never
 from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition

@@ -10,7 +10,7 @@ Orders            program_orders (what stays together, and orders it can run in)
                   ideals); ordered/: cuts of one order, and walks through devices
 Anywhere          placement/: a DAG on classes of devices, contiguous or free; list_scheduling: a lone batch
 Training          training/: steps, their orders and memory; hybrid/: copies and widths; recomputation/ and activations:
-                  what is computed again; one_device: whether to split at all
+                  what is computed again
 Bounds            bounds/: what no assignment undercuts, by arithmetic; the exact searches prove their own
 torch.fx's modes  saturate_host: copies on idle devices
 What to say       infeasible (why nothing fits), next_best (why here), describe (words)

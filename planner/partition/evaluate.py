@@ -96,6 +96,10 @@ class Evaluation:
     memory_share: float
     step_seconds: float | None = None
 
+    def fits(self, problem: PartitionProblem) -> bool:
+        """Whether every device has the bytes for its stages."""
+        return bool((np.array(self.device_peak_bytes) <= problem.device_memory_bytes).all())
+
 
 def objective_value(evaluation: Evaluation, objective: Objective) -> float:
     """The number to make least."""

@@ -61,9 +61,8 @@ def _next_best(
     for position in _candidates(problem, assignment, boundaries, cut, crossing).tolist():
         other = (*boundaries[: cut + 1], position, *boundaries[cut + 2 :])
         evaluation = evaluate(problem, _with_boundaries(problem, assignment, other))
-        fits = (np.array(evaluation.device_peak_bytes) <= problem.device_memory_bytes).all()
         value = value_of(evaluation)
-        if fits and value < best.value:
+        if evaluation.fits(problem) and value < best.value:
             best = NextBestCut(cut_index=cut, position=position, value=value)
     return best
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,7 @@ import rustworkx as rx
 
 from planner.partition.assignment import Assignment
 from planner.partition.problem import Integers, PartitionProblem, moved
+from planner.partition.topological_order import after_of_arcs, least_by_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,16 +78,12 @@ def _bundles(component: Integers, tails: Integers, heads: Integers) -> Bundles:
     members: list[list[int]] = [[] for _ in range(names.size)]
     for node, bundle in enumerate(bundle_of_node.tolist()):
         members[bundle].append(node)
-    before: list[list[int]] = [[] for _ in members]
-    after: list[list[int]] = [[] for _ in members]
-    for tail, head in zip((arcs // names.size).tolist(), (arcs % names.size).tolist(), strict=True):
-        before[head].append(tail)
-        after[tail].append(head)
+    ends = (arcs // names.size).tolist(), (arcs % names.size).tolist()
     return Bundles(
         bundle_of_node=bundle_of_node.astype(np.int64),
         members=tuple(map(tuple, members)),
-        before=tuple(map(tuple, before)),
-        after=tuple(map(tuple, after)),
+        before=tuple(map(tuple, after_of_arcs(*ends[::-1], names.size))),
+        after=tuple(map(tuple, after_of_arcs(*ends, names.size))),
     )
 
 
@@ -95,10 +91,10 @@ def program_orders(problem: PartitionProblem, bundles: Bundles) -> list[Integers
     """Distinct orders of the nodes: deep first both ways, late, and least live bytes. O(n log n) each."""
     reach = _bytes_freed(problem, bundles)
     orders = [
-        _ready_order(bundles, lambda bundle, turn: (-turn, bundle)),
-        _ready_order(bundles, lambda bundle, turn: (-turn, -bundle)),
+        least_by_turn(bundles.after, lambda bundle, turn: (-turn, bundle)),
+        least_by_turn(bundles.after, lambda bundle, turn: (-turn, -bundle)),
         _late_order(bundles),
-        _ready_order(bundles, lambda bundle, turn: (reach[bundle], -turn)),
+        least_by_turn(bundles.after, lambda bundle, turn: (reach[bundle], -turn)),
     ]
     orders_of_nodes: dict[bytes, Integers] = {}
     for order in orders:
@@ -106,22 +102,6 @@ def program_orders(problem: PartitionProblem, bundles: Bundles) -> list[Integers
         orders_of_nodes.setdefault(nodes.tobytes(), nodes)
     orders_of_nodes.pop(np.arange(problem.num_nodes).tobytes(), None)
     return list(orders_of_nodes.values())
-
-
-def _ready_order(bundles: Bundles, rank: Callable[[int, int], tuple[float, float]]) -> list[int]:
-    """The ready bundle of least rank comes next; `turn` counts those done when it became ready."""
-    waiting = [len(before) for before in bundles.before]
-    ready = [(rank(bundle, 0), bundle) for bundle, left in enumerate(waiting) if not left]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, bundle = heapq.heappop(ready)
-        order.append(bundle)
-        for reader in bundles.after[bundle]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, (rank(reader, len(order)), reader))
-    return order
 
 
 def _late_order(bundles: Bundles) -> list[int]:

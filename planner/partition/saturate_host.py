@@ -31,16 +31,9 @@ def saturate_host(problem: PartitionProblem, assignment: Assignment) -> Assignme
             for devices in assignment.devices_of_stage
         )
         saturated = replace(assignment, replicas=replicas)
-        if _fits(problem, saturated):
+        if problem.training is not None or evaluate(problem, saturated).fits(problem):
             return saturated
     return assignment
-
-
-def _fits(problem: PartitionProblem, assignment: Assignment) -> bool:
-    if problem.training is not None:
-        return True
-    peaks = np.array(evaluate(problem, assignment).device_peak_bytes)
-    return bool((peaks <= problem.device_memory_bytes).all())
 
 
 def _able(problem: PartitionProblem, assignment: Assignment) -> list[list[bool]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from planner.partition.assignment import Assignment
 from planner.partition.evaluate import Evaluation, evaluate, objective_value
 from planner.partition.objective import Objective
@@ -45,12 +43,11 @@ def score(problem: PartitionProblem, assignment: Assignment, objective: Objectiv
         assignment = saturate_host(problem, assignment)
     evaluation = evaluate(problem, assignment)
     loads = sorted(evaluation.device_load_seconds, reverse=True)
-    room = (np.array(evaluation.device_peak_bytes) <= problem.device_memory_bytes).all()
     return Scored(
         assignment=assignment,
         evaluation=evaluation,
         value=objective_value(evaluation, objective),
         # Rounded, so that sums in another order are no difference.
         loads=tuple(float(f"{load:.9g}") for load in loads),
-        fits=bool(room) and math.isfinite(loads[0]),
+        fits=evaluation.fits(problem) and math.isfinite(loads[0]),
     )

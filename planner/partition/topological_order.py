@@ -38,8 +38,13 @@ def depth_first_order(after: Sequence[Sequence[int]]) -> list[int]:
 
 def least_first_order(after: Sequence[Collection[int]], rank: Callable[[int], float] = lambda item: 0) -> list[int]:
     """Of those that are ready the one of least rank, then of least number. O(arcs + items log items)."""
+    return least_by_turn(after, lambda item, _: (rank(item),))
+
+
+def least_by_turn(after: Sequence[Collection[int]], rank: Callable[[int, int], tuple[float, ...]]) -> list[int]:
+    """As `least_first_order`; a rank may depend on how many have their place when the item becomes ready."""
     waiting = _num_before(after)
-    ready = [(rank(item), item) for item, left in enumerate(waiting) if not left]
+    ready = [(rank(item, 0), item) for item, left in enumerate(waiting) if not left]
     heapify(ready)
     order: list[int] = []
     while ready:
@@ -48,7 +53,7 @@ def least_first_order(after: Sequence[Collection[int]], rank: Callable[[int], fl
         for reader in after[item]:
             waiting[reader] -= 1
             if not waiting[reader]:
-                heappush(ready, (rank(reader), reader))
+                heappush(ready, (rank(reader, len(order)), reader))
     return order
 
 

@@ -21,7 +21,7 @@ from planner.partition.bounds.work import fair_weights
 from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
-from planner.partition.topological_order import topological_order
+from planner.partition.topological_order import after_of_arcs, topological_order
 
 # What lies between path nodes further apart is not counted, in turn: it would keep apart too many others.
 _SPANS = (4, 8, 16, 32, 64, 128, 512)
@@ -212,12 +212,8 @@ def _neighbours(problem: PartitionProblem, bundles: Bundles) -> tuple[list[list[
     tails, heads = bundles.bundle_of_node[made_by[inside]], bundles.bundle_of_node[problem.read_node[inside]]
     apart = tails != heads
     pairs = np.unique(tails[apart] * bundles.count + heads[apart])
-    before: list[list[int]] = [[] for _ in range(bundles.count)]
-    after: list[list[int]] = [[] for _ in range(bundles.count)]
-    for tail, head in zip((pairs // bundles.count).tolist(), (pairs % bundles.count).tolist(), strict=True):
-        before[head].append(tail)
-        after[tail].append(head)
-    return before, after
+    ends = (pairs // bundles.count).tolist(), (pairs % bundles.count).tolist()
+    return after_of_arcs(*ends[::-1], bundles.count), after_of_arcs(*ends, bundles.count)
 
 
 def _longest_path(order: list[int], before: list[list[int]], seconds: list[float]) -> list[int]:

@@ -7,7 +7,7 @@ that its device is sent at least, unless it is the first; and bytes that it send
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
 _MARGIN = 1 - 1e-9
-_THRESHOLDS = 12
+_THRESHOLDS = 6
 _STEPS = 500
 _NOTHING = -1.0
 
@@ -52,27 +52,22 @@ def transfer_bound(problem: PartitionProblem, limit: float) -> float:
         [_least_bytes(_forward_paths(problem, seconds, size, limit), seconds, limit) for size in usual], axis=0
     )
     kinds = distinct_rows(problem.work_seconds)
-    rows, kind = kinds.rows, kinds.kind_of_row
-    fair = fair_weights(rows, kinds.counts)
+    weights = fair_weights(kinds.rows, kinds.counts)
+    weights = weights / weights.max()
+    weighted = kinds.rows * weights[:, None]
     best = 0.0
-    for weights in {tuple(choice) for choice in ((fair / fair.max()).tolist(), _by_speed(rows))}:
-        weighted = rows * np.array(weights)[:, None]
-        for least_received in _thresholds(received, seconds):
-            for least_sent in _thresholds(sent, seconds):
-                into, out = _overheads(problem, float(least_received), float(least_sent))
-                shared = _Shared(
-                    weights=np.array(weights)[kind],
-                    work=float(weighted.min(axis=0).sum()),
-                    into=into,
-                    out=out,
-                    work_not_sent=_most(weighted[:, received < least_received]),
-                    work_not_sending=_most(weighted[:, sent < least_sent]),
-                )
-                paid_twice = (received >= least_received) & (sent >= least_sent)
-                less = float(weighted[:, paid_twice].min(axis=0).sum())
-                # Without the nodes that may spare a device something: less work, and nothing is spared.
-                lean = replace(shared, work=less, work_not_sent=0.0, work_not_sending=0.0)
-                best = max(best, _least_time(shared, limit), _least_time(lean, limit))
+    for least_received in _thresholds(received, seconds):
+        for least_sent in _thresholds(sent, seconds):
+            into, out = _overheads(problem, float(least_received), float(least_sent))
+            shared = _Shared(
+                weights=weights[kinds.kind_of_row],
+                work=float(weighted.min(axis=0).sum()),
+                into=into,
+                out=out,
+                work_not_sent=_most(weighted[:, received < least_received]),
+                work_not_sending=_most(weighted[:, sent < least_sent]),
+            )
+            best = max(best, _least_time(shared, limit))
     return min(best * _MARGIN, limit)
 
 
@@ -103,14 +98,6 @@ def _overheads(problem: PartitionProblem, received: float, sent: float) -> tuple
 def _most(weighted: Floats) -> float:
     """What the nodes weigh where each weighs most, of the devices that can run it."""
     return float(np.where(np.isfinite(weighted), weighted, 0.0).max(axis=0, initial=0.0).sum())
-
-
-def _by_speed(rows: Floats) -> list[float]:
-    """The best weights where kinds differ by a factor."""
-    finite = np.where(np.isfinite(rows), rows, 0.0).sum(axis=1)
-    if not finite.all() or not np.isfinite(rows).all():
-        return [1.0] * rows.shape[0]
-    return [float(weight) for weight in finite.min() / finite]
 
 
 def _least_time(shared: _Shared, limit: float) -> float:

@@ -12,7 +12,7 @@ from planner.partition.assignment import Assignment
 from planner.partition.describe import describe_bytes, describe_node
 from planner.partition.evaluate import evaluate
 from planner.partition.problem import FREE, Integers, PartitionProblem
-from planner.partition.topological_order import least_first_order
+from planner.partition.topological_order import after_of_arcs, least_first_order
 
 _SHOWN = 10
 
@@ -124,9 +124,7 @@ def _order(problem: PartitionProblem, part: Integers, count: int) -> tuple[int, 
     tails, heads = made_by[inside], problem.read_node[inside]
     crossing = part[tails] != part[heads]
     pairs = np.unique(part[tails[crossing]] * count + part[heads[crossing]])
-    children: list[list[int]] = [[] for _ in range(count)]
-    for pair in pairs.tolist():
-        children[pair // count].append(pair % count)
+    children = after_of_arcs((pairs // count).tolist(), (pairs % count).tolist(), count)
     order = tuple(least_first_order(children))
     if len(order) == count:
         return _with_last(problem, int(part[-1]), children, order)

@@ -120,7 +120,7 @@ def _program_order(portfolio: Portfolio) -> None:
     if layout is None:
         return
     portfolio.offer(contiguous(problem, layout.boundaries, layout.devices))
-    if only_one and request.objective is Objective.THROUGHPUT and not portfolio.has_copies:
+    if only_one and _is_bottleneck(portfolio):
         portfolio.prove(layout.lower_bound_seconds)
     if only_one and request.objective is Objective.STEP_TIME and not (portfolio.has_copies or request.free):
         _busiest_in_memory(portfolio, layout)
@@ -150,15 +150,12 @@ def _is_chain(bundles: Bundles) -> bool:
 
 
 def _transfers(portfolio: Portfolio) -> None:
-    assert portfolio.best is not None
-    portfolio.limit_of_transfers = portfolio.limit
-    portfolio.prove(transfer_bound(portfolio.problem, portfolio.best.value))
+    if portfolio.best is not None:
+        portfolio.prove(transfer_bound(portfolio.problem, portfolio.best.value))
 
 
-def _bound_by_transfers(portfolio: Portfolio) -> bool:
-    """Where a bottleneck is; again once the value, which it leans on, is lower."""
-    is_bottleneck = portfolio.request.objective is Objective.THROUGHPUT and not portfolio.has_copies
-    return is_bottleneck and portfolio.limit < portfolio.limit_of_transfers
+def _is_bottleneck(portfolio: Portfolio) -> bool:
+    return portfolio.request.objective is Objective.THROUGHPUT and not portfolio.has_copies
 
 
 def _all_orders(portfolio: Portfolio) -> None:
@@ -172,7 +169,7 @@ def _all_orders(portfolio: Portfolio) -> None:
         effort=request.effort,
     )
     if solution is None:
-        if request.objective is Objective.THROUGHPUT and not portfolio.has_copies:
+        if _is_bottleneck(portfolio):
             bound = bound_by_fewer_nodes(portfolio.problem, portfolio.bundles, portfolio.limit, request.effort)
             portfolio.prove(bound * (1 - 1e-9))
         return
@@ -228,7 +225,7 @@ def _is_for(*objectives: Objective) -> Callable[[Portfolio], bool]:
     return lambda portfolio: portfolio.request.objective in objectives
 
 
-TRANSFERS = Search(name="transfers that no device is spared", run=_transfers, applies=_bound_by_transfers)
+TRANSFERS = Search(name="transfers that no device is spared", run=_transfers, applies=_is_bottleneck)
 LOCAL_SEARCH = Search(name="local search on the true objective", run=_local_search, applies=_has_not_climbed)
 CONTIGUOUS = (
     Search(name="the whole program on one device", run=offer_single_devices),
@@ -238,7 +235,6 @@ CONTIGUOUS = (
         run=offer_own_order,
         applies=_is_for(Objective.LATENCY, Objective.MEMORY),
     ),
-    TRANSFERS,
     Search(
         name="order ideals: all orders, or all orders of fewer nodes as a bound",
         run=_all_orders,
@@ -253,7 +249,6 @@ CONTIGUOUS = (
 )
 FREE = (
     Search(name="one stage on each device", run=_one_stage_on_each_device),
-    TRANSFERS,
     Search(name="list scheduling", run=offer_schedules, applies=_runs_side_by_side),
     Search(name="all stages and devices of a small program, for latency", run=least_latency, applies=is_small),
     Search(

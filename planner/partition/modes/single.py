@@ -1,15 +1,19 @@
-"""Mode "single": the whole program on the first of the largest devices. Other modes weigh it on each."""
+"""Mode "single": the whole program on the first of the largest devices.
+
+Other modes weigh it on each device, and a training step is compared with what it takes on the fastest alone.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
-from planner.partition.objective import Objective
+from planner.partition.objective import Activations, Objective, PipelineSchedule
 from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import FREE, PartitionProblem
@@ -65,3 +69,25 @@ def offer_single_devices(portfolio: Portfolio) -> None:
         if alike not in kinds_offered and np.isfinite(problem.compute_seconds[device]).all():
             kinds_offered.add(alike)
             portfolio.offer(contiguous(problem, (0, problem.num_nodes), (device,)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneDevice:
+    device: int
+    step_seconds: float
+
+
+def fastest_alone(problem: PartitionProblem) -> OneDevice | None:
+    """None where no device holds the program, or can run all of it. One evaluation a device.
+
+    With one stage nothing is better than 1F1B: each microbatch forward and back, so that one is kept.
+    """
+    assert problem.training is not None
+    training = replace(problem.training, schedule=PipelineSchedule.ONE_F_ONE_B, activations=Activations.KEPT)
+    alone = replace(problem, training=training)
+    fastest: OneDevice | None = None
+    for device in range(problem.num_devices):
+        scored = score(alone, contiguous(alone, (0, problem.num_nodes), (device,)), Objective.STEP_TIME)
+        if scored.fits and (fastest is None or scored.value < fastest.step_seconds):
+            fastest = OneDevice(device=device, step_seconds=scored.value)
+    return fastest

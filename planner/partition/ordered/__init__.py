@@ -7,6 +7,6 @@ Many devices                   many_devices chooses walks: device_walks (in whic
 Hosts of many devices          host_windows, with window_loads
 Unequal links, few nodes       exact_search
 Given cuts                     place (which device takes which), line_layout (stages as segments that can be moved)
-What makes searches small      device_classes, memory_tiers, binding_memory, largest_segment
+What makes searches small      device_classes, binding_memory
 Loops, compiled                reach_kernel, windows_kernel, priced_walks_kernel
 """

@@ -1,24 +1,25 @@
-"""How much of the devices' memory can matter: what no stage of a better solution needs tells no devices apart."""
+"""How much of the devices' memory can matter: what no plan needs tells no devices apart.
+
+And unequal memory in few tiers, where telling all devices apart is too much.
+
+With each device rounded down to the least of its tier, what fits fits in truth; rounded up to the most, nothing that
+fits is left out. A search over either is a search over fewer classes of devices: one gives a plan, the other a bound.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from planner.partition.ordered.largest_segment import largest_segment_bytes
-from planner.partition.problem import PartitionProblem
+from planner.partition.ordered.device_classes import DeviceClasses, device_classes
+from planner.partition.problem import Integers, PartitionProblem
 
 
-def without_idle_memory(problem: PartitionProblem, limit: float = np.inf) -> PartitionProblem:
-    """Each device with at most the bytes that the largest stage of a bottleneck up to `limit` needs.
-
-    The same contiguous layouts up to the limit fit. What the largest needs is a little overestimated. O(n log n).
-    """
-    most = everything_bytes(problem)
-    if np.isfinite(limit) and np.unique(np.minimum(problem.device_memory_bytes, most)).size > 1:
-        most = min(most, largest_segment_bytes(problem, limit))
-    return replace(problem, device_memory_bytes=np.minimum(problem.device_memory_bytes, most))
+def without_idle_memory(problem: PartitionProblem) -> PartitionProblem:
+    """Each device with at most the bytes that the whole program needs: the same plans fit."""
+    return replace(problem, device_memory_bytes=np.minimum(problem.device_memory_bytes, everything_bytes(problem)))
 
 
 def everything_bytes(problem: PartitionProblem) -> int:
@@ -28,3 +29,27 @@ def everything_bytes(problem: PartitionProblem) -> int:
     if problem.training is not None:
         needed += problem.training.microbatches * (roots + values)
     return needed
+
+
+def in_memory_tiers(
+    problem: PartitionProblem, affordable: Callable[[PartitionProblem], bool], *, round_up: bool
+) -> PartitionProblem | None:
+    """As many tiers as are affordable, among devices alike in all else; None where one is too many."""
+    alike = device_classes(replace(problem, device_memory_bytes=np.zeros(problem.num_devices, dtype=np.int64)))
+    best: PartitionProblem | None = None
+    for num_tiers in range(1, problem.num_devices + 1):
+        memory = _rounded(problem, alike, num_tiers, round_up=round_up)
+        tiered = replace(problem, device_memory_bytes=memory)
+        if not affordable(tiered):
+            return best
+        best = tiered
+    return best
+
+
+def _rounded(problem: PartitionProblem, alike: DeviceClasses, num_tiers: int, *, round_up: bool) -> Integers:
+    memory = problem.device_memory_bytes.copy()
+    for members in alike.members:
+        by_memory = sorted(members, key=lambda device: (memory[device], device))
+        for tier in np.array_split(np.array(by_memory), min(num_tiers, len(by_memory))):
+            memory[tier] = memory[tier].max() if round_up else memory[tier].min()
+    return memory

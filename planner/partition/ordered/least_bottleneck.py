@@ -16,11 +16,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.partition.ordered.binding_memory import everything_bytes, without_idle_memory
+from planner.partition.ordered.binding_memory import everything_bytes, in_memory_tiers, without_idle_memory
 from planner.partition.ordered.exact_search import NEGLIGIBLE, branch_and_bound
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.many_devices import affordable, over_many_devices
-from planner.partition.ordered.memory_tiers import in_memory_tiers
 from planner.partition.ordered.positions import allowed_positions, few_positions
 from planner.partition.ordered.program_pass import Layout, OrderedPass, evaluate_layout, ordered_pass
 from planner.partition.ordered.search import Solution, reach
@@ -62,7 +61,7 @@ def _least_in_training(problem: PartitionProblem) -> Layout | None:
     all of them for what fits wherever a stage stands. The first of equal plans is chosen."""
     assert problem.training is not None
     lightest, bound = _least_bottleneck(replace(problem, training=replace(problem.training, microbatches=1)), 0)
-    if lightest is not None and _fits(problem, lightest):
+    if lightest and evaluate_layout(problem, lightest.boundaries, lightest.devices).fits(problem):
         return lightest
     most = min(problem.num_devices, allowed_positions(problem).size - 1)
     if allowed_positions(problem).size <= MAX_TRAINING_POSITIONS:
@@ -85,16 +84,10 @@ def _least_in_training(problem: PartitionProblem) -> Layout | None:
     return replace(best, lower_bound_seconds=min(best.bottleneck_seconds, bound))
 
 
-def _fits(problem: PartitionProblem, plan: Layout) -> bool:
-    peaks = evaluate_layout(problem, plan.boundaries, plan.devices).device_peak_bytes
-    return bool((np.array(peaks) <= problem.device_memory_bytes).all())
-
-
 def _least_bottleneck(problem: PartitionProblem, num_stages: int, *, prove: bool = True) -> tuple[Layout | None, float]:
     """With a bound for every layout of so many stages, infinite where there is provably none."""
     problem = without_idle_memory(problem)
     in_hand = _coarse_layout(problem, num_stages)
-    problem = without_idle_memory(problem, _limit(in_hand))
     shared = ordered_pass(problem, num_stages)
     proven = 0.0
     exact = shared.exact_loads or only_neighbours_exchange(problem)

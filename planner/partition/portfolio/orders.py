@@ -12,12 +12,11 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
-from planner.partition.ordered.binding_memory import without_idle_memory
+from planner.partition.ordered.binding_memory import in_memory_tiers, without_idle_memory
 from planner.partition.ordered.device_classes import device_classes
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import over_many_devices
-from planner.partition.ordered.memory_tiers import in_memory_tiers
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import OrderedPass, ordered_pass
 from planner.partition.ordered.search import Solution

@@ -21,8 +21,7 @@ MAX_RUNNERS_UP = 2
 class Portfolio:
     """Searches offer what they find and raise the bound as far as they prove it. `runners_up`: next to the best.
 
-    `climbed`: where the local search ended last, and would end again. `limit_of_transfers`: that of the last bound by
-    transfers, which a lower one may raise.
+    `climbed`: where the local search ended last, and would end again.
     """
 
     def __init__(self, problem: PartitionProblem, request: Request) -> None:
@@ -30,7 +29,6 @@ class Portfolio:
         self.best: Scored | None = None
         self.runners_up: list[Scored] = []
         self.climbed: Scored | None = None
-        self.limit_of_transfers = float("inf")
         self.bound = 0.0
 
     @cached_property

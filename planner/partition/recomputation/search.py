@@ -1,12 +1,12 @@
 """Stages that run cheap nodes of earlier stages again rather than receive what they make: masks, position tables.
 
 For each stage `Cones` proposes what to run again, once weighing seconds as they are and once sparing transfers at any
-price; `evaluate` judges. All stages change at once first, then one after the other.
+price; `evaluate` judges what all stages do at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +19,6 @@ from planner.partition.score import NEGLIGIBLE, Scored, score
 
 # What a second of running counts: as it is, or next to nothing beside what is sent.
 RUN_WEIGHTS = (1.0, 1e-6)
-SWEEPS = 3
-# Of evaluations in all, each counted as what it walks over.
-MAX_STEPS = 500_000_000
 _SAVES = 1e-9
 
 
@@ -29,73 +26,34 @@ def recompute(problem: PartitionProblem, scored: Scored, objective: Objective) -
     """Never worse: a lower value, or the same with less load in sum. Every other part of the assignment stays."""
     if scored.assignment.num_stages < 2 or not problem.node_recomputable.any():
         return scored
-    search = _Search(problem, scored, objective)
-    search.all_at_once()
-    search.one_by_one()
-    return search.best
+    proposals, best = _Proposals(problem, scored), scored
+    for weight in RUN_WEIGHTS:
+        recomputed = proposals.of_all(weight)
+        candidate = score(problem, replace(scored.assignment, recomputed=recomputed), objective)
+        if _is_better(candidate, best):
+            best = candidate
+    return best
 
 
-class _Search:
-    def __init__(self, problem: PartitionProblem, start: Scored, objective: Objective) -> None:
-        self.best = start
-        self._problem, self._objective = problem, objective
+class _Proposals:
+    def __init__(self, problem: PartitionProblem, start: Scored) -> None:
+        self._problem, self._assignment = problem, start.assignment
         self._num_stages = start.assignment.num_stages
         self._cones = Cones(problem)
-        self._proposals: dict[tuple[int, float, frozenset[int]], tuple[int, ...]] = {}
-        self._run = list(start.assignment.recomputed) or [()] * self._num_stages
         self._stage_of_node = np.asarray(start.assignment.stage_of_node, dtype=np.int64)
         self._needed, self._num_targets = self._needs()
         self._seconds_per_byte = slowest_links(problem, start.assignment.devices_of_stage)[1]
         self._returned = frozenset(np.flatnonzero(problem.value_returned).tolist())
-        walked = (problem.num_devices + self._num_stages) * (problem.num_nodes + problem.num_values)
-        self._evaluations_left = max(2, MAX_STEPS // walked)
 
-    def all_at_once(self) -> None:
-        for weight in RUN_WEIGHTS:
-            run: list[tuple[int, ...]] = list(self._run)
-            for stage in reversed(range(1, self._num_stages)):
-                run[stage] = self._proposal(stage, weight, run)
-            self._try(run)
-
-    def one_by_one(self) -> None:
-        """Until nothing changes, or steps are used up."""
-        for _ in range(SWEEPS):
-            before = self._run
-            for stage in reversed(range(1, self._num_stages)):
-                for nodes in self._alternatives(stage):
-                    self._try([*self._run[:stage], nodes, *self._run[stage + 1 :]])
-            if self._run == before:
-                return
-
-    def _alternatives(self, stage: int) -> Iterator[tuple[int, ...]]:
-        """What it runs again may be needed no more once another stage has changed."""
-        seen = {self._run[stage]}
-        for weight in RUN_WEIGHTS:
-            nodes = self._proposal(stage, weight, self._run)
-            if nodes not in seen:
-                seen.add(nodes)
-                yield nodes
-        if () not in seen:
-            yield ()
-
-    def _try(self, run: list[tuple[int, ...]]) -> None:
-        if run == self._run or self._evaluations_left <= 0:
-            return
-        self._evaluations_left -= 1
-        recomputed = tuple(run) if any(run) else ()
-        candidate = score(self._problem, replace(self.best.assignment, recomputed=recomputed), self._objective)
-        if _is_better(candidate, self.best):
-            self.best, self._run = candidate, run
-
-    def _proposal(self, stage: int, weight: float, run: list[tuple[int, ...]]) -> tuple[int, ...]:
-        at_hand = self._at_hand(stage, run)
-        key = stage, weight, at_hand
-        if key not in self._proposals:
-            self._proposals[key] = self._cheapest(stage, weight, at_hand)
-        return self._proposals[key]
+    def of_all(self, weight: float) -> tuple[tuple[int, ...], ...]:
+        """What each stage runs again, from the last on: what it needs depends on those behind it. Empty if nothing."""
+        run = list(self._assignment.recomputed) or [()] * self._num_stages
+        for stage in reversed(range(1, self._num_stages)):
+            run[stage] = self._cheapest(stage, weight, self._at_hand(stage, run))
+        return tuple(run) if any(run) else ()
 
     def _cheapest(self, stage: int, weight: float, at_hand: frozenset[int]) -> tuple[int, ...]:
-        devices = list(self.best.assignment.devices_of_stage[stage])
+        devices = list(self._assignment.devices_of_stage[stage])
         run_seconds: Floats = self._problem.pass_seconds[devices].max(axis=0) * weight
         return self._cones.best(self._needed[stage], at_hand, self._send_seconds(stage), run_seconds)
 

@@ -10,7 +10,7 @@
 - ZB-H2 (Qi et al. 2023): twice as many passes ahead, weights put off by twice as many microbatches. No device waits
   between its first pass and its last where all passes take as long; every stage keeps 2 S - 1.
 
-`v_orders.py` has the schedules for stages in a V, `named_orders.py` chooses.
+`named_orders.py` has the schedules for stages in a V, and chooses.
 
 A copy j of r of a stage takes the microbatches k with k mod r = j.
 """

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.partition.modes.single import OneDevice, fastest_alone
 from planner.partition.objective import Objective, PipelineSchedule, Training
-from planner.partition.one_device import OneDevice, fastest_alone
 from planner.plan.options import BalancedMode, OptimalMode, PlanOptions
 from planner.planning import explain_plan, make_plan
 from tests.builders.random_graphs import GraphWriter

@@ -8,8 +8,8 @@ import pytest
 
 from planner.errors import OptionsError
 from planner.partition.objective import V_SCHEDULES, Objective, PipelineSchedule, Training
+from planner.partition.training.named_orders import stands_in_v
 from planner.partition.training.pipeline_order import Pass
-from planner.partition.training.v_orders import stands_in_v
 from planner.plan.invariants.memory import kept_microbatches
 from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions, SingleMode
 from planner.plan.pass_orders import pass_orders

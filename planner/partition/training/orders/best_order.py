@@ -16,7 +16,7 @@ import numpy as np
 from planner.partition.objective import NAMED_SCHEDULES, V_SCHEDULES
 from planner.partition.problem import Floats, Integers
 from planner.partition.training.memory import counted_microbatches
-from planner.partition.training.named_orders import device_orders
+from planner.partition.training.named_orders import device_orders, stands_in_v
 from planner.partition.training.orders import buffers
 from planner.partition.training.orders.dispatch import dispatch
 from planner.partition.training.orders.exchange import improve
@@ -25,7 +25,6 @@ from planner.partition.training.orders.room import Room, most_alone, most_of_cop
 from planner.partition.training.pipeline_order import Pass, Step
 from planner.partition.training.step_graph import BACKWARD, WEIGHT, Arcs, StepGraph, TrainingStep, step_graph
 from planner.partition.training.step_time import step_seconds
-from planner.partition.training.v_orders import stands_in_v
 
 Orders = Mapping[int, tuple[Step, ...]]
 
@@ -60,7 +59,7 @@ def best_order(step: TrainingStep, room: Room) -> BestOrder:
     most = most_alone(step, room)
     bound = lower_bound(step_graph(step, split=True, most_kept=most))
     for waiting in (0, buffers.BUFFERS):
-        searched = _search(step, room, [orders for orders in named if not waiting], bound, waiting)
+        searched = _search(step, room, bound, waiting)
         if buffers.ends(step, searched):
             break
     candidates = [orders for orders in (searched, *named) if buffers.ends(step, orders)]
@@ -143,18 +142,8 @@ class _Start:
         return self.graph.orders(self.sequence)
 
 
-def _search(step: TrainingStep, room: Room, named: Sequence[Orders], bound: float, waiting: int) -> Orders:
-    microbatches = [counted_microbatches(orders, len(step.stages)) for orders in named]
-    need = _need(step)
-    limits = dict.fromkeys(tuple(shared(step, room, need, least)) for least in ([], *microbatches))
-    starts: list[_Start] = []
-    for most_kept in limits:
-        allowed = [
-            orders
-            for orders, kept in zip(named, microbatches, strict=True)
-            if all(one <= most for one, most in zip(kept, most_kept, strict=True))
-        ]
-        starts += _starts(step, most_kept, waiting, allowed)
+def _search(step: TrainingStep, room: Room, bound: float, waiting: int) -> Orders:
+    starts = list(_starts(step, tuple(shared(step, room, _need(step))), waiting))
     target = bound * (1 + _PROVEN)
     starts += _share_otherwise(step, room, min(starts, key=_seconds), target, waiting)
     starts.sort(key=_seconds)
@@ -186,14 +175,15 @@ def _share_otherwise(step: TrainingStep, room: Room, best: _Start, target: float
     return better[1:]
 
 
-def _starts(
-    step: TrainingStep, most_kept: tuple[int, ...], waiting: int, named: Sequence[Orders] = ()
-) -> Iterator[_Start]:
+def _starts(step: TrainingStep, most_kept: tuple[int, ...], waiting: int) -> Iterator[_Start]:
     graph, scale = _in_ticks(step_graph(step, split=True, most_kept=most_kept, buffers=waiting))
-    sequences = [_dispatched(graph, priority, patience) for priority in _priorities(graph) for patience in _PATIENCE]
-    for sequence, begin in (*sequences, *map(graph.sequence, named)):
-        start = _Start(seconds=math.inf, most_kept=most_kept, graph=graph, scale=scale, sequence=sequence, begin=begin)
-        yield _improved(start, 0.0, work=0)
+    for priority in _priorities(graph):
+        for patience in _PATIENCE:
+            sequence, begin = _dispatched(graph, priority, patience)
+            start = _Start(
+                seconds=math.inf, most_kept=most_kept, graph=graph, scale=scale, sequence=sequence, begin=begin
+            )
+            yield _improved(start, 0.0, work=0)
 
 
 def _priorities(graph: StepGraph) -> Iterator[Floats]:

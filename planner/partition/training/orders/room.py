@@ -42,17 +42,17 @@ def most_alone(step: TrainingStep, room: Room) -> list[int]:
     return [_raised(step, room, ones, stage, most)[stage] for stage, most in enumerate(most_of_copies(step))]
 
 
-def shared(step: TrainingStep, room: Room, need: Sequence[float], least: Sequence[int] = ()) -> list[int]:
-    """[stages] in proportion to `need`, at least `least`, then as many as there is still room for, by need."""
-    floor, most = list(least) or [1] * len(step.copies), most_of_copies(step)
+def shared(step: TrainingStep, room: Room, need: Sequence[float]) -> list[int]:
+    """[stages] in proportion to `need`, then as many as there is still room for, by need."""
+    most = most_of_copies(step)
     low, high = 0.0, max(1.0, step.microbatches / min(need))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if room.fits(step, _scaled(step, need, middle, floor)):
+        if room.fits(step, _scaled(need, middle, most)):
             low = middle
         else:
             high = middle
-    kept = _scaled(step, need, low, floor)
+    kept = _scaled(need, low, most)
     for stage in sorted(range(len(kept)), key=lambda one: (-need[one], one)):
         kept = _raised(step, room, kept, stage, most[stage])
     return kept
@@ -63,11 +63,8 @@ def most_of_copies(step: TrainingStep) -> list[int]:
     return [max(1, -(-step.microbatches // len(devices))) for devices in step.copies]
 
 
-def _scaled(step: TrainingStep, need: Sequence[float], scale: float, floor: Sequence[int]) -> list[int]:
-    return [
-        min(most, max(least, int(scale * need_of_stage)))
-        for most, least, need_of_stage in zip(most_of_copies(step), floor, need, strict=True)
-    ]
+def _scaled(need: Sequence[float], scale: float, most: Sequence[int]) -> list[int]:
+    return [min(limit, max(1, int(scale * of_stage))) for limit, of_stage in zip(most, need, strict=True)]
 
 
 def _raised(step: TrainingStep, room: Room, kept: Sequence[int], stage: int, most: int) -> list[int]:
