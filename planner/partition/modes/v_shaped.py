@@ -17,6 +17,7 @@ from planner.partition.bounds.work import work_bound
 from planner.partition.infeasible import memory_shortage
 from planner.partition.objective import Objective
 from planner.partition.ordered.positions import allowed_positions
+from planner.partition.portfolio.reasons import reasons
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.request import Request
 from planner.partition.score import Scored, score
@@ -34,7 +35,8 @@ def v_shaped(problem: PartitionProblem, request: Request) -> Assignment:
             best = scored
     if best is None:
         raise memory_shortage(problem, request.mode, request.num_stages)
-    return replace(best.assignment, lower_bound_seconds=_bound(problem, request.objective, best.value))
+    bound = _bound(problem, request.objective, best.value)
+    return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
 
 
 def _numbers_of_devices(problem: PartitionProblem, request: Request) -> Iterator[int]:
