@@ -26,21 +26,27 @@ def work_bound(problem: PartitionProblem) -> float:
 
 
 def fair_weights(rows: Floats, counts: Integers) -> Floats:
-    """[kinds] weights of the best bound found. `rows` [kinds, nodes] seconds, `counts` [kinds] devices."""
-    weights: Floats = np.ones(counts.size) / counts.sum()
-    best, chosen_weights = -1.0, weights
-    for round_ in range(_ROUNDS if counts.size > 1 else 1):
+    """[kinds] weights of the best bound: those by speed, which nothing betters where kinds differ by a factor, or those
+    that steps towards equal loads come to. `rows` [kinds, nodes] seconds, `counts` [kinds] devices."""
+    seconds = np.where(np.isfinite(rows), rows, 0.0).sum(axis=1)
+    weights = _shares(1 / np.maximum(seconds, np.finfo(np.float64).tiny ** 0.5), counts)
+    best, best_weights = float((rows * weights[:, None]).min(axis=0).sum()), weights
+    weights = _shares(np.ones(counts.size), counts)
+    for round_ in range(_ROUNDS if counts.size > 1 else 0):
         weighted = rows * weights[:, None]
         kind_of_node = weighted.argmin(axis=0)
         nodes = np.arange(kind_of_node.size)
         bound = float(weighted[kind_of_node, nodes].sum())
         if bound > best:
-            best, chosen_weights = bound, weights
+            best, best_weights = bound, weights
         loads = np.bincount(kind_of_node, rows[kind_of_node, nodes], counts.size) / counts
-        # A step towards equal loads, ever smaller.
-        weights = weights * np.exp((loads / (loads.mean() or 1.0) - 1.0) * (0.5 / (1 + round_)))
-        weights = np.asarray(weights / (weights * counts).sum(), dtype=np.float64)
-    return chosen_weights
+        # Ever smaller.
+        weights = _shares(weights * np.exp((loads / (loads.mean() or 1.0) - 1.0) * (0.5 / (1 + round_))), counts)
+    return best_weights
+
+
+def _shares(weights: Floats, counts: Integers) -> Floats:
+    return np.asarray(weights / (weights * counts).sum(), dtype=np.float64)
 
 
 def largest_bundle_bound(problem: PartitionProblem, bundles: Bundles) -> float:

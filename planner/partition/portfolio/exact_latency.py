@@ -90,11 +90,10 @@ class _Search:
         self._class_of = {device: members for members in device_classes(problem).members for device in members}
         self._is_tight = min(self._rooms) < everything_bytes(problem)
         self._stage_bytes: dict[tuple[int, int], int] = {}
-        all_hear = all(any(self._maker[value] != bundle for value in reads) for bundle, reads in enumerate(self._reads))
-        # Each stage but the first then waits for another by what it is given, so that stages next to each other which
-        # share no device and no value may change places. Memory tells them apart: it counts what passes a stage by.
-        self._some_commute = all_hear and not problem.relay and not self._is_tight
-        self._some_join = all_hear and not self._is_tight
+        # Where each stage waits for another by what it is given. Memory tells them apart: it counts what passes one by.
+        self._some_join = not self._is_tight and all(
+            any(self._maker[value] != bundle for value in reads) for bundle, reads in enumerate(self._reads)
+        )
         # A relay in which some value always goes on: each stage waits for the one before it.
         returning = {self._maker[value] for value in self._returned}
         self._is_chain = problem.relay and all(
@@ -169,10 +168,6 @@ class _Search:
         stage, taken = len(prefix.devices), prefix.taken | chosen
         entering = self._entering(prefix, chosen, taken) if stage else []
         sources = tuple(sorted({source for _, source in entering}))
-        if self._some_commute and stage > 1 and taken != self._all and prefix.devices[-1] != device:
-            before = prefix.bundles[-1]
-            if stage - 1 not in sources and chosen & -chosen < before & -before:
-                return None
         if stage and self._some_join and prefix.devices[-1] == device and self._join(prefix, sources, taken):
             return None
         held = prefix.held

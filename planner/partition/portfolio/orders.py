@@ -41,20 +41,23 @@ def offer_own_order(portfolio: Portfolio) -> None:
     for shared in _passes(portfolio.problem, portfolio):
         steps = max(1, shared.space.source.size)
         count = int(np.clip((2 * _MAX_ELEMENTS / steps) ** 0.5, _MIN_POSITIONS, _MAX_POSITIONS))
-        _offer_best(portfolio, shared, order, count, _PASSES)
+        _offer_best(portfolio, shared, order, count, _PASSES, portfolio.request.objective)
 
 
 def offer_other_orders(portfolio: Portfolio) -> None:
     problem, request, bundles = portfolio.problem, portfolio.request, portfolio.bundles
     if problem.num_nodes > MAX_REORDERED_NODES * request.effort:
         return
+    # Of the bottleneck also where another objective is asked for: local search at times ends lower from there.
+    own = () if _is_of_bottleneck(portfolio) else (request.objective,)
     for order in program_orders(problem, bundles):
         if portfolio.best is not None and request.out_of_time():
             return
         in_order = reordered(problem, order, bundles)
         for shared in _passes(in_order, portfolio):
-            if shared.complete or not _is_of_bottleneck(portfolio):
-                _offer_best(portfolio, shared, order, OTHER_ORDERS_POSITIONS, 1)
+            if shared.complete or own:
+                for objective in (*own, Objective.THROUGHPUT):
+                    _offer_best(portfolio, shared, order, OTHER_ORDERS_POSITIONS, 1, objective)
             else:
                 _offer_many_devices(portfolio, in_order, order)
 
@@ -79,9 +82,11 @@ def _is_small(problem: PartitionProblem) -> bool:
     return num_counted_states(device_classes(problem)) <= _MAX_TIERED_STATES
 
 
-def _offer_best(portfolio: Portfolio, shared: OrderedPass, order: Integers, count: int, passes: int) -> None:
+def _offer_best(
+    portfolio: Portfolio, shared: OrderedPass, order: Integers, count: int, passes: int, objective: Objective
+) -> None:
     limit = portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
-    solution = _least(shared, portfolio.request.objective, count, passes, limit)
+    solution = _least(shared, objective, count, passes, limit)
     if solution.boundaries:
         portfolio.offer(_in_order(solution.boundaries, shared.devices_of(solution.classes), order))
 
