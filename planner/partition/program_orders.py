@@ -88,12 +88,13 @@ def _bundles(component: Integers, tails: Integers, heads: Integers) -> Bundles:
 
 
 def program_orders(problem: PartitionProblem, bundles: Bundles) -> list[Integers]:
-    """Distinct orders of the nodes: deep first both ways, late, and least live bytes. O(n log n) each."""
+    """Distinct orders of the nodes: deep first both ways, least live bytes, and from the end, where each bundle stands
+    just before what first needs it. O(n log n) each."""
     reach = _bytes_freed(problem, bundles)
     orders = [
         least_by_turn(bundles.after, lambda bundle, turn: (-turn, bundle)),
         least_by_turn(bundles.after, lambda bundle, turn: (-turn, -bundle)),
-        _late_order(bundles),
+        least_by_turn(bundles.before, lambda bundle, turn: (-turn, -bundle))[::-1],
         least_by_turn(bundles.after, lambda bundle, turn: (reach[bundle], -turn)),
     ]
     orders_of_nodes: dict[bytes, Integers] = {}
@@ -102,27 +103,6 @@ def program_orders(problem: PartitionProblem, bundles: Bundles) -> list[Integers
         orders_of_nodes.setdefault(nodes.tobytes(), nodes)
     orders_of_nodes.pop(np.arange(problem.num_nodes).tobytes(), None)
     return list(orders_of_nodes.values())
-
-
-def _late_order(bundles: Bundles) -> list[int]:
-    """Each bundle just before what first needs it: what hangs from the start moves to its use."""
-    done = [False] * bundles.count
-    order: list[int] = []
-    for last in range(bundles.count):
-        if bundles.after[last]:
-            continue
-        stack = [(last, False)]
-        while stack:
-            bundle, expanded = stack.pop()
-            if done[bundle]:
-                continue
-            if expanded:
-                done[bundle] = True
-                order.append(bundle)
-                continue
-            stack.append((bundle, True))
-            stack.extend((producer, False) for producer in reversed(bundles.before[bundle]) if not done[producer])
-    return order
 
 
 def _bytes_freed(problem: PartitionProblem, bundles: Bundles) -> list[float]:
