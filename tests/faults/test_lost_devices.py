@@ -12,11 +12,11 @@ import torch
 from planner.client import PlannerClient, RecoveryPolicy, export
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import DeploymentState
-from planner.plan.options import CutMode
+from planner.plan.options import CutMode, SingleMode
 from tests.faults.history import History
 from tests.faults.scale import IS_SOAK
 from tests.faults.streams import streaming, wait_until_planned_ahead, wait_until_ready
-from tests.stage_daemon.control.daemons import SHAPES
+from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -51,6 +51,25 @@ def three_stages(
         plan = client.create_plan(graph.id, CutMode(module_paths=("first", "second")))
         assert len(plan.stages) == 3
         yield cluster, client, plan.id, module
+
+
+def test_a_daemon_that_holds_a_deployment_alone_is_missed_at_once(tmp_path: Path) -> None:
+    """No neighbour sees its end, the next heartbeat is due in twenty minutes, and its lease lasts an hour."""
+    environment = {"OMP_NUM_THREADS": "1", "PLANNER_LEASE_SECONDS": "3600"}
+    module = two_layers()
+    with (
+        LocalCluster(data_dir=tmp_path, memory_bytes=(64 * MEBIBYTE,) * 2, environment=environment) as cluster,
+        PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS) as client,
+    ):
+        graph = client.submit(export(module, (torch.zeros(2, 8),), dynamic_shapes=SHAPES))
+        plan = client.create_plan(graph.id, SingleMode())
+        deployment = client.deploy(plan.id, recovery=RecoveryPolicy.REPLAN)
+        [place] = deployment.stages
+        with streaming(client, deployment.id, module, width=8):
+            cluster.daemons[place.device_id].kill()
+            wait_until_ready(client, deployment.id, 2)
+        assert place.device_id not in {stage.device_id for stage in client.get_deployment(deployment.id).stages}
+        client.stop(deployment.id)
 
 
 def test_a_stream_goes_on_by_the_plan_that_was_made_ahead(tmp_path: Path) -> None:
