@@ -11,6 +11,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 # What configs of transformers call it.
 _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+NO_NESTED_TENSORS = (
+    "torch.export captures no nested tensors: give padded tensors and a mask, or values and offsets as two plain ones"
+)
 # Words of torch's messages about tensors that torch.export does not capture.
 _NOT_CAPTURED = (
     (
@@ -19,11 +22,7 @@ _NOT_CAPTURED = (
         "the floating-point module with torchao's quantize_ instead (Int8WeightOnlyConfig), or keep int8 weights and "
         "their scales as buffers",
     ),
-    (
-        re.compile(r"nested_tensor|NestedTensor|NestedInt", re.IGNORECASE),
-        "torch.export captures no nested tensors: give the model padded tensors and a mask, or values and offsets as "
-        "two plain tensors",
-    ),
+    (re.compile(r"nested_tensor|NestedTensor|NestedInt", re.IGNORECASE), NO_NESTED_TENSORS),
     (
         re.compile(r"quantized nyi|[Qq]uantizedCPU|\bq(u?)int\d+\b"),
         "it holds a quantised tensor, which torch.export does not take: keep its int_repr() and its scales as buffers",

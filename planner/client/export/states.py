@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from planner.client.export.dtypes import dtype_of
+from planner.client.export.remedies import NO_NESTED_TENSORS
 from planner.errors import UnsupportedModule
 from planner.graph.ir import StateKind
 
@@ -81,10 +82,7 @@ def _declared_states(program: ExportedProgram) -> Iterator[tuple[str, StateKind,
 def check_tensor(tensor: torch.Tensor, where: str) -> None:
     """Raises UnsupportedModule for what is not a plain strided tensor of a dtype that can be carried."""
     if tensor.is_nested:
-        raise UnsupportedModule(
-            f"{where}: is a nested tensor, which torch.export does not capture; give a padded one and a mask, or its "
-            f"values and offsets as two plain tensors"
-        )
+        raise UnsupportedModule(f"{where}: is a nested tensor; {NO_NESTED_TENSORS}")
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise UnsupportedModule(f"{where}: is a {type(tensor).__name__}; only plain tensors can be carried, convert it")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):

@@ -1,7 +1,9 @@
-"""What modes "cost_aware" and "kl_based" share: placements offered for a lone batch's latency, judged by `evaluate`.
+"""Modes "cost_aware" and "kl_based": least latency of a lone batch, transfers included.
 
-Single devices and the size-based stages compete on the true latency within true memory, and the best is improved on
-those terms.
+torch.fx's modes of these names differ in how they search. The first joins the best of all pairs of partitions, again
+and again, which takes n^4 and more; the second moves nodes between size-based partitions after Kernighan and Lin
+(1970), by a model of bytes and paths. Both are the same search here: single devices and the size-based stages compete
+on the true latency within true memory, and cuts, devices and nodes of the best change while that helps.
 """
 
 from __future__ import annotations
@@ -12,38 +14,40 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.infeasible import memory_shortage
+from planner.partition.modes.single import offer_single_devices
 from planner.partition.modes.size_based import size_based
 from planner.partition.objective import Objective
 from planner.partition.portfolio.cut_search import climb
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.problem import PartitionProblem
-from planner.partition.program_orders import Bundles
+from planner.partition.program_orders import Bundles, bundles_of
 from planner.partition.request import Request
 
 
-def latency_portfolio(problem: PartitionProblem, request: Request) -> Portfolio:
-    """Copies come afterwards: they do not help a lone batch."""
+def lone_batch(problem: PartitionProblem, request: Request, mode: str) -> Assignment:
+    """`mode` is who asks. Raises Infeasible where nothing fits."""
+    # Copies come afterwards: they do not help a lone batch.
     latency_request = replace(request, objective=Objective.LATENCY, num_stages=0, replicate=False, saturate_host=False)
-    return Portfolio(problem, latency_request)
+    portfolio, bundles = Portfolio(problem, latency_request), bundles_of(problem)
+    offer_single_devices(portfolio)
+    _offer_first_fits(portfolio)
+    return _improved(portfolio, bundles, mode)
 
 
-def offer_first_fits(portfolio: Portfolio) -> Assignment:
-    """The size-based stages, which are returned, and those that fill the quickest devices first. Raises Infeasible."""
+def _offer_first_fits(portfolio: Portfolio) -> None:
+    """The size-based stages, and those that fill the quickest devices first. Raises Infeasible."""
     problem = portfolio.problem
-    start = size_based(problem)
-    portfolio.offer(start)
+    portfolio.offer(size_based(problem))
     speed = problem.compute_before[:, -1]
     order = sorted(range(problem.num_devices), key=lambda device: (float(speed[device]), device))
     if order != list(range(problem.num_devices)):
         quickest = size_based(problem.with_devices(np.array(order, dtype=np.int64)))
         devices = tuple(order[device] for device in quickest.device_of_stage)
         portfolio.offer(replace(quickest, device_of_stage=devices))
-    return start
 
 
-def best_of(portfolio: Portfolio, bundles: Bundles, mode: str) -> Assignment:
-    """Improved; raises Infeasible if nothing fits."""
+def _improved(portfolio: Portfolio, bundles: Bundles, mode: str) -> Assignment:
     if portfolio.best is None:
         raise memory_shortage(portfolio.problem, mode)
     if portfolio.best.assignment.num_stages > 1 or portfolio.problem.num_devices > 1:

@@ -199,26 +199,26 @@ class SparseNnMode(Mode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostAwareMode(Mode):
-    """Merges partitions pairwise while that shortens a lone batch's latency."""
+    """The quickest for a lone batch of single devices and the size_based stages, improved while that helps."""
 
     name: ClassVar[str] = "cost_aware"
 
     def partition(self, problem: PartitionProblem, request: Request) -> Assignment:
-        from planner.partition.modes.cost_aware import cost_aware
+        from planner.partition.modes.lone_batch import lone_batch
 
-        return cost_aware(problem, request)
+        return lone_batch(problem, request, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlBasedMode(Mode):
-    """Moves single nodes between the partitions of size_based while that shortens a lone batch's latency."""
+    """As cost_aware, which searches in the same way."""
 
     name: ClassVar[str] = "kl_based"
 
     def partition(self, problem: PartitionProblem, request: Request) -> Assignment:
-        from planner.partition.modes.kl_based import kl_based
+        from planner.partition.modes.lone_batch import lone_batch
 
-        return kl_based(problem, request)
+        return lone_batch(problem, request, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,8 +210,8 @@ def jagged_input() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
         (fake_quantised, r"export the module before it is prepared, or with int8 weights and scales"),
         (nested_inside, r"padded tensors and a mask, or values and offsets"),
         (jagged_inside, r"padded tensors and a mask, or values and offsets"),
-        (nested_input, r"input 0: is a nested tensor.*a padded one and a mask"),
-        (jagged_input, r"input 0: is a nested tensor.*a padded one and a mask"),
+        (nested_input, r"input 0: is a nested tensor.*padded tensors and a mask"),
+        (jagged_input, r"input 0: is a nested tensor.*padded tensors and a mask"),
     ],
 )
 def test_tensors_that_torch_does_not_capture_name_what_to_give_instead(
