@@ -140,6 +140,7 @@ lock:
 	$(COMPILE) --universal --python-version 3.11 --extra dev --extra demo --output-file requirements/locked.txt $(INPUTS)
 	$(COMPILE) --resolution lowest-direct --python-version 3.11 --extra dev --extra demo --output-file requirements/floor.txt $(INPUTS)
 	$(COMPILE) --no-deps --output-file requirements/without-needs.txt requirements/without-needs.in
+	$(COMPILE) --no-deps --output-file requirements/torchao.txt requirements/torchao.in
 
 # The newest versions that pyproject.toml allows. Then: make check test demo.
 upgrade:
@@ -149,10 +150,11 @@ clean:
 	rm -rf .venv .venv-* build *.egg-info
 
 # By hash, all but torch; nothing in the lock asks for torch, so pip never chooses a build of its own.
-$(VENV)/installed.stamp: requirements/$(LOCK).txt requirements/without-needs.txt pyproject.toml
+$(VENV)/installed.stamp: requirements/$(LOCK).txt requirements/without-needs.txt requirements/torchao.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements/$(LOCK).txt
 	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement requirements/without-needs.txt
+	$(BIN)/pip install --quiet --require-hashes --no-deps --target $(VENV)/torchao --requirement requirements/torchao.txt
 	$(if $(TORCH),$(BIN)/pip install --quiet $(TORCH))
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q access planner stage_daemon protos

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torchao.core.config import AOBaseConfig
-from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
-from torchao.quantization import (
-    Float8WeightOnlyConfig,
-    Int8DynamicActivationInt8WeightConfig,
-    Int8DynamicActivationIntxWeightConfig,
-    Int8Tensor,
-    Int8WeightOnlyConfig,
-    IntxWeightOnlyConfig,
-    PerGroup,
-    quantize_,
-)
 
 from planner.client.export import export
 from planner.client.export.plain_weights import with_plain_weights
@@ -32,6 +21,7 @@ from tests.builders.case import Batch
 from tests.builders.corners import CORNERS
 from tests.builders.plans import inventory_of
 from tests.builders.reload import assert_bitwise_equal, reload, run_module, run_program
+from tests.builders.torchao import quantised, torchao
 
 
 @pytest.mark.slow
@@ -48,11 +38,16 @@ def test_quantised_weights_are_planned_by_their_bytes() -> None:
 OF_TORCHAO = ("choose_qparams_affine", "quantize_affine", "dequantize_affine")
 
 
-def quantised(config: AOBaseConfig, dtype: torch.dtype = torch.float32) -> nn.Module:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)).to(dtype).eval()
-    quantize_(module, config)
-    return module
+def config_of(name: str) -> Any:
+    quantization = torchao("quantization")
+    if name == "PrototypeInt4WeightOnlyConfig":
+        return torchao("prototype.quantization.int4").PrototypeInt4WeightOnlyConfig(group_size=32)
+    per_group = quantization.PerGroup(32)
+    options = {
+        "IntxWeightOnlyConfig": {"weight_dtype": torch.int4, "granularity": per_group},
+        "Int8DynamicActivationIntxWeightConfig": {"weight_dtype": torch.int4, "weight_granularity": per_group},
+    }
+    return getattr(quantization, name)(**options.get(name, {}))
 
 
 def assert_comes_through(module: nn.Module, dtype: torch.dtype, directory: Path) -> None:
@@ -66,7 +61,7 @@ def assert_comes_through(module: nn.Module, dtype: torch.dtype, directory: Path)
 
 @pytest.mark.slow
 def test_weights_that_torchao_quantised_are_the_tensors_that_they_hold() -> None:
-    module = quantised(Int8WeightOnlyConfig())
+    module = quantised(config_of("Int8WeightOnlyConfig"))
     exported = export(module, (torch.randn(3, 64),))
     values = exported.graph.values_by_id()
     dtypes = {state.name: values[state.value_id].dtype for state in exported.graph.states}
@@ -74,37 +69,27 @@ def test_weights_that_torchao_quantised_are_the_tensors_that_they_hold() -> None
     assert [dtypes[f"{name}0"] for name in held] == [Dtype.INT8, Dtype.INT8]
     assert [dtypes[f"{name}1"] for name in held] == [Dtype.FLOAT32, Dtype.FLOAT32]
     assert exported.tensors[f"{held[0]}0"].data_ptr() == module[0].weight.qdata.data_ptr()
-    assert type(module[0].weight) is Int8Tensor
+    assert type(module[0].weight) is torchao("quantization").Int8Tensor
     assert not any(part.training for part in with_plain_weights(module).modules())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "config",
-    [Int8WeightOnlyConfig(), Float8WeightOnlyConfig(), PrototypeInt4WeightOnlyConfig(group_size=32)],
-    ids=lambda config: type(config).__name__,
-)
-def test_modules_that_torchao_quantised_run_without_it(
-    config: AOBaseConfig, dtype: torch.dtype, tmp_path: Path
-) -> None:
-    assert_comes_through(quantised(config, dtype), dtype, tmp_path)
+@pytest.mark.parametrize("config", ["Int8WeightOnlyConfig", "Float8WeightOnlyConfig", "PrototypeInt4WeightOnlyConfig"])
+def test_modules_that_torchao_quantised_run_without_it(config: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    assert_comes_through(quantised(config_of(config), dtype), dtype, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
-    [
-        Int8DynamicActivationInt8WeightConfig(),
-        IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)),
-        Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32)),
-    ],
-    ids=lambda config: type(config).__name__,
+    ["Int8DynamicActivationInt8WeightConfig", "IntxWeightOnlyConfig", "Int8DynamicActivationIntxWeightConfig"],
 )
-def test_torchaos_own_operators_run_where_they_are_allowed(config: AOBaseConfig, tmp_path: Path) -> None:
+def test_torchaos_own_operators_run_where_they_are_allowed(config: str, tmp_path: Path) -> None:
     names = ",".join(f"torchao::{name}" for name in OF_TORCHAO)
+    module = quantised(config_of(config))
     allow_operators(parse_custom_operators(f"torchao.quantization.quant_primitives={names}"))
-    assert_comes_through(quantised(config), torch.float32, tmp_path)
+    assert_comes_through(module, torch.float32, tmp_path)
 
 
 DECOMPOSED = "torch.ao.quantization.fx._decomposed"
