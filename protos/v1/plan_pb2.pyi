@@ -493,7 +493,7 @@ Global___SparseNnMode: typing_extensions.TypeAlias = SparseNnMode
 
 @typing.final
 class CostAwareMode(google.protobuf.message.Message):
-    """Merges partitions pairwise while that shortens a lone batch's latency."""
+    """The quickest for a lone batch of single devices and the size_based stages, improved while that helps."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -505,7 +505,7 @@ Global___CostAwareMode: typing_extensions.TypeAlias = CostAwareMode
 
 @typing.final
 class KlBasedMode(google.protobuf.message.Message):
-    """Moves single nodes between the partitions of size_based while that shortens a lone batch's latency."""
+    """As cost_aware, which searches in the same way."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

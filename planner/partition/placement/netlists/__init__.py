@@ -5,5 +5,5 @@ A first answer   packing
 Better ones      annealing (annealing_kernel: its steps), neighbourhoods (some devices after others, by an integer
                  programme)
 The whole        milp (the integer programme, which may prove), lower_bound (by linear programming)
-Both, in turns   resumable_searches, and the best so far
+In turns         resumable_searches (annealing, and integer programmes), and the best so far
 """

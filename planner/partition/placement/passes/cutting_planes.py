@@ -1,6 +1,9 @@
 """Bounds on the latency by Kelley's cutting planes: chains of ideals against flows along paths, by turns.
 
-Until the best chain is proven, or no flow bounds it better.
+The latency is the longest path's, so at least the mean over paths that a unit flow weighs. Against a fixed flow a block
+costs its seconds times the flow through it, which adds up along a chain: the cheapest chain bounds all. The flow that
+makes the chains so far the slowest is a linear programme. It ends once the best chain is proven, or no flow bounds it
+better.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class Incumbent:
 
 @dataclass(slots=True, kw_only=True)
 class ChainBound:
-    """`space` holds all chains that may still beat the incumbent; `flows` are flows, the last bounding best."""
+    """`space` holds all chains that may still beat the incumbent. `flows`: those that raised the bound, the last one
+    highest."""
 
     lower_bound: float
     space: ChainSpace
@@ -91,7 +95,7 @@ def _drop_blocks(result: ChainBound, cheapest: CheapestChain, incumbent: Incumbe
 
 
 class FlowProgramme:
-    """Arcs [e] of the graph's core nodes, then one arc into each source and one out of each sink."""
+    """Finds the flow. Arcs [e] of the graph's core nodes, then one arc into each source and one out of each sink."""
 
     def __init__(self, graph: PassGraph) -> None:
         nodes = np.flatnonzero(graph.is_core())
