@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from planner.fx_compat.byte_model.transfer_problem import Occupancy, TransferProblem
 
 _MAX_STEPS = 60_000
-_Order = Callable[[Occupancy, int, int], tuple[int, int]]
 
 
 def any_fit(problem: TransferProblem) -> list[int] | None:

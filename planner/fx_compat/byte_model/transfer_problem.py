@@ -94,9 +94,6 @@ class Occupancy:
                     added -= size
         return added
 
-    def fits(self, operation: int, target: int) -> bool:
-        return self.used[target] + self.added_bytes(operation, target) <= self.problem.capacities[target]
-
     def put(self, operation: int, target: int) -> None:
         self.used[target] += self.added_bytes(operation, target)
         self.device[operation] = target

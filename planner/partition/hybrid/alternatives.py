@@ -12,7 +12,7 @@ import numpy as np
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Floats, Integers
 
-FITS, TOO_SLOW, UNDECIDED = 1, 0, -1
+FITS, NONE_FITS, UNDECIDED = 1, 0, -1
 MAX_CHOICES = 1 << 17
 # Sums of seconds in another order may differ by so much.
 ROUNDING = 1e-12
@@ -25,26 +25,26 @@ def choose(seconds: Floats, item_bytes: Floats, limit_seconds: float, memory_byt
     lean = np.zeros(count, dtype=np.int64)
     lean_seconds, lean_bytes = _cheapest(seconds, item_bytes, np.inf, lean)
     if lean_bytes > memory_bytes:
-        return 0
+        return NONE_FITS
     fast = np.zeros(count, dtype=np.int64)
     fast_seconds, fast_bytes = _cheapest(seconds, item_bytes, 0.0, fast)
     if fast_bytes <= memory_bytes:
         _copy(fast, choice)
-        return 1 if fast_seconds <= limit_seconds else 0
+        return FITS if fast_seconds <= limit_seconds else NONE_FITS
     if fast_seconds > limit_seconds:
-        return 0
+        return NONE_FITS
     price = 0.0
     between = np.zeros(count, dtype=np.int64)
     while True:
         # Between what fits and what does not: the line through both, until nothing lies below it.
         if lean_seconds <= limit_seconds:
             _copy(lean, choice)
-            return 1
+            return FITS
         price = (lean_seconds - fast_seconds) / (fast_bytes - lean_bytes)
         between_seconds, between_bytes = _cheapest(seconds, item_bytes, price, between)
         bound = between_seconds + price * (between_bytes - memory_bytes)
         if bound > limit_seconds * (1 + ROUNDING):
-            return 0
+            return NONE_FITS
         on_line = lean_seconds + price * (lean_bytes - memory_bytes)
         if bound >= on_line - ROUNDING * abs(on_line) or between_bytes in (lean_bytes, fast_bytes):
             break
@@ -129,18 +129,18 @@ def _by_listing(
             ):
                 continue
             if end == MAX_CHOICES:
-                return -1
+                return UNDECIDED
             level_seconds[end], used[end], before[end], added[end] = best_seconds, best_used, heads[best] - 1, best
             least_used = best_used
             end += 1
         first, last = last, end
     if first == last or level_seconds[first] > limit_seconds:
-        return 0
+        return NONE_FITS
     choice = first
     for at in range(count - 1, -1, -1):
         choices[order[at]] = added[choice]
         choice = before[choice]
-    return 1
+    return FITS
 
 
 @compiled
