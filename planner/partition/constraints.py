@@ -119,7 +119,7 @@ def unknown_module(option: str, path: str, modules: Collection[str]) -> OptionsE
     shown = path if len(path) <= _MAX_SHOWN else path[:_MAX_SHOWN] + "..."
     near = get_close_matches(path[:_MAX_SHOWN], modules, n=3, cutoff=0.5)
     if not modules:
-        help_ = "the graph's nodes carry no module paths: use another mode"
+        help_ = "the graph's nodes carry no module paths, so none can be named"
     elif near:
         help_ = f"did you mean {' or '.join(map(repr, near))}?"
     else:
