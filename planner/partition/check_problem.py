@@ -118,9 +118,9 @@ def _check_links(problem: PartitionProblem) -> None:
     short = np.flatnonzero(problem.device_memory_bytes < 0)
     if short.size:
         device = int(short[0])
-        size_bytes = int(problem.device_memory_bytes[device])
+        memory_bytes = int(problem.device_memory_bytes[device])
         raise InventoryError(
-            f"device {problem.labels.devices[device]!r}: memory_bytes is {size_bytes}, needs 0 or more",
+            f"device {problem.labels.devices[device]!r}: memory_bytes is {memory_bytes}, needs 0 or more",
             device=problem.labels.devices[device],
         )
     for field in ("link_latency_seconds", "link_seconds_per_byte"):

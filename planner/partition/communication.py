@@ -86,14 +86,12 @@ def slowest_links(problem: PartitionProblem, devices_of_stage: Sequence[Sequence
     return latency, per_byte
 
 
-def _some(crossings: Crossings, is_one: Booleans) -> Crossings:
-    return Crossings(
-        values=crossings.values[is_one], sources=crossings.sources[is_one], targets=crossings.targets[is_one]
-    )
+def _some(crossings: Crossings, mask: Booleans) -> Crossings:
+    return Crossings(values=crossings.values[mask], sources=crossings.sources[mask], targets=crossings.targets[mask])
 
 
 def _exchange(crossings: Crossings, latency: Floats, seconds: Floats, num_stages: int) -> Exchange:
-    """`latency` and `spent` of each crossing, forward in time from its sources to its targets."""
+    """`latency` and `seconds` of each crossing, forward in time from its sources to its targets."""
     into, out = np.zeros(num_stages), np.zeros(num_stages)
     np.maximum.at(into, crossings.targets, latency)
     np.maximum.at(out, crossings.sources, latency)

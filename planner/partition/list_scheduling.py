@@ -301,12 +301,12 @@ def _joined(bundles: Bundles, assignment: Assignment, one: int, other: int) -> A
         for reader in readers
     }
     if not any(one < target for source, target in arcs if source == one and target < other):
-        stays, gone = other, one
+        remaining, gone = other, one
     elif not any(one < source for source, target in arcs if target == other and source != one):
-        stays, gone = one, other
+        remaining, gone = one, other
     else:
         return None
-    stages[stages == gone] = stays
+    stages[stages == gone] = remaining
     stages -= stages > gone
     devices = assignment.device_of_stage
     return Assignment(

@@ -48,8 +48,8 @@ def regions_by_partition(name_of: Mapping[fx.Node, str], partition_of: Mapping[f
             if last is not None:
                 regions[last].closed = [exits[autocast] for autocast in reversed(autocasts)]
             # A mode that this very node replaces need not be set first.
-            grad_node = [] if grad is None or node.target is _SET_GRAD else [grad]
-            regions[name] = Regions(opened=[*autocasts, *grad_node])
+            grad_nodes = [] if grad is None or node.target is _SET_GRAD else [grad]
+            regions[name] = Regions(opened=[*autocasts, *grad_nodes])
             last = name
         if node.target is _ENTER_AUTOCAST:
             autocasts[node] = None

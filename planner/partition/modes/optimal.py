@@ -80,8 +80,8 @@ def _with_recomputation(problem: PartitionProblem, request: Request) -> Assignme
     portfolio = Portfolio(problem, plain)
     portfolio.keep(recompute(problem, score(problem, optimal(problem, plain), objective), objective))
     with suppress(Infeasible):
-        sparing = optimal(sent_for_nothing(problem), plain)
-        portfolio.keep(recompute(problem, score(problem, sparing, objective), objective))
+        assignment = optimal(sent_for_nothing(problem), plain)
+        portfolio.keep(recompute(problem, score(problem, assignment, objective), objective))
     if request.free:
         with suppress(Infeasible):
             portfolio.keep(_without_freedom(problem, request))

@@ -48,14 +48,14 @@ def over_many_devices(
     """
     hosts, kept_microbatches = hosts_of(problem), kept_by_stage(problem, num_stages)
     places = bool(num_stages) or len({kept_microbatches(stage) for stage in range(problem.num_devices)}) > 1
-    all_walks = walks_within(problem, hosts, positions.size, places=places)
+    kinds_of_walks = walks_within(problem, hosts, positions.size, places=places)
     if np.isfinite(limit) and not (problem.relay or only_neighbours_exchange(problem)):
         # Plans that pay what skips stages are of windows on hosts.
-        all_walks = all_walks[:1]
-    table = _walk_loads(problem, hosts, all_walks, positions, kept_microbatches, limit) if all_walks else None
+        kinds_of_walks = kinds_of_walks[:1]
+    table = _walk_loads(problem, hosts, kinds_of_walks, positions, kept_microbatches, limit) if kinds_of_walks else None
     if table is None:
         return None
-    best_walks = _best_walks(all_walks, table, limit, num_stages)
+    best_walks = _best_walks(kinds_of_walks, table, limit, num_stages)
     return ManyDevices(
         layouts=tuple(
             (tuple(positions[list(walk.boundaries)].tolist()), walk.devices) for walk in best_walks if walk.devices
@@ -64,9 +64,9 @@ def over_many_devices(
     )
 
 
-def _best_walks(all_walks: list[DeviceWalks], table: WalkLoads, limit: float, num_stages: int) -> list[Walk]:
+def _best_walks(kinds_of_walks: list[DeviceWalks], table: WalkLoads, limit: float, num_stages: int) -> list[Walk]:
     """The walk of the bound, and ever better plans if there is something below the limit and it is none."""
-    bound, *others = all_walks
+    bound, *others = kinds_of_walks
     best_walks = [least_over_walks(bound, table, limit=limit, num_stages=num_stages)]
     for walks in others if best_walks[0].boundaries and not (best_walks[0].devices and bound.behind) else ():
         limit = min(limit, *(walk.value for walk in best_walks[1:]), np.inf)

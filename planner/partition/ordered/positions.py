@@ -7,6 +7,9 @@ import numpy as np
 from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
+# Room for rounding in sums of seconds, so that no segment on the limit is left out.
+LIMIT_MARGIN = 1e-9
+
 
 def allowed_positions(problem: PartitionProblem) -> Integers:
     """Ascending, with both ends."""
@@ -57,10 +60,6 @@ def _progress(problem: PartitionProblem) -> Floats:
     before = np.zeros(problem.num_nodes + 1)
     np.cumsum(sum(parts) / len(parts), out=before[1:])
     return np.minimum(before, 1.0)
-
-
-# Room for rounding in sums of seconds, so that no segment on the limit is left out.
-LIMIT_MARGIN = 1e-9
 
 
 def furthest_end(problem: PartitionProblem, limit: float) -> Integers:

@@ -50,8 +50,8 @@ class SegmentRow:
     @property
     def resting_bytes(self) -> Floats:
         """The peak, but for what is saved."""
-        state_bytes = self.state_bytes + self.trained_bytes + self.buffer_bytes
-        return state_bytes + self.activation_bytes + self.recomputed_bytes
+        states = self.state_bytes + self.trained_bytes
+        return states + self.buffer_bytes + self.activation_bytes + self.recomputed_bytes
 
 
 class Segments:

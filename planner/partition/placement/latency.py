@@ -73,7 +73,7 @@ def best_latency(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Open:
+class _OpenChains:
     """Chains that cutting planes left open, and what is known of them."""
 
     space: ChainSpace
@@ -121,16 +121,18 @@ class _Search:
             return
         # Without counting devices first: it is quicker, and where the blocks happen to fit, it is a proof for any case.
         space = ChainSpace(graph=graph, ideals=ideals, blocks=blocks, states=uncounted_states(graph.serial.size))
-        open_space, left = self._search_chains(space, exact=exact, is_bound=exact)
+        open_space, open_chains = self._search_chains(space, exact=exact, is_bound=exact)
         counts = tuple(self._problem.class_devices[graph.serial].tolist())
         if num_counted_states(counts) <= MAX_STATES and not self._done():
             self._search_chains(
                 replace(open_space, states=counted_states(counts)), exact=exact, is_bound=exact and self._contiguous
             )
-        if left is not None and exact and not self._contiguous and not self._done():
-            self._search_devices(left)
+        if open_chains is not None and exact and not self._contiguous and not self._done():
+            self._search_devices(open_chains)
 
-    def _search_chains(self, space: ChainSpace, *, exact: bool, is_bound: bool) -> tuple[ChainSpace, _Open | None]:
+    def _search_chains(
+        self, space: ChainSpace, *, exact: bool, is_bound: bool
+    ) -> tuple[ChainSpace, _OpenChains | None]:
         """What may still hold a better chain, with what is known of it where it is little enough to search again."""
         programme = self._programme = self._programme or FlowProgramme(space.graph)
         weighings = max(1, space.blocks.before.size * space.states.num_states)
@@ -143,41 +145,40 @@ class _Search:
         if result.lower_bound >= self.incumbent.to_beat or ways > MAX_LABEL_BLOCKS:
             return result.space, None
         flows = result.flows[-LABEL_FLOWS:]
-        left = _Open(
+        open_chains = _OpenChains(
             space=result.space,
             finish_times=FinishTimes(space.graph, space.ideals, programme.source, programme.target, flows),
             flow_bounds=[cheapest_chain(result.space, programme.source, programme.target, flow) for flow in flows],
         )
         for max_labels in (FEW_LABELS, MANY_LABELS * self._effort)[: 1 + exact]:
-            lower = self._search_labels(left, max_labels, devices_apart=False)
+            lower = self._search_labels(open_chains, max_labels, devices_apart=False)
             if is_bound:
                 self._raise_bound(lower)
             if lower >= self.incumbent.to_beat:
                 break
-        return result.space, left
+        return result.space, open_chains
 
-    def _search_devices(self, left: _Open) -> None:
+    def _search_devices(self, open_chains: _OpenChains) -> None:
         """Blocks that share devices, one after the other."""
         problem = self._problem
         if problem.class_devices[~problem.class_is_parallel].sum() > MAX_DEVICES_APART:
             return
         for max_labels in (FEW_LABELS, MANY_LABELS * self._effort):
             if not self._done():
-                self._raise_bound(self._search_labels(left, max_labels, devices_apart=True))
+                self._raise_bound(self._search_labels(open_chains, max_labels, devices_apart=True))
 
-    def _search_labels(self, left: _Open, max_labels: int, *, devices_apart: bool) -> float:
+    def _search_labels(self, open_chains: _OpenChains, max_labels: int, *, devices_apart: bool) -> float:
         if self._out_of_time():
             return 0.0
-        lower = search_labels(
-            left.space,
-            left.finish_times,
-            left.flow_bounds,
+        return search_labels(
+            open_chains.space,
+            open_chains.finish_times,
+            open_chains.flow_bounds,
             self.incumbent,
             max_labels,
             self._out_of_time,
             devices_apart=devices_apart,
         )
-        return lower
 
     def _raise_bound(self, lower: float) -> None:
         self.lower_bound = max(self.lower_bound, min(lower, self.incumbent.seconds))

@@ -55,8 +55,7 @@ def pass_blocks(graph: PassGraph, ideals: PassIdeals, max_blocks: int) -> PassBl
         graph.option_seconds, graph.option_loss, option_order, optional_bytes, optional_seconds, limits,
     )  # fmt: skip
     # Of one layout: the kernel is compiled for each that it is given.
-    listed = list_blocks(max_blocks, *map(np.ascontiguousarray, tables))
-    begin, before, classes, seconds = listed
+    begin, before, classes, seconds = list_blocks(max_blocks, *map(np.ascontiguousarray, tables))
     if begin[-1] > max_blocks:
         return None
     return PassBlocks(begin=begin, before=before, serial_class=classes, seconds=seconds)

@@ -42,9 +42,9 @@ class FinishTimes:
             nodes = self._borders[ideal] = np.flatnonzero(open_node)
         return nodes
 
-    def crossing_flow(self, flow: int, ideal: int) -> tuple[Floats, float]:
+    def crossing_flow(self, flow_index: int, ideal: int) -> tuple[Floats, float]:
         """([border] flow out of the ideal, flow that has not ended inside it)."""
-        to_unit, ended = self._flows[flow]
+        to_unit, ended = self._flows[flow_index]
         inside = self._inside[ideal]
         return to_unit[self.border(ideal)] @ (1.0 - inside), 1.0 - float(inside @ ended)
 
@@ -86,11 +86,11 @@ class FinishTimes:
     ) -> Floats:
         column = {node: index for index, node in enumerate(self.border(ideal).tolist())}
         border = self.border(target).tolist()
-        carried = np.empty((finish.shape[0], len(border) + 1))
+        times = np.empty((finish.shape[0], len(border) + 1))
         for index, node in enumerate(border):
-            carried[:, index] = finish[:, column[node]] if node in column else ends[node]
-        carried[:, -1] = finish[:, -1] if latest is None else np.maximum(finish[:, -1], latest)
-        return carried
+            times[:, index] = finish[:, column[node]] if node in column else ends[node]
+        times[:, -1] = finish[:, -1] if latest is None else np.maximum(finish[:, -1], latest)
+        return times
 
 
 def _nodes_by_unit(graph: PassGraph) -> list[Integers]:

@@ -80,7 +80,7 @@ class _Search:
         *,
         devices_apart: bool,
     ) -> None:
-        self._space, self._finish_times, self._bounds_of_flows = space, finish_times, flow_bounds
+        self._space, self._finish_times, self._flow_bounds = space, finish_times, flow_bounds
         self._incumbent, self._max_labels = incumbent, max_labels
         self._arriving: list[list[Labels]] = [[] for _ in range(space.ideals.num_ideals)]
         self._settled: list[Labels | None] = [None] * space.ideals.num_ideals
@@ -134,8 +134,8 @@ class _Search:
     def _bounds(self, ideal: int, labels: Labels) -> Floats:
         """[l] no chain that goes on from the label ends earlier."""
         lower = labels.finish[:, -1].copy()
-        for flow, cheapest in enumerate(self._bounds_of_flows):
-            crossing, open_share = self._finish_times.crossing_flow(flow, ideal)
+        for flow_index, cheapest in enumerate(self._flow_bounds):
+            crossing, open_share = self._finish_times.crossing_flow(flow_index, ideal)
             if open_share > 1e-6:
                 ends = labels.finish[:, :-1] @ crossing + cheapest.behind[ideal, labels.state]
                 np.maximum(lower, ends / open_share, out=lower)
@@ -250,7 +250,7 @@ def _joined(parts: Sequence[Labels]) -> Labels:
 
 
 def _undominated(costs: Floats) -> Integers:
-    """Rows, in order, that no other row is at most equal to in every column. O(rows * kept * columns)."""
+    """Rows, in order, that no other row is at most equal to in every column. O(rows * undominated * columns)."""
     _, first = np.unique(costs, axis=0, return_index=True)
     # In lexicographic order nothing later dominates anything earlier.
     front_rows: list[int] = []

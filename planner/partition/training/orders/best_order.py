@@ -59,10 +59,10 @@ def best_order(step: TrainingStep, room: Room) -> BestOrder:
     most = most_alone(step, room)
     bound = lower_bound(step_graph(step, split=True, most_kept=most))
     for waiting in (0, buffers.BUFFERS):
-        searched = _search(step, room, bound, waiting)
-        if buffers.ends(step, searched):
+        best_of_search = _search(step, room, bound, waiting)
+        if buffers.ends(step, best_of_search):
             break
-    candidates = [orders for orders in (searched, *named) if buffers.ends(step, orders)]
+    candidates = [orders for orders in (best_of_search, *named) if buffers.ends(step, orders)]
     seconds = [step_seconds(step, orders) for orders in candidates]
     least = int(np.argmin(seconds))
     if seconds[least] > bound * (1 + _PROVEN):
