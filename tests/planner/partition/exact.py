@@ -67,9 +67,9 @@ def optima(
             for objective in objectives
         }
     reckoner = Reckoner(problem)
-    reckoned = [reckoned for reckoned in map(reckoner.reckon, candidates) if reckoner.fits(reckoned)]
+    answers = [reckoned for reckoned in map(reckoner.reckon, candidates) if reckoner.fits(reckoned)]
     return {
-        objective: min((reckoner.value(one, objective) for one in reckoned), default=np.inf) for objective in objectives
+        objective: min((reckoner.value(one, objective) for one in answers), default=np.inf) for objective in objectives
     }
 
 

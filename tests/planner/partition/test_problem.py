@@ -82,13 +82,13 @@ def test_every_mode_gives_stages_in_order(mode: str) -> None:
 
 def _arrays(one: PartitionProblem) -> dict[str, np.ndarray]:
     """With the labels. None is empty: of one that is left out nothing can be seen."""
-    values = {
+    arrays = {
         field.name: getattr(one, field.name)
         for field in fields(one)
         if isinstance(getattr(one, field.name), np.ndarray)
     }
-    assert all(array.size for array in values.values())
-    return values | {name: np.array(names) for name, names in asdict(one.labels).items()}
+    assert all(array.size for array in arrays.values())
+    return arrays | {name: np.array(names) for name, names in asdict(one.labels).items()}
 
 
 def _of_five_nodes_on_three_devices() -> PartitionProblem:

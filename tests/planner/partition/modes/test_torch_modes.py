@@ -78,5 +78,5 @@ def test_a_lone_batch_is_no_slower_than_on_size_based_stages(mode: str, problem:
         first_fit = partition(problem, Request(mode="size_based"))
     except Infeasible:
         return
-    evaluation = evaluate(problem, partition(problem, Request(mode=mode))).latency_seconds
-    assert evaluation <= evaluate(problem, first_fit).latency_seconds * (1 + 1e-9)
+    latency_seconds = evaluate(problem, partition(problem, Request(mode=mode))).latency_seconds
+    assert latency_seconds <= evaluate(problem, first_fit).latency_seconds * (1 + 1e-9)
