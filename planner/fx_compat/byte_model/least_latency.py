@@ -1,7 +1,7 @@
 """The groups and devices of least latency for a lone batch that a search within its steps finds, within memory.
 
-Serves two modes of torch.fx's partitioner: "cost_aware" clusters along long paths, "kl_based" refines the size-based
-groups. Both then look at the same starts, so that neither is worse than it has to be.
+Serves two modes of torch.fx's partitioner: "cost_aware" begins from clusters along long paths, "kl_based" from the
+size-based groups too.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class _Layout:
         return Assignment(
             stage_of_node=tuple(stage_of_node.tolist()),
             device_of_stage=tuple(used[0] if device == _REST else device for _, device in stages),
-            reasons=tuple(self._reason(turn, device) for turn, device in stages),
+            reasons=tuple(self._reason(device) for _, device in stages),
             replicas=tuple(tuple(used[1:]) if device == _REST else () for _, device in stages),
         )
 
@@ -121,7 +121,7 @@ class _Layout:
     def rest_stages(self, devices: Sequence[int]) -> list[int]:
         return [stage for stage, (_, device) in enumerate(self._stages(devices)) if device == _REST]
 
-    def _reason(self, turn: int, device: int) -> str:
+    def _reason(self, device: int) -> str:
         if device == _REST:
             return "no embeddings: beside every device's tables"
         return f"embedding tables that {self.problem.labels.devices[device]!r} has room for beside the rest"

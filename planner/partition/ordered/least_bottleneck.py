@@ -105,7 +105,7 @@ def _least_bottleneck(problem: PartitionProblem, num_stages: int, *, prove: bool
 
 
 def _over_walks(problem: PartitionProblem, num_stages: int, in_hand: Layout | None) -> tuple[Layout | None, float]:
-    """The better of the layout in hand and the best walk, and a bound: 0 where not all positions are searched.
+    """The better of the layout in hand and the best walk, and a bound: 0 where not all positions are exact.
 
     With memory in tiers where devices are of too many kinds.
     """
@@ -152,7 +152,7 @@ def _limit(in_hand: Layout | None) -> float:
 
 
 def _search(shared: OrderedPass, limit: float) -> tuple[Solution, float]:
-    """The pass's solution below the limit, and what nothing undercuts: 0 if not everything was searched."""
+    """The pass's solution below the limit, and what nothing undercuts: 0 if not everything was exact."""
     positions = _affordable_positions(shared, limit)
     solution = shared.search(positions, limit)
     every_position = positions.size == allowed_positions(shared.problem).size
@@ -176,9 +176,9 @@ def _coarse_layout(problem: PartitionProblem, num_stages: int) -> Layout | None:
 def _refined(shared: OrderedPass, fine: Solution, in_hand: Layout, proven: float) -> tuple[Layout, float]:
     """A better layout if there is one in reach, and the best proven bound."""
     trials = MAX_TRIED_READS // (shared.problem.read_value.size + 1000)
-    searched = branch_and_bound(shared, fine, in_hand.bottleneck_seconds, trials)
-    best = _better(in_hand, shared.layout(searched.boundaries, searched.classes)) or in_hand
-    return best, best.bottleneck_seconds if searched.complete and proven else proven
+    exact = branch_and_bound(shared, fine, in_hand.bottleneck_seconds, trials)
+    best = _better(in_hand, shared.layout(exact.boundaries, exact.classes)) or in_hand
+    return best, best.bottleneck_seconds if exact.complete and proven else proven
 
 
 def _affordable_positions(shared: OrderedPass, limit: float) -> Integers:
@@ -192,8 +192,8 @@ def _affordable_positions(shared: OrderedPass, limit: float) -> Integers:
     pairs = float((starts * ends).sum()) / 2
     if pairs <= MAX_PAIRS and count <= MAX_STARTS:
         return allowed_positions(shared.problem)
-    affordable = min(MAX_STARTS // 2, int(count * (MAX_PAIRS / max(1.0, pairs)) ** 0.5))
-    return few_positions(shared.problem, max(COARSE_POSITIONS, affordable))
+    num_affordable = min(MAX_STARTS // 2, int(count * (MAX_PAIRS / max(1.0, pairs)) ** 0.5))
+    return few_positions(shared.problem, max(COARSE_POSITIONS, num_affordable))
 
 
 def _better(one: Layout | None, other: Layout | None) -> Layout | None:

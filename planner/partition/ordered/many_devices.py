@@ -92,8 +92,8 @@ def walks_within(problem: PartitionProblem, hosts: Hosts, num_positions: int, *,
     plans = []
     if not places and hosts.num_states_by_host <= _MAX_NODES:
         plans = [walks for parts in _PARTS if (walks := host_by_host(hosts, parts)) is not None]
-    affordable = _within_words(bounds, num_positions)[:1]
-    return affordable if affordable[:1] == exact else [*affordable, *_within_words(plans, num_positions)]
+    bound = _within_words(bounds, num_positions)[:1]
+    return bound if bound == exact else [*bound, *_within_words(plans, num_positions)]
 
 
 def _within_words(walks: list[DeviceWalks], num_positions: int) -> list[DeviceWalks]:

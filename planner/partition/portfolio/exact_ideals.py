@@ -153,10 +153,10 @@ def _loads(
         seconds += transfers.received_seconds(between.received_bytes, path.given_bytes[starts], between.receives)
         seconds += transfers.sent_seconds(between.sent_bytes, path.given_bytes[ends], between.sends)
         # What is relayed goes through each stage.
-        held = path.is_held(starts, ends) | problem.relay
+        on_path = path.is_held(starts, ends) | problem.relay
         for index, label in enumerate(labels):
             if label.is_aside or label.is_linked:
-                seconds[index, held if label.is_aside else ~held] = np.inf
+                seconds[index, on_path if label.is_aside else ~on_path] = np.inf
         if memory.min() >= everything_bytes(problem):
             return seconds
     needed = stages.peak_bytes(starts, ends)

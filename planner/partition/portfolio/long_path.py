@@ -34,7 +34,7 @@ class LongPath:
 def long_path(problem: PartitionProblem, bundles: Bundles, ideals: Ideals, unlinked: Booleans) -> LongPath:
     """The path of most work; of equal ones, that of the larger values. `unlinked` [values] count for no bytes.
     O(reads + arcs)."""
-    size_of_arc = _given_bytes(problem, bundles, unlinked)
+    bytes_of_arc = _bytes_of_arcs(problem, bundles, unlinked)
     seconds = np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count).tolist()
     longest = [(0.0, 0.0)] * bundles.count
     before = [-1] * bundles.count
@@ -42,7 +42,7 @@ def long_path(problem: PartitionProblem, bundles: Bundles, ideals: Ideals, unlin
     for bundle in order:
         for producer in bundles.before[bundle]:
             work, size = longest[producer]
-            reached = work, size + size_of_arc.get((producer, bundle), 0.0)
+            reached = work, size + bytes_of_arc.get((producer, bundle), 0.0)
             if before[bundle] < 0 or reached > longest[bundle]:
                 longest[bundle], before[bundle] = reached, producer
         work, size = longest[bundle]
@@ -52,17 +52,17 @@ def long_path(problem: PartitionProblem, bundles: Bundles, ideals: Ideals, unlin
         path.append(before[path[-1]])
     path.reverse()
     num_held = ideals.members[:, path].sum(axis=1)
-    sizes = [size_of_arc.get((producer, reader), 0.0) for producer, reader in pairwise(path)]
+    sizes = [bytes_of_arc.get((producer, reader), 0.0) for producer, reader in pairwise(path)]
     return LongPath(num_held=num_held, given_bytes=np.array([0.0, *sizes, 0.0])[num_held])
 
 
-def _given_bytes(problem: PartitionProblem, bundles: Bundles, unlinked: Booleans) -> dict[tuple[int, int], float]:
+def _bytes_of_arcs(problem: PartitionProblem, bundles: Bundles, unlinked: Booleans) -> dict[tuple[int, int], float]:
     """By pair of bundles: the distinct values that the one makes and the other reads."""
     made = problem.value_producer[problem.read_value]
     counted = (made >= 0) & ~unlinked[problem.read_value]
     value, reader = problem.read_value[counted], bundles.bundle_of_node[problem.read_node[counted]]
     pairs = np.unique(np.stack([value, bundles.bundle_of_node[made[counted]], reader]), axis=1)
-    size_of_arc: dict[tuple[int, int], float] = {}
+    bytes_of_arc: dict[tuple[int, int], float] = {}
     for one, producer, taker in pairs.T.tolist():
-        size_of_arc[producer, taker] = size_of_arc.get((producer, taker), 0.0) + float(problem.value_bytes[one])
-    return size_of_arc
+        bytes_of_arc[producer, taker] = bytes_of_arc.get((producer, taker), 0.0) + float(problem.value_bytes[one])
+    return bytes_of_arc

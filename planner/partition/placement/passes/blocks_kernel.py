@@ -134,8 +134,8 @@ def _block_seconds(
     if spare >= 0:
         return float(lasts)
     return float(lasts) + _least_loss(
-        first, after, row, -spare, inside, num_read, border_begin, border_tensor, option_unit, option_of_tensor,
-        option_bytes, option_loss, option_order,
+        first, after, row, -spare, inside, border_begin, border_tensor, option_unit, option_of_tensor, option_bytes,
+        option_loss, option_order,
     )  # fmt: skip
 
 
@@ -146,7 +146,6 @@ def _least_loss(
     row: int,
     lacking: float,
     inside: Array,
-    num_read: Array,
     border_begin: Array,
     border_tensor: Array,
     option_unit: Array,

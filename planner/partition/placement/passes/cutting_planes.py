@@ -110,11 +110,11 @@ class FlowProgramme:
     def num_arcs(self) -> int:
         return int(self.source.size)
 
-    def add(self, arc_seconds: Floats) -> None:
+    def add(self, seconds: Floats) -> None:
         """A placement, as what entering the target of each arc costs."""
-        used = np.flatnonzero(arc_seconds)
+        used = np.flatnonzero(seconds)
         index = np.concatenate([used, [self.num_arcs]]).astype(np.int32)
-        values = np.concatenate([-arc_seconds[used], [1.0]])
+        values = np.concatenate([-seconds[used], [1.0]])
         self._solver.addRow(-highspy.kHighsInf, 0.0, index.size, index, values)
 
     def best(self) -> tuple[float, Floats]:
