@@ -21,7 +21,6 @@ from planner.partition.portfolio.cut_search import climb
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.problem import PartitionProblem
-from planner.partition.program_orders import Bundles, bundles_of
 from planner.partition.request import Request
 
 
@@ -29,28 +28,28 @@ def lone_batch(problem: PartitionProblem, request: Request, mode: str) -> Assign
     """`mode` is who asks. Raises Infeasible where nothing fits."""
     # Copies come afterwards: they do not help a lone batch.
     latency_request = replace(request, objective=Objective.LATENCY, num_stages=0, replicate=False, saturate_host=False)
-    portfolio, bundles = Portfolio(problem, latency_request), bundles_of(problem)
+    portfolio = Portfolio(problem, latency_request)
     offer_single_devices(portfolio)
     _offer_first_fits(portfolio)
-    return _improved(portfolio, bundles, mode)
+    return _improved(portfolio, mode)
 
 
 def _offer_first_fits(portfolio: Portfolio) -> None:
     """The size-based stages, and those that fill the quickest devices first. Raises Infeasible."""
     problem = portfolio.problem
     portfolio.offer(size_based(problem))
-    speed = problem.compute_before[:, -1]
-    order = sorted(range(problem.num_devices), key=lambda device: (float(speed[device]), device))
+    seconds = problem.compute_before[:, -1]
+    order = sorted(range(problem.num_devices), key=lambda device: (float(seconds[device]), device))
     if order != list(range(problem.num_devices)):
         quickest = size_based(problem.with_devices(np.array(order, dtype=np.int64)))
         devices = tuple(order[device] for device in quickest.device_of_stage)
         portfolio.offer(replace(quickest, device_of_stage=devices))
 
 
-def _improved(portfolio: Portfolio, bundles: Bundles, mode: str) -> Assignment:
+def _improved(portfolio: Portfolio, mode: str) -> Assignment:
     if portfolio.best is None:
         raise memory_shortage(portfolio.problem, mode)
     if portfolio.best.assignment.num_stages > 1 or portfolio.problem.num_devices > 1:
-        portfolio.keep(climb(portfolio.problem, bundles, portfolio.best, Objective.LATENCY))
+        portfolio.keep(climb(portfolio.problem, portfolio.bundles, portfolio.best, Objective.LATENCY))
     assert np.isfinite(portfolio.best.value)
     return replace(portfolio.best.assignment, reasons=reasons(portfolio.problem, portfolio.best))

@@ -24,12 +24,16 @@ def offer_other_modes(portfolio: Portfolio) -> None:
     for_latency = request.objective is Objective.LATENCY
     most = (MAX_LATENCY_MODE_NODES if for_latency else MAX_OTHER_OBJECTIVES_NODES) * request.effort
 
-    def quickest() -> Assignment:
+    def for_a_lone_batch() -> Assignment:
         return lone_batch(problem, request, "optimal")
 
-    modes: tuple[Callable[[], Assignment], ...] = (lambda: size_based(problem), lambda: sparse_nn(problem), quickest)
+    modes: tuple[Callable[[], Assignment], ...] = (
+        lambda: size_based(problem),
+        lambda: sparse_nn(problem),
+        for_a_lone_batch,
+    )
     for mode in modes:
-        if portfolio.is_over or (mode is quickest and portfolio.best is not None and problem.num_nodes > most):
+        if portfolio.is_over or (mode is for_a_lone_batch and portfolio.best is not None and problem.num_nodes > most):
             return
         with suppress(Infeasible, OptionsError):
             portfolio.offer(mode())

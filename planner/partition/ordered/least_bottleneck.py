@@ -94,8 +94,8 @@ def _least_bottleneck(problem: PartitionProblem, num_stages: int, *, prove: bool
     if not (shared.complete and shared.exact_loads) and (exact or prove or in_hand is None):
         in_hand, proven = _over_walks(problem, num_stages, in_hand)
     if shared.complete and (in_hand is None or in_hand.bottleneck_seconds > proven * (1 + NEGLIGIBLE)):
-        fine, searched = _search(shared, _limit(in_hand))
-        in_hand, proven = _better(in_hand, shared.layout(fine.boundaries, fine.classes)), max(proven, searched)
+        fine, fine_bound = _search(shared, _limit(in_hand))
+        in_hand, proven = _better(in_hand, shared.layout(fine.boundaries, fine.classes)), max(proven, fine_bound)
         if in_hand and not shared.exact_loads and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
             in_hand, proven = _refined(shared, fine, in_hand, proven)
     if in_hand is None:

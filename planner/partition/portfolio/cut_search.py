@@ -166,8 +166,8 @@ class _Climb:
             if device == devices[stage]:
                 continue
             swapped = list(devices)
-            for other, held in enumerate(devices):
-                if held == device:
+            for other, current in enumerate(devices):
+                if current == device:
                     swapped[other] = devices[stage]
             swapped[stage] = device
             if len(set(swapped)) == len(set(devices)):
@@ -179,8 +179,8 @@ class _Climb:
             if not 0 <= other < len(devices):
                 continue
             cut = max(stage, other)
-            for kept in (stage, other):
-                left = cut - 1 if kept == cut else cut
+            for stays in (stage, other):
+                left = cut - 1 if stays == cut else cut
                 yield LineLayout(
                     boundaries=(*boundaries[:cut], *boundaries[cut + 1 :]),
                     devices=(*devices[:left], *devices[left + 1 :]),

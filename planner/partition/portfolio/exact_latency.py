@@ -49,16 +49,17 @@ def is_small(portfolio: Portfolio) -> bool:
 class _Prefix:
     """Stages that run first, and their times where no other stage followed. `done` [stages] when each has run.
 
+    `members`: the bundles of all of them, `bundles` of each. `used_bytes` of each device, `free`: when it is idle.
     `sends` [stages]: the largest latency that it pays, and the seconds of each value.
     """
 
-    taken: int
+    members: int
     bundles: tuple[int, ...]
     devices: tuple[int, ...]
     received: tuple[float, ...]
     sources: tuple[tuple[int, ...], ...]
     sends: tuple[tuple[float, dict[int, float]], ...]
-    held: tuple[int, ...]
+    used_bytes: tuple[int, ...]
     done: tuple[float, ...] = ()
     free: tuple[float, ...] = ()
 
@@ -107,14 +108,14 @@ class _Search:
     def run(self) -> bool:
         """Whether nothing was left out."""
         nothing = (0,) * len(self._rooms)
-        empty = _Prefix(taken=0, bundles=(), devices=(), received=(), sources=(), sends=(), held=nothing)
+        empty = _Prefix(members=0, bundles=(), devices=(), received=(), sources=(), sends=(), used_bytes=nothing)
         stack = [iter([(0.0, empty)])]
         while stack:
             bound, prefix = next(stack[-1], (math.inf, None))
             if prefix is None:
                 stack.pop()
             elif bound < self.limit:
-                if prefix.taken == self._all:
+                if prefix.members == self._all:
                     self._offer(prefix)
                 else:
                     stack.append(self._longer(prefix))
@@ -124,7 +125,7 @@ class _Search:
 
     def _offer(self, prefix: _Prefix) -> None:
         stage_of_bundle = [
-            next(stage for stage, chosen in enumerate(prefix.bundles) if chosen >> bundle & 1)
+            next(stage for stage, own in enumerate(prefix.bundles) if own >> bundle & 1)
             for bundle in range(len(self._before))
         ]
         self._portfolio.offer(self._portfolio.bundles.assignment(stage_of_bundle, prefix.devices))
@@ -139,65 +140,65 @@ class _Search:
             if device in used or device == next(other for other in alike if other not in used)
         ]
         longer = []
-        for chosen in self._ready_sets(prefix.taken):
+        for own in self._ready_sets(prefix.members):
             for device in devices:
                 self._left -= 1
                 if self._left < 0:
                     return iter(())
-                one = self._appended(prefix, chosen, device)
+                one = self._appended(prefix, own, device)
                 bound = math.inf if one is None else self._bound(one)
                 if one is not None and bound < self.limit:
                     longer.append((bound, one))
-        longer.sort(key=lambda pair: (pair[0], -pair[1].taken.bit_count()))
+        longer.sort(key=lambda pair: (pair[0], -pair[1].members.bit_count()))
         return iter(longer)
 
-    def _ready_sets(self, taken: int) -> list[int]:
+    def _ready_sets(self, members: int) -> list[int]:
         """Whatever may be the next stage: each bundle with all that it waits for, there or before."""
         ready = []
-        left = self._all & ~taken
-        chosen = left
-        while chosen:
-            there = taken | chosen
-            if all(not chosen >> bundle & 1 or not before & ~there for bundle, before in enumerate(self._before)):
-                ready.append(chosen)
-            chosen = (chosen - 1) & left
+        left = self._all & ~members
+        own = left
+        while own:
+            there = members | own
+            if all(not own >> bundle & 1 or not before & ~there for bundle, before in enumerate(self._before)):
+                ready.append(own)
+            own = (own - 1) & left
         return ready
 
-    def _appended(self, prefix: _Prefix, chosen: int, device: int) -> _Prefix | None:
+    def _appended(self, prefix: _Prefix, own: int, device: int) -> _Prefix | None:
         """None where it does not fit, or another order of the same stages stands for it."""
-        stage, taken = len(prefix.devices), prefix.taken | chosen
-        entering = self._entering(prefix, chosen, taken) if stage else []
+        stage, members = len(prefix.devices), prefix.members | own
+        entering = self._entering(prefix, own, members) if stage else []
         sources = tuple(sorted({source for _, source in entering}))
-        if stage and self._some_join and prefix.devices[-1] == device and self._join(prefix, sources, taken):
+        if stage and self._some_join and prefix.devices[-1] == device and self._join(prefix, sources, members):
             return None
-        held = prefix.held
+        used_bytes = prefix.used_bytes
         if self._is_tight:
-            filled = held[device] + self._bytes(prefix.taken, chosen)
+            filled = used_bytes[device] + self._bytes(prefix.members, own)
             if filled > self._rooms[device]:
                 return None
-            held = (*held[:device], filled, *held[device + 1 :])
-        sends, latency, spent = list(prefix.sends), 0.0, 0.0
+            used_bytes = (*used_bytes[:device], filled, *used_bytes[device + 1 :])
+        sends, latency, transfer_seconds = list(prefix.sends), 0.0, 0.0
         for value, source in entering:
             at = prefix.devices[source]
             if at == device:
                 continue
             one, seconds = self._latency[at][device], self._sizes[value] * self._per_byte[at][device]
-            latency, spent = max(latency, one), spent + seconds
+            latency, transfer_seconds = max(latency, one), transfer_seconds + seconds
             largest, values = sends[source]
             sends[source] = max(largest, one), values | {value: max(values.get(value, 0.0), seconds)}
         return self._timed(
             _Prefix(
-                taken=taken,
-                bundles=(*prefix.bundles, chosen),
+                members=members,
+                bundles=(*prefix.bundles, own),
                 devices=(*prefix.devices, device),
-                received=(*prefix.received, latency + spent),
+                received=(*prefix.received, latency + transfer_seconds),
                 sources=(*prefix.sources, sources),
                 sends=(*sends, (0.0, {})),
-                held=held,
+                used_bytes=used_bytes,
             )
         )
 
-    def _join(self, prefix: _Prefix, sources: tuple[int, ...], taken: int) -> bool:
+    def _join(self, prefix: _Prefix, sources: tuple[int, ...], members: int) -> bool:
         """Whether the last stage and one after it on its device would as soon have run as one stage.
 
         They wait for the same, and nobody but the second reads what the first has.
@@ -207,41 +208,41 @@ class _Search:
         last = len(prefix.devices) - 1
         if not set(sources) <= {*prefix.sources[-1], last}:
             return False
-        left = self._all & ~taken
+        left = self._all & ~members
         return not any(
             (self._readers[value] & left or (left and value in self._returned))
             and (prefix.bundles[-1] >> maker & 1 if maker >= 0 else last == 0)
             for value, maker in enumerate(self._maker)
         )
 
-    def _entering(self, prefix: _Prefix, chosen: int, taken: int) -> list[tuple[int, int]]:
+    def _entering(self, prefix: _Prefix, own: int, members: int) -> list[tuple[int, int]]:
         """(value, the stage that sends it) of all that the next stage is given; see traffic."""
-        stage, last = len(prefix.devices), taken == self._all
+        stage, last = len(prefix.devices), members == self._all
         if self._problem.relay:
-            needed = self._all & ~prefix.taken
+            needed = self._all & ~prefix.members
             returned = set(self._returned)
             return [
                 (value, stage - 1)
                 for value, maker in enumerate(self._maker)
-                if (maker < 0 or prefix.taken >> maker & 1) and (self._readers[value] & needed or value in returned)
+                if (maker < 0 or prefix.members >> maker & 1) and (self._readers[value] & needed or value in returned)
             ]
-        values = [value for value in range(len(self._maker)) if self._readers[value] & chosen]
+        values = [value for value in range(len(self._maker)) if self._readers[value] & own]
         if last:
             values = sorted({*values, *self._returned})
         return [
             (value, self._stage_of(prefix, self._maker[value]))
             for value in values
-            if self._maker[value] < 0 or not chosen >> self._maker[value] & 1
+            if self._maker[value] < 0 or not own >> self._maker[value] & 1
         ]
 
     def _stage_of(self, prefix: _Prefix, bundle: int) -> int:
         """What the program takes is handed on by the first."""
-        return 0 if bundle < 0 else next(at for at, chosen in enumerate(prefix.bundles) if chosen >> bundle & 1)
+        return 0 if bundle < 0 else next(at for at, own in enumerate(prefix.bundles) if own >> bundle & 1)
 
     def _timed(self, prefix: _Prefix) -> _Prefix:
         seconds = [
-            sum(self._seconds[device][bundle] for bundle in range(len(self._before)) if chosen >> bundle & 1)
-            for device, chosen in zip(prefix.devices, prefix.bundles, strict=True)
+            sum(self._seconds[device][bundle] for bundle in range(len(self._before)) if own >> bundle & 1)
+            for device, own in zip(prefix.devices, prefix.bundles, strict=True)
         ]
         done, free = times_of_lone_batch(
             prefix.devices,
@@ -257,7 +258,7 @@ class _Search:
     def _bound(self, prefix: _Prefix) -> float:
         """What no assignment that begins so undercuts; of a whole one its value."""
         bound = max(prefix.done)
-        left = self._all & ~prefix.taken
+        left = self._all & ~prefix.members
         if not left or bound >= self.limit:
             return bound
         work = sum(seconds for bundle, seconds in enumerate(self._least) if left >> bundle & 1)
@@ -276,35 +277,35 @@ class _Search:
 
     def _earliest(self, prefix: _Prefix, values: list[int], bundle: int) -> float:
         """When the bundle (-1: any) has run where it ends first and is alone, receiving what of the values is there."""
-        placed = [
+        inputs = [
             (value, self._stage_of(prefix, maker))
             for value in values
-            if (maker := self._maker[value]) < 0 or prefix.taken >> maker & 1
+            if (maker := self._maker[value]) < 0 or prefix.members >> maker & 1
         ]
-        start = max((prefix.done[source] for _, source in placed), default=0.0)
+        start = max((prefix.done[source] for _, source in inputs), default=0.0)
         best = math.inf
         for device, free in enumerate(prefix.free):
-            latency = spent = 0.0
+            latency = transfer_seconds = 0.0
             if not self._problem.relay:
-                for value, source in placed:
+                for value, source in inputs:
                     at = prefix.devices[source]
                     if at != device:
                         latency = max(latency, self._latency[at][device])
-                        spent += self._sizes[value] * self._per_byte[at][device]
+                        transfer_seconds += self._sizes[value] * self._per_byte[at][device]
             seconds = self._seconds[device][bundle] if bundle >= 0 else 0.0
-            best = min(best, max(start, free) + latency + spent + seconds)
+            best = min(best, max(start, free) + latency + transfer_seconds + seconds)
         return best
 
-    def _bytes(self, taken: int, chosen: int) -> int:
+    def _bytes(self, members: int, own: int) -> int:
         """Of the stage between what has run and what is left, by the one meaning."""
-        if (taken, chosen) not in self._stage_bytes:
-            parts = [part for part in (taken, chosen, self._all & ~(taken | chosen)) if part]
+        if (members, own) not in self._stage_bytes:
+            parts = [part for part in (members, own, self._all & ~(members | own)) if part]
             stage_of_bundle = [
                 next(at for at, part in enumerate(parts) if part >> bundle & 1) for bundle in range(len(self._before))
             ]
             alone = self._portfolio.bundles.assignment(stage_of_bundle, (0,) * len(parts))
-            self._stage_bytes[taken, chosen] = evaluate(self._problem, alone).stages[parts.index(chosen)].peak_bytes
-        return self._stage_bytes[taken, chosen]
+            self._stage_bytes[members, own] = evaluate(self._problem, alone).stages[parts.index(own)].peak_bytes
+        return self._stage_bytes[members, own]
 
 
 def _shared(free: tuple[float, ...], seconds: float) -> float:

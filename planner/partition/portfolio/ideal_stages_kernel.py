@@ -78,10 +78,10 @@ def flowing_bytes(
     """
     size, n, final = root_bytes.size, members.shape[1], made.shape[0] - 1
     peaks = np.zeros(starts.size)
-    given, last, change = np.zeros(size), np.zeros(size, dtype=np.int64), np.zeros(n + 1)
+    entering, last, change = np.zeros(size), np.zeros(size, dtype=np.int64), np.zeros(n + 1)
     for stage in range(starts.size):
         start, end = starts[stage], ends[stage]
-        given[:], last[:], change[:] = 0.0, -1, 0.0
+        entering[:], last[:], change[:] = 0.0, -1, 0.0
         for root in range(size):
             for at in range(access_begin[root], access_begin[root + 1]):
                 node = access_node[at]
@@ -93,19 +93,19 @@ def flowing_bytes(
         for value in range(sizes.size):
             root = root_of_value[value]
             if made[start, value] and needed[start, value]:
-                given[root] += sizes[value]
+                entering[root] += sizes[value]
                 buffered += sizes[value]
             if made[end, value] and needed[end, value]:
                 last[root] = n - 1
                 if not made[start, value]:
                     buffered += sizes[value]
         for root in range(size):
-            producer, held = root_producer[root], given[root]
+            producer, live_bytes = root_producer[root], entering[root]
             if producer >= 0 and members[end, producer] and not members[start, producer]:
                 change[producer] += root_bytes[root]
-                held += root_bytes[root]
-            change[0] += given[root]
-            change[last[root] + 1] -= held
+                live_bytes += root_bytes[root]
+            change[0] += entering[root]
+            change[last[root] + 1] -= live_bytes
         live = 0.0
         for node in range(n):
             live += change[node]
