@@ -59,7 +59,7 @@ def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0)
 def _space(classes: DeviceClasses, num_stages: int, kept_microbatches: int) -> tuple[StateSpace, Floats]:
     """A step takes 1, 2, ... devices of a class; a state is how many of each class are used, and stages if asked.
 
-    Also how many copies each label is. `kept`: microbatches that a stage is taken to keep.
+    Also how many copies each label is. `kept_microbatches`: microbatches that a stage is taken to keep.
     """
     counts = classes.counts()
     layers = range(num_stages + 1) if num_stages else (0,)

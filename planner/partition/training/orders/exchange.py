@@ -65,7 +65,7 @@ def _last_place(
     number: int, target: int, sequence: Array, place: Array, device: Array, start: Array, lag: Array,
     arcs_from: Array, out_target: Array,
 ) -> int:  # fmt: skip
-    """How far back in its block, at most to place `wanted`, a pass may go without a circle.
+    """How far back in its block, at most to place `target`, a pass may go without a circle.
 
     It may not pass what waits for it. Whatever waits for one of these begins no sooner than that makes something.
     """
