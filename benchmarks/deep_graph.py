@@ -122,7 +122,7 @@ class _Writer:
         return len(self.values)
 
     def call(self, operator: Operator, inputs: tuple[int | tuple[int, ...], ...], dims: tuple[int, ...]) -> int:
-        """A tuple in `given` is a list argument."""
+        """A tuple in `inputs` is a list argument."""
         output = self.value(dims)
         arguments: tuple[Argument, ...] = tuple(
             ArgumentList(tuple(map(ValueReference, one))) if isinstance(one, tuple) else ValueReference(one)
