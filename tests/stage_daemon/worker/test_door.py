@@ -341,7 +341,7 @@ def test_a_client_that_has_left_is_forgotten(worker: Worker) -> None:
 
 
 class WithDoor(LoopbackDaemon):
-    """A daemon whose worker's results go by the door; `says` is what it does when they have been sent."""
+    """A daemon whose worker's results go by the door, and that dies when they have been sent."""
 
     def __init__(self, worker: Worker, door: stage_daemon_pb2.WorkerDoor) -> None:
         super().__init__()
