@@ -1,4 +1,4 @@
-"""Puts off the import of torch._dynamo, a third of what torch takes, until something compiles.
+"""Puts off the import of torch._dynamo, a quarter of what workers are forked with, until something compiles.
 
 Torch imports it wherever its own code must stay uncompiled: where fake tensors are dispatched and where optimizers
 step. There it reads settings, and wraps functions in `disable`, which does nothing as long as nothing is compiled.
@@ -10,7 +10,8 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -77,8 +78,30 @@ class _Deferred(ModuleType):
                 assert spec is not None
                 assert spec.loader is not None
                 self.__path__ = list(spec.submodule_search_locations or ())
+                sys.meta_path.insert(0, _ImportedModules())
                 spec.loader.exec_module(self)
         return self
+
+
+class _ImportedModules(MetaPathFinder, Loader):
+    """Gives the package's modules that its own import has made. `import torch._dynamo.utils` asks the package for its
+    path, by which all of it is imported, utils too; Python then goes on to make another utils."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        module = sys.modules.get(fullname)
+        if module is None or target is not None or not fullname.startswith(f"{NAME}."):
+            return None
+        return ModuleSpec(fullname, self, loader_state=module.__spec__)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It was executed before; only its spec was replaced."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
 
 
 def _once_imported(dynamo: _Deferred, function: Callable[..., Any], recursive: bool) -> Callable[..., Any]:

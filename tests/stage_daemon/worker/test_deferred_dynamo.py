@@ -74,3 +74,16 @@ with FakeTensorMode():
 )
 def test_whoever_asks_for_more_gets_it(program: str) -> None:
     run(f"{program}\nassert is_here()\nfrom torch._dynamo import list_backends\nassert list_backends()\n")
+
+
+@pytest.mark.parametrize("module", ["utils", "source", "backends.common"])
+def test_each_of_its_modules_is_made_once_whoever_asks_first(module: str) -> None:
+    run(f"""
+import torch._dynamo.{module}
+from torch._dynamo import guards, output_graph
+assert guards.LocalSource is torch._dynamo.source.LocalSource
+assert output_graph.counters is torch._dynamo.utils.counters
+module = sys.modules["torch._dynamo.{module}"]
+assert module is torch._dynamo.{module}
+assert module.__spec__.origin == module.__file__
+""")
