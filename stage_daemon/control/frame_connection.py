@@ -60,10 +60,14 @@ class FrameConnection:
         return Frame(kind=FrameKind(kind), session_id=session_id, sequence=sequence, body=body)
 
     def close(self) -> None:
-        """Nothing is written any more; who waits for that is told."""
+        """Nothing is written any more; who waits for that is told. Idempotent."""
         if self._writing is not None:
             self._writing.cancel()
         self._fail(ConnectionResetError("closed"))
+        if self._connection.fileno() >= 0:
+            # A task that is cancelled would do it later, when the descriptor may be another connection's.
+            self._loop.remove_writer(self._connection)
+            self._loop.remove_reader(self._connection)
         self._connection.close()
 
     def _begin(self, frame: Frame, before: Callable[[], None]) -> list[memoryview]:

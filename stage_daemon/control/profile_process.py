@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import socket
 from multiprocessing import get_context
@@ -47,11 +46,16 @@ class ProfileProcess:
             await asyncio.to_thread(process.start)
         finally:
             theirs.close()
-        connection = FrameConnection(ours)
-        # Of a process that is gone already the reader hears.
-        with contextlib.suppress(ConnectionError):
-            await connection.write(Frame(kind=kind, sequence=first, body=request))
-        return cls(process, connection)
+        started = cls(process, FrameConnection(ours))
+        try:
+            await started._connection.write(Frame(kind=kind, sequence=first, body=request))
+        except ConnectionError:
+            # It is gone already, which the reader hears.
+            pass
+        except asyncio.CancelledError:
+            await started.end()
+            raise
+        return started
 
     async def next_frame(self) -> Frame | None:
         """None once the process has ended."""

@@ -106,3 +106,18 @@ async def test_who_waits_hears_that_it_is_closed(ends: Ends) -> None:
     for writer in writers:
         with pytest.raises(ConnectionError, match="closed"):
             await asyncio.wait_for(writer, WAIT_SECONDS)
+
+
+async def test_whoever_gets_its_descriptor_next_hears_of_its_own(ends: Ends) -> None:
+    writer = await begun(ends, 1, LARGE_BYTES)
+    ends.loop.close()
+    sockets = socket.socketpair()
+    writable = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_writer(sockets[0], writable.set)
+    with pytest.raises(ConnectionError):
+        await writer
+    await asyncio.wait_for(writable.wait(), WAIT_SECONDS)
+    loop.remove_writer(sockets[0])
+    for each in sockets:
+        each.close()

@@ -15,9 +15,12 @@ import torch
 from planner.client.export import export
 from planner.wire.graph import graph_to_bytes
 from protos.v1 import stage_daemon_pb2
+from stage_daemon.control.frame_connection import FrameConnection
+from stage_daemon.control.profile_process import ProfileProcess
 from stage_daemon.control.profiling import Profiling
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.errors import Conflict, InvalidGraph, InvalidRequest, NotFound
+from stage_daemon.worker.frames import Frame
 from tests.stage_daemon.runtime.workers import Preparation
 from tests.waiting import WAIT_SECONDS, eventually
 
@@ -198,3 +201,22 @@ async def test_graph_that_is_not_there_is_not_found(blobs: Preparation) -> None:
         await everything(Profiling(request, "cpu"))
     with pytest.raises(InvalidRequest, match="graph_sha256 has 3 bytes"):
         Profiling(stage_daemon_pb2.ProfileRequest(graph_sha256=b"abc"), "cpu")
+
+
+async def test_who_leaves_while_a_process_is_handed_its_request_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections: list[FrameConnection] = []
+    writing = asyncio.Event()
+
+    async def write(connection: FrameConnection, _: Frame) -> None:
+        connections.append(connection)
+        writing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(FrameConnection, "write", write)
+    starting = asyncio.create_task(ProfileProcess.start("cpu", b"", 0))
+    await asyncio.wait_for(writing.wait(), WAIT_SECONDS)
+    assert running("profile")
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not running("profile")
