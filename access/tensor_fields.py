@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError
 
 from access.fields import field_head, read_field
 
+# Of smaller messages protobuf's own copies cost less than reading them here.
+LARGE_BYTES = 1 << 18
 # Of all values together: far more than a deployment has, and little work.
 MOST_FIELDS = 4096
 MOST_BYTES = 1 << 16

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from access.tensor_fields import Numbers, enclosed, skim, split, value_buffers
+from access.tensor_fields import LARGE_BYTES, Numbers, enclosed, skim, split, value_buffers
 from planner.client.tensors import RawTensor, TensorKind, from_raw, kind_of, loaded_torch, to_raw
 from planner.errors import GraphError, InvalidArgument
 from planner.graph.expression import SymbolReference, evaluate
@@ -29,8 +29,6 @@ _MICROBATCH = stage_daemon_pb2.SendInputsRequest.DESCRIPTOR.fields_by_name["micr
 _RESULT = stage_daemon_pb2.ReceiveOutputsResponse.DESCRIPTOR.fields_by_name["result"].number
 _OF_INPUTS = Numbers.of(stage_daemon_pb2.Microbatch.DESCRIPTOR.fields_by_name["values"])
 _OF_RESULTS = Numbers.of(stage_daemon_pb2.MicrobatchResult.DESCRIPTOR.fields_by_name["values"])
-# Of smaller messages protobuf's own copies cost less than reading them here.
-_LARGE_BYTES = 1 << 18
 
 # Shapes that are remembered at the same time.
 _MAX_SHAPES = 256
@@ -205,7 +203,7 @@ class MessageReader:
 
 def read_response(content: bytes) -> tuple[ResultMessage, memoryview | None]:
     """Of a serialized ReceiveOutputsResponse. The tensors of a large result come beside it, in memory of their own."""
-    if len(content) > _LARGE_BYTES:
+    if len(content) > LARGE_BYTES:
         with contextlib.suppress(DecodeError):
             return _beside(content)
     return ResultMessage(response=stage_daemon_pb2.ReceiveOutputsResponse.FromString(content), places=()), None
@@ -215,14 +213,17 @@ def _beside(content: bytes) -> tuple[ResultMessage, memoryview]:
     rest, extent = split(content, _RESULT)
     skimmed = skim(content, _OF_RESULTS, extent)
     response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(rest)
+    if response.WhichOneof("content") is not None:
+        raise DecodeError("a result and something else")
     response.result.MergeFromString(skimmed.message)
     places = _places(response.result.values)
-    payload = np.empty(max((place.end for place in places if isinstance(place, Place)), default=0), dtype=np.uint8).data
-    for place, (begin, end) in zip(places, skimmed.data, strict=True):
-        if isinstance(place, Place):
-            if place.end - place.begin != end - begin:
-                raise DecodeError("other bytes than a tensor's dims say")
-            payload[place.begin : place.end] = memoryview(content)[begin:end]
+    tensors = [(place, data) for place, data in zip(places, skimmed.data, strict=True) if isinstance(place, Place)]
+    # Before memory is made for what the dims say.
+    if any(place.end - place.begin != end - begin for place, (begin, end) in tensors):
+        raise DecodeError("other bytes than a tensor's dims say")
+    payload = np.empty(tensors[-1][0].end if tensors else 0, dtype=np.uint8).data
+    for place, (begin, end) in tensors:
+        payload[place.begin : place.end] = memoryview(content)[begin:end]
     return ResultMessage(response=response, places=places), payload
 
 

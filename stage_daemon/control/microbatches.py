@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from access.pieces import PIECE_BYTES
 from protos.v1 import graph_pb2, stage_daemon_pb2
 from stage_daemon.control.callers import LISTS_BYTES
-from stage_daemon.control.skimming import Skimmed, skim_microbatch
+from stage_daemon.control.skimming import SkimmedMicrobatch, skim_microbatch
 from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 from stage_daemon.transport.dtypes import DTYPES
 
@@ -42,7 +42,7 @@ def parse_inputs(content: bytes, most_bytes: float) -> stage_daemon_pb2.SendInpu
         raise InvalidRequest("SendInputs: a message cannot be parsed") from None
 
 
-def read_microbatch(content: bytes, most_bytes: float) -> Skimmed:
+def read_microbatch(content: bytes, most_bytes: float) -> SkimmedMicrobatch:
     """Of a message after `open`; raises as parse_inputs. A large one is not parsed, and goes on as it came."""
     _check_size(content, most_bytes)
     if len(content) > PIECE_BYTES:
@@ -54,7 +54,7 @@ def read_microbatch(content: bytes, most_bytes: float) -> Skimmed:
     if request.WhichOneof("content") != "microbatch":
         raise InvalidRequest("SendInputs: after `open` each message has to be a `microbatch`")
     microbatch = request.microbatch
-    return Skimmed(
+    return SkimmedMicrobatch(
         microbatch=microbatch,
         data_bytes=tuple(len(datum.tensor.data) for datum in microbatch.values),
         content=microbatch.SerializeToString(),
@@ -110,7 +110,9 @@ def _most(dim: graph_pb2.Expression, symbols: Mapping[int, graph_pb2.Symbol]) ->
     return symbol.upper if symbol is not None and symbol.HasField("upper") else math.inf
 
 
-def check_microbatch(skimmed: Skimmed, inputs: Sequence[stage_daemon_pb2.EdgeValue], expected_sequence: int) -> None:
+def check_microbatch(
+    skimmed: SkimmedMicrobatch, inputs: Sequence[stage_daemon_pb2.EdgeValue], expected_sequence: int
+) -> None:
     """Raises InvalidMicrobatch, naming the input."""
     microbatch = skimmed.microbatch
     if microbatch.sequence != expected_sequence:

@@ -18,7 +18,7 @@ _VALUES = Numbers.of(stage_daemon_pb2.Microbatch.DESCRIPTOR.fields_by_name["valu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skimmed:
+class SkimmedMicrobatch:
     """A microbatch, whose tensors may lack their bytes; how many each value has; and all of it, serialized."""
 
     microbatch: stage_daemon_pb2.Microbatch
@@ -26,13 +26,13 @@ class Skimmed:
     content: bytes
 
 
-def skim_microbatch(content: bytes) -> Skimmed:
+def skim_microbatch(content: bytes) -> SkimmedMicrobatch:
     """Of a SendInputsRequest. Raises DecodeError where it holds anything but one microbatch, each field once."""
     rest, extent = split(content, _MICROBATCH)
     if rest:
         raise DecodeError(f"field {_MICROBATCH} is not alone")
     skimmed = skim(content, _VALUES, extent)
-    return Skimmed(
+    return SkimmedMicrobatch(
         microbatch=stage_daemon_pb2.Microbatch.FromString(skimmed.message),
         data_bytes=tuple(end - start for start, end in skimmed.data),
         content=content[slice(*extent)],

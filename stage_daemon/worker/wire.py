@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from google.protobuf.message import DecodeError
 
-from access.tensor_fields import Numbers, enclosed, skim, value_buffers
+from access.tensor_fields import LARGE_BYTES, Numbers, enclosed, skim, value_buffers
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import InvalidRequest
 from stage_daemon.loader.dtypes import torch_dtype
@@ -38,8 +38,6 @@ _TOO_LARGE = "RESULT_TOO_LARGE"
 _VALUES = Numbers.of(stage_daemon_pb2.MicrobatchResult.DESCRIPTOR.fields_by_name["values"])
 _OF_INPUTS = Numbers.of(stage_daemon_pb2.Microbatch.DESCRIPTOR.fields_by_name["values"])
 _RESULT = stage_daemon_pb2.ReceiveOutputsResponse.DESCRIPTOR.fields_by_name["result"].number
-# Of smaller messages protobuf's own copies cost less than reading them here.
-_LARGE_BYTES = 1 << 18
 
 _KINDS = {
     graph_pb2.VALUE_KIND_TENSOR: ValueKind.TENSOR,
@@ -155,7 +153,7 @@ def action_from_proto(action: stage_daemon_pb2.Action) -> Action:
 
 def read_inputs(content: bytes) -> list[RawItem]:
     """Of a serialized Microbatch. The tensors of a large one get memory of their own here. Raises DecodeError."""
-    if len(content) <= _LARGE_BYTES:
+    if len(content) <= LARGE_BYTES:
         return raw_items(stage_daemon_pb2.Microbatch.FromString(content))
     try:
         skimmed = skim(content, _OF_INPUTS)

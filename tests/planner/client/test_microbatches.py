@@ -223,7 +223,7 @@ def test_a_request_is_what_the_serializer_makes() -> None:
 
 @pytest.mark.parametrize("large_bytes", [0, 1 << 18])
 def test_a_result_is_read_alike_with_and_without_the_parser(monkeypatch: pytest.MonkeyPatch, large_bytes: int) -> None:
-    monkeypatch.setattr(microbatches, "_LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(microbatches, "LARGE_BYTES", large_bytes)
     response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=9)
     fill(response.result.values, ITEMS)
     result, payload = read_response(response.SerializeToString())
@@ -242,7 +242,7 @@ def test_a_result_is_read_alike_with_and_without_the_parser(monkeypatch: pytest.
 
 
 def test_a_large_result_that_says_a_field_twice_is_for_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(microbatches, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(microbatches, "LARGE_BYTES", 0)
     response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=9)
     fill(response.result.values, ITEMS[3:])
     result, payload = read_response(2 * response.SerializeToString())
@@ -251,8 +251,32 @@ def test_a_large_result_that_says_a_field_twice_is_for_the_parser(monkeypatch: p
 
 
 def test_a_failure_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(microbatches, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(microbatches, "LARGE_BYTES", 0)
     response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=9)
     response.failure.message = "why"
     result, payload = read_response(response.SerializeToString())
     assert (result.response, payload) == (response, None)
+
+
+@pytest.mark.parametrize("dims", [(1 << 62,), (1 << 31, 1 << 31)])
+def test_a_large_result_makes_no_memory_for_dims_that_its_bytes_do_not_have(
+    monkeypatch: pytest.MonkeyPatch, dims: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(microbatches, "LARGE_BYTES", 0)
+    response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=9)
+    fill(response.result.values, ITEMS[2:3])
+    response.result.values[0].tensor.dims[:] = dims
+    result, payload = read_response(response.SerializeToString())
+    assert (result.response, payload) == (response, None)
+    with pytest.raises(InvalidArgument, match="5 bytes, needs"):
+        decode(result.response.result.values, TensorKind.NUMPY)
+
+
+def test_what_says_a_result_and_then_a_failure_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(microbatches, "LARGE_BYTES", 0)
+    response = stage_daemon_pb2.ReceiveOutputsResponse(sequence=9)
+    fill(response.result.values, ITEMS)
+    failed = stage_daemon_pb2.ReceiveOutputsResponse()
+    failed.failure.message = "why"
+    result, payload = read_response(response.SerializeToString() + failed.SerializeToString())
+    assert (result.response.WhichOneof("content"), payload) == ("failure", None)

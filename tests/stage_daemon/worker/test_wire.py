@@ -145,7 +145,7 @@ def test_results_are_what_the_serializer_makes(items: list[Item]) -> None:
 
 @pytest.mark.parametrize("large_bytes", [0, 1 << 18])
 def test_inputs_are_read_alike_with_and_without_the_parser(monkeypatch: pytest.MonkeyPatch, large_bytes: int) -> None:
-    monkeypatch.setattr(wire, "_LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(wire, "LARGE_BYTES", large_bytes)
     x = torch.arange(10.0).view(2, 5)
     microbatch = stage_daemon_pb2.Microbatch(sequence=3)
     wire.fill_all(microbatch.values, (True, x, torch.empty(0, 4), 7, x > 3))
