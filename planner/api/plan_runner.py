@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner.api.computing import ComputationFailed, Computing
+from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
 from planner.api.graph_calls import graph_source
 from planner.api.identity import new_id
 from planner.api.metrics import PlanMetrics
@@ -170,7 +170,9 @@ class PlanRunner:
                 await give_back_operations(session, self.planner_id, unknown)
             hurried = await list_hurried(session, self._background) if self._background else ()
         for operation_id in hurried:
-            self._background.pop(operation_id).set()
+            # It may have ended since the database was asked.
+            if (somebody_waits := self._background.pop(operation_id, None)) is not None:
+                somebody_waits.set()
         # Cancelled by a call, or another planner's now.
         await self._kill([operation_id for operation_id in self._tasks if operation_id not in claimed_ids])
         await self._tell_ended()
@@ -273,7 +275,8 @@ class PlanRunner:
 
     async def _replace(self, operation: PlanOperation, job: PlanJob, replaced: Plan) -> tuple[Plan, int]:
         """One that is made ahead yields the processor to all else on the host, and no process can take that back. So
-        once somebody waits for it a second one computes it too, and the first that ends counts.
+        once somebody waits for it a second one computes it too, and the first that ends counts, unless it was ended
+        by its time or its host: that says nothing of the plan.
         """
 
         async def compute(niceness: int) -> tuple[Plan, int]:
@@ -298,14 +301,17 @@ class PlanRunner:
             await hurried.wait()
             return await compute(0)
 
-        tasks = [asyncio.create_task(compute(BACKGROUND_NICENESS)), asyncio.create_task(overtake())]
+        ahead, overtaking = asyncio.create_task(compute(BACKGROUND_NICENESS)), asyncio.create_task(overtake())
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return ended.pop().result()
+            await asyncio.wait((ahead, overtaking), return_when=asyncio.FIRST_COMPLETED)
+            first, second = (ahead, overtaking) if ahead.done() else (overtaking, ahead)
+            if hurried.is_set() and isinstance(first.exception(), (TimedOut, WorkerDied)):
+                return await second
+            return first.result()
         finally:
-            for task in tasks:
+            for task in (ahead, overtaking):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(ahead, overtaking, return_exceptions=True)
 
     async def _prepare(self, session: AsyncSession, operation: PlanOperation) -> PlanJob:
         graph = await get_graph(session, operation.graph_id)

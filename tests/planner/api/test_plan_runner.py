@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,13 +15,14 @@ import pytest_asyncio
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner.api import plan_runner
 from planner.api.computing import ComputationFailed, Computing, TimedOut, WorkerDied
 from planner.api.identity import new_id
 from planner.api.plan_calls import _head_start
 from planner.api.plan_runner import BACKGROUND_NICENESS, MOST_CLAIMS, PlanRunner
 from planner.api.principals import CALLER
 from planner.api.service import PlannerService
-from planner.errors import Infeasible, InvalidArgument, NotFound, ResourceExhausted
+from planner.errors import Infeasible, InvalidArgument, NotFound, PlannerError, ResourceExhausted
 from planner.plan.options import BalancedMode, PlanOptions
 from planner.settings import Settings
 from planner.store.graphs import GraphRecord, add_graph
@@ -34,6 +35,7 @@ from planner.store.operations import (
     end_operation,
     get_operation,
     hurry,
+    list_hurried,
 )
 from planner.store.tables import PlanOperationRow
 from planner.wire.inventory import inventory_from_proto
@@ -424,6 +426,41 @@ async def test_a_plan_made_ahead_that_gets_no_processor_is_overtaken_once_somebo
     assert (await world.wait(ahead.id)).state == SUCCEEDED
     # The one that got no processor is ended, and the other did not yield it.
     assert (niceness, world.computing.num_running) == ([0], 0)
+
+
+@pytest.mark.parametrize("error", [TimedOut("too long"), WorkerDied("killed")])
+async def test_what_ends_a_plan_made_ahead_does_not_end_the_one_that_overtakes_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: PlannerError
+) -> None:
+    world.computing.go_on.set()
+    replaced = await world.wait((await world.ask()).id)
+    overtaken, ended = asyncio.Event(), asyncio.Event()
+
+    async def run(_: float, call: Callable[..., Any], *args: Any) -> Any:
+        if args[-1] == BACKGROUND_NICENESS:
+            world.computing.begun.set()
+            await overtaken.wait()
+            ended.set()
+            raise error
+        overtaken.set()
+        await ended.wait()
+        await asyncio.sleep(0.05)
+        return call(*args)
+
+    async def with_one_that_is_gone(session: AsyncSession, operation_ids: Iterable[str]) -> tuple[str, ...]:
+        return "plan-gone", *await list_hurried(session, operation_ids)
+
+    monkeypatch.setattr(world.computing, "run", run)
+    monkeypatch.setattr(plan_runner, "list_hurried", with_one_that_is_gone)
+    world.computing.begun.clear()
+    async with world.planner.database.session() as session:
+        ahead = await add_waiting(world, session, replaced_plan_id=replaced.id)
+    world.runner.wake()
+    await asyncio.wait_for(world.computing.begun.wait(), WAIT_SECONDS)
+    async with world.planner.database.session() as session:
+        await hurry(session, ahead.id)
+    world.runner.wake()
+    assert (await world.wait(ahead.id)).state == SUCCEEDED
 
 
 async def test_the_same_request_is_computed_once(world: World) -> None:
