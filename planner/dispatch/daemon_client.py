@@ -71,6 +71,7 @@ class DaemonClient:
         self._stub: stage_daemon_pb2_grpc.StageDaemonServiceAsyncStub = stage_daemon_pb2_grpc.StageDaemonServiceStub(
             self._channel
         )
+        self._disconnecting: asyncio.Task[None] | None = None
 
     async def load(
         self, request: stage_daemon_pb2.LoadStagesRequest
@@ -131,10 +132,18 @@ class DaemonClient:
         return await self._checked(self._stub.GetDaemonStatus(request, timeout=seconds), "asking its status", seconds)
 
     async def until_disconnected(self) -> None:
-        """Connects, and returns once the connection could not be made or has broken."""
-        await until_disconnected(self._channel)
+        """Connects, and returns once the connection could not be made or has broken.
+
+        All who wait share one watch: gRPC frees one only once the connection changes, also where its waiter has left.
+        """
+        if self._disconnecting is None or self._disconnecting.done():
+            self._disconnecting = asyncio.create_task(until_disconnected(self._channel))
+        await asyncio.shield(self._disconnecting)
 
     async def close(self) -> None:
+        if self._disconnecting is not None:
+            self._disconnecting.cancel()
+            await asyncio.wait({self._disconnecting})
         await self._channel.close(None)
 
     def _with_secret(self, request: stage_daemon_pb2.LoadStagesRequest) -> stage_daemon_pb2.LoadStagesRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
 from planner.dispatch.daemon_client import UNREACHABLE, DaemonCallFailed, DaemonClient
@@ -18,13 +19,10 @@ async def has_ended(client: DaemonClient, incarnation_id: str) -> bool:
 
     Whatever else keeps it from answering may be the network's fault, and it may be working: its lease decides.
     """
-    host, _, port = client.address.rpartition(":")
     try:
         async with asyncio.timeout(client.deadlines.status_seconds):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-            writer.close()
-    except ConnectionRefusedError:
-        return True
+            if await _is_refused(client.address):
+                return True
     except (OSError, TimeoutError):
         return False
     try:
@@ -55,3 +53,17 @@ def failure_of_end(placement: StagePlacement) -> Failure:
         stage=placement.stage,
         device_id=placement.device_id,
     )
+
+
+async def _is_refused(address: str) -> bool:
+    """By each of the addresses that the host's name has. Raises OSError where one cannot be reached."""
+    host, _, port = address.rpartition(":")
+    resolved = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    for *_, endpoint in resolved:
+        try:
+            _, writer = await asyncio.open_connection(*endpoint[:2])
+        except ConnectionRefusedError:
+            continue
+        writer.close()
+        return False
+    return True

@@ -7,12 +7,13 @@ import socket
 
 import pytest
 
+from planner.dispatch import daemon_client
 from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, DaemonClient
 from planner.dispatch.succession import has_ended, until_ended
 from tests.contract.scripted_daemon import ScriptedDaemon
 from tests.planner.client.cutting_proxy import CuttingProxy
 from tests.planner.dispatch.conftest import PATIENT
-from tests.waiting import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
 
@@ -59,6 +60,44 @@ async def test_one_that_breaks_or_does_not_answer_may_live(daemons: dict[str, Sc
         silent.listen(1)
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert not await ended(address, CallDeadlines(status_seconds=0.2))
+
+
+async def test_a_name_of_several_addresses_has_ended_where_all_refuse(
+    daemons: dict[str, ScriptedDaemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(daemons["a"].address.rpartition(":")[2])
+
+    async def two_addresses(*_: object, **__: object) -> list[tuple[object, ...]]:
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+        return [(*kind, ("127.0.0.2", port)), (*kind, ("127.0.0.1", port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
+    assert not await ended(daemons["a"].address)
+    await daemons["a"].stop()
+    assert await ended(daemons["a"].address)
+
+
+async def test_those_who_wait_for_a_break_share_one_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    watches: list[asyncio.Event] = []
+
+    async def watch(channel: object) -> None:
+        watches.append(asyncio.Event())
+        await watches[-1].wait()
+
+    monkeypatch.setattr(daemon_client, "until_disconnected", watch)
+    client = DaemonClient("a", "127.0.0.1:1", PATIENT)
+    first, second = (asyncio.create_task(client.until_disconnected()) for _ in range(2))
+    await eventually(lambda: watches)
+    assert len(watches) == 1
+    first.cancel()
+    await asyncio.wait({first})
+    watches[0].set()
+    await asyncio.wait_for(second, WAIT_SECONDS)
+    third = asyncio.create_task(client.until_disconnected())
+    await eventually(lambda: len(watches) == 2)
+    await client.close()
+    with pytest.raises(asyncio.CancelledError):
+        await third
 
 
 async def test_the_end_is_known_once_the_connection_breaks(daemons: dict[str, ScriptedDaemon]) -> None:
