@@ -99,9 +99,9 @@ class FrameConnection:
                     self._writing = None
                     return
                 rest = self._begin(self._waiting[0].frame, self._waiting[0].before)
-        except ConnectionError as error:
+        except OSError as error:
             self._writing = None
-            self._fail(error)
+            self._fail(ConnectionAbortedError(str(error)))
 
     def _fail(self, error: ConnectionError) -> None:
         while self._waiting:

@@ -20,15 +20,15 @@ from tests.random_examples import random_examples, random_seeds
 ANYWHERE = Request(mode="optimal", objective=Objective.LATENCY, free=True)
 
 
-def check_is_least(problem: PartitionProblem) -> None:
-    best = least(problem, Objective.LATENCY, every_assignment(problem, free=True))
+def check_is_least(program: PartitionProblem) -> None:
+    best = least(program, Objective.LATENCY, every_assignment(program, free=True))
     if np.isinf(best):
         with pytest.raises(Infeasible):
-            optimal(problem, ANYWHERE)
+            optimal(program, ANYWHERE)
         return
-    assignment = optimal(problem, ANYWHERE)
-    assert fits(problem, assignment)
-    assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(best, rel=1e-8, abs=1e-12)
+    assignment = optimal(program, ANYWHERE)
+    assert fits(program, assignment)
+    assert value_of(program, assignment, Objective.LATENCY) == pytest.approx(best, rel=1e-8, abs=1e-12)
     assert assignment.lower_bound_seconds == pytest.approx(best, rel=1e-8, abs=1e-12)
 
 
@@ -46,14 +46,14 @@ def test_small_programs_are_least_and_proven() -> None:
 
 @pytest.mark.slow
 @random_examples(25)
-@given(problem=problems(max_nodes=4, max_devices=3, barred=True))
-def test_groups_views_and_nodes_that_read_nothing(problem: PartitionProblem) -> None:
-    check_is_least(problem)
+@given(program=problems(max_nodes=4, max_devices=3, barred=True))
+def test_groups_views_and_nodes_that_read_nothing(program: PartitionProblem) -> None:
+    check_is_least(program)
 
 
 def test_nothing_is_proven_where_prefixes_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = small_program(104)
-    best = least(problem, Objective.LATENCY, every_assignment(problem, free=True))
+    program = small_program(104)
+    best = least(program, Objective.LATENCY, every_assignment(program, free=True))
     monkeypatch.setattr(exact_latency, "MAX_PREFIXES", 2)
-    assignment = optimal(problem, ANYWHERE)
-    assert assignment.lower_bound_seconds <= best < value_of(problem, assignment, Objective.LATENCY)
+    assignment = optimal(program, ANYWHERE)
+    assert assignment.lower_bound_seconds <= best < value_of(program, assignment, Objective.LATENCY)
