@@ -8,11 +8,11 @@ A value is a message that holds a tensor's message or a scalar.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from access.fields import field_head, read_field
 
@@ -84,17 +84,28 @@ def skim(content: bytes | memoryview, numbers: Numbers, within: Extent | None = 
     return Skimmed(message=bytes(head), data=tuple(data))
 
 
-def value_buffers(numbers: Numbers, tensor: bytes, data: memoryview) -> list[bytes | memoryview]:
-    """A tensor's message without its bytes and the bytes themselves, as one of the values: to be sent one after the
-    other."""
-    tensor += field_head(numbers.data, len(data))
-    tensor = field_head(numbers.tensor, len(tensor) + len(data)) + tensor
-    return [field_head(numbers.values, len(tensor) + len(data)) + tensor, data]
+def value_buffers(numbers: Numbers, values: Iterable[Message], data: Iterable[memoryview]) -> list[bytes | memoryview]:
+    """The values as fields of their message, to be sent one after the other. `data`: of each tensor that a value is,
+    whose own message has none."""
+    buffers: list[bytes | memoryview] = []
+    contents = iter(data)
+    for value in values:
+        if value.HasField("tensor"):
+            buffers += _tensor_buffers(numbers, value.tensor.SerializeToString(), next(contents))  # type: ignore[attr-defined]
+        else:
+            buffers += enclosed(numbers.values, [value.SerializeToString()])
+    return buffers
 
 
 def enclosed(number: int, buffers: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """The message that the buffers are, as a field of another."""
     return [field_head(number, sum(map(len, buffers))), *buffers]
+
+
+def _tensor_buffers(numbers: Numbers, tensor: bytes, data: memoryview) -> list[bytes | memoryview]:
+    tensor += field_head(numbers.data, len(data))
+    tensor = field_head(numbers.tensor, len(tensor) + len(data)) + tensor
+    return [field_head(numbers.values, len(tensor) + len(data)) + tensor, data]
 
 
 def _skim_value(message: _Message, extent: Extent, numbers: Numbers) -> tuple[bytes, Extent]:

@@ -128,13 +128,8 @@ def request_bytes(sequence: int, items: Sequence[Item]) -> bytes:
     microbatch = stage_daemon_pb2.Microbatch()
     payloads: list[memoryview] = []
     fill(microbatch.values, items, payloads)
-    data = iter(payloads)
-    buffers: list[bytes | memoryview] = [stage_daemon_pb2.Microbatch(sequence=sequence).SerializeToString()]
-    for datum in microbatch.values:
-        if datum.HasField("tensor"):
-            buffers += value_buffers(_OF_INPUTS, datum.tensor.SerializeToString(), next(data))
-        else:
-            buffers += enclosed(_OF_INPUTS.values, [datum.SerializeToString()])
+    sequence_field = stage_daemon_pb2.Microbatch(sequence=sequence).SerializeToString()
+    buffers = [sequence_field, *value_buffers(_OF_INPUTS, microbatch.values, payloads)]
     return b"".join(enclosed(_MICROBATCH, buffers))
 
 

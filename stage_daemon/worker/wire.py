@@ -34,7 +34,7 @@ from stage_daemon.transport.turn import EVERY, Turn
 MAX_DEPTH = 64
 # Of protobuf.
 MAX_MESSAGE_BYTES = (1 << 31) - 1
-_TOO_LARGE = "RESULT_TOO_LARGE"
+_UNSENDABLE = (InvalidRequest, ValueError, MemoryError)
 _VALUES = Numbers.of(stage_daemon_pb2.MicrobatchResult.DESCRIPTOR.fields_by_name["values"])
 _OF_INPUTS = Numbers.of(stage_daemon_pb2.Microbatch.DESCRIPTOR.fields_by_name["values"])
 _RESULT = stage_daemon_pb2.ReceiveOutputsResponse.DESCRIPTOR.fields_by_name["result"].number
@@ -222,37 +222,32 @@ def result_to_bytes(result: Result, payloads: list[torch.Tensor]) -> bytes:
     can hold becomes a failure."""
     try:
         return result_to_proto(result, payloads).SerializeToString()
-    except (InvalidRequest, ValueError, MemoryError) as error:
+    except _UNSENDABLE as error:
         payloads.clear()
-        reason = error.reason if isinstance(error, InvalidRequest) else _TOO_LARGE
-        return _refusal(result, reason, str(error))
+        return _refusal(result, error)
 
 
 def result_buffers(result: Result) -> list[bytes | memoryview]:
-    """A serialized ReceiveOutputsResponse, to be sent buffer by buffer; each keeps the memory that it is of."""
+    """A serialized ReceiveOutputsResponse, to be sent buffer by buffer; each keeps the memory that it is of. A result
+    that no message can hold becomes a failure."""
     payloads: list[torch.Tensor] = []
-    message = result_to_bytes(result, payloads)
-    if not payloads:
-        return [message]
-    response = stage_daemon_pb2.ReceiveOutputsResponse.FromString(message)
-    data = iter(payloads)
-    values: list[bytes | memoryview] = []
-    for datum in response.result.values:
-        if datum.HasField("tensor"):
-            values += value_buffers(_VALUES, datum.tensor.SerializeToString(), next(data).numpy().data)
-        else:
-            values += enclosed(_VALUES.values, [datum.SerializeToString()])
-    response.ClearField("result")
-    buffers = [response.SerializeToString(), *enclosed(_RESULT, values)]
-    if (size_bytes := sum(map(len, buffers))) > MAX_MESSAGE_BYTES:
-        return [
-            _refusal(result, _TOO_LARGE, f"its {size_bytes:,} bytes, of the {MAX_MESSAGE_BYTES:,} that a message holds")
-        ]
+    try:
+        response = result_to_proto(result, payloads)
+        if not payloads:
+            return [response.SerializeToString()]
+        values = value_buffers(_VALUES, response.result.values, [payload.numpy().data for payload in payloads])
+        response.ClearField("result")
+        buffers = [response.SerializeToString(), *enclosed(_RESULT, values)]
+        if (size_bytes := sum(map(len, buffers))) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"its {size_bytes:,} bytes, of the {MAX_MESSAGE_BYTES:,} that a message holds")
+    except _UNSENDABLE as error:
+        return [_refusal(result, error)]
     return buffers
 
 
-def _refusal(result: Result, reason: str, why: str) -> bytes:
-    failure = MicrobatchFailure(reason=reason, message=f"the result cannot be sent: {why}")
+def _refusal(result: Result, error: Exception) -> bytes:
+    reason = error.reason if isinstance(error, InvalidRequest) else "RESULT_TOO_LARGE"
+    failure = MicrobatchFailure(reason=reason, message=f"the result cannot be sent: {error}")
     failed = Result(session_id=result.session_id, sequence=result.sequence, failure=failure)
     return result_to_proto(failed).SerializeToString()
 
