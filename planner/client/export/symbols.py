@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch.utils._sympy import functions
 
+from planner.client.export.roundings import as_integers
 from planner.errors import UnsupportedModule
 from planner.graph.expression import MAX_EXPONENT, Expression, ExpressionOperator, Operation, SymbolReference
 from planner.graph.ir import Symbol
@@ -62,11 +63,15 @@ class SymbolTable:
             return int(expression)
         if isinstance(expression, sympy.Symbol):
             return SymbolReference(self._ids.setdefault(expression, len(self._ids) + 1))
+        integers = as_integers(expression)
+        if integers is not None:
+            return self._convert(integers, where)
         operator = _OPERATORS.get(expression.func)
         if operator is None:
             raise UnsupportedModule(
-                f"{where}: its size is {expression}, and {expression.func.__name__} cannot be carried; "
-                "use a fixed size there, or sizes made by + - * // % min and max"
+                f"{where}: its size is {expression}, and {expression.func.__name__} of that cannot be carried; use a "
+                "fixed size there, or sizes made by + - * // % min and max; rounded may be a size over an integer, or "
+                "times 0.5 and other short binary fractions"
             )
         _check_exponent(expression, operator, where)
         return Operation(operator, tuple(self._convert(operand, where) for operand in expression.args))
