@@ -26,7 +26,7 @@ from planner.dispatch.placing import BeingPlanned, Placer, clients_of
 from planner.dispatch.rollout import Broken, Leaving, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests, prepare_requests
 from planner.dispatch.succession import failure_of_end, has_ended
-from planner.errors import DeviceTaken, NotDeployable, NotFound, NotLeading, PlannerError
+from planner.errors import DeviceTaken, NotDeployable, NotFound, NotLeading, PlannerError, Unavailable
 from planner.plan.plan import Plan
 from planner.store.blobs import BlobStore
 from planner.store.daemons import (
@@ -341,14 +341,29 @@ class Dispatcher:
             return deployment_id
 
         async with self._admission:
-            deployment_id, is_new = await create_once(
-                self._database, "Deploy", request_id, fingerprint or plan_id, now, create
-            )
+            try:
+                deployment_id, is_new = await create_once(
+                    self._database, "Deploy", request_id, fingerprint or plan_id, now, create
+                )
+            except Unavailable:
+                if created:
+                    self._spawn(self._roll_out_if_added(*created[0]))
+                raise
         if is_new:
             deployment, plan, graph = created[0]
-            driver = self._add_driver(deployment)
-            self._spawn(self._roll_out(driver, plan, graph))
+            self._spawn(self._roll_out(self._add_driver(deployment), plan, graph))
         return deployment_id
+
+    async def _roll_out_if_added(self, deployment: Deployment, plan: Plan, graph: GraphRecord) -> None:
+        """Where the connection broke during the commit, whose end nobody told."""
+
+        async def find(session: AsyncSession) -> bool:
+            await self._leadership.check(session)
+            return any(one.id == deployment.id for one in await list_active_deployments(session))
+
+        with suppress(PlannerError):
+            if await self._database.persist(find) and deployment.id not in self._drivers:
+                await self._roll_out(self._add_driver(deployment), plan, graph)
 
     async def _admit(
         self, session: AsyncSession, plan_id: str, recovery: RecoveryPolicy, workers: WorkerSettings, now: datetime
@@ -418,10 +433,15 @@ class Dispatcher:
                 daemons = await list_daemons(session)
             self._remember(daemons, deployments)
             await self._write_leases()
-            for deployment in deployments:
-                await self._add_driver(deployment).handle(TakenUp())
+            # Whoever waits may leave from here on: no deployment has two drivers.
+            taking_up = [self._spawn(self._take_up(self._add_driver(deployment))) for deployment in deployments]
             self._resumed = True
             self._news.set()
+            await asyncio.shield(asyncio.gather(*taking_up))
+
+    async def _take_up(self, driver: Driver) -> None:
+        with suppress(NotLeading):
+            await driver.handle(TakenUp())
 
     def _add_driver(self, deployment: Deployment) -> Driver:
         driver = Driver(deployment, self._clients_of(deployment), self._ledger, self._placer.place, self._news.set)
@@ -619,10 +639,11 @@ class Dispatcher:
             return False
         return report.generation >= driver.deployment.generation
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _seconds() -> float:

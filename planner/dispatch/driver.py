@@ -83,6 +83,8 @@ class Driver:
         self._place_next = place
         self._settled = settled
         self._lock = asyncio.Lock()
+        # And whose event it is.
+        self._taking: dict[asyncio.Task[None], asyncio.Task[Any] | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._rollout_tasks: set[asyncio.Task[None]] = set()
         self._watches: set[asyncio.Task[None]] = set()
@@ -91,32 +93,46 @@ class Driver:
     async def handle(self, event: Event, placement: Placement | None = None, *, generation: int | None = None) -> None:
         """Events are taken one at a time; each step is written down before it is acted on.
 
-        With `generation` the event is about that one: where the next has begun meanwhile it says nothing.
+        With `generation` the event is about that one: where the next has begun meanwhile it says nothing. A caller that
+        leaves once its event is being taken changes nothing: what is written down is acted on.
         """
-        async with self._lock:
-            if generation is not None and generation != self.deployment.generation:
-                return
-            if isinstance(event, Broken):
-                event = replace(event, failure=self.deployment.with_copy(event.failure))
-            step = advance(self.rollout, event)
-            if step.message:
-                begun = placement.deployment if placement else None
-                await self._ledger.append(self.deployment.id, self._row(step), begun)
-                if placement:
-                    self._begin(placement)
-            is_new = step.rollout.state is not self.rollout.state
-            self.rollout = step.rollout
-            if is_new:
-                self._log_state()
-            if is_new and (step.rollout.state.ended or step.rollout.state in ABANDONED):
-                self._abandon_rollout()
-            for command in step.commands:
-                self._spawn(command)
-            self._keep_watch()
-            if step.rollout.state.ended:
-                self.ended.set()
-            if is_new and (step.rollout.state.ended or step.rollout.state is DeploymentState.READY):
-                self._settled()
+        await self._lock.acquire()
+        caller = asyncio.current_task()
+        taking = asyncio.create_task(self._take(event, placement, generation, caller))
+        self._taking[taking] = caller
+        taking.add_done_callback(self._taken)
+        await asyncio.shield(taking)
+
+    def _taken(self, taking: asyncio.Task[None]) -> None:
+        del self._taking[taking]
+        self._lock.release()
+
+    async def _take(
+        self, event: Event, placement: Placement | None, generation: int | None, caller: asyncio.Task[Any] | None
+    ) -> None:
+        if generation is not None and generation != self.deployment.generation:
+            return
+        if isinstance(event, Broken):
+            event = replace(event, failure=self.deployment.with_copy(event.failure))
+        step = advance(self.rollout, event)
+        if step.message:
+            begun = placement.deployment if placement else None
+            await self._ledger.append(self.deployment.id, self._row(step), begun)
+            if placement:
+                self._begin(placement)
+        is_new = step.rollout.state is not self.rollout.state
+        self.rollout = step.rollout
+        if is_new:
+            self._log_state()
+        if is_new and (step.rollout.state.ended or step.rollout.state in ABANDONED):
+            self._abandon_rollout(caller)
+        for command in step.commands:
+            self._spawn(command)
+        self._keep_watch(caller)
+        if step.rollout.state.ended:
+            self.ended.set()
+        if is_new and (step.rollout.state.ended or step.rollout.state is DeploymentState.READY):
+            self._settled()
 
     @property
     def is_busy(self) -> bool:
@@ -124,15 +140,16 @@ class Driver:
         return bool(self._tasks)
 
     async def close(self) -> None:
-        tasks = self._tasks | self._watches
+        own = self._tasks | self._watches
+        tasks = own | {taking for taking, caller in self._taking.items() if caller in own}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _keep_watch(self) -> None:
+    def _keep_watch(self, caller: asyncio.Task[Any] | None) -> None:
         """Over the daemons that it stands on, while it is ready; nobody calls them then."""
         if self.rollout.state is not DeploymentState.READY:
-            for task in self._watches - {asyncio.current_task()}:
+            for task in self._watches - {caller}:
                 task.cancel()
         elif not self._watches:
             for device_id, client in self._clients.items():
@@ -191,8 +208,8 @@ class Driver:
             self._rollout_tasks.add(task)
             task.add_done_callback(self._rollout_tasks.discard)
 
-    def _abandon_rollout(self) -> None:
-        for task in self._rollout_tasks - {asyncio.current_task()}:
+    def _abandon_rollout(self, caller: asyncio.Task[Any] | None) -> None:
+        for task in self._rollout_tasks - {caller}:
             task.cancel()
 
     async def _guarded(self, command: Command) -> None:
