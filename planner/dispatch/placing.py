@@ -20,7 +20,15 @@ from planner.dispatch.admission import admit
 from planner.dispatch.daemon_client import UNREACHABLE, DaemonCallFailed, DaemonClient
 from planner.dispatch.leadership import Leadership
 from planner.dispatch.stage_modules import StageRequests
-from planner.errors import DeviceFull, DeviceGone, Infeasible, NotFound, PlannerError, Unavailable
+from planner.errors import (
+    DeviceFull,
+    DeviceGone,
+    Infeasible,
+    NotFound,
+    PlannerError,
+    ResourceExhausted,
+    Unavailable,
+)
 from planner.partition.describe import describe_bytes, describe_seconds
 from planner.partition.objective import Objective
 from planner.plan.plan import Plan
@@ -105,7 +113,8 @@ class Placer:
     async def place(self, deployment: Deployment, tell: Callable[[str], Awaitable[None]]) -> Placement:
         """The next generation, once all the daemons that it needs answer. `tell` hears why it has to wait.
 
-        Raises DeviceGone, DeviceFull, Infeasible or Unavailable where that is still so after `recovery_seconds`.
+        Raises DeviceGone, DeviceFull, Infeasible, Unavailable or, where the database has no room, ResourceExhausted,
+        where that is still so after `recovery_seconds`.
         """
         ends_at, last_reason = time.monotonic() + self._recovery_seconds, ""
         while True:
@@ -113,7 +122,7 @@ class Placer:
                 return await self._place_now(deployment)
             except BeingPlanned:
                 pass
-            except (DeviceGone, DeviceFull, Infeasible, Unavailable) as error:
+            except (DeviceGone, DeviceFull, Infeasible, ResourceExhausted, Unavailable) as error:
                 if time.monotonic() > ends_at:
                     raise
                 if isinstance(error, Infeasible) and error.message != last_reason:

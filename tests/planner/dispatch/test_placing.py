@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from planner.errors import DeviceGone, NotFound, PlannerError
+from planner.dispatch import placing
+from planner.errors import DeviceGone, NotFound, PlannerError, ResourceExhausted
 from planner.planning import make_replacement
 from planner.store.database import Database
 from planner.store.deployment_records import Deployment, DeploymentState, Failure, RecoveryPolicy
@@ -151,6 +153,26 @@ async def test_where_there_is_no_plan_yet_it_is_made_then(world: World) -> None:
     async with planning(world):
         after = await world.until_generation(deployment_id, 2)
     assert after.plan_reason.startswith(f"without {SECOND}, planned when it was needed: ")
+
+
+async def test_a_database_without_room_keeps_nobody_from_recovering_once_there_is_some(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment_id = await world.ready(REPLAN)
+    hurried, num_refused = placing.hurry, 0
+
+    async def refuse(session: AsyncSession, operation_id: str) -> None:
+        nonlocal num_refused
+        num_refused += 1
+        if num_refused == 1:
+            raise ResourceExhausted("the planner's database has no room left")
+        await hurried(session, operation_id)
+
+    monkeypatch.setattr(placing, "hurry", refuse)
+    await lose(world, deployment_id, SECOND)
+    await eventually(lambda: num_refused > 0)
+    async with planning(world):
+        await world.until_generation(deployment_id, 2)
 
 
 async def test_a_plan_that_was_deleted_is_made_again(world: World) -> None:
