@@ -30,6 +30,8 @@ class TrainingStreams:
         ticket: Callable[[], str] = str,
     ) -> None:
         self._unreachable = unreachable
+        # Why nothing can be asked any more.
+        self._broken: PlannerError | None = None
         self._streams = {
             device_id: _Stream(device_id, channel, unreachable, deadline_seconds, ticket)
             for device_id, channel in channels.items()
@@ -41,17 +43,25 @@ class TrainingStreams:
 
     def ask(self, requests: Mapping[str, stage_daemon_pb2.TrainRequest]) -> dict[str, list[_Response]]:
         """What each daemon that is asked answers; raises the first failure, once all have answered."""
+        answers = self._answers(requests)
+        failures = (one[-1].failure for one in answers.values() if one[-1].WhichOneof("content") == "failure")
+        if (failure := next(failures, None)) is not None:
+            raise error_from_failure(failure_from_proto(failure), otherwise=StepNotApplied)
+        return answers
+
+    def _answers(self, requests: Mapping[str, stage_daemon_pb2.TrainRequest]) -> dict[str, list[_Response]]:
+        if self._broken is not None:
+            raise self._broken
+        # Until all have come: one that comes later would be taken for the answer to the next request.
+        self._broken = Unavailable("an earlier request was broken off; close this trainer and open another")
         for device_id, request in requests.items():
             self._streams[device_id].send(request)
-        answers: dict[str, list[_Response]] = {}
-        failure: PlannerError | None = None
-        for device_id in requests:
-            answers[device_id] = self._streams[device_id].answers()
-            last = answers[device_id][-1]
-            if failure is None and last.WhichOneof("content") == "failure":
-                failure = error_from_failure(failure_from_proto(last.failure), otherwise=StepNotApplied)
-        if failure is not None:
-            raise failure
+        try:
+            answers = {device_id: self._streams[device_id].answers() for device_id in requests}
+        except PlannerError as error:
+            self._broken = error
+            raise
+        self._broken = None
         return answers
 
     def save_snapshot(self, deployment_id: str, generation: int) -> list[stage_daemon_pb2.SaveSnapshotResponse]:
