@@ -73,6 +73,7 @@ class HostedDeployment:
         self._copies: dict[int, int] = {}
         self._is_training = False
         self._is_saving = False
+        self._saving: asyncio.Task[stage_daemon_pb2.SaveSnapshotResponse] | None = None
         self._unfinished: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -255,12 +256,13 @@ class HostedDeployment:
         try:
             if self._unfinished is not None:
                 await asyncio.shield(self._unfinished)
-            replies = await self._worker.train(request)
+            replies = self._worker.training_replies()
             try:
+                await replies.ask(request)
                 while not replies.is_over:
                     yield await replies.next()
             finally:
-                if not replies.is_over:
+                if replies.is_asked and not replies.is_over:
                     self._unfinished = asyncio.create_task(self._finish_training(replies))
         except DaemonError as error:
             raise (self._end() if self.life.phase.ended else self._placed(error)) from error
@@ -273,7 +275,11 @@ class HostedDeployment:
             raise Conflict(f"a snapshot of {self.life.deployment_id} is being saved already; wait for it")
         self._is_saving = True
         try:
-            return await self._worker.save_snapshot()
+            if self._saving is not None:
+                # Of a caller who has left: the worker goes on with it.
+                await asyncio.wait({self._saving})
+            self._saving = asyncio.create_task(self._worker.save_snapshot())
+            return await asyncio.shield(self._saving)
         except DaemonError as error:
             raise (self._end() if self.life.phase.ended else self._placed(error)) from error
         finally:

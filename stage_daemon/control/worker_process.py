@@ -157,11 +157,13 @@ class WorkerProcess:
             yield frame.session_id, frame.sequence, frame.body
         self._outputs.put_nowait(None)
 
-    async def train(self, request: bytes) -> TrainingReplies:
-        """Hands over a serialized TrainRequest. One at a time: the next once the last reply has been read."""
-        replies = TrainingReplies(self, self._expect(FrameKind.TRAINED))
-        await self._write(Frame(kind=FrameKind.TRAIN, body=request))
-        return replies
+    def training_replies(self) -> TrainingReplies:
+        """To a request. One at a time: the next once the last reply has been read."""
+        return TrainingReplies(self, self._expect(FrameKind.TRAINED))
+
+    async def ask_to_train(self, request: bytes, before: Callable[[], None]) -> None:
+        """Hands over a serialized TrainRequest, and calls `before` when it begins to."""
+        await self._write(Frame(kind=FrameKind.TRAIN, body=request), before)
 
     async def metrics(self) -> list[stage_daemon_pb2.StageMetrics]:
         """One record per loaded stage. The worker's main thread answers: one that hangs does not.
@@ -330,7 +332,15 @@ class TrainingReplies:
     def __init__(self, worker: WorkerProcess, replies: asyncio.Queue[Frame | None]) -> None:
         self._worker = worker
         self._replies = replies
+        # The worker will reply, whether anybody waits for that or not.
+        self.is_asked = False
         self.is_over = False
+
+    async def ask(self, request: bytes) -> None:
+        await self._worker.ask_to_train(request, self._begin)
+
+    def _begin(self) -> None:
+        self.is_asked = True
 
     async def next(self) -> bytes:
         frame = await self._worker.next_reply(self._replies)

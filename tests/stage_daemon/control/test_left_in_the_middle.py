@@ -1,0 +1,137 @@
+"""Clients that leave in the middle of a question to a worker: the next one hears nothing of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from protos.v1 import planner_pb2, stage_daemon_pb2
+from stage_daemon.control.hosted import HostedDeployment
+from stage_daemon.control.lifecycle import Life, Phase
+from stage_daemon.control.worker_process import WorkerProcess
+from stage_daemon.errors import Conflict
+from stage_daemon.worker.failures import failure_from_error
+from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
+from tests.waiting import eventually
+
+# More than a socket holds.
+LARGE = 1 << 23
+
+
+class ProcessThatLives:
+    """What a WorkerProcess needs of one."""
+
+    pid = 1
+    exitcode = None
+
+    def __init__(self) -> None:
+        self.sentinel, self._other_end = os.pipe()
+
+    def kill(self) -> None:
+        raise AssertionError("the deployment has ended")
+
+    def close(self) -> None:
+        os.close(self.sentinel)
+        os.close(self._other_end)
+
+
+@pytest_asyncio.fixture
+async def ends() -> AsyncIterator[tuple[HostedDeployment, socket.socket]]:
+    """A deployment that runs, and the worker's end of its connection."""
+    ours, theirs = socket.socketpair()
+    process: Any = ProcessThatLives()
+    hosted = HostedDeployment(
+        life=Life(deployment_id="dep-1", generation=1, stages=(0,), phase=Phase.RUNNING),
+        device_id="a",
+        torch_device="cpu",
+        worker_silence_seconds=600.0,
+        loading=asyncio.Semaphore(1),
+        on_change=lambda: None,
+    )
+    hosted.connection = stage_daemon_pb2.ConnectStagesRequest(deadline_seconds=600.0)
+    worker = hosted._worker = WorkerProcess(deployment_id="dep-1", device="cpu", process=process, connection=ours)
+    await worker._open()
+    yield hosted, theirs
+    asyncio.get_running_loop().remove_reader(process.sentinel)
+    theirs.close()
+    await worker._reading
+    worker._connection.close()
+    process.close()
+
+
+async def answers(hosted: HostedDeployment, request: bytes) -> list[bytes]:
+    return [answer async for answer in hosted.train(request)]
+
+
+async def leave(call: asyncio.Task[Any]) -> None:
+    call.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await call
+
+
+async def test_who_trains_hears_no_answer_to_one_that_left_while_its_request_was_on_the_way(
+    ends: tuple[HostedDeployment, socket.socket],
+) -> None:
+    hosted, worker = ends
+    first = asyncio.create_task(answers(hosted, b"1" * LARGE))
+    # The rest of it waits for room in the socket.
+    await asyncio.to_thread(worker.recv, 1, socket.MSG_PEEK)
+    await leave(first)
+    second = asyncio.create_task(answers(hosted, b"2"))
+    for request in (b"1" * LARGE, b"2"):
+        frame = await asyncio.to_thread(read_frame, worker)
+        assert frame is not None
+        assert frame.body == request
+        await asyncio.to_thread(write_frame, worker, Frame(kind=FrameKind.TRAINED, body=b"done " + request[:1]))
+    assert await second == [b"done 2"]
+
+
+async def test_who_saves_hears_no_answer_to_one_that_left_while_its_snapshot_was_saved(
+    ends: tuple[HostedDeployment, socket.socket],
+) -> None:
+    """A worker saves snapshots at the same time, and that of the second may be there first."""
+    hosted, worker = ends
+    first = asyncio.create_task(hosted.save_snapshot())
+    assert await asyncio.to_thread(read_frame, worker) == Frame(kind=FrameKind.SAVE_SNAPSHOT)
+    with pytest.raises(Conflict, match="is being saved already"):
+        await hosted.save_snapshot()
+    await leave(first)
+    second = asyncio.create_task(hosted.save_snapshot())
+    saved = {size: saved_file(size) for size in (1, 2)}
+    asked = asyncio.create_task(asyncio.to_thread(read_frame, worker))
+    await asyncio.wait({asked}, timeout=0.2)
+    if asked.done():
+        await asyncio.to_thread(write_frame, worker, saved[2])
+    await asyncio.to_thread(write_frame, worker, saved[1])
+    if not asked.done():
+        assert await asked == Frame(kind=FrameKind.SAVE_SNAPSHOT)
+        await asyncio.to_thread(write_frame, worker, saved[2])
+    assert [file.size_bytes for file in (await second).files] == [2]
+
+
+async def test_where_a_snapshot_that_nobody_waits_for_is_not_saved_the_next_one_is(
+    ends: tuple[HostedDeployment, socket.socket],
+) -> None:
+    hosted, worker = ends
+    first = asyncio.create_task(hosted.save_snapshot())
+    assert await asyncio.to_thread(read_frame, worker) == Frame(kind=FrameKind.SAVE_SNAPSHOT)
+    await leave(first)
+    failure = failure_from_error(Conflict("no planner takes it")).SerializeToString()
+    await asyncio.to_thread(write_frame, worker, Frame(kind=FrameKind.SNAPSHOT_NOT_SAVED, body=failure))
+    second = asyncio.create_task(hosted.save_snapshot())
+    assert await asyncio.to_thread(read_frame, worker) == Frame(kind=FrameKind.SAVE_SNAPSHOT)
+    await asyncio.to_thread(write_frame, worker, saved_file(2))
+    assert [file.size_bytes for file in (await second).files] == [2]
+    await eventually(lambda: not hosted._tasks)
+
+
+def saved_file(size_bytes: int) -> Frame:
+    response = stage_daemon_pb2.SaveSnapshotResponse(files=[planner_pb2.SavedFile(size_bytes=size_bytes)])
+    return Frame(kind=FrameKind.SNAPSHOT_SAVED, body=response.SerializeToString())
