@@ -17,9 +17,10 @@ from stage_daemon.errors import NotFound, StateMismatch, Unavailable
 # Chunks are of at most 1 MiB, and a little goes to the message around them.
 _MAX_MESSAGE_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
-# Six seconds without a new byte.
-MAX_FRUITLESS_ROUNDS = 6
+# Half a minute without a new byte: longer than a planner, or its database, takes to be started again.
+MAX_FRUITLESS_ROUNDS = 20
 FIRST_PAUSE_SECONDS = 0.1
+MOST_PAUSE_SECONDS = 2.0
 # An upload slower than this is broken off, and goes on in a new stream.
 _LEAST_BYTES_PER_SECOND = 1 << 20
 _PATIENCE_SECONDS = 30.0
@@ -105,7 +106,8 @@ class BlobClient:
 
 
 class _Rounds:
-    """Through all planners, until so many in a row have brought nothing new; the pauses in between double."""
+    """Through all planners, until so many in a row have brought nothing new; the pauses in between double up to the
+    most."""
 
     def __init__(self) -> None:
         self._num_fruitless = 0
@@ -118,7 +120,7 @@ class _Rounds:
         self._num_fruitless += 1
         if self._num_fruitless == MAX_FRUITLESS_ROUNDS:
             return False
-        time.sleep(FIRST_PAUSE_SECONDS * 2**self._num_fruitless)
+        time.sleep(min(MOST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**self._num_fruitless))
         return True
 
 

@@ -126,3 +126,17 @@ def test_an_upload_that_nobody_takes_is_given_up() -> None:
         first.on("GetUpload", Refusal(code=grpc.StatusCode.PERMISSION_DENIED, message="not you"))
         with pytest.raises(Unavailable, match="not you"):
             client.upload(SHA256, PIECES)
+
+
+def test_a_planner_that_is_started_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    pauses: list[float] = []
+    monkeypatch.setattr(blobs.time, "sleep", pauses.append)
+    with scripted_planner() as (planner, address):
+        client = BlobClient(address)
+        planner.on("GetUpload", *[AWAY] * 50)
+        with pytest.raises(Unavailable):
+            client.upload(SHA256, [memoryview(b"abc")])
+        assert 30.0 <= sum(pauses) <= 60.0
+        assert max(pauses) <= 2.0
+        client.close()
