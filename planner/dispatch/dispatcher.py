@@ -62,6 +62,8 @@ MISSES_UNTIL_LOST = 2
 PLAN_AHEAD_PERIOD_SECONDS = 0.25
 # One that is late loses nothing.
 RENEWALS_PER_CLAIM = 4
+# Of a channel to a daemon on which nothing runs: nobody who was given it still calls it by then.
+UNUSED_SECONDS = 600.0
 # As many ids as fit into a fact of an error; the next heartbeat is told the rest.
 MOST_RELEASES_IN_REFUSAL = 10
 
@@ -130,6 +132,7 @@ class Dispatcher:
         self._news = asyncio.Event()
         self._misses: dict[tuple[str, str], int] = {}
         self._clients: dict[tuple[str, str], DaemonClient] = {}
+        self._wanted_at: dict[tuple[str, str], float] = {}
         self._admission = asyncio.Lock()
         self._registrations = asyncio.Lock()
         self._resumption = asyncio.Lock()
@@ -456,7 +459,18 @@ class Dispatcher:
         if client is None:
             client = DaemonClient(device_id, address, self._deadlines, self._credentials, self._planner_secret)
             self._clients[device_id, address] = client
+        self._wanted_at[device_id, address] = _seconds()
         return client
+
+    async def _close_unused(self) -> None:
+        """Each start of a daemon has an address of its own, and most are never called again."""
+        drivers = self._drivers.values()
+        in_use = {(one.device_id, one.daemon_address) for driver in drivers for one in driver.deployment.stages}
+        last = _seconds() - UNUSED_SECONDS
+        unused = [key for key, wanted_at in self._wanted_at.items() if wanted_at < last and key not in in_use]
+        for key in unused:
+            del self._wanted_at[key]
+        await asyncio.gather(*[self._clients.pop(key).close() for key in unused])
 
     def _remember(self, daemons: Iterable[Daemon], deployments: Iterable[Deployment]) -> None:
         """Daemons in use have a full lease to come back: nobody could hear them before this planner was there."""
@@ -596,6 +610,7 @@ class Dispatcher:
         async with asyncio.timeout(self._leases.lease_seconds):
             await self._write_leases()
         await self._end_lost()
+        await self._close_unused()
 
     async def _end_refusing(self) -> None:
         """Breaks what runs on a daemon that has missed a heartbeat and is known to have ended: no lease has to run out.

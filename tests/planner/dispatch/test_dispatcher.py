@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from planner.dispatch import driver, lease
+from planner.dispatch import dispatcher, driver, lease
 from planner.errors import (
     DeviceFull,
     DeviceGone,
@@ -356,3 +356,26 @@ async def test_deployments_that_have_ended_are_forgotten(world: World) -> None:
     await world.register(FIRST)
     assert list(world.dispatcher._drivers) == [second]
     assert {deployment_id for deployment_id, _ in world.dispatcher._misses} <= {second}
+
+
+async def test_channels_to_daemons_on_which_nothing_runs_are_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.daemons[SECOND].stop()
+    again = world.daemons[SECOND] = ScriptedDaemon(SECOND, incarnation_id="second")
+    await again.start()
+    # Asks at the address of the one before whether it has ended.
+    await world.register(SECOND, incarnation="second")
+    deployment_id = await world.ready()
+    clients = world.dispatcher._clients
+    assert len(clients) == 3
+    await world.dispatcher._check_leases()
+    assert len(clients) == 3
+    monkeypatch.setattr(dispatcher, "UNUSED_SECONDS", -1.0)
+    await world.dispatcher._check_leases()
+    assert sorted(clients) == [(name, world.daemons[name].address) for name in (FIRST, SECOND)]
+    await world.dispatcher.stop(deployment_id)
+    await eventually(lambda: not world.dispatcher._drivers[deployment_id].is_busy)
+    await world.dispatcher._check_leases()
+    assert not clients
+    await world.ready()
