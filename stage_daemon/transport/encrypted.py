@@ -26,7 +26,8 @@ class EncryptedConnection:
     """What `stream` and `lifeline` ask of a socket; `flags` may hold MSG_DONTWAIT."""
 
     def __init__(self, connection: socket.socket, tls: StreamTls, *, server_side: bool) -> None:
-        """Takes the socket over; no byte has crossed it yet. Raises ConnectionError where the files are not sound."""
+        """Takes the socket over; no byte has crossed it yet. Raises ConnectionError where the files are not sound, and
+        ConnectionAbortedError where the peer has left."""
         connection.setblocking(False)
         try:
             context = stream_context(tls, server_side=server_side)
@@ -34,7 +35,11 @@ class EncryptedConnection:
             connection.close()
             raise ConnectionError(error.message) from None
         self._tls = tls
-        self._socket = context.wrap_socket(connection, server_side=server_side, do_handshake_on_connect=False)
+        try:
+            self._socket = context.wrap_socket(connection, server_side=server_side, do_handshake_on_connect=False)
+        except OSError as error:
+            connection.close()
+            raise ConnectionAbortedError(str(error)) from None
         self._lock = threading.Lock()
         self._timeout_seconds: float | None = None
         self._is_known = False

@@ -107,9 +107,9 @@ class Listener:
                     raise PeerGone(self._refusal) if self._refusal else WaitTimedOut("nobody connected")
                 for number, _ in ready:
                     if number == self._socket.fileno():
-                        connection = self._accept_one()
-                        newcomers[connection.fileno()] = connection
-                        poller.register(connection, select.POLLIN)
+                        if (connection := self._accept_one()) is not None:
+                            newcomers[connection.fileno()] = connection
+                            poller.register(connection, select.POLLIN)
                     elif number in newcomers and self._has_spoken(newcomers[number], by_purpose):
                         poller.unregister(number)
                         newcomers.pop(number)
@@ -122,13 +122,16 @@ class Listener:
                 connection.close()
         return Sockets(data=by_purpose[_DATA], life=by_purpose[_LIFE])
 
-    def _accept_one(self) -> Connection:
+    def _accept_one(self) -> Connection | None:
+        """None of one that has left already."""
         connection, _ = self._socket.accept()
         _without_delay(connection)
         if self._tls is None:
             return connection
         try:
             return EncryptedConnection(connection, self._tls, server_side=True)
+        except ConnectionAbortedError:
+            return None
         except ConnectionError as error:
             raise PeerGone(str(error)) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -178,6 +179,24 @@ def test_plain_text_is_turned_away(daemon: StreamTls) -> None:
     source, target = refused_with(daemon, None)
     assert isinstance(source, PeerGone)
     assert "plain text" in target
+
+
+@pytest.mark.parametrize("hello", [b"", b"GET / HTTP/1.1"])
+def test_one_that_has_hung_up_keeps_nobody_out(daemon: StreamTls, hello: bytes) -> None:
+    """As whoever looks for open ports: with a reset, before its turn has come."""
+    sockets: list[object] = []
+    with Listener(HERE, daemon) as listener:
+        with socket.create_connection((HERE, int(listener.address[1]))) as stranger:
+            stranger.sendall(hello)
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        thread = threading.Thread(
+            target=lambda: sockets.append(connect(listener.address, listener.token, lambda: WAIT_SECONDS, daemon)),
+            daemon=True,
+        )
+        thread.start()
+        listener.accept(lambda: WAIT_SECONDS)
+        thread.join(WAIT_SECONDS)
+    assert len(sockets) == 1
 
 
 @pytest.mark.services
