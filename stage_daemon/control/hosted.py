@@ -26,6 +26,8 @@ from stage_daemon.worker.own_device import name_in_worker
 METRICS_SECONDS = 1.0
 # One miss may be the supervisor's own: it reads late where its machine stood still.
 MISSES_UNTIL_HUNG = 2
+# While it answers, within the time of one miss: what hangs has done so for no longer than a share of that unasked.
+ASKS_PER_MISS = 4
 
 log = structlog.get_logger(__name__)
 
@@ -345,7 +347,7 @@ class HostedDeployment:
                 return
             else:
                 num_misses = 0
-                await asyncio.sleep(patience_seconds)
+                await asyncio.sleep(patience_seconds / ASKS_PER_MISS)
         self.fail(
             WorkerHung(
                 f"worker {worker.process_id} of {self.life.deployment_id} has answered nothing for "
