@@ -67,7 +67,7 @@ class HostedDeployment:
         self._on_change = on_change
         self._tls = tls
         self._operators = operators
-        self._rendezvous: Rendezvous | None = None
+        self._opening: asyncio.Task[Rendezvous] | None = None
         self._worker: WorkerProcess | None = None
         self._draining: asyncio.Task[None] | None = None
         self._senders: set[int] = set()
@@ -108,9 +108,16 @@ class HostedDeployment:
     async def open_rendezvous(self, host: str) -> int:
         """The port of the store; the same one if asked again."""
         self._check_not_ended()
-        if self._rendezvous is None:
-            self._rendezvous = await Rendezvous.open(host, self.secret)
-        return self._rendezvous.port
+        if self._opening is None:
+            # It goes on if the caller leaves, so that whatever is opened is closed with the deployment.
+            self._opening = asyncio.create_task(Rendezvous.open(host, self.secret))
+        try:
+            rendezvous = await asyncio.shield(self._opening)
+        except DaemonError:
+            self._opening = None
+            raise
+        self._check_not_ended()
+        return rendezvous.port
 
     async def connect(self, request: stage_daemon_pb2.ConnectStagesRequest) -> None:
         """Raises Conflict unless loaded; another failure ends the deployment here."""
@@ -374,8 +381,8 @@ class HostedDeployment:
         self.sessions.end_all(error)
         if self._worker is not None:
             self._worker.kill()
-        if self._rendezvous is not None:
-            self._rendezvous.close()
+        if self._opening is not None:
+            self._opening.add_done_callback(_close_opened)
 
     def _check_not_ended(self) -> None:
         """Raises what ended it."""
@@ -401,6 +408,11 @@ class HostedDeployment:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _close_opened(opening: asyncio.Task[Rendezvous]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _does(connection: stage_daemon_pb2.ConnectStagesRequest, kind: stage_daemon_pb2.ActionKind.ValueType) -> bool:

@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 
 from access.files import TlsFiles
 from stage_daemon.control.frame_connection import FrameConnection
-from stage_daemon.control.worker_process import preload_forkserver
+from stage_daemon.control.worker_process import preload_forkserver, start_with
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.worker.frames import Frame, FrameKind
 from stage_daemon.worker.profile import entry
@@ -42,10 +42,7 @@ class ProfileProcess:
         ours, theirs = socket.socketpair()
         name = "profile" if kind is FrameKind.PROFILE else "neighbour"
         process = _CONTEXT.Process(target=entry.run, args=(theirs, device, tls, operators), name=name, daemon=True)
-        try:
-            await asyncio.to_thread(process.start)
-        finally:
-            theirs.close()
+        await start_with(process, ours, theirs)
         started = cls(process, FrameConnection(ours))
         try:
             await started._connection.write(Frame(kind=kind, sequence=first, body=request))

@@ -45,6 +45,18 @@ async def forkserver_is_warm() -> None:
     await asyncio.to_thread(first.join)
 
 
+async def start_with(process: BaseProcess, ours: socket.socket, theirs: socket.socket) -> None:
+    """Starts a process that was given the other end of `ours`. Where the caller leaves meanwhile, it ends by itself."""
+    starting = asyncio.create_task(asyncio.to_thread(process.start))
+    # Not before: by the time that the process gets it, its number could be that of another connection.
+    starting.add_done_callback(lambda _: theirs.close())
+    try:
+        await asyncio.shield(starting)
+    except BaseException:
+        starting.add_done_callback(lambda _: ours.close())
+        raise
+
+
 class WorkerProcess:
     """One worker process. Use it from the event loop that started it.
 
@@ -105,10 +117,7 @@ class WorkerProcess:
             name=f"worker-{deployment_id}",
             daemon=True,
         )
-        try:
-            await asyncio.to_thread(process.start)
-        finally:
-            theirs.close()
+        await start_with(process, ours, theirs)
         worker = cls(deployment_id=deployment_id, device=device, process=process, connection=ours)
         await worker._open()
         return worker

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,11 +16,12 @@ import pytest_asyncio
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.lifecycle import Life, Phase
-from stage_daemon.control.worker_process import WorkerProcess
-from stage_daemon.errors import Conflict
+from stage_daemon.control.rendezvous import Rendezvous
+from stage_daemon.control.worker_process import WorkerProcess, start_with
+from stage_daemon.errors import Conflict, Released
 from stage_daemon.worker.failures import failure_from_error
 from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
-from tests.waiting import eventually
+from tests.waiting import WAIT_SECONDS, eventually
 
 # More than a socket holds.
 LARGE = 1 << 23
@@ -130,6 +132,60 @@ async def test_where_a_snapshot_that_nobody_waits_for_is_not_saved_the_next_one_
     await asyncio.to_thread(write_frame, worker, saved_file(2))
     assert [file.size_bytes for file in (await second).files] == [2]
     await eventually(lambda: not hosted._tasks)
+
+
+async def test_a_rendezvous_whose_caller_has_left_is_closed_with_the_deployment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The planner calls off what it asked for when it stops a deployment in the middle of its rollout."""
+    is_closed, may_open = [], asyncio.Event()
+
+    class Opened:
+        port = 1
+
+        def close(self) -> None:
+            is_closed.append(True)
+
+    async def open_slowly(_: str, __: bytes) -> Opened:
+        await may_open.wait()
+        return Opened()
+
+    monkeypatch.setattr(Rendezvous, "open", open_slowly)
+    hosted = HostedDeployment(
+        life=Life(deployment_id="dep-1", generation=1, stages=(0,), phase=Phase.LOADED),
+        device_id="a",
+        torch_device="cpu",
+        worker_silence_seconds=600.0,
+        loading=asyncio.Semaphore(1),
+        on_change=lambda: None,
+    )
+    asked = asyncio.create_task(hosted.open_rendezvous("127.0.0.1"))
+    await asyncio.sleep(0)
+    await leave(asked)
+    await hosted.release(drain_seconds=0.0)
+    may_open.set()
+    await eventually(lambda: is_closed)
+    with pytest.raises(Released):
+        await hosted.open_rendezvous("127.0.0.1")
+
+
+async def test_a_connection_that_a_process_is_being_given_stays_until_it_has_it() -> None:
+    """Its number would be that of the next connection, whoever has left meanwhile."""
+    ours, theirs = socket.socketpair()
+    is_starting, may_start = threading.Event(), threading.Event()
+
+    class Starting:
+        def start(self) -> None:
+            is_starting.set()
+            may_start.wait(WAIT_SECONDS)
+
+    process: Any = Starting()
+    started = asyncio.create_task(start_with(process, ours, theirs))
+    await asyncio.to_thread(is_starting.wait, WAIT_SECONDS)
+    await leave(started)
+    assert theirs.fileno() >= 0
+    may_start.set()
+    await eventually(lambda: theirs.fileno() < 0 and ours.fileno() < 0)
 
 
 def saved_file(size_bytes: int) -> Frame:
