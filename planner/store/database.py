@@ -14,9 +14,16 @@ import structlog
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, event
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, DataError, InterfaceError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    InterfaceError,
+    InternalError,
+    InvalidatePoolError,
+    OperationalError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
@@ -45,8 +52,9 @@ READ_ONLY: Mapping[str, bool] = {"only_reads": True}
 POOL_SIZE = 10
 # Any number that nothing else in the database locks by.
 MIGRATION_LOCK = 0x706C616E
-# PostgreSQL's SQLSTATE.
+# PostgreSQL's SQLSTATEs. A standby takes no writes before it has taken the place of the server that was lost.
 DISK_FULL = "53100"
+TAKES_NO_WRITES = "25006"
 # A PostgreSQL host that vanished is noticed within half a minute, rather than after the hours that TCP would wait.
 POSTGRESQL_ARGUMENTS = {
     "connect_timeout": 10,
@@ -89,8 +97,13 @@ class Database:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
-        async with self._transaction(self._sessions) as session:
-            yield session
+        try:
+            async with self._transaction(self._sessions) as session:
+                yield session
+        except InternalError as error:
+            if not _takes_no_writes(error.orig):
+                raise
+            raise Unavailable(f"the planner's database takes no writes now: {error.orig}; ask again") from error
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
@@ -197,7 +210,9 @@ def parse_url(text: str) -> URL:
 
 def _engine(url: URL) -> AsyncEngine:
     if url.get_backend_name() != "sqlite":
-        return _postgresql_engine(url)
+        engine = _postgresql_engine(url)
+        event.listen(engine.sync_engine, "handle_error", _leave_standby)
+        return engine
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     # What requests hold is nobody's business who reads the log.
@@ -251,6 +266,16 @@ def _refuse_ended(connection: object, _entry: ConnectionPoolEntry, _proxy: PoolP
         ready.register(driver.fileno(), select.POLLIN)
     if driver.closed or ready.poll(0):
         raise InvalidatePoolError("the server ended the connection")
+
+
+def _takes_no_writes(error: BaseException | None) -> bool:
+    return getattr(error, "sqlstate", "") == TAKES_NO_WRITES
+
+
+def _leave_standby(context: ExceptionContext) -> None:
+    """Has the pool make new connections, which may find the server that takes writes."""
+    if _takes_no_writes(context.original_exception):
+        context.is_disconnect = True
 
 
 def _prepare_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import psycopg
 import pytest
 import pytest_asyncio
 from alembic import command
@@ -266,6 +267,26 @@ async def test_a_database_that_is_full_says_so_for_the_call_at_hand(tmp_path: Pa
         await fill(database, large)
     assert refused.value.metadata["retry_after_seconds"] == "30.0"
     await database.close()
+
+
+@pytest.mark.services
+async def test_a_database_that_takes_no_writes_yet_is_waited_for(
+    on_postgresql: Database,
+) -> None:
+    """As a standby that is about to take the place of the server that was lost."""
+    name = on_postgresql.url.database
+    with psycopg.connect(postgresql().url(), autocommit=True) as elsewhere:
+        elsewhere.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        with pytest.raises(Unavailable, match="takes no writes"):
+            await fill(on_postgresql, graph())
+        async with on_postgresql.reading() as session:
+            assert await session.get(GraphRow, GRAPH_ID) is None
+        persist = asyncio.create_task(on_postgresql.persist(lambda session: add_graph(session, graph())))
+        await asyncio.wait({persist}, timeout=0.1)
+        elsewhere.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+    await persist
+    async with on_postgresql.reading() as session:
+        assert await session.get(GraphRow, GRAPH_ID) is not None
 
 
 @pytest.mark.services
