@@ -100,6 +100,38 @@ def _captioned_images(scale: int) -> Inputs:
     return _masked_text(scale) | _images(2)
 
 
+def _pixels_of_usual_size(scale: int) -> Inputs:
+    return {"pixel_values": _reals(2 * scale, 3, 224, 224)}
+
+
+def _film(scale: int) -> Inputs:
+    return {"pixel_values": _reals(2 * scale, 8, 3, 32, 32)}
+
+
+def _film_by_its_own_name(scale: int) -> Inputs:
+    return {"pixel_values_videos": _reals(2 * scale, 8, 3, 32, 32)}
+
+
+def _frames(scale: int) -> Inputs:
+    return {"input_features": _reals(2 * scale, 100 * scale, 80)}
+
+
+def _stacked_frames(scale: int) -> Inputs:
+    return {"input_features": _reals(2 * scale, 100 * scale, 160)}
+
+
+def _spectrogram(scale: int) -> Inputs:
+    return {"input_values": _reals(2 * scale, 1024, 128)}
+
+
+def _waves_of_one_channel(scale: int) -> Inputs:
+    return {"input_values": _reals(2 * scale, 1, 1024 * scale)}
+
+
+def _past(scale: int) -> Inputs:
+    return {"past_values": _reals(2 * scale, 32, 1)}
+
+
 def _noise(scale: int) -> Inputs:
     return {"sample": _reals(2 * scale, 4, 16 * scale, 16 * scale), "timestep": torch.full((2 * scale,), 7)}
 
@@ -158,6 +190,20 @@ ANSWERER = Kind(title="answers", auto_class="AutoModelForQuestionAnswering", bat
 DETECTION = Kind(title="detection", auto_class="AutoModelForObjectDetection", batch=_larger_images)
 SEGMENTATION = Kind(title="segmentation", auto_class="AutoModelForSemanticSegmentation", batch=_larger_images)
 DEPTH = Kind(title="depth", auto_class="AutoModelForDepthEstimation", batch=_larger_images)
+# Language models that see as well: the text alone.
+SEEING = Kind(title="image and text", auto_class="AutoModelForImageTextToText", batch=_text)
+BACKBONE = Kind(title="vision", auto_class="AutoModel", batch=_images)
+LARGER_BACKBONE = Kind(title="vision", auto_class="AutoModel", batch=_larger_images)
+USUAL_BACKBONE = Kind(title="vision", auto_class="AutoModel", batch=_pixels_of_usual_size)
+PIXELS_AS_TOKENS = Kind(title="vision", auto_class="AutoModel", batch=_text)
+VIDEO = Kind(title="video", auto_class="AutoModel", batch=_film)
+NAMED_VIDEO = Kind(title="video", auto_class="AutoModel", batch=_film_by_its_own_name)
+FRAMES = Kind(title="speech", auto_class="AutoModel", batch=_frames)
+STACKED_FRAMES = Kind(title="speech", auto_class="AutoModel", batch=_stacked_frames)
+SPECTROGRAM = Kind(title="speech", auto_class="AutoModel", batch=_spectrogram)
+CODEC = Kind(title="speech", auto_class="AutoModel", batch=_waves_of_one_channel)
+FORECAST = Kind(title="forecast", auto_class="AutoModel", batch=_past)
+KEYPOINTS = Kind(title="keypoints", auto_class="AutoModelForKeypointDetection", batch=_larger_images)
 DENOISER = Kind(title="diffusion", auto_class="", batch=_noise)
 PROMPTED_DENOISER = Kind(title="diffusion", auto_class="", batch=_captioned_noise)
 AUTOENCODER = Kind(title="diffusion", auto_class="", batch=_pictures)
@@ -188,6 +234,31 @@ _WAVE_CONVOLUTIONS = {
     "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 2,
     "num_codevectors_per_group": 8,
+}
+
+_RESNET = {
+    "model_type": "resnet",
+    "hidden_sizes": [8, 16, 24, 32],
+    "depths": [1, 1, 1, 1],
+    "embedding_size": 8,
+    "layer_type": "basic",
+}
+_DETECTOR = {
+    "use_timm_backbone": False,
+    "backbone": None,
+    "backbone_config": _RESNET | {"out_features": ["stage4"]},
+    "d_model": 32,
+    "num_queries": 5,
+}
+_DENSE_PREDICTOR = {
+    "num_hidden_layers": 4,
+    "backbone_out_indices": [0, 1, 2, 3],
+    "neck_hidden_sizes": [8, 16, 24, 32],
+    "fusion_hidden_size": 16,
+}
+# Positions in time, height and width each turn a part of a head.
+_THREE_POSITIONS = {
+    "text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
 }
 
 # Two levels of resolution, and heads of 8.
@@ -522,6 +593,84 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(model_type="mobilenet_v2", kind=SEGMENTATION),
     Architecture(model_type="mobilevit", kind=SEGMENTATION),
     Architecture(model_type="glpn", kind=DEPTH),
+    Architecture(model_type="deepseek_v4", kind=CAUSAL),
+    Architecture(model_type="hy_v4", kind=CAUSAL),
+    Architecture(model_type="lfm2_moe", kind=CAUSAL, sizes={"layer_types": ["conv", "full_attention"]}),
+    Architecture(model_type="phi4_multimodal", kind=CAUSAL),
+    Architecture(model_type="squeezebert", kind=ENCODER, sizes={"embedding_size": 32}),
+    Architecture(model_type="layoutlmv3", kind=EMBEDDER, sizes={"coordinate_size": 6, "shape_size": 4}),
+    Architecture(model_type="lilt", kind=EMBEDDER, sizes={"hidden_size": 48, "channel_shrink_ratio": 4}),
+    Architecture(model_type="hiera", kind=USUAL_BACKBONE),
+    Architecture(model_type="swinv2", kind=LARGER_BACKBONE, sizes=_WINDOWS),
+    Architecture(model_type="dinov3_vit", kind=BACKBONE),
+    Architecture(model_type="dinov3_convnext", kind=LARGER_BACKBONE),
+    Architecture(model_type="imagegpt", kind=PIXELS_AS_TOKENS),
+    Architecture(model_type="vitdet", kind=BACKBONE),
+    Architecture(model_type="aimv2", kind=PAIRS),
+    Architecture(model_type="clipseg", kind=PAIRS),
+    Architecture(model_type="blip", kind=PAIRS),
+    Architecture(model_type="groupvit", kind=PAIRS),
+    Architecture(model_type="owlvit", kind=PAIRS),
+    Architecture(model_type="owlv2", kind=PAIRS),
+    Architecture(model_type="vision-text-dual-encoder", kind=PAIRS),
+    Architecture(model_type="llava", kind=SEEING),
+    Architecture(model_type="llava_next", kind=SEEING),
+    Architecture(model_type="llava_onevision", kind=SEEING),
+    Architecture(model_type="qwen2_vl", kind=SEEING, sizes=_THREE_POSITIONS),
+    Architecture(model_type="qwen2_5_vl", kind=SEEING, sizes=_THREE_POSITIONS),
+    Architecture(model_type="qwen3_vl", kind=SEEING),
+    Architecture(model_type="qwen3_vl_moe", kind=SEEING),
+    Architecture(model_type="paligemma", kind=SEEING),
+    Architecture(model_type="idefics2", kind=SEEING),
+    Architecture(model_type="idefics3", kind=SEEING),
+    Architecture(model_type="smolvlm", kind=SEEING),
+    Architecture(model_type="internvl", kind=SEEING),
+    Architecture(model_type="mistral3", kind=SEEING),
+    Architecture(model_type="aya_vision", kind=SEEING),
+    Architecture(model_type="janus", kind=SEEING),
+    Architecture(model_type="ovis2", kind=SEEING),
+    Architecture(model_type="lfm2_vl", kind=SEEING),
+    Architecture(model_type="kosmos-2.5", kind=SEEING),
+    Architecture(model_type="timesformer", kind=VIDEO),
+    Architecture(model_type="vjepa2", kind=NAMED_VIDEO),
+    Architecture(model_type="wav2vec2-conformer", kind=SPEECH, sizes=_WAVE_CONVOLUTIONS),
+    Architecture(model_type="sew-d", kind=SPEECH, sizes=_WAVE_CONVOLUTIONS),
+    Architecture(model_type="wav2vec2-bert", kind=STACKED_FRAMES),
+    Architecture(model_type="parakeet_encoder", kind=FRAMES),
+    Architecture(model_type="audio-spectrogram-transformer", kind=SPECTROGRAM),
+    Architecture(model_type="dac", kind=CODEC),
+    Architecture(model_type="patchtsmixer", kind=FORECAST),
+    Architecture(model_type="detr", kind=DETECTION, sizes=_DETECTOR | {"encoder_layers": 1, "decoder_layers": 1}),
+    Architecture(model_type="conditional_detr", kind=DETECTION, sizes=_DETECTOR),
+    Architecture(model_type="dab-detr", kind=DETECTION, sizes=_DETECTOR),
+    Architecture(model_type="table-transformer", kind=DETECTION, sizes=_DETECTOR),
+    Architecture(
+        model_type="rt_detr",
+        kind=DETECTION,
+        sizes={
+            "backbone_config": _RESNET
+            | {"model_type": "rt_detr_resnet", "out_features": ["stage2", "stage3", "stage4"]},
+            "encoder_in_channels": [16, 24, 32],
+            "encoder_hidden_dim": 32,
+            "d_model": 32,
+            "decoder_in_channels": [32, 32, 32],
+            "num_queries": 5,
+            "num_denoising": 0,
+        },
+    ),
+    Architecture(
+        model_type="upernet",
+        kind=SEGMENTATION,
+        sizes={
+            "backbone_config": _RESNET | {"out_features": ["stage1", "stage2", "stage3", "stage4"]},
+            "pool_scales": [1, 2],
+            "hidden_size": 32,
+            "use_auxiliary_head": False,
+        },
+    ),
+    Architecture(model_type="dpt", kind=SEGMENTATION, sizes=_DENSE_PREDICTOR),
+    Architecture(model_type="dpt", kind=DEPTH, sizes=_DENSE_PREDICTOR),
+    Architecture(model_type="superpoint", kind=KEYPOINTS),
     Architecture(
         model_type="UNet2DModel",
         kind=DENOISER,
