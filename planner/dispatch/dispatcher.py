@@ -195,7 +195,7 @@ class Dispatcher:
         await self._resume()
         standing = self._leases.find(device.id)
         if standing is not None and standing.incarnation_id != incarnation_id:
-            await self._succeed(device.id, standing)
+            await self._succeed(device.id, standing, incarnation_id)
         now = datetime.now(UTC)
         daemon = Daemon(
             device=device,
@@ -205,7 +205,8 @@ class Dispatcher:
             lease_expires_at=now + timedelta(seconds=self._leases.lease_seconds),
         )
         async with self._registrations:
-            if self._leases.find(device.id) not in (None, standing):
+            holder = self._leases.find(device.id)
+            if holder is not None and holder != standing and holder.incarnation_id != incarnation_id:
                 self._refuse_taken(device.id)
             async with self._database.session() as session:
                 await self._leadership.check(session)
@@ -496,10 +497,13 @@ class Dispatcher:
         if holder_id != incarnation_id:
             self._refuse_taken(device_id, self._ended_of(reported))
 
-    async def _succeed(self, device_id: str, standing: Standing) -> None:
+    async def _succeed(self, device_id: str, standing: Standing, incarnation_id: str) -> None:
         """Raises DeviceTaken unless the holder of the lease has ended."""
         async with self._database.reading() as session:
             holder = await find_daemon(session, device_id)
+        if holder is not None and holder.incarnation_id == incarnation_id:
+            # It was added, and had left before that was known here.
+            return
         if holder is None or holder.incarnation_id != standing.incarnation_id:
             self._refuse_taken(device_id)
         client = self._client(device_id, holder.address)

@@ -99,6 +99,28 @@ async def test_a_planner_that_starts_takes_each_deployment_up_once_whoever_leave
         assert sorted(releases) == sorted((deployment_id, 1) for deployment_id in ids)
 
 
+async def test_a_daemon_that_leaves_once_it_was_added_has_its_device(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, committed, resumed = world.database.session, asyncio.Event(), asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def slow() -> AsyncIterator[AsyncSession]:
+        async with whole() as session:
+            yield session
+        committed.set()
+        await resumed.wait()
+
+    await world.daemons[SECOND].stop()
+    monkeypatch.setattr(world.database, "session", slow)
+    first = asyncio.create_task(world.register(SECOND, incarnation="second"))
+    await committed.wait()
+    await leave(first)
+    resumed.set()
+    await world.register(SECOND, incarnation="second")
+    assert await world.beat(SECOND, incarnation="second") == ()
+
+
 async def test_a_deployment_whose_commit_was_not_confirmed_is_rolled_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
