@@ -37,16 +37,15 @@ class Leadership:
         self._fence = row.fence
 
     async def renew(self) -> bool:
-        """False where it was never taken, or another planner has it by now."""
+        """False where it was never taken, or another planner has it by now. What the database says counts: that this
+        one took it may not have been confirmed."""
         if not self._database.is_shared:
             return True
-        if self._fence is None:
-            return False
         async with self._database.session() as session:
-            claims = await renew_claims(session, RoleRow, self._planner_id, self.claim_seconds, true())
-        if not claims:
-            self._fence = None
-        return bool(claims)
+            await renew_claims(session, RoleRow, self._planner_id, self.claim_seconds, true())
+            fence = await session.scalar(select(RoleRow.fence).where(RoleRow.claimed_by == self._planner_id))
+        self._fence = fence
+        return fence is not None
 
     async def check(self, session: AsyncSession) -> None:
         """Raises NotLeading where another planner has it; none can take it before the transaction ends."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import update
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.dispatch.dispatcher import Dispatcher
-from planner.errors import NotLeading
+from planner.errors import NotLeading, Unavailable
 from planner.store.database import Database
 from planner.store.deployment_records import DeploymentState
 from planner.store.deployments import list_active_deployments
@@ -123,3 +125,25 @@ async def test_a_planner_that_was_silent_leads_on_where_no_other_took_over(world
     assert await world.dispatcher._leadership.renew()
     await world.dispatcher.stop(deployment_id)
     assert (await world.get(deployment_id)).state is DeploymentState.STOPPED
+
+
+async def test_a_planner_whose_claim_was_not_confirmed_leads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other would: the database has it that this one does."""
+    await world.dispatcher.close()
+    world.start()
+    whole, is_broken = world.database.session, False
+
+    @contextlib.asynccontextmanager
+    async def breaking() -> AsyncIterator[AsyncSession]:
+        nonlocal is_broken
+        async with whole() as session:
+            yield session
+            is_claim = bool(await session.scalar(select(RoleRow.claimed_by)))
+        if is_claim and not is_broken:
+            is_broken = True
+            raise Unavailable("the connection broke after the commit")
+
+    monkeypatch.setattr(world.database, "session", breaking)
+    with pytest.raises(Unavailable):
+        await world.beat(FIRST)
+    await world.beat(FIRST)
