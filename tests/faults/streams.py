@@ -53,8 +53,8 @@ def stream_under_kills(
 
     `database` is the cluster's on PostgreSQL. Asserts that each batch was answered once, in order and bit for bit.
     Returns each kill with the seconds from it to the answer to the batch that was asked for next. Left out are those
-    with less than a window of batches to the next kill: the stream comes to that one without having taken the answer,
-    which then waits for both.
+    with less than a window of batches to the next kill or from the one before: the stream comes to the second without
+    having taken the answer to the first, and both then wait for both.
     """
     history, due = History(), _KillsDue(sorted(moments.sample(range(1, num_batches), len(kills))))
     deployment = client.deploy(plan_id, recovery=recovery)
@@ -88,8 +88,8 @@ def stream_under_kills(
     wait_until_ready(client, deployment.id, generation)
     assert client.get_deployment(deployment.id).generation == generation
     client.stop(deployment.id)
-    followed_by = itertools.pairwise((*due.batches, math.inf))
-    is_alone = [following - batch >= WINDOW for batch, following in followed_by]
+    gaps = [following - batch for batch, following in itertools.pairwise((-math.inf, *due.batches, math.inf))]
+    is_alone = [min(around) >= WINDOW for around in itertools.pairwise(gaps)]
     waits = (answered_at[batch] - at for batch, at in zip(due.batches, killed_at, strict=True))
     return list(itertools.compress(zip(kills, waits, strict=True), is_alone))
 
