@@ -82,9 +82,11 @@ async def add_graph(session: AsyncSession, record: GraphRecord, *, rename: bool 
 async def attach_weights(
     session: AsyncSession, graph_id: str, weights: tuple[WeightFile, ...], not_deployable_reason: str
 ) -> None:
-    """Other weights replace those before, unless a deployment that has not ended runs on them: Conflict."""
-    row = await session.get(GraphRow, graph_id, with_for_update=True)
-    assert row is not None, graph_id
+    """Other weights replace those before, unless a deployment that has not ended runs on them: Conflict.
+
+    Raises NotFound where the graph was deleted meanwhile.
+    """
+    row = await _row(session, graph_id, lock=True)
     before = await _weights(session, [graph_id])
     if before.get(graph_id) == weights:
         return

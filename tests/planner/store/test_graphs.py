@@ -123,3 +123,8 @@ async def test_a_graph_that_a_transaction_gave_up_is_not_there(database: Databas
         await add_and_fail()
     with pytest.raises(NotFound):
         await get(database)
+
+
+async def test_weights_of_a_graph_that_was_deleted_meanwhile_are_refused(database: Database) -> None:
+    with pytest.raises(NotFound, match=f"no graph has the id {GRAPH_ID}"):
+        await attach(database, TWO)
