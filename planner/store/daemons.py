@@ -14,7 +14,9 @@ from planner.store.tables import DaemonRow
 
 
 async def save_daemon(session: AsyncSession, daemon: Daemon, now: datetime) -> None:
-    """Adds it, or puts it in the place of the one that had its device id."""
+    """Adds it, or puts it in the place of the one that had its device id. One that is there already stays drained."""
+    before = await session.get(DaemonRow, daemon.device.id)
+    stays_drained = before is not None and before.incarnation_id == daemon.incarnation_id and before.draining
     columns = {field.name: getattr(daemon.device, field.name) for field in fields(Device) if field.name != "id"}
     row = DaemonRow(
         device_id=daemon.device.id,
@@ -23,7 +25,7 @@ async def save_daemon(session: AsyncSession, daemon: Daemon, now: datetime) -> N
         torch_version=daemon.torch_version,
         registered_at=now,
         lease_expires_at=daemon.lease_expires_at,
-        draining=daemon.draining,
+        draining=daemon.draining or stays_drained,
         **columns,
     )
     await session.merge(row)

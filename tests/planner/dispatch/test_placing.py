@@ -362,6 +362,19 @@ async def test_a_device_that_is_drained_is_left_by_what_can_leave(world: World) 
     await world.ready()
 
 
+async def test_a_device_stays_drained_where_its_daemon_registers_once_more(world: World) -> None:
+    """As it does whenever a heartbeat was not answered, and after each restart of the planner."""
+    await world.dispatcher.drain(SECOND)
+    await world.register(SECOND)
+    assert (await world.find(SECOND)).draining
+    await world.dispatcher.drain(SECOND, undo=True)
+    await world.register(SECOND)
+    assert not (await world.find(SECOND)).draining
+    await world.dispatcher.drain(SECOND)
+    await world.restart(SECOND)
+    assert not (await world.find(SECOND)).draining
+
+
 async def test_what_fits_nowhere_else_stays_on_a_device_that_is_drained(world: World) -> None:
     deployment_id = await world.ready(REPLAN)
     for device_id in (FIRST, THIRD):
