@@ -15,7 +15,7 @@ from planner.store.tables import DaemonRow
 
 async def save_daemon(session: AsyncSession, daemon: Daemon, now: datetime) -> None:
     """Adds it, or puts it in the place of the one that had its device id. One that is there already stays drained."""
-    before = await session.get(DaemonRow, daemon.device.id)
+    before = await session.get(DaemonRow, daemon.device.id, with_for_update=True)
     stays_drained = before is not None and before.incarnation_id == daemon.incarnation_id and before.draining
     columns = {field.name: getattr(daemon.device, field.name) for field in fields(Device) if field.name != "id"}
     row = DaemonRow(
