@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from typing import Any
 
 from planner.api.identity import fingerprint
@@ -20,6 +19,7 @@ from planner.dispatch.messages import (
     timestamp,
 )
 from planner.errors import InvalidArgument
+from planner.store.claims import database_now
 from planner.store.daemons import list_live_daemons
 from planner.store.database import Database
 from planner.store.deployment_records import WorkerSettings
@@ -94,7 +94,7 @@ class DeploymentCalls:
 
     async def ListDevices(self, request: planner_pb2.ListDevicesRequest, _: Any) -> planner_pb2.ListDevicesResponse:
         async with self._database.reading() as session:
-            daemons = await list_live_daemons(session, datetime.now(UTC))
+            daemons = await list_live_daemons(session, await database_now(session))
             active = await list_active_deployments(session)
         return planner_pb2.ListDevicesResponse(
             devices=[

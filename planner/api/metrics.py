@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from access.metrics import observed
+from planner.store.claims import database_now
 from planner.store.daemons import list_live_daemons
 from planner.store.database import Database
 from planner.store.deployments import count_deployments, promised_bytes
@@ -61,7 +62,7 @@ class PlanMetrics:
 async def planner_state(database: Database) -> Iterable[Metric]:
     """From the database: all planners of one tell the same."""
     async with database.reading() as session:
-        daemons = await list_live_daemons(session, datetime.now(UTC))
+        daemons = await list_live_daemons(session, await database_now(session))
         promised = await promised_bytes(session, [daemon.device.id for daemon in daemons])
         deployments, operations = await count_deployments(session), await count_operations(session)
     labels = ("device_id", "kind", "host")

@@ -18,6 +18,7 @@ from planner.cost.inventory import Inventory
 from planner.errors import InvalidArgument, NotFound, ResourceExhausted
 from planner.plan.options import PlanOptions, RatesFrom
 from planner.settings import Settings
+from planner.store.claims import database_now
 from planner.store.daemons import list_usable_daemons
 from planner.store.database import Database
 from planner.store.graphs import get_graph
@@ -154,15 +155,16 @@ async def _inventory(
     if request.WhichOneof("devices") == "inventory_id":
         stored = await get_inventory(session, request.inventory_id)
         return stored.id, stored.inventory
-    inventory = inventory_in_request or await _registered(session, tuple(request.registered.device_ids), now)
+    inventory = inventory_in_request or await _registered(session, tuple(request.registered.device_ids))
     record = InventoryRecord(id=new_id("inv"), name="", inventory=inventory, created_at=now, listed=False)
     await add_inventory(session, record)
     return record.id, inventory
 
 
-async def _registered(session: AsyncSession, device_ids: tuple[str, ...], now: datetime) -> Inventory:
+async def _registered(session: AsyncSession, device_ids: tuple[str, ...]) -> Inventory:
     """The devices whose daemons hold a lease now and are not drained; those asked for in the order asked for."""
-    live = {daemon.device.id: daemon.device for daemon in await list_usable_daemons(session, now)}
+    daemons = await list_usable_daemons(session, await database_now(session))
+    live = {daemon.device.id: daemon.device for daemon in daemons}
     missing = [device_id for device_id in device_ids if device_id not in live]
     if missing:
         raise NotFound(

@@ -20,6 +20,7 @@ from planner.dispatch.daemon_client import CallDeadlines
 from planner.dispatch.profiler import Measured, choose_daemons, profile, usual_neighbours
 from planner.errors import InvalidArgument
 from planner.settings import Settings
+from planner.store.claims import database_now
 from planner.store.daemons import list_usable_daemons
 from planner.store.database import Database
 from planner.store.deployment_records import Daemon
@@ -53,7 +54,7 @@ class ProfileCalls:
                 raise InvalidArgument(f"{name} is {getattr(request, name)}, needs 0 to {most}")
         async with self._database.reading() as session:
             graph = await get_graph(session, request.graph_id)
-            live = await list_usable_daemons(session, datetime.now(UTC))
+            live = await list_usable_daemons(session, await database_now(session))
             active = await list_active_deployments(session)
         profile_request = stage_daemon_pb2.ProfileRequest(
             graph_sha256=graph.sha256,

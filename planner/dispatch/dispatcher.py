@@ -29,6 +29,7 @@ from planner.dispatch.succession import failure_of_end, has_ended
 from planner.errors import DeviceTaken, NotDeployable, NotFound, NotLeading, PlannerError, Unavailable
 from planner.plan.plan import Plan
 from planner.store.blobs import BlobStore
+from planner.store.claims import database_now
 from planner.store.daemons import (
     find_daemon,
     list_daemons,
@@ -196,20 +197,20 @@ class Dispatcher:
         standing = self._leases.find(device.id)
         if standing is not None and standing.incarnation_id != incarnation_id:
             await self._succeed(device.id, standing, incarnation_id)
-        now = datetime.now(UTC)
-        daemon = Daemon(
-            device=device,
-            address=address,
-            incarnation_id=incarnation_id,
-            torch_version=torch_version,
-            lease_expires_at=now + timedelta(seconds=self._leases.lease_seconds),
-        )
         async with self._registrations:
             holder = self._leases.find(device.id)
             if holder is not None and holder != standing and holder.incarnation_id != incarnation_id:
                 self._refuse_taken(device.id)
             async with self._database.session() as session:
                 await self._leadership.check(session)
+                now = await database_now(session)
+                daemon = Daemon(
+                    device=device,
+                    address=address,
+                    incarnation_id=incarnation_id,
+                    torch_version=torch_version,
+                    lease_expires_at=now + timedelta(seconds=self._leases.lease_seconds),
+                )
                 await save_daemon(session, daemon, now)
             self._leases.hear(device.id, incarnation_id, _seconds())
         log.info("daemon registered", device_id=device.id, address=address)
@@ -243,7 +244,7 @@ class Dispatcher:
         async with self._database.session() as session:
             await self._leadership.check(session)
             daemon = await find_daemon(session, device_id)
-            if daemon is None or not daemon.live_at(datetime.now(UTC)):
+            if daemon is None or not daemon.live_at(await database_now(session)):
                 raise NotFound(f"device {device_id!r} has no daemon that holds a lease", device_id=device_id)
             await set_draining(session, device_id, daemon.incarnation_id, not undo)
         on_it = self._active_on(device_id)
@@ -382,7 +383,7 @@ class Dispatcher:
             )
         check_compile(plan, workers)
         device_ids = {device_id for stage in plan.stages for device_id in stage.device_ids}
-        live = await list_live_daemons(session, now)
+        live = await list_live_daemons(session, await database_now(session))
         deployment = Deployment(
             id=f"dep-{secrets.token_hex(6)}",
             plan_id=plan_id,
@@ -435,7 +436,8 @@ class Dispatcher:
             async with self._database.reading() as session:
                 deployments = await list_active_deployments(session)
                 daemons = await list_daemons(session)
-            self._remember(daemons, deployments)
+                now = await database_now(session)
+            self._remember(daemons, deployments, now)
             await self._write_leases()
             # Whoever waits may leave from here on: no deployment has two drivers.
             taking_up = [self._spawn(self._take_up(self._add_driver(deployment))) for deployment in deployments]
@@ -473,12 +475,9 @@ class Dispatcher:
             del self._wanted_at[key]
         await asyncio.gather(*[self._clients.pop(key).close() for key in unused])
 
-    def _remember(self, daemons: Iterable[Daemon], deployments: Iterable[Deployment]) -> None:
+    def _remember(self, daemons: Iterable[Daemon], deployments: Iterable[Deployment], now: datetime) -> None:
         """Daemons in use have a full lease to come back: nobody could hear them before this planner was there."""
-        now, used = (
-            datetime.now(UTC),
-            {device_id for deployment in deployments for device_id in deployment.device_ids()},
-        )
+        used = {device_id for deployment in deployments for device_id in deployment.device_ids()}
         for daemon in daemons:
             if daemon.device.id in used or daemon.live_at(now):
                 self._leases.hear(daemon.device.id, daemon.incarnation_id, _seconds())
@@ -576,9 +575,9 @@ class Dispatcher:
     async def _write_leases(self) -> None:
         """Raises Unavailable where they cannot be written now."""
         renewals = self._leases.renewals(_seconds())
-        now = datetime.now(UTC)
         async with self._database.session() as session:
             await self._leadership.check(session)
+            now = await database_now(session)
             for renewal in renewals:
                 expires_at = now + timedelta(seconds=renewal.remaining_seconds)
                 await renew_lease(session, renewal.device_id, renewal.incarnation_id, expires_at)

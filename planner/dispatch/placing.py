@@ -32,6 +32,7 @@ from planner.errors import (
 from planner.partition.describe import describe_bytes, describe_seconds
 from planner.partition.objective import Objective
 from planner.plan.plan import Plan
+from planner.store.claims import database_now
 from planner.store.daemons import list_usable_daemons
 from planner.store.database import Database
 from planner.store.deployment_records import Daemon, Deployment, RecoveryPolicy
@@ -242,7 +243,7 @@ async def _prospects(session: AsyncSession, deployment: Deployment) -> _Prospect
         if deployment.asked_plan_id == deployment.plan_id
         else (await get_plan(session, deployment.asked_plan_id))[0]
     )
-    live = {daemon.device.id: daemon for daemon in await list_usable_daemons(session, datetime.now(UTC))}
+    live = {daemon.device.id: daemon for daemon in await list_usable_daemons(session, await database_now(session))}
     promised = await promised_bytes(session, {*live, *deployment.device_ids()})
     return _Prospects(
         plan=plan,

@@ -144,7 +144,8 @@ class DeploymentEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A daemon as it last registered: live while its lease has not expired; `draining`: nothing new is put on it."""
+    """A daemon as it last registered: live while its lease has not expired, by the database's clock, since each planner
+    has its own; `draining`: nothing new is put on it."""
 
     device: Device
     address: str

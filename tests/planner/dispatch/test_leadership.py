@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest_asyncio
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner.dispatch import dispatcher, placing
 from planner.dispatch.dispatcher import Dispatcher
 from planner.errors import NotLeading, Unavailable
 from planner.store.database import Database
@@ -47,9 +48,9 @@ async def num_active(world: World) -> int:
         return len(await list_active_deployments(session))
 
 
-async def until(dispatcher: Dispatcher, deployment_id: str, state: DeploymentState) -> None:
+async def until(watched: Dispatcher, deployment_id: str, state: DeploymentState) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
-        async for event in dispatcher.watch(deployment_id, 0):
+        async for event in watched.watch(deployment_id, 0):
             if event.state is state:
                 return
     raise AssertionError(f"{deployment_id} ended otherwise")
@@ -147,3 +148,20 @@ async def test_a_planner_whose_claim_was_not_confirmed_leads(world: World, monke
     with pytest.raises(Unavailable):
         await world.beat(FIRST)
     await world.beat(FIRST)
+
+
+class Ahead(datetime):
+    """The clock of another host, which is a day ahead."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Ahead:
+        return super().now(tz) + timedelta(days=1)
+
+
+async def test_a_planner_whose_clock_is_ahead_finds_the_daemons_that_another_heard(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (dispatcher, placing):
+        monkeypatch.setattr(module, "datetime", Ahead)
+    await world.ready()
+    await world.dispatcher.drain(SECOND, undo=True)
