@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.api.blob_collection import BlobCollection
 from planner.api.principals import CALLER
-from planner.api.threads import in_thread
+from planner.api.threads import in_thread, in_upload_thread
 from planner.api.upload_locks import UploadLocks
 from planner.errors import Corrupt, InvalidArgument, Unavailable
 from planner.settings import Settings
@@ -85,7 +85,7 @@ class BlobCalls:
         """A blob of another size than the client knows was damaged, or the client is wrong: its digest tells."""
         if upload.committed_bytes == announced_bytes:
             return True
-        return await in_thread(self._blobs.is_whole, upload.sha256)
+        return await in_upload_thread(self._blobs.is_whole, upload.sha256)
 
     async def _upload(self, sha256: bytes) -> planner_pb2.Upload:
         size = await in_thread(self._blobs.size_bytes, sha256)
@@ -100,17 +100,17 @@ class BlobCalls:
 async def _receive(
     writer: BlobWriter, requests: AsyncIterator[planner_pb2.UploadBlobRequest], sha256: bytes
 ) -> planner_pb2.Upload:
-    await in_thread(writer.open)
+    await in_upload_thread(writer.open)
     clock = asyncio.get_running_loop().time
     ends_at = clock() + SILENT_SECONDS
     try:
         while (message := await _next(requests, ends_at)) is not None:
             if message.WhichOneof("content") != "chunk":
                 raise InvalidArgument("only the first message of an upload is `begin`; the others are `chunk`")
-            await in_thread(writer.append, message.chunk)
+            await in_upload_thread(writer.append, message.chunk)
             # Each chunk buys time by its bytes, an empty one none.
             ends_at = min(clock() + SILENT_SECONDS, ends_at + len(message.chunk) / LEAST_BYTES_PER_SECOND)
-        complete = await in_thread(writer.finish)
+        complete = await in_upload_thread(writer.finish)
     finally:
         writer.close()
     return planner_pb2.Upload(sha256=sha256, committed_bytes=writer.committed_bytes, complete=complete)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,10 @@ from planner.api.blob_calls import BlobCalls
 from planner.api.principals import CALLER
 from planner.api.upload_locks import UploadLocks
 from planner.errors import Corrupt, InvalidArgument, NotFound, ResourceExhausted, Unavailable
-from planner.store.blobs import BlobStore
+from planner.store.blobs import BlobStore, BlobWriter
 from protos.v1 import planner_pb2
 from tests.planner.api.conftest import Planner
+from tests.waiting import WAIT_SECONDS
 
 CONTENT = b"the whole content"
 NAME = hashlib.sha256(CONTENT).digest()
@@ -199,3 +201,34 @@ async def test_bytes_that_are_not_what_they_are_called_count_for_nobody(planner:
         with pytest.raises(Corrupt):
             await calls.UploadBlob(messages(begin(), CONTENT[:-1] + b"!"), None)
         assert (await calls.UploadBlob(other_messages(), None)).complete
+
+
+async def test_uploads_that_take_their_time_hold_up_nothing_else(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that go on after a restart, whose digests are made anew of all that is there."""
+    may_go_on = threading.Event()
+    open_writer = BlobWriter.open
+
+    def open_slowly(writer: BlobWriter) -> BlobWriter:
+        may_go_on.wait(WAIT_SECONDS)
+        return open_writer(writer)
+
+    calls._blobs.put(CONTENT)
+    monkeypatch.setattr(BlobWriter, "open", open_slowly)
+    contents = [bytes([number]) for number in range(40)]
+    uploads = [
+        asyncio.create_task(calls.UploadBlob(messages(begin_of(content), content), None)) for content in contents
+    ]
+    try:
+        # Until they wait for their disk.
+        for _ in range(10):
+            assert await calls.read() == [CONTENT]
+    finally:
+        may_go_on.set()
+    assert all(upload.complete for upload in await asyncio.gather(*uploads))
+
+
+def begin_of(content: bytes) -> planner_pb2.UploadBlobRequest:
+    sha256 = hashlib.sha256(content).digest()
+    return planner_pb2.UploadBlobRequest(
+        begin=planner_pb2.UploadBlobRequest.Begin(sha256=sha256, size_bytes=len(content))
+    )
