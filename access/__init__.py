@@ -1,4 +1,4 @@
-"""What both services need to be reached, and neither owns: who may talk to whom, and messages of any size.
+"""What both services need to be reached, and neither owns: who may talk to whom, messages of any size, shared memory.
 
 Imports neither service.
 
@@ -18,4 +18,6 @@ tensor_fields  messages with tensors, without a copy of the tensors' bytes
 pieces         large messages read and written piece by piece
 large_answers  large answers serialized beside the event loop
 metrics        numbers for Prometheus
+ring           slots of shared memory between two processes of one host
+door           what clients and workers of one host say to each other, and share
 """

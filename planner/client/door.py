@@ -11,29 +11,42 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from planner.client.microbatches import ALIGNMENT_BYTES
+from access.door import (
+    BEHIND,
+    HEAD,
+    INPUTS,
+    INPUTS_SHARED,
+    OUTPUTS,
+    OUTPUTS_SHARED,
+    READ_BYTES,
+    WELCOME,
+    SlotReader,
+    SlotWriter,
+    bytes_together,
+    fits_beside_slot,
+    framed,
+    framed_in_slot,
+    send_announcement,
+)
+from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
 
-INPUTS, OUTPUTS = b"i", b"o"
+_SHARED = {INPUTS: INPUTS_SHARED, OUTPUTS: OUTPUTS_SHARED}
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
-# Sequence, bytes of the message, bytes of the tensors.
-_HEAD = struct.Struct("<QQQ")
 _SESSION = struct.Struct("<Q")
-_WELCOME = b"w"
 # IOV_MAX of Linux.
 _MAX_BUFFERS = 1024
 # A worker that hangs is told of by its daemon.
 _CONNECT_SECONDS = 10.0
 # The kernel gives at most net.core.wmem_max. By its default, a microbatch of 1 MiB wakes each end five times.
 _SEND_BUFFER_BYTES = 1 << 22
-# What is read of a worker at once: small results come several at a time.
-_READ_BYTES = 1 << 16
 
 
 def host_identity() -> str:
@@ -49,18 +62,22 @@ class Passage:
 
     def __init__(self, door: stage_daemon_pb2.WorkerDoor, purpose: bytes, session_id: int) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if door.shares_memory:
+            purpose = _SHARED[purpose]
+        self._incoming = SlotReader() if purpose == OUTPUTS_SHARED else None
+        self._outgoing = SlotWriter() if purpose == INPUTS_SHARED else None
         try:
             self._socket.settimeout(_CONNECT_SECONDS)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             self._socket.connect(f"\0{door.socket_name}")
             self._socket.sendall(door.token.encode() + purpose + _SESSION.pack(session_id))
-            if self._socket.recv(len(_WELCOME)) != _WELCOME:
+            if self._socket.recv(len(WELCOME)) != WELCOME:
                 raise ConnectionError("the worker turned the session away")
             self._socket.settimeout(None)
         except BaseException:
             self._socket.close()
             raise
-        self._memory = bytearray(_READ_BYTES)
+        self._memory = bytearray(READ_BYTES)
         self._view = memoryview(self._memory)
         # Read from the worker, and not taken yet.
         self._begin = self._end = 0
@@ -72,7 +89,11 @@ class Passage:
         return self._socket.fileno()
 
     def close(self) -> None:
+        """Results in shared memory stay valid."""
         self._socket.close()
+        for slots in (self._incoming, self._outgoing):
+            if slots is not None:
+                slots.close()
 
     def end_waits(self) -> None:
         """What another thread sends or takes fails at once, and whatever follows."""
@@ -81,15 +102,15 @@ class Passage:
 
     def send(self, sequence: int, message: bytes, payloads: Sequence[memoryview], timeout_seconds: float) -> None:
         """Returns once the kernel has it all, or the worker. The message need not name the sequence."""
-        buffers: list[bytes | memoryview] = [b""]
-        num_bytes = 0
-        for payload in payloads:
-            if padding := -num_bytes % ALIGNMENT_BYTES:
-                buffers.append(bytes(padding))
-            buffers.append(payload)
-            num_bytes += padding + len(payload)
-        buffers[0] = head = _HEAD.pack(sequence, len(message), num_bytes) + message
-        self._write(buffers, len(head) + num_bytes, timeout_seconds)
+        num_bytes = bytes_together(payloads)
+        if self._outgoing is not None and fits_beside_slot(len(message)):
+            slot = self._outgoing.take(num_bytes, partial(self._announce, time.monotonic() + timeout_seconds))
+            if slot is not None:
+                self._outgoing.write(slot, payloads)
+                frame = framed_in_slot(sequence, message, slot, num_bytes)
+                self._write([frame], len(frame), timeout_seconds)
+                return
+        self._write(framed(sequence, message, payloads), HEAD.size + len(message) + num_bytes, timeout_seconds)
 
     def is_ready(self) -> bool:
         """Something has come, be it the end. Reads it, as far as there is room."""
@@ -97,7 +118,7 @@ class Passage:
             return True
         self._begin = self._end = 0
         try:
-            self._end = self._socket.recv_into(self._view, 0, socket.MSG_DONTWAIT)
+            self._end = self._receive_now(self._view)
         except BlockingIOError:
             return False
         except OSError:
@@ -108,20 +129,38 @@ class Passage:
     def take(self, timeout_seconds: float) -> tuple[int, bytes, memoryview] | None:
         """A sequence, a message and its tensors' bytes, in memory of their own; None once the worker closed its end."""
         until = time.monotonic() + timeout_seconds
-        if not self._read_on(_HEAD.size, until):
-            return None
-        sequence, message_bytes, payload_bytes = _HEAD.unpack_from(self._memory, self._begin)
-        message_end = _HEAD.size + message_bytes
+        while True:
+            if not self._read_on(HEAD.size, until):
+                return None
+            sequence, message_bytes, place, payload_bytes = HEAD.unpack_from(self._memory, self._begin)
+            if self._incoming is None or sequence != 0:
+                break
+            self._begin += HEAD.size
+            self._incoming.announced(place, payload_bytes)
+        message_end = HEAD.size + message_bytes
+        if place != BEHIND:
+            return self._take_from_slot(sequence, message_end, place, payload_bytes, until)
         whole = message_end + payload_bytes
-        if whole > _READ_BYTES:
-            self._begin += _HEAD.size
+        if whole > READ_BYTES:
+            self._begin += HEAD.size
             return self._take_large(sequence, message_bytes, payload_bytes, until)
         if not self._read_on(whole, until):
             return None
         begin = self._begin
         self._begin += whole
-        message = self._view[begin + _HEAD.size : begin + message_end].tobytes()
+        message = self._view[begin + HEAD.size : begin + message_end].tobytes()
         return sequence, message, memoryview(self._memory[begin + message_end : begin + whole])
+
+    def _take_from_slot(
+        self, sequence: int, message_end: int, place: int, payload_bytes: int, until: float
+    ) -> tuple[int, bytes, memoryview] | None:
+        if self._incoming is None or not fits_beside_slot(message_end - HEAD.size):
+            raise ConnectionError(f"result {sequence} at place {place}, with a message of {message_end} bytes")
+        if not self._read_on(message_end, until):
+            return None
+        message = self._view[self._begin + HEAD.size : self._begin + message_end].tobytes()
+        self._begin += message_end
+        return sequence, message, self._incoming.payload(place, payload_bytes)
 
     def _take_large(
         self, sequence: int, message_bytes: int, payload_bytes: int, until: float
@@ -146,7 +185,7 @@ class Passage:
             self._memory[: self._end] = self._memory[self._begin : self._begin + self._end]
             self._begin = 0
         while self._end < num_bytes:
-            num_read = self._receive(self._view[self._end :], until)
+            num_read = self._receive(self._view[self._end :], until, self._receive_now)
             if num_read == 0:
                 return False
             self._end += num_read
@@ -181,11 +220,30 @@ class Passage:
             view = view[num_read:]
         return True
 
-    def _receive(self, view: memoryview, until: float) -> int:
-        """0 once the worker closed its end."""
+    def _announce(self, until: float, ring: Ring, descriptor: int) -> bool:
         while True:
             try:
-                return self._socket.recv_into(view, 0, socket.MSG_DONTWAIT)
+                send_announcement(self._socket, ring, descriptor)
+            except BlockingIOError:
+                _wait(self._writable, until)
+            else:
+                return True
+
+    def _receive_now(self, view: memoryview) -> int:
+        """Heads and what comes with them: descriptors, too."""
+        if self._incoming is not None:
+            return self._incoming.receive(self._socket, view)
+        return self._receive_bytes(view)
+
+    def _receive_bytes(self, view: memoryview) -> int:
+        return self._socket.recv_into(view, 0, socket.MSG_DONTWAIT)
+
+    def _receive(self, view: memoryview, until: float, receive_now: Callable[[memoryview], int] | None = None) -> int:
+        """0 once the worker closed its end."""
+        receive_now = receive_now or self._receive_bytes
+        while True:
+            try:
+                return receive_now(view)
             except BlockingIOError:
                 _wait(self._readable, until)
 

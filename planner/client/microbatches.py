@@ -15,15 +15,13 @@ from typing import Protocol, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from access.ring import aligned
 from access.tensor_fields import LARGE_BYTES, Numbers, enclosed, skim, split, value_buffers
 from planner.client.tensors import RawTensor, TensorKind, from_raw, kind_of, loaded_torch, to_raw
 from planner.errors import GraphError, InvalidArgument
 from planner.graph.expression import SymbolReference, evaluate
 from planner.graph.ir import Dtype, Graph, Input, Output, Symbol, Value, ValueKind, ValueReference
 from protos.v1 import graph_pb2, stage_daemon_pb2
-
-# Where a tensor begins whose bytes lie beside its message.
-ALIGNMENT_BYTES = 64
 
 _MICROBATCH = stage_daemon_pb2.SendInputsRequest.DESCRIPTOR.fields_by_name["microbatch"].number
 _RESULT = stage_daemon_pb2.ReceiveOutputsResponse.DESCRIPTOR.fields_by_name["result"].number
@@ -242,7 +240,7 @@ def decode_beside(places: Sequence[Place | Scalar], kind: TensorKind, payload: m
 
 
 def _places(data: Sequence[stage_daemon_pb2.Datum]) -> tuple[Place | Scalar, ...]:
-    """Each tensor from a multiple of ALIGNMENT_BYTES on."""
+    """Each tensor from a multiple of 64 bytes on."""
     places: list[Place | Scalar] = []
     end = 0
     for item in map(_item, data):
@@ -250,7 +248,7 @@ def _places(data: Sequence[stage_daemon_pb2.Datum]) -> tuple[Place | Scalar, ...
             places.append(item)
             continue
         dtype, dims = item
-        begin = end + -end % ALIGNMENT_BYTES
+        begin = aligned(end)
         end = begin + math.prod(dims) * dtype.size_bytes
         places.append(Place(dtype=dtype, dims=dims, begin=begin, end=end))
     return tuple(places)

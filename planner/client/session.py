@@ -21,8 +21,9 @@ from typing import Any
 
 import grpc
 
+from access.door import INPUTS, OUTPUTS
 from access.tickets import TICKET_KEY
-from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
+from planner.client.door import Passage, host_identity
 from planner.client.interruption import interruptible
 from planner.client.microbatches import Item, MessageReader, MessageWriter, Place, Scalar, read_response, request_bytes
 from planner.client.outputs import ChosenOutput

@@ -1300,9 +1300,17 @@ Global___Slice: typing_extensions.TypeAlias = Slice
 class WorkerDoor(google.protobuf.message.Message):
     """Where a client on the worker's own host reaches it: a Unix socket of that abstract name. The client sends the token, a
     byte `i` for inputs or `o` for outputs, and the session id in eight bytes; the worker answers `w`. From then on each
-    microbatch is a head of three little-endian 64-bit numbers (sequence, bytes of the message, bytes of its tensors), a
-    Microbatch or a ReceiveOutputsResponse that names no sequence and whose tensors have no data, and that data, each tensor
-    from a multiple of 64 bytes on. Nothing is acknowledged: a worker that does not read is the back-pressure.
+    microbatch is a head of little-endian numbers (sequence in 64 bits, bytes of the message and a place in 32 each, bytes of
+    its tensors in 64), a Microbatch or a ReceiveOutputsResponse that names no sequence and whose tensors have no data, and
+    that data, each tensor from a multiple of 64 bytes on. Nothing is acknowledged: a worker that does not read is the
+    back-pressure. The place is 0.
+
+    With `I` or `O` in place of `i` or `o`, which a client may say where `shares_memory` is set, the data may lie in shared
+    memory, and does not follow then: a place of n is the n-th slot. The memory is the sender's, a memfd sealed against
+    changes of its size; its descriptor comes with the first byte of a head of sequence 0 that says how many slots it has
+    (as the place) of how many bytes (as those of the tensors). Its first page has a byte for each slot, which the sender
+    sets to 1 and the receiver to 0 once it uses the slot no more; the slots follow. Later memory takes the place of
+    earlier, which the receiver keeps for as long as it uses some of it.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1310,17 +1318,21 @@ class WorkerDoor(google.protobuf.message.Message):
     HOST_FIELD_NUMBER: builtins.int
     SOCKET_NAME_FIELD_NUMBER: builtins.int
     TOKEN_FIELD_NUMBER: builtins.int
+    SHARES_MEMORY_FIELD_NUMBER: builtins.int
     host: builtins.str
     socket_name: builtins.str
     token: builtins.str
+    shares_memory: builtins.bool
+    """The worker takes and gives payloads in shared memory."""
     def __init__(
         self,
         *,
         host: builtins.str = ...,
         socket_name: builtins.str = ...,
         token: builtins.str = ...,
+        shares_memory: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["host", b"host", "socket_name", b"socket_name", "token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "shares_memory", b"shares_memory", "socket_name", b"socket_name", "token", b"token"]) -> None: ...
 
 Global___WorkerDoor: typing_extensions.TypeAlias = WorkerDoor
 

@@ -22,6 +22,7 @@ class OperatorFacts:
 
     indices: str = ""
     detaches: bool = False
+    arithmetic: bool = False
     evaluation: tuple[str, Any] | None = None
 
 
@@ -55,5 +56,6 @@ def _facts_from(words: tuple[str, ...]) -> OperatorFacts:
     return OperatorFacts(
         indices=values.get("indices", ""),
         detaches="detaches" in values,
+        arithmetic="arithmetic" in values,
         evaluation=(argument, _VALUES[value]) if argument else None,
     )

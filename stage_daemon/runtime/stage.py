@@ -43,7 +43,8 @@ class Program(Protocol):
 class Stage:
     """`run` takes the values of `input_ids` and gives those of `output_ids`, both in order.
 
-    `copy` says which of the stage's copies it is; None where it has none.
+    `copy` says which of the stage's copies it is; None where it has none. `foreign_input_ids` are the inputs whose
+    floats it can read from memory that another process may write to.
     """
 
     index: int
@@ -55,6 +56,7 @@ class Stage:
     draws_random: bool = False
     module: Program | None = None
     copy: int | None = None
+    foreign_input_ids: frozenset[int] = frozenset()
 
     @property
     def name(self) -> str:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import torch
 
+from access.ring import aligned
 from stage_daemon.transport.declared import DeclaredValue, Outline, ValueKind, find_mismatch
 from stage_daemon.transport.dtypes import DTYPES
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.layout import MAX_EXTENT_FACTOR, TensorLayout
 from stage_daemon.transport.parcel import ParcelKind
-from stage_daemon.transport.ring import aligned
 
 MAGIC = 0x5041525449544E31
 # magic, deployment hash, generation, edge

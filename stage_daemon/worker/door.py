@@ -14,11 +14,29 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 import torch
 
+from access.door import (
+    BEHIND,
+    HEAD,
+    INPUTS,
+    INPUTS_SHARED,
+    OUTPUTS,
+    OUTPUTS_SHARED,
+    READ_BYTES,
+    WELCOME,
+    SlotReader,
+    SlotWriter,
+    bytes_together,
+    fits_beside_slot,
+    framed,
+    framed_in_slot,
+    send_announcement,
+)
+from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
@@ -26,11 +44,10 @@ from stage_daemon.transport.layout import memory_of
 from stage_daemon.transport.parcel import Item
 from stage_daemon.transport.sockets import MAX_BUFFERS, drop_sent, host_identity
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
-from stage_daemon.worker.framing import HEAD, InputReader, ResultWriter
+from stage_daemon.worker.framing import InputReader, ResultWriter
 
 _SESSION = struct.Struct("<Q")
-_INPUTS, _OUTPUTS = b"i", b"o"
-_WELCOME = b"w"
+_PURPOSES = (INPUTS, INPUTS_SHARED, OUTPUTS, OUTPUTS_SHARED)
 _TOKEN_BYTES = 16
 # Who has connected and said nothing yet: past so many, the oldest is let go. A client says who it is at once.
 _MAX_NEWCOMERS = 64
@@ -39,16 +56,20 @@ _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_PAYLOAD_BYTES = 1 << 40
 # Of either end's socket. The kernel gives at most net.core.wmem_max; its default takes a fifth of 1 MiB.
 SEND_BUFFER_BYTES = 1 << 22
-# What is read of a client at once.
-_READ_BYTES = 1 << 16
 
 
 class Door:
     """`on_unread` is called with the session whose client leaves too many results unread; the client is then let go."""
 
-    def __init__(self, ingress: Ingress, input_format: InputFormat, on_unread: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        ingress: Ingress,
+        input_format: InputFormat,
+        on_unread: Callable[[int], None],
+        foreign_inputs: Set[int] = frozenset(),
+    ) -> None:
         self._ingress = ingress
-        self._reader = InputReader(input_format)
+        self._reader = InputReader(input_format, foreign_inputs)
         self._writer = ResultWriter()
         self._on_unread = on_unread
         self._token = secrets.token_hex(_TOKEN_BYTES).encode()
@@ -61,14 +82,16 @@ class Door:
 
     def address(self) -> stage_daemon_pb2.WorkerDoor:
         name = self._listener.getsockname()[1:].decode()
-        return stage_daemon_pb2.WorkerDoor(host=host_identity(), socket_name=name, token=self._token.decode())
+        return stage_daemon_pb2.WorkerDoor(
+            host=host_identity(), socket_name=name, token=self._token.decode(), shares_memory=True
+        )
 
     def give(self, result: Result) -> bool:
         """False for a session that has not come through this door. Never waits for a client."""
         outlet = self._outlets.get(result.session_id)
         if outlet is None:
             return False
-        if not outlet.give(self._writer.buffers(result)):
+        if not outlet.give(result.sequence, *self._writer.content(result)):
             self._on_unread(result.session_id)
             outlet.end()
         return True
@@ -112,34 +135,40 @@ class Door:
             hello = connection.recv(len(self._token) + 1 + _SESSION.size, socket.MSG_DONTWAIT)
         token, purpose = hello[: len(self._token)], hello[len(self._token) : len(self._token) + 1]
         whole = len(hello) == len(self._token) + 1 + _SESSION.size
-        if not whole or not secrets.compare_digest(token, self._token) or purpose not in (_INPUTS, _OUTPUTS):
+        if not whole or not secrets.compare_digest(token, self._token) or purpose not in _PURPOSES:
             connection.close()
             return None
         (session_id,) = _SESSION.unpack(hello[-_SESSION.size :])
-        if purpose == _INPUTS:
-            self._ingress.add(Inlet(connection, session_id, self._reader))
+        shares_memory = purpose in (INPUTS_SHARED, OUTPUTS_SHARED)
+        is_input = purpose in (INPUTS, INPUTS_SHARED)
+        if is_input:
+            self._ingress.add(Inlet(connection, session_id, self._reader, shares_memory))
         elif session_id not in self._outlets:
-            self._outlets[session_id] = Outlet(connection)
+            self._outlets[session_id] = Outlet(connection, shares_memory)
         else:
             connection.close()
             return None
         with contextlib.suppress(OSError):
-            connection.send(_WELCOME)
-        return (session_id, connection.fileno()) if purpose == _OUTPUTS else None
+            connection.send(WELCOME)
+        return None if is_input else (session_id, connection.fileno())
 
 
 class Inlet:
     """One client's microbatches; see `ingress.Source`. Never waits for what has not come yet.
 
-    Small ones are read several at a time, and copied from there; what a large one holds is read into its own memory.
+    Small ones are read several at a time, and copied from there; what a large one holds is read into its own memory, or
+    lies in the client's where both share it.
     """
 
-    def __init__(self, connection: socket.socket, session_id: int, reader: InputReader) -> None:
+    def __init__(
+        self, connection: socket.socket, session_id: int, reader: InputReader, shares_memory: bool = False
+    ) -> None:
         self._connection = connection
         self._session_id = session_id
         self._reader = reader
+        self._slots = SlotReader() if shares_memory else None
         self._num_taken = 0
-        self._memory = bytearray(_READ_BYTES)
+        self._memory = bytearray(READ_BYTES)
         self._view = memoryview(self._memory)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         # So many of those bytes are read, and of no microbatch that is complete.
@@ -153,11 +182,13 @@ class Inlet:
 
     def close(self) -> None:
         self._connection.close()
+        if self._slots is not None:
+            self._slots.close()
 
     def advance(self) -> list[Submission]:
         """Raises ConnectionError for what no client sends."""
         if self._large is None:
-            self._num_read += self._receive(self._view[self._num_read :])
+            self._num_read += self._receive(self._view[self._num_read :], self._slots)
             complete = self._small_ones()
             if complete or self._large is None:
                 return complete
@@ -170,10 +201,13 @@ class Inlet:
         self._large = None
         return [self._submission(partial(self._reader.read, bytes(message), payload))]
 
-    def _receive(self, view: memoryview) -> int:
+    def _receive(self, view: memoryview, slots: SlotReader | None = None) -> int:
         """0 where nothing is there."""
         try:
-            num_read = self._connection.recv_into(view, 0, socket.MSG_DONTWAIT)
+            if slots is not None:
+                num_read = slots.receive(self._connection, view)
+            else:
+                num_read = self._connection.recv_into(view, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
         if num_read == 0:
@@ -185,16 +219,27 @@ class Inlet:
         complete: list[Submission] = []
         begin, end = 0, self._num_read
         while end - begin >= HEAD.size:
-            sequence, message_bytes, payload_bytes = HEAD.unpack_from(self._memory, begin)
+            sequence, message_bytes, place, payload_bytes = HEAD.unpack_from(self._memory, begin)
+            if self._slots is not None and sequence == 0:
+                self._slots.announced(place, payload_bytes)
+                begin += HEAD.size
+                continue
             if (
                 sequence != self._num_taken + 1
                 or message_bytes > _MAX_MESSAGE_BYTES
                 or payload_bytes > _MAX_PAYLOAD_BYTES
+                or (place != BEHIND and not fits_beside_slot(message_bytes))
             ):
-                raise ConnectionError(f"microbatch {sequence} of {message_bytes} and {payload_bytes} bytes")
+                raise ConnectionError(f"microbatch {sequence} of {message_bytes} and {payload_bytes} bytes at {place}")
             payload_begin = begin + HEAD.size + message_bytes
+            if place != BEHIND:
+                if payload_begin > end:
+                    break
+                complete.append(self._in_slot(begin + HEAD.size, payload_begin, place, payload_bytes))
+                begin = payload_begin
+                continue
             if payload_begin + payload_bytes > end:
-                if payload_begin + payload_bytes - begin > _READ_BYTES:
+                if payload_begin + payload_bytes - begin > READ_BYTES:
                     self._begin_large(message_bytes, payload_bytes, self._view[begin + HEAD.size : end])
                     begin = end
                 break
@@ -205,6 +250,12 @@ class Inlet:
         if begin and self._num_read:
             self._memory[: self._num_read] = self._memory[begin:end]
         return complete
+
+    def _in_slot(self, begin: int, end: int, place: int, payload_bytes: int) -> Submission:
+        if self._slots is None:
+            raise ConnectionError("a payload in memory that is not shared")
+        payload = self._slots.payload(place, payload_bytes)
+        return self._submission(partial(self._reader.read_foreign, self._view[begin:end].tobytes(), payload))
 
     def _small_one(self, message: bytes, begin: int, num_bytes: int) -> Submission:
         items = self._reader.copy(message, self._address + begin, num_bytes)
@@ -237,21 +288,24 @@ def _memory_for(num_bytes: int) -> torch.Tensor:
 
 
 class Outlet:
-    """One client's results. What the connection does not take at once waits here, within bounds."""
+    """One client's results. What the connection does not take at once waits here, within bounds; what lies in shared
+    memory is bounded by that."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, shares_memory: bool = False) -> None:
         self._connection = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._closed = False
+        self._slots = SlotWriter() if shares_memory else None
 
-    def give(self, buffers: Sequence[bytes | memoryview]) -> bool:
+    def give(self, sequence: int, message: bytes, payloads: Sequence[memoryview]) -> bool:
         """False where too much waits already. To a client that has left, anything can be given."""
         with self._changed:
             if self._closed:
                 return True
+            buffers = self._frame(sequence, message, payloads)
             num_bytes = sum(map(len, buffers))
             if self._waiting and (
                 len(self._waiting) >= MAX_WAITING_RESULTS or self._waiting_bytes + num_bytes > MAX_WAITING_BYTES
@@ -274,6 +328,8 @@ class Outlet:
         with self._changed:
             self._closed = True
             self._waiting.clear()
+            if self._slots is not None:
+                self._slots.close()
             self._changed.notify_all()
         # Also ends a write that waits.
         with contextlib.suppress(OSError):
@@ -282,6 +338,26 @@ class Outlet:
     def close(self) -> None:
         self.end()
         self._connection.close()
+
+    def _frame(self, sequence: int, message: bytes, payloads: Sequence[memoryview]) -> list[bytes | memoryview]:
+        num_bytes = bytes_together(payloads)
+        if self._slots is not None and fits_beside_slot(len(message)):
+            slot = self._slots.take(num_bytes, self._announce)
+            if slot is not None:
+                self._slots.write(slot, payloads)
+                return [framed_in_slot(sequence, message, slot, num_bytes)]
+        return framed(sequence, message, payloads)
+
+    def _announce(self, ring: Ring, descriptor: int) -> bool:
+        """False where it would have to wait: a descriptor cannot."""
+        if self._waiting:
+            return False
+        try:
+            send_announcement(self._connection, ring, descriptor)
+        except OSError:
+            # Full; or the client has left, as the door's thread will find out.
+            return False
+        return True
 
     def _write(self, buffers: Sequence[bytes | memoryview], num_bytes: int) -> bytes:
         """What the connection does not take at once."""

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import math
-import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from google.protobuf.message import DecodeError
 
+from access.ring import aligned
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import InvalidMicrobatch
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import InputFormat, RawItem, RawTensor
 from stage_daemon.transport.layout import memory_of
 from stage_daemon.transport.parcel import Item
-from stage_daemon.transport.ring import aligned
 from stage_daemon.worker import wire
 
-# Sequence, bytes of the message, bytes of the tensors.
-HEAD = struct.Struct("<QQQ")
 # Messages that are remembered at the same time.
 _MAX_SHAPES = 256
 
@@ -41,6 +38,8 @@ class _Place:
     dims: tuple[int, ...]
     begin: int
     end: int
+    # Can be used from where another process may write.
+    is_foreign: bool
 
     def tensor(self, payload: torch.Tensor) -> torch.Tensor:
         """In that memory. A bool is a byte of 0 or 1; torch computes nonsense from any other."""
@@ -56,25 +55,35 @@ class _Place:
         ctypes.memmove(tensor.data_ptr(), address + self.begin, self.end - self.begin)
         return tensor != 0 if is_flags else tensor
 
+    def foreign(self, payload: memoryview) -> torch.Tensor:
+        """In memory that the client can write to, if that is allowed."""
+        if not self.is_foreign or self.begin == self.end:
+            return self.copied(ctypes.addressof(cast("ctypes.Array[ctypes.c_ubyte]", payload.obj)))
+        num_elements = (self.end - self.begin) // self.dtype.itemsize
+        return torch.frombuffer(payload, dtype=self.dtype, count=num_elements, offset=self.begin).view(self.dims)
+
 
 class InputReader:
-    """What clients send, as the deployment's inputs."""
+    """What clients send, as the deployment's inputs. `foreign_inputs`: see `Pipeline`; by default none."""
 
-    def __init__(self, input_format: InputFormat) -> None:
+    def __init__(self, input_format: InputFormat, foreign_inputs: Set[int] = frozenset()) -> None:
         self._format = input_format
+        self._foreign_inputs = foreign_inputs
         self._places_of: dict[tuple[bytes, int], tuple[_Place | Item, ...]] = {}
 
     def read(self, message: bytes, payload: torch.Tensor) -> tuple[Item, ...]:
         """Raises InvalidMicrobatch."""
-        key = message, payload.numel()
-        places = self._places_of.get(key)
-        if places is None:
-            places = self._checked(message, payload)
-            if len(self._places_of) >= _MAX_SHAPES:
-                self._places_of.clear()
-            self._places_of[key] = places
+        places = self._places(message, payload.numel(), lambda: payload.numpy().data)
         return self._format.on_device(
             [place.tensor(payload) if isinstance(place, _Place) else place for place in places]
+        )
+
+    def read_foreign(self, message: bytes, payload: memoryview) -> tuple[Item, ...]:
+        """As `read`, of a payload that the client can still write to. What must not change while it is used is copied,
+        before anything looks at it."""
+        places = self._places(message, len(payload), lambda: payload)
+        return self._format.on_device(
+            [place.foreign(payload) if isinstance(place, _Place) else place for place in places]
         )
 
     def copy(self, message: bytes, address: int, payload_bytes: int) -> tuple[Item, ...] | None:
@@ -87,12 +96,22 @@ class InputReader:
     def on_device(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
         return self._format.on_device(items)
 
-    def _checked(self, message: bytes, payload: torch.Tensor) -> tuple[_Place | Item, ...]:
+    def _places(self, message: bytes, num_bytes: int, payload: Callable[[], memoryview]) -> tuple[_Place | Item, ...]:
+        key = message, num_bytes
+        places = self._places_of.get(key)
+        if places is None:
+            places = self._checked(message, payload())
+            if len(self._places_of) >= _MAX_SHAPES:
+                self._places_of.clear()
+            self._places_of[key] = places
+        return places
+
+    def _checked(self, message: bytes, memory: memoryview) -> tuple[_Place | Item, ...]:
         try:
             items = wire.raw_items(stage_daemon_pb2.Microbatch.FromString(message))
         except DecodeError:
             raise InvalidMicrobatch("a message that is no Microbatch") from None
-        memory, end = payload.numpy().data, 0
+        end = 0
         places: list[_Place | RawItem] = []
         for position, item in enumerate(items):
             if not isinstance(item, RawTensor) or item.dtype is None:
@@ -101,31 +120,32 @@ class InputReader:
             begin = aligned(end)
             end = begin + math.prod(item.dims) * item.dtype.itemsize
             items[position] = replace(item, data=memory[begin:end])
-            places.append(_Place(item.dtype, item.dims, begin, end))
+            is_foreign = position in self._foreign_inputs and (item.dtype.is_floating_point or item.dtype.is_complex)
+            places.append(_Place(item.dtype, item.dims, begin, end, is_foreign))
         self._format.check(items)
         # Neither None nor a tensor without its place has passed.
         return cast("tuple[_Place | Item, ...]", tuple(places))
 
 
 class ResultWriter:
-    """Results as buffers to send; each keeps the memory that it is of."""
+    """Results as messages and their tensors' bytes, each of which keeps the memory that it is of."""
 
     def __init__(self) -> None:
         self._messages: dict[_Key, bytes] = {}
 
-    def buffers(self, result: Result) -> list[bytes | memoryview]:
+    def content(self, result: Result) -> tuple[bytes, list[memoryview]]:
         key = _key(result)
         message = self._messages.get(key) if key is not None else None
         if message is not None:
             items = [item for item in result.items if isinstance(item, torch.Tensor)]
-            return framed(result.sequence, message, [memory_of(item, item.nbytes) for item in items])
+            return message, [memory_of(item, item.nbytes) for item in items]
         payloads: list[torch.Tensor] = []
         message = wire.result_to_bytes(replace(result, sequence=0), payloads)
         if key is not None and len(payloads) == len(result.items):
             if len(self._messages) >= _MAX_SHAPES:
                 self._messages.clear()
             self._messages[key] = message
-        return framed(result.sequence, message, [payload.numpy().data for payload in payloads])
+        return message, [payload.numpy().data for payload in payloads]
 
 
 def _key(result: Result) -> _Key | None:
@@ -142,16 +162,3 @@ def _key(result: Result) -> _Key | None:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-
-
-def framed(sequence: int, message: bytes, payloads: Sequence[memoryview]) -> list[bytes | memoryview]:
-    """What goes over the connection, in either direction."""
-    buffers: list[bytes | memoryview] = [b""]
-    num_bytes = 0
-    for payload in payloads:
-        if padding := aligned(num_bytes) - num_bytes:
-            buffers.append(bytes(padding))
-        buffers.append(payload)
-        num_bytes += padding + len(payload)
-    buffers[0] = HEAD.pack(sequence, len(message), num_bytes) + message
-    return buffers

@@ -12,6 +12,7 @@ import torch
 
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import DaemonError
+from stage_daemon.loader.foreign_inputs import foreign_inputs
 from stage_daemon.loader.kept_states import KeptStates, Place
 from stage_daemon.loader.load import StageProgram, load_stage
 from stage_daemon.loader.rebuild import draws_random
@@ -82,7 +83,8 @@ def _load(
         if compile:
             with progress.going_on():
                 compiled = compile_stage(program, device)
-            stage = replace(stage, run=compiled.module)
+            # What is compiled may read an input again where the program reads what it has made of it.
+            stage = replace(stage, run=compiled.module, foreign_input_ids=frozenset())
             progress.compiled(compiled.difference)
     except DaemonError as error:
         error.stage = module.stage
@@ -100,6 +102,7 @@ def stage_from_program(index: int, program: StageProgram, device_id: str) -> Sta
         output_ids=program.output_ids,
         draws_random=draws_random(program.graph),
         module=program.module,
+        foreign_input_ids=frozenset(program.input_ids[position] for position in foreign_inputs(program.module.program)),
     )
 
 

@@ -101,7 +101,7 @@ class Pipeline:
             values=wire.declared_from_proto(request.inputs), symbols=symbols, copies=copies
         )
         self._ingress = Ingress(callbacks.on_taken)
-        self.door = Door(self._ingress, self._input_format, callbacks.on_unread)
+        self.door = Door(self._ingress, self._input_format, callbacks.on_unread, self._foreign_inputs(request))
         self._choices = Choices()
         self._num_outputs = len(request.outputs)
         self._egress = Egress(max(1, request.microbatches_in_flight), self.door.give, self._choices.apply, copies)
@@ -199,6 +199,20 @@ class Pipeline:
             thread.join()
         self.door.flush()
         self._channels.pulse.stop()
+
+    def _foreign_inputs(self, request: stage_daemon_pb2.ConnectStagesRequest) -> frozenset[int]:
+        """Positions of the inputs whose floats every stage here can read from memory that a client may write to."""
+        if self._lane_of_steps is not None:
+            return frozenset()
+        return frozenset(
+            position
+            for position, value in enumerate(request.inputs)
+            if all(
+                value.value in stage.foreign_input_ids
+                for stage in self._stages.values()
+                if value.value in stage.input_ids
+            )
+        )
 
     def _make_training(self, request: stage_daemon_pb2.ConnectStagesRequest, of_lanes: Mapping[int, Edge]) -> Training:
         assert self._lane_of_steps is not None

@@ -1,8 +1,9 @@
 """Seconds that a worker spends on a client of its host: being handed a microbatch, and handing a result over.
 
-Both by what the worker itself runs, over a pair of sockets. What a client has sent lies in the socket when the worker
-turns to it, as far as it fits; so the clock starts when there is something to read. A thread serves the other end where
-more is to cross than a socket takes: it copies without the interpreter's lock, so it disturbs the clock little.
+Both by what the worker itself runs, over a pair of sockets, and shared memory for large payloads. What a client has
+sent lies there when the worker turns to it, as far as it fits; so the clock starts when there is something to read. A
+thread serves the other end where more may cross than a socket takes: it copies without the interpreter's lock, so it
+disturbs the clock little.
 """
 
 from __future__ import annotations
@@ -17,6 +18,17 @@ from itertools import count
 
 import torch
 
+from access.door import (
+    BEHIND,
+    HEAD,
+    SlotReader,
+    SlotWriter,
+    bytes_together,
+    framed,
+    framed_in_slot,
+    send_announcement,
+)
+from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import InputFormat
@@ -25,7 +37,7 @@ from stage_daemon.transport.parcel import Item
 from stage_daemon.transport.streams import copies_of, moved
 from stage_daemon.worker import wire
 from stage_daemon.worker.door import SEND_BUFFER_BYTES, Inlet, Outlet
-from stage_daemon.worker.framing import InputReader, ResultWriter, framed
+from stage_daemon.worker.framing import InputReader, ResultWriter
 from stage_daemon.worker.profile.clock import host_clock, synchronize
 
 # Takes one microbatch's inputs, and gives the seconds of that.
@@ -58,15 +70,18 @@ def handed_in(items: Sequence[Item], device: torch.device) -> Iterator[Take]:
     payloads: list[torch.Tensor] = []
     microbatch = stage_daemon_pb2.Microbatch()
     wire.fill_all(microbatch.values, items, payloads)
-    message = microbatch.SerializeToString()
+    message, data = microbatch.SerializeToString(), [payload.numpy().data for payload in payloads]
     ours, theirs = socket.socketpair()
     clock, sequences = host_clock(device), count(1)
     with ours, theirs:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        inlet = Inlet(ours, 0, InputReader(InputFormat(values=declared, symbols={}, copies=copies_of(device))))
+        reader = InputReader(
+            InputFormat(values=declared, symbols={}, copies=copies_of(device)), frozenset(range(len(items)))
+        )
+        inlet, slots = Inlet(ours, 0, reader, shares_memory=True), SlotWriter()
 
         def take() -> float:
-            content = b"".join(framed(next(sequences), message, [payload.numpy().data for payload in payloads]))
+            content = _frame(slots, theirs, next(sequences), message, data)
             is_small = len(content) <= _SMALL_BYTES
             sender = None if is_small else _started(lambda: _send(theirs, content))
             if is_small:
@@ -92,23 +107,23 @@ def handed_over(device: torch.device) -> Iterator[Give]:
     clock, sequences = host_clock(device), count(1)
     copies = copies_of(device)
     with ours, theirs:
-        outlet, writer = Outlet(ours), ResultWriter()
+        outlet, writer, slots = Outlet(ours, shares_memory=True), ResultWriter(), SlotReader()
 
         def give(items: Sequence[Item]) -> float:
             before = clock()
             host_items = tuple(items) if copies is None else moved(items, copies.to_host)
-            buffers = writer.buffers(Result(session_id=0, sequence=next(sequences), items=host_items))
+            result = Result(session_id=0, sequence=next(sequences), items=host_items)
+            message, payloads = writer.content(result)
             seconds = clock() - before
-            num_bytes = sum(map(len, buffers))
-            is_small = num_bytes <= _SMALL_BYTES
-            reader = None if is_small else _started(lambda: _read(theirs, num_bytes))
+            is_small = len(message) + bytes_together(payloads) <= _SMALL_BYTES
+            reader = None if is_small else _started(lambda: _read_frame(slots, theirs))
             before = clock()
-            outlet.give(buffers)
+            outlet.give(result.sequence, message, payloads)
             seconds += clock() - before
             if reader is not None:
                 reader.join()
             else:
-                _read(theirs, num_bytes)
+                _read_frame(slots, theirs)
             return seconds
 
         yield give
@@ -141,6 +156,40 @@ def _started(work: Callable[[], None]) -> threading.Thread:
 def _send(connection: socket.socket, content: bytes) -> None:
     with contextlib.suppress(OSError):
         connection.sendall(content)
+
+
+def _frame(
+    slots: SlotWriter, connection: socket.socket, sequence: int, message: bytes, payloads: Sequence[memoryview]
+) -> bytes:
+    """As a client sends it; what is to lie in shared memory lies there."""
+
+    def announce(ring: Ring, descriptor: int) -> bool:
+        send_announcement(connection, ring, descriptor)
+        return True
+
+    num_bytes = bytes_together(payloads)
+    slot = slots.take(num_bytes, announce)
+    if slot is None:
+        return b"".join(framed(sequence, message, payloads))
+    slots.write(slot, payloads)
+    return framed_in_slot(sequence, message, slot, num_bytes)
+
+
+def _read_frame(slots: SlotReader, connection: socket.socket) -> None:
+    """As a client reads it that forgets it at once."""
+    head = memoryview(bytearray(HEAD.size))
+    sequence = 0
+    while sequence == 0:
+        num_read = 0
+        while num_read < HEAD.size:
+            _readable(connection)
+            num_read += slots.receive(connection, head[num_read:])
+        sequence, message_bytes, place, num_bytes = HEAD.unpack(head)
+        if sequence == 0:
+            slots.announced(place, num_bytes)
+    _read(connection, message_bytes + (num_bytes if place == BEHIND else 0))
+    if place != BEHIND:
+        slots.payload(place, num_bytes)
 
 
 def _read(connection: socket.socket, num_bytes: int) -> None:

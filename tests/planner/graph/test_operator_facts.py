@@ -12,7 +12,7 @@ from planner.graph.operators import OperatorFacts, facts_of
 TEXT = files("protos.v1").joinpath("operators.txt").read_text(encoding="utf-8")
 ROWS = [line.split() for line in TEXT.splitlines() if not line.startswith("#")]
 # The stage daemon's: tests/stage_daemon/loader/test_vocabulary.py.
-OF_THE_DAEMON = {"indices", "evaluation"}
+OF_THE_DAEMON = {"indices", "evaluation", "arithmetic"}
 
 
 def words_of(row: list[str]) -> list[str]:

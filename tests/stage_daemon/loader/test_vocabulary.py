@@ -24,7 +24,9 @@ def test_evaluation_sets_an_argument_of_the_operator() -> None:
 
 def test_an_operator_has_the_facts_of_its_row() -> None:
     assert facts_of("aten::dropout") == OperatorFacts(evaluation=("train", False))
-    assert facts_of("aten::scaled_dot_product_attention") == OperatorFacts(evaluation=("dropout_p", 0.0))
+    assert facts_of("aten::scaled_dot_product_attention") == OperatorFacts(
+        evaluation=("dropout_p", 0.0), arithmetic=True
+    )
     assert facts_of("aten::index_add_") == OperatorFacts(indices="along")
     assert facts_of("aten::detach") == OperatorFacts(detaches=True)
     assert facts_of("aten::add") == facts_of("aten::unheard_of") == OperatorFacts()

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 import torch
 
+from access.ring import create_ring
 from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, StageFailed, Unavailable
 from stage_daemon.transport.edge import Edge, End
 from stage_daemon.transport.header import PLACE_BEHIND_HEADER, PLACE_PIPE, Contents, Header, HeaderFormat
@@ -21,7 +22,6 @@ from stage_daemon.transport.lifeline import Lifeline
 from stage_daemon.transport.parcel import Parcel, ParcelKind
 from stage_daemon.transport.pipe import PeerGone, Pipe
 from stage_daemon.transport.pulse import Pulse
-from stage_daemon.transport.ring import create_ring
 from stage_daemon.transport.stream import SMALL_BYTES, Link, StreamReceiver, StreamSender
 from stage_daemon.transport.streams import Copies
 from tests.stage_daemon.transport.edges import IN_FLIGHT, Failures, edge_of, tensor

@@ -10,8 +10,9 @@ import grpc
 import pytest
 import torch
 
+from access.door import BEHIND, HEAD, INPUTS, OUTPUTS, framed
 from planner.client.connection import open_channel
-from planner.client.door import INPUTS, OUTPUTS, Passage, host_identity
+from planner.client.door import Passage, host_identity
 from planner.client.microbatches import MessageReader, MessageWriter, decode_beside, fill
 from planner.client.session import Session
 from planner.client.tensors import TensorKind, to_raw
@@ -26,7 +27,7 @@ from stage_daemon.transport.declared import DeclaredValue, Symbol, SymbolReferen
 from stage_daemon.transport.parcel import MicrobatchFailure
 from stage_daemon.worker import door as door_module
 from stage_daemon.worker.door import Door, Inlet
-from stage_daemon.worker.framing import HEAD, InputReader, framed
+from stage_daemon.worker.framing import InputReader
 from tests.planner.client.loopback_daemon import LoopbackDaemon, serving
 from tests.waiting import WAIT_SECONDS, wait_for
 
@@ -225,14 +226,20 @@ def test_one_way_out_for_each_session(worker: Worker) -> None:
 
 def test_half_a_microbatch_holds_nobody_up(worker: Worker) -> None:
     slow, quick = worker.passage(INPUTS, 1), worker.passage(INPUTS, 2)
-    slow._socket.sendall(HEAD.pack(1, 100, 0)[:10])
+    slow._socket.sendall(HEAD.pack(1, 100, BEHIND, 0)[:10])
     for sequence in (1, 2):
         send(quick, sequence, items(2))
         assert worker.take()[0] == (2, sequence)
 
 
 @pytest.mark.parametrize(
-    "head", [HEAD.pack(2, 10, 0), HEAD.pack(1, 1 << 40, 0), HEAD.pack(1, 0, 1 << 60), HEAD.pack(1, 0, 1 << 39)]
+    "head",
+    [
+        HEAD.pack(2, 10, BEHIND, 0),
+        HEAD.pack(1, 1 << 31, BEHIND, 0),
+        HEAD.pack(1, 0, BEHIND, 1 << 60),
+        HEAD.pack(1, 0, BEHIND, 1 << 39),
+    ],
 )
 def test_a_client_that_breaks_the_protocol_is_let_go(worker: Worker, head: bytes) -> None:
     broken, good = worker.passage(INPUTS, 1), worker.passage(INPUTS, 2)
@@ -316,7 +323,7 @@ def test_a_client_that_never_reads_loses_its_session(worker: Worker, monkeypatch
     passage = worker.passage(OUTPUTS)
     # More than any connection holds.
     big = (torch.arange(4_000_000.0),)
-    for sequence in range(1, 10):
+    for sequence in range(1, 30):
         worker.door.give(Result(session_id=7, sequence=sequence, items=big))
     assert worker.unread == [7]
     worker.door.flush()
@@ -328,7 +335,7 @@ def test_a_client_that_never_reads_loses_its_session(worker: Worker, monkeypatch
 def test_bytes_that_wait_are_bounded_too(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "MAX_WAITING_BYTES", 2_000_000)
     passage = worker.passage(OUTPUTS)
-    for sequence in range(1, 10):
+    for sequence in range(1, 30):
         worker.door.give(Result(session_id=7, sequence=sequence, items=(torch.arange(300_000.0),)))
     assert worker.unread == [7]
     passage.close()

@@ -1,8 +1,11 @@
 """Slots of shared memory that payloads cross in between two processes of one host, without a name anywhere.
 
-The memory is a memfd, handed over on the edge's connection: when the last process that maps it is gone, so is it. A
+The memory is a memfd, handed over on the connection of the two: when the last process that maps it is gone, so is it. A
 byte per slot says whether it is taken: the sender sets it, and the receiver clears it once no tensor uses the slot any
-more.
+more. Neither end believes the other: whatever stands in the memory, a slot lies within it.
+
+A process that forks shares what it maps with its child, and cannot know how long the child uses it: slots that are lent
+then are never free again.
 """
 
 from __future__ import annotations
@@ -18,8 +21,12 @@ from collections.abc import Callable
 ALIGNMENT_BYTES = 64
 MAX_SLOTS = mmap.PAGESIZE
 _FREE, _TAKEN = 0, 1
+_FREE_BYTE = bytes([_FREE])
 # Neither end can take memory away from under the other.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+# Of this process.
+_rings: weakref.WeakSet[Ring] = weakref.WeakSet()
 
 
 def aligned(num_bytes: int) -> int:
@@ -30,11 +37,13 @@ class Ring:
     """One end's mapping of the memory. Slots need not come free in the order that they were taken in."""
 
     def __init__(self, descriptor: int, num_slots: int, slot_bytes: int) -> None:
-        """Takes the descriptor over, and closes it. Raises ValueError if it is not such memory."""
+        """Takes the descriptor over, and closes it. Raises ValueError or OSError if it is not such memory."""
         try:
             size_bytes = _size_bytes(num_slots, slot_bytes)
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise ValueError("shared memory that could still change its size")
+            if os.fstatvfs(descriptor).f_bsize != mmap.PAGESIZE:
+                raise ValueError("shared memory of huge pages, which a host can run out of while they are read")
             if os.fstat(descriptor).st_size != size_bytes:
                 raise ValueError(f"shared memory of {os.fstat(descriptor).st_size} bytes, needs {size_bytes}")
             self._memory = mmap.mmap(descriptor, size_bytes)
@@ -43,45 +52,67 @@ class Ring:
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._view = memoryview(self._memory)
-        self._lent: dict[int, weakref.ref[memoryview]] = {}
+        self._slot_type = ctypes.c_ubyte * slot_bytes
+        self._lent: dict[int, weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = {}
         self._give_back = tuple(map(self._on_unused, range(num_slots)))
+        _rings.add(self)
 
     def take(self) -> int | None:
         """A slot to write to; None where the receiver still uses all."""
-        slot = self._memory.find(_FREE.to_bytes(1, "little"), 0, self.num_slots)
+        slot = self._memory.find(_FREE_BYTE, 0, self.num_slots)
         if slot < 0:
             return None
         self._memory[slot] = _TAKEN
         return slot
 
-    def write(self, slot: int, offset: int, source_address: int, num_bytes: int) -> None:
-        """Copies that many bytes of this process's memory into the slot."""
-        ctypes.memmove(self._address + self._start(slot) + offset, source_address, num_bytes)
+    def has_taken(self) -> bool:
+        """The receiver still uses some slot, by what it says."""
+        return self._memory[: self.num_slots] != bytes(self.num_slots)
+
+    def write(self, slot: int, offset: int, source: int | bytes, num_bytes: int) -> None:
+        """Copies that many bytes, or what this process has at that address, into the slot."""
+        ctypes.memmove(self._address + self._start(slot) + offset, source, num_bytes)
 
     def lend(self, slot: int) -> memoryview:
-        """The slot's bytes. The slot is free again once nothing refers to them."""
-        start = self._start(slot)
-        view = self._view[start : start + self.slot_bytes]
-        self._lent[slot] = weakref.ref(view, self._give_back[slot])
-        return view
+        """The slot's bytes. The slot is free again once nothing refers to them, or to a part of them."""
+        memory = self._slot_type.from_buffer(self._memory, self._start(slot))
+        self._lent[slot] = weakref.ref(memory, self._give_back[slot])
+        return memoryview(memory).cast("B")
+
+    def has_lent(self) -> bool:
+        """Something in this process refers to a slot."""
+        return bool(self._lent)
+
+    def keep_lent(self) -> None:
+        """What is lent now is never free again."""
+        self._lent.clear()
 
     def _start(self, slot: int) -> int:
         return mmap.PAGESIZE + slot * self.slot_bytes
 
-    def _on_unused(self, slot: int) -> Callable[[weakref.ref[memoryview]], None]:
-        memory = self._memory
+    def _on_unused(self, slot: int) -> Callable[[weakref.ref[ctypes.Array[ctypes.c_ubyte]]], None]:
+        memory, lent, process_id = self._memory, self._lent, os.getpid()
 
-        def give_back(_: weakref.ref[memoryview]) -> None:
-            memory[slot] = _FREE
+        def give_back(reference: weakref.ref[ctypes.Array[ctypes.c_ubyte]]) -> None:
+            if lent.get(slot) is reference and os.getpid() == process_id:
+                del lent[slot]
+                memory[slot] = _FREE
 
         return give_back
+
+
+def _keep_lent_slots() -> None:
+    for ring in tuple(_rings):
+        ring.keep_lent()
+
+
+os.register_at_fork(before=_keep_lent_slots)
 
 
 def create_ring(num_slots: int, payload_bytes: int) -> tuple[Ring, int]:
     """A ring whose slots hold at least that many bytes, and a descriptor of it for the other process."""
     slot_bytes = _round_up(payload_bytes)
-    descriptor = os.memfd_create("edge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create("ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, _size_bytes(num_slots, slot_bytes))
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from stage_daemon.transport.ring import MAX_SLOTS, Ring, aligned, create_ring
+from access.ring import MAX_SLOTS, Ring, aligned, create_ring
 from tests.random_examples import random_examples
 
 
@@ -100,3 +100,45 @@ def test_a_slot_holds_what_it_is_made_for_and_wastes_little(payload_bytes: int) 
 @pytest.mark.parametrize(("num_bytes", "needed"), [(0, 0), (1, 64), (64, 64), (65, 128)])
 def test_alignment(num_bytes: int, needed: int) -> None:
     assert aligned(num_bytes) == needed
+
+
+@pytest.mark.services
+def test_a_fork_keeps_what_is_lent_and_its_child_frees_nothing() -> None:
+    writer, reader = both_ends()
+    for _ in range(2):
+        writer.take()
+    kept = torch.frombuffer(reader.lend(0), dtype=torch.uint8)
+    child = os.fork()
+    if child == 0:
+        del kept
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert writer.take() is None
+    later = torch.frombuffer(reader.lend(1), dtype=torch.uint8)
+    # The child might use it still.
+    del kept
+    assert writer.take() is None
+    del later
+    assert writer.take() == 1
+
+
+def test_a_part_of_a_lent_slot_keeps_it() -> None:
+    writer, reader = both_ends(1)
+    writer.take()
+    part = reader.lend(0)[10:20][2:4]
+    assert writer.take() is None
+    del part
+    assert writer.take() == 0
+
+
+def test_whether_slots_are_in_use() -> None:
+    writer, reader = both_ends()
+    assert not writer.has_taken()
+    slot = writer.take()
+    assert slot is not None
+    lent = reader.lend(slot)
+    assert writer.has_taken()
+    assert reader.has_lent()
+    del lent
+    assert not writer.has_taken()
+    assert not reader.has_lent()

@@ -1,0 +1,202 @@
+"""What client and worker say to each other at a worker's door: see WorkerDoor in stage_daemon.proto.
+
+Both directions are the same: frames on a Unix socket, and large payloads in shared memory that the sender makes and
+hands over on that socket. The receiver takes nothing for granted that the sender says of it.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from access.ring import Ring, aligned, create_ring
+
+# What a connection is for. The capital ones take payloads in shared memory too.
+INPUTS, OUTPUTS = b"i", b"o"
+INPUTS_SHARED, OUTPUTS_SHARED = b"I", b"O"
+WELCOME = b"w"
+# Sequence, bytes of the message, place of the tensors' bytes, number of these bytes. A place of 0 is behind the
+# message, n is the slot n - 1 of the last memory that was announced. Sequence 0 announces memory, whose descriptor
+# comes with the head's first byte: `place` slots of so many bytes.
+HEAD = struct.Struct("<QIIQ")
+BEHIND = 0
+
+# Frames in slots fit into what is read at once.
+READ_BYTES = 1 << 16
+_MAX_SLOT_MESSAGE_BYTES = READ_BYTES // 2
+# Smaller payloads are read several at a time from the socket: see docs/design/data_plane.md.
+MIN_SLOT_BYTES = 1 << 15
+# As many microbatches as an ordinary client has under way, and more of small ones. Slots that nobody writes to take no
+# memory.
+_MIN_SLOTS, _MAX_SLOTS = 8, 16
+_USUAL_BYTES = 1 << 26
+# Of all slots together.
+MAX_MEMORY_BYTES = 1 << 30
+# Memories that a larger one has taken the place of, and that the receiver still uses.
+_MAX_OLDER = 2
+
+_DESCRIPTOR_BYTES = array.array("i").itemsize
+_DESCRIPTOR_SPACE = socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
+
+
+class SlotWriter:
+    """The sender's end of the memory of one connection: what it writes there, the receiver reads in its place."""
+
+    def __init__(self) -> None:
+        self._ring: Ring | None = None
+        self._older: list[Ring] = []
+        self._can_create = True
+
+    def take(self, num_bytes: int, announce: Callable[[Ring, int], bool]) -> int | None:
+        """A slot; None where the payload has to follow its message: nobody waits for memory. `announce` sends new
+        memory's descriptor, and is false where that cannot be now."""
+        if num_bytes < MIN_SLOT_BYTES:
+            return None
+        if self._ring is None or num_bytes > self._ring.slot_bytes:
+            self._larger(num_bytes, announce)
+        if self._ring is None or num_bytes > self._ring.slot_bytes:
+            return None
+        return self._ring.take()
+
+    def write(self, slot: int, payloads: Sequence[memoryview]) -> None:
+        """One after the other, each from a multiple of 64 bytes on."""
+        assert self._ring is not None
+        offset = 0
+        for payload in payloads:
+            offset = aligned(offset)
+            if len(payload):
+                self._ring.write(slot, offset, _source(payload), len(payload))
+            offset += len(payload)
+
+    def close(self) -> None:
+        """The memory goes once the receiver, too, has let go of it."""
+        self._can_create = False
+        self._ring = None
+        self._older.clear()
+
+    def _larger(self, num_bytes: int, announce: Callable[[Ring, int], bool]) -> None:
+        """Memory with slots that large, where there may be some."""
+        self._older = [ring for ring in self._older if ring.has_taken()]
+        if not self._can_create or num_bytes > MAX_MEMORY_BYTES // _MIN_SLOTS or len(self._older) == _MAX_OLDER:
+            return
+        try:
+            ring, descriptor = create_ring(min(_MAX_SLOTS, max(_MIN_SLOTS, _USUAL_BYTES // num_bytes)), num_bytes)
+        except OSError:
+            # This host gives no such memory.
+            self._can_create = False
+            return
+        try:
+            if not announce(ring, descriptor):
+                return
+        finally:
+            os.close(descriptor)
+        if self._ring is not None:
+            self._older.append(self._ring)
+        self._ring = ring
+
+
+class SlotReader:
+    """The receiver's end. What the sender should not have said is a ConnectionError."""
+
+    def __init__(self) -> None:
+        self._descriptors: deque[int] = deque()
+        self._ring: Ring | None = None
+        self._older: list[Ring] = []
+
+    def receive(self, connection: socket.socket, view: memoryview) -> int:
+        """As recv_into, without waiting, and keeps descriptors that come along."""
+        num_read, ancillary, _, _ = connection.recvmsg_into(
+            [view], _DESCRIPTOR_SPACE, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+        )
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors = array.array("i")
+                descriptors.frombytes(content[: len(content) - len(content) % _DESCRIPTOR_BYTES])
+                self._descriptors.extend(descriptors)
+        if len(self._descriptors) > 1:
+            self.close()
+            raise ConnectionError("descriptors that nothing announces")
+        return num_read
+
+    def announced(self, num_slots: int, slot_bytes: int) -> None:
+        """The memory that places speak of from now on."""
+        if not self._descriptors:
+            raise ConnectionError("memory was announced without its descriptor")
+        descriptor = self._descriptors.popleft()
+        older = [ring for ring in (*self._older, *((self._ring,) if self._ring else ())) if ring.has_lent()]
+        if num_slots * slot_bytes > MAX_MEMORY_BYTES or len(older) > _MAX_OLDER:
+            os.close(descriptor)
+            raise ConnectionError(f"{num_slots} slots of {slot_bytes} bytes, beside {len(older)} memories in use")
+        try:
+            self._ring, self._older = Ring(descriptor, num_slots, slot_bytes), older
+        except ValueError as error:
+            raise ConnectionError(str(error)) from None
+
+    def payload(self, place: int, num_bytes: int) -> memoryview:
+        """Of the slot. The sender can still write there."""
+        ring = self._ring
+        if ring is None or not 0 < place <= ring.num_slots or num_bytes > ring.slot_bytes:
+            raise ConnectionError(f"{num_bytes} bytes at place {place}, which no memory has")
+        return ring.lend(place - 1)[:num_bytes]
+
+    def close(self) -> None:
+        """Who has a payload keeps its memory."""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+        self._ring = None
+        self._older.clear()
+
+
+def announcement(ring: Ring) -> bytes:
+    """Goes before whatever lies in that memory."""
+    return HEAD.pack(0, 0, ring.num_slots, ring.slot_bytes)
+
+
+def send_announcement(connection: socket.socket, ring: Ring, descriptor: int) -> None:
+    """Without waiting: raises BlockingIOError where the connection is full."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+    num_sent = connection.sendmsg([announcement(ring)], rights, socket.MSG_DONTWAIT)
+    assert num_sent == HEAD.size, "a Unix socket takes a few bytes whole or not at all"
+
+
+def framed(sequence: int, message: bytes, payloads: Sequence[memoryview]) -> list[bytes | memoryview]:
+    """A frame whose payloads follow the message."""
+    buffers: list[bytes | memoryview] = [b""]
+    num_bytes = 0
+    for payload in payloads:
+        if padding := aligned(num_bytes) - num_bytes:
+            buffers.append(bytes(padding))
+        buffers.append(payload)
+        num_bytes += padding + len(payload)
+    buffers[0] = HEAD.pack(sequence, len(message), BEHIND, num_bytes) + message
+    return buffers
+
+
+def framed_in_slot(sequence: int, message: bytes, slot: int, num_bytes: int) -> bytes:
+    return HEAD.pack(sequence, len(message), slot + 1, num_bytes) + message
+
+
+def fits_beside_slot(message_bytes: int) -> bool:
+    """A longer message goes with its payload behind it."""
+    return message_bytes <= _MAX_SLOT_MESSAGE_BYTES
+
+
+def bytes_together(payloads: Sequence[memoryview]) -> int:
+    """Of the payloads, each from a multiple of 64 bytes on."""
+    num_bytes = 0
+    for payload in payloads:
+        num_bytes = aligned(num_bytes) + len(payload)
+    return num_bytes
+
+
+def _source(payload: memoryview) -> int | bytes:
+    """What can be copied from; of read-only memory nothing but bytes tells its address."""
+    if not payload.readonly:
+        return ctypes.addressof(ctypes.c_char.from_buffer(payload))
+    whole = payload.obj
+    return whole if isinstance(whole, bytes) and len(whole) == len(payload) else bytes(payload)

@@ -1,0 +1,384 @@
+"""Shared memory between a client and a worker: what lies there arrives, and a client can do no harm by it."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import mmap
+import os
+import pickle
+import signal
+import socket
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from access.door import BEHIND, HEAD, INPUTS, MAX_MEMORY_BYTES, MIN_SLOT_BYTES, OUTPUTS, SlotReader, announcement
+from access.ring import Ring, create_ring
+from planner.client.door import Passage
+from planner.client.microbatches import MessageReader, decode_beside, fill
+from planner.client.tensors import TensorKind, to_raw
+from planner.graph.ir import Dtype
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.runtime.egress import Result
+from stage_daemon.runtime.ingress import Ingress, InputFormat
+from stage_daemon.transport.declared import DeclaredValue, Symbol, SymbolReference, ValueKind
+from stage_daemon.worker.door import Door
+from tests.waiting import WAIT_SECONDS, wait_for
+
+ROWS = SymbolReference(1)
+DTYPES = {"flags": torch.bool, "index": torch.int64, "x": torch.float32}
+VALUES = tuple(
+    DeclaredValue(value_id=number, name=name, kind=ValueKind.TENSOR, dtype=dtype, dims=(ROWS,))
+    for number, (name, dtype) in enumerate(DTYPES.items(), start=1)
+)
+INPUT_FORMAT = InputFormat(values=VALUES, symbols={1: Symbol(id=1, name="rows", lower=0)})
+LARGE = 20_000
+PAGE = mmap.PAGESIZE
+
+
+class Worker:
+    def __init__(self, foreign_inputs: frozenset[int] = frozenset({0, 1, 2})) -> None:
+        self.unread: list[int] = []
+        self.ingress = Ingress(lambda submission: None)
+        self.door = Door(self.ingress, INPUT_FORMAT, self.unread.append, foreign_inputs)
+
+    def passage(self, purpose: bytes, session_id: int = 7) -> Passage:
+        return Passage(self.door.address(), purpose, session_id)
+
+    def take(self) -> tuple[torch.Tensor, ...]:
+        submission = self.ingress.take()
+        assert submission is not None
+        return submission.read()  # type: ignore[return-value]
+
+
+def tensors(rows: int) -> tuple[torch.Tensor, ...]:
+    return torch.arange(rows) % 3 == 0, torch.arange(rows), torch.randn(rows)
+
+
+def message_of(sent: Sequence[torch.Tensor]) -> tuple[bytes, list[memoryview]]:
+    message, payloads = stage_daemon_pb2.Microbatch(), list[memoryview]()
+    fill(message.values, [to_raw(one, Dtype(str(one.dtype).removeprefix("torch."))) for one in sent], payloads)
+    return message.SerializeToString(), payloads
+
+
+def send(passage: Passage, sequence: int, sent: Sequence[torch.Tensor]) -> None:
+    passage.send(sequence, *message_of(sent), WAIT_SECONDS)
+
+
+def result(passage: Passage) -> list[torch.Tensor]:
+    taken = passage.take(WAIT_SECONDS)
+    assert taken is not None
+    _, message, payload = taken
+    return decode_beside(MessageReader().read(message).places, TensorKind.TORCH, payload)  # type: ignore[return-value]
+
+
+def assert_same(received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor]) -> None:
+    assert [one.dtype for one in received] == [one.dtype for one in sent]
+    assert all(map(torch.equal, received, sent))
+
+
+def ring_of(passage: Passage) -> Ring:
+    assert passage._outgoing is not None
+    assert passage._outgoing._ring is not None
+    return passage._outgoing._ring
+
+
+def num_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_large_microbatches_arrive_in_shared_memory_whatever_their_shapes() -> None:
+    worker = Worker()
+    passage = worker.passage(INPUTS)
+    for sequence, rows in enumerate((1, LARGE, 0, 50 * LARGE, 10, LARGE, 200 * LARGE, LARGE), start=1):
+        sent = tensors(rows)
+        send(passage, sequence, sent)
+        received = worker.take()
+        assert_same(received, sent)
+        assert all(one.data_ptr() % 64 == 0 for one in received if rows)
+
+
+def test_more_microbatches_than_slots_arrive_in_order() -> None:
+    worker = Worker()
+    passage = worker.passage(INPUTS)
+    everything = [tensors(4 * MIN_SLOT_BYTES // 13 + number) for number in range(17)]
+    for sequence, sent in enumerate(everything, start=1):
+        send(passage, sequence, sent)
+    received = [worker.take() for _ in everything]
+    for one, sent in zip(received, everything, strict=True):
+        assert_same(one, sent)
+    assert ring_of(passage).take() is None
+    del received, one
+    assert ring_of(passage).take() is not None
+
+
+def overwrite(ring: Ring) -> None:
+    """What a hostile client does once the worker has read."""
+    for slot in range(ring.num_slots):
+        ring.write(slot, 0, b"\xff" * ring.slot_bytes, ring.slot_bytes)
+
+
+def test_integers_are_the_workers_own_and_floats_stay_where_the_client_wrote_them() -> None:
+    worker = Worker()
+    passage = worker.passage(INPUTS)
+    sent = tensors(LARGE)
+    send(passage, 1, sent)
+    flags, index, x = worker.take()
+    overwrite(ring_of(passage))
+    assert_same((flags, index), sent[:2])
+    assert x.isnan().all()
+
+
+def test_floats_that_are_no_mere_numbers_are_the_workers_own_too() -> None:
+    worker = Worker(frozenset({0, 1}))
+    passage = worker.passage(INPUTS)
+    sent = tensors(LARGE)
+    send(passage, 1, sent)
+    received = worker.take()
+    overwrite(ring_of(passage))
+    assert_same(received, sent)
+    # All is copied: the slot is free though the tensors are kept.
+    assert not ring_of(passage).has_taken()
+
+
+def test_results_are_in_the_workers_memory_and_may_be_kept() -> None:
+    worker = Worker()
+    passage = worker.passage(OUTPUTS)
+    batches = [tensors(LARGE + number) for number in range(40)]
+    kept = []
+    for sequence, each in enumerate(batches, start=1):
+        assert worker.door.give(Result(session_id=7, sequence=sequence, items=each))
+        kept.append(result(passage))
+    for received, each in zip(kept, batches, strict=True):
+        assert_same(received, each)
+    outlet = worker.door._outlets[7]
+    assert outlet._slots is not None
+    ring = outlet._slots._ring
+    assert ring is not None
+    assert ring.take() is None
+    del kept, received
+    assert ring.take() is not None
+
+
+def test_results_outlive_session_and_worker_and_can_be_pickled() -> None:
+    worker = Worker()
+    passage = worker.passage(OUTPUTS)
+    sent = tensors(LARGE)
+    worker.door.give(Result(session_id=7, sequence=1, items=sent))
+    received = result(passage)
+    passage.close()
+    wait_for(lambda: not worker.door.give(Result(session_id=7, sequence=2, items=sent)), "the session to be forgotten")
+    assert_same(received, sent)
+    assert_same(pickle.loads(pickle.dumps(received)), sent)  # noqa: S301
+    received[2].share_memory_()
+    received[2] += 1
+    assert torch.equal(received[2], sent[2] + 1)
+
+
+def test_a_closed_session_leaves_no_descriptor() -> None:
+    worker = Worker()
+    sent = tensors(LARGE)
+    before = num_descriptors()
+    for session_id in range(1, 30):
+        inputs, outputs = worker.passage(INPUTS, session_id), worker.passage(OUTPUTS, session_id)
+        send(inputs, 1, sent)
+        worker.door.give(Result(session_id=session_id, sequence=1, items=worker.take()))
+        assert_same(result(outputs), sent)
+        inputs.close()
+        outputs.close()
+        # The lane notices when it looks for the next microbatch.
+        assert worker.ingress._gather(WAIT_SECONDS)
+    wait_for(lambda: num_descriptors() == before, "the door's thread to close the last session")
+
+
+@pytest.mark.parametrize("purpose", [INPUTS, OUTPUTS])
+def test_who_takes_no_shared_memory_is_served_by_the_socket(purpose: bytes) -> None:
+    worker = Worker()
+    door = worker.door.address()
+    door.ClearField("shares_memory")
+    passage = Passage(door, purpose, 7)
+    sent = tensors(LARGE // 4)
+    for sequence in (1, 2):
+        if purpose == INPUTS:
+            send(passage, sequence, sent)
+            assert_same(worker.take(), sent)
+        else:
+            worker.door.give(Result(session_id=7, sequence=sequence, items=sent))
+            assert_same(result(passage), sent)
+    assert passage._outgoing is passage._incoming is None
+
+
+def test_a_host_without_such_memory_is_served_by_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str, flags: int) -> int:
+        raise PermissionError("not here")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    worker = Worker()
+    inputs, outputs = worker.passage(INPUTS), worker.passage(OUTPUTS)
+    for sequence in (1, 2):
+        sent = tensors(4000)
+        send(inputs, sequence, sent)
+        received = worker.take()
+        assert_same(received, sent)
+        worker.door.give(Result(session_id=7, sequence=sequence, items=received))
+        assert_same(result(outputs), sent)
+
+
+def memory(size_bytes: int, seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL) -> int:
+    descriptor = os.memfd_create("hostile", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size_bytes)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def read_only() -> int:
+    descriptor = memory(3 * PAGE)
+    try:
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+    finally:
+        os.close(descriptor)
+
+
+def announce(passage: Passage, head: bytes, *descriptors: int) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    passage._socket.sendmsg([head], rights)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+TWO_SLOTS = HEAD.pack(0, 0, 2, PAGE)
+HOSTILE: dict[str, Callable[[Passage], None]] = {
+    "no seals": lambda passage: announce(passage, TWO_SLOTS, memory(3 * PAGE, 0)),
+    "could grow": lambda passage: announce(passage, TWO_SLOTS, memory(3 * PAGE, fcntl.F_SEAL_SHRINK)),
+    "too small": lambda passage: announce(passage, TWO_SLOTS, memory(2 * PAGE)),
+    "a file": lambda passage: announce(passage, TWO_SLOTS, os.open("/proc/self/exe", os.O_RDONLY)),
+    "a counter": lambda passage: announce(passage, TWO_SLOTS, os.eventfd(0)),
+    "read only": lambda passage: announce(passage, TWO_SLOTS, read_only()),
+    "several": lambda passage: announce(passage, TWO_SLOTS, memory(3 * PAGE), memory(3 * PAGE)),
+    "no descriptor": lambda passage: announce(passage, TWO_SLOTS),
+    "no slots": lambda passage: announce(passage, HEAD.pack(0, 0, 0, PAGE), memory(PAGE)),
+    "too large": lambda passage: announce(passage, HEAD.pack(0, 0, 2, MAX_MEMORY_BYTES), memory(2 * MAX_MEMORY_BYTES)),
+    "no memory at all": lambda passage: announce(passage, HEAD.pack(1, 4, 1, 100) + b"four"),
+    "a slot too many": lambda passage: announce(passage, TWO_SLOTS + HEAD.pack(1, 0, 3, 8), memory(3 * PAGE)),
+    "more than a slot": lambda passage: announce(passage, TWO_SLOTS + HEAD.pack(1, 0, 2, PAGE + 1), memory(3 * PAGE)),
+    "a long message": lambda passage: announce(passage, TWO_SLOTS + HEAD.pack(1, 1 << 20, 1, 8), memory(3 * PAGE)),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_client_whose_memory_is_none_is_let_go_and_harms_nobody(what: str) -> None:
+    worker = Worker()
+    good = worker.passage(INPUTS, 2)
+    before = num_descriptors()
+    hostile = worker.passage(INPUTS, 1)
+    HOSTILE[what](hostile)
+    sent = tensors(LARGE)
+    assert worker.ingress._gather(WAIT_SECONDS)
+    assert hostile._socket.recv(1) == b""
+    hostile.close()
+    wait_for(lambda: num_descriptors() == before, "what the hostile client gave to be closed")
+    send(good, 1, sent)
+    assert_same(worker.take(), sent)
+
+
+def test_only_so_many_memories_are_kept_of_a_client() -> None:
+    worker = Worker()
+    hostile = worker.passage(INPUTS, 1)
+    message, payloads = message_of(tensors(1))
+    num_bytes = 64 * (len(payloads) - 1) + 4
+    # The last one, and two that are in use.
+    for sequence in (1, 2, 3):
+        announce(hostile, TWO_SLOTS + HEAD.pack(sequence, len(message), 1, num_bytes) + message, memory(3 * PAGE))
+        assert worker.ingress._gather(WAIT_SECONDS)
+    assert len(worker.ingress._waiting) == 3
+    assert len(worker.ingress._sources) == 1
+    announce(hostile, TWO_SLOTS, memory(3 * PAGE))
+    assert worker.ingress._gather(WAIT_SECONDS)
+    assert worker.ingress._sources == {}
+
+
+def test_a_sender_makes_no_more_memories_than_are_kept() -> None:
+    worker = Worker()
+    passage = worker.passage(INPUTS)
+    received = []
+    for sequence in range(1, 9):
+        sent = tensors(LARGE << (sequence // 2))
+        send(passage, sequence, sent)
+        received.append((sent, worker.take()))
+    for sent, one in received:
+        assert_same(one, sent)
+    passage.close()
+
+
+def test_junk_in_the_first_page_of_the_clients_memory_changes_nothing_for_the_worker() -> None:
+    worker = Worker()
+    inputs, outputs = worker.passage(INPUTS), worker.passage(OUTPUTS)
+    sent = tensors(LARGE)
+    for sequence in range(1, 6):
+        worker.door.give(Result(session_id=7, sequence=sequence, items=sent))
+        result(outputs)
+        assert outputs._incoming is not None
+        assert outputs._incoming._ring is not None
+        outputs._incoming._ring._memory[:PAGE] = bytes([sequence % 2 * 0xFF]) * PAGE
+        send(inputs, sequence, sent)
+        ring_of(inputs)._memory[:PAGE] = bytes([sequence % 2 * 0xFF]) * PAGE
+        assert_same(worker.take(), sent)
+
+
+def test_descriptors_that_nothing_announces_are_closed() -> None:
+    ours, theirs = socket.socketpair()
+    reader, before = SlotReader(), num_descriptors()
+    with ours, theirs:
+        for _ in range(2):
+            theirs.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))])
+        reader.receive(ours, memoryview(bytearray(8)))
+        with pytest.raises(ConnectionError):
+            reader.receive(ours, memoryview(bytearray(8)))
+        assert num_descriptors() == before
+
+
+@pytest.mark.services
+def test_a_client_that_is_killed_leaves_nothing() -> None:
+    worker = Worker()
+    before, names = num_descriptors(), os.listdir("/dev/shm")
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        passages = [worker.passage(purpose) for purpose in (OUTPUTS, INPUTS)]
+        inputs = passages[1]
+        send(inputs, 1, tensors(LARGE))
+        send(inputs, 2, tensors(LARGE))
+        ring, descriptor = create_ring(4, 1 << 20)
+        inputs._socket.sendmsg(
+            [announcement(ring)[:5]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+        )
+        os.write(told, b"r")
+        signal.pause()
+    os.read(ready, 1)
+    first = worker.take()
+    worker.door.give(Result(session_id=7, sequence=1, items=first))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert_same(worker.take()[:2], tensors(LARGE)[:2])
+    assert_same(first[:2], tensors(LARGE)[:2])
+    del first
+    os.close(ready)
+    os.close(told)
+    assert worker.ingress._gather(WAIT_SECONDS)
+    wait_for(lambda: num_descriptors() == before, "the killed client's memories to be closed")
+    assert os.listdir("/dev/shm") == names
+
+
+def test_a_payload_behind_its_message_comes_by_a_connection_that_shares_memory() -> None:
+    worker = Worker()
+    passage = worker.passage(INPUTS)
+    sent = tensors(LARGE)
+    message, payloads = message_of(sent)
+    assert passage._outgoing is not None
+    passage._outgoing._can_create = False
+    passage.send(1, message, payloads, WAIT_SECONDS)
+    assert_same(worker.take(), sent)
+    assert passage._outgoing._ring is None
+    assert BEHIND == 0
