@@ -42,13 +42,19 @@ _MAX_OLDER = 2
 
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 _DESCRIPTOR_SPACE = socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
+# Plain numbers: Python's flags take a microsecond to combine.
+_AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 
 
 class SlotWriter:
-    """The sender's end of the memory of one connection: what it writes there, the receiver reads in its place."""
+    """The sender's end of the memory of one connection: what it writes there, the receiver reads in its place.
 
-    def __init__(self) -> None:
-        self._ring: Ring | None = None
+    `ring` is memory that the receiver has been told of already.
+    """
+
+    def __init__(self, ring: Ring | None = None, *, keeps_descriptors: bool = False) -> None:
+        self._ring = ring
+        self._keeps_descriptors = keeps_descriptors
         self._older: list[Ring] = []
         self._can_create = True
 
@@ -73,6 +79,11 @@ class SlotWriter:
                 self._ring.write(slot, offset, _source(payload), len(payload))
             offset += len(payload)
 
+    @property
+    def ring(self) -> Ring | None:
+        """What payloads go to now."""
+        return self._ring
+
     def close(self) -> None:
         """The memory goes once the receiver, too, has let go of it."""
         self._can_create = False
@@ -85,7 +96,11 @@ class SlotWriter:
         if not self._can_create or num_bytes > MAX_MEMORY_BYTES // _MIN_SLOTS or len(self._older) == _MAX_OLDER:
             return
         try:
-            ring, descriptor = create_ring(min(_MAX_SLOTS, max(_MIN_SLOTS, _USUAL_BYTES // num_bytes)), num_bytes)
+            ring, descriptor = create_ring(
+                min(_MAX_SLOTS, max(_MIN_SLOTS, _USUAL_BYTES // num_bytes)),
+                num_bytes,
+                keeps_descriptor=self._keeps_descriptors,
+            )
         except OSError:
             # This host gives no such memory.
             self._can_create = False
@@ -101,26 +116,22 @@ class SlotWriter:
 
 
 class SlotReader:
-    """The receiver's end. What the sender should not have said is a ConnectionError."""
+    """The receiver's end. What the sender should not have said is a ConnectionError.
 
-    def __init__(self) -> None:
+    `ring` is memory that the sender has been told of already.
+    """
+
+    def __init__(self, ring: Ring | None = None, *, keeps_descriptors: bool = False) -> None:
         self._descriptors: deque[int] = deque()
-        self._ring: Ring | None = None
+        self._ring = ring
+        self._keeps_descriptors = keeps_descriptors
         self._older: list[Ring] = []
 
     def receive(self, connection: socket.socket, view: memoryview) -> int:
         """As recv_into, without waiting, and keeps descriptors that come along."""
-        num_read, ancillary, _, _ = connection.recvmsg_into(
-            [view], _DESCRIPTOR_SPACE, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-        )
-        for level, kind, content in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                descriptors = array.array("i")
-                descriptors.frombytes(content[: len(content) - len(content) % _DESCRIPTOR_BYTES])
-                self._descriptors.extend(descriptors)
-        if len(self._descriptors) > 1:
-            self.close()
-            raise ConnectionError("descriptors that nothing announces")
+        num_read, ancillary, _, _ = connection.recvmsg_into((view,), _DESCRIPTOR_SPACE, _AT_ONCE)
+        if ancillary:
+            self._keep(ancillary)
         return num_read
 
     def announced(self, num_slots: int, slot_bytes: int) -> None:
@@ -133,9 +144,15 @@ class SlotReader:
             os.close(descriptor)
             raise ConnectionError(f"{num_slots} slots of {slot_bytes} bytes, beside {len(older)} memories in use")
         try:
-            self._ring, self._older = Ring(descriptor, num_slots, slot_bytes), older
+            self._ring = Ring(descriptor, num_slots, slot_bytes, keeps_descriptor=self._keeps_descriptors)
+            self._older = older
         except ValueError as error:
             raise ConnectionError(str(error)) from None
+
+    @property
+    def ring(self) -> Ring | None:
+        """What was announced last."""
+        return self._ring
 
     def payload(self, place: int, num_bytes: int) -> memoryview:
         """Of the slot. The sender can still write there."""
@@ -151,16 +168,30 @@ class SlotReader:
         self._ring = None
         self._older.clear()
 
+    def _keep(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors = array.array("i")
+                descriptors.frombytes(content[: len(content) - len(content) % _DESCRIPTOR_BYTES])
+                self._descriptors.extend(descriptors)
+        if len(self._descriptors) > 1:
+            self.close()
+            raise ConnectionError("descriptors that nothing announces")
 
-def announcement(ring: Ring) -> bytes:
-    """Goes before whatever lies in that memory."""
-    return HEAD.pack(0, 0, ring.num_slots, ring.slot_bytes)
+
+def announcement(ring: Ring | None) -> bytes:
+    """Goes before whatever lies in that memory. None announces no memory, where a place is kept for it."""
+    return HEAD.pack(0, 0, ring.num_slots, ring.slot_bytes) if ring is not None else HEAD.pack(0, 0, 0, 0)
+
+
+def rights(descriptor: int) -> tuple[tuple[int, int, array.array[int]]]:
+    """The ancillary data that hands a descriptor over."""
+    return ((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])),)
 
 
 def send_announcement(connection: socket.socket, ring: Ring, descriptor: int) -> None:
     """Without waiting: raises BlockingIOError where the connection is full."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
-    num_sent = connection.sendmsg([announcement(ring)], rights, socket.MSG_DONTWAIT)
+    num_sent = connection.sendmsg([announcement(ring)], rights(descriptor), socket.MSG_DONTWAIT)
     assert num_sent == HEAD.size, "a Unix socket takes a few bytes whole or not at all"
 
 

@@ -36,8 +36,10 @@ def aligned(num_bytes: int) -> int:
 class Ring:
     """One end's mapping of the memory. Slots need not come free in the order that they were taken in."""
 
-    def __init__(self, descriptor: int, num_slots: int, slot_bytes: int) -> None:
-        """Takes the descriptor over, and closes it. Raises ValueError or OSError if it is not such memory."""
+    def __init__(self, descriptor: int, num_slots: int, slot_bytes: int, *, keeps_descriptor: bool = False) -> None:
+        """Takes the descriptor over, and closes it at once, or with the ring if that `keeps_descriptor` to hand it over
+        again. Raises ValueError or OSError if it is not such memory."""
+        is_such = False
         try:
             size_bytes = _size_bytes(num_slots, slot_bytes)
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
@@ -47,8 +49,15 @@ class Ring:
             if os.fstat(descriptor).st_size != size_bytes:
                 raise ValueError(f"shared memory of {os.fstat(descriptor).st_size} bytes, needs {size_bytes}")
             self._memory = mmap.mmap(descriptor, size_bytes)
+            is_such = True
         finally:
-            os.close(descriptor)
+            if not (is_such and keeps_descriptor):
+                os.close(descriptor)
+        self._descriptor = descriptor if keeps_descriptor else None
+        if keeps_descriptor:
+            weakref.finalize(self, os.close, descriptor).atexit = False
+        # A fork has taken slots away.
+        self.has_lost_slots = False
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -56,6 +65,17 @@ class Ring:
         self._lent: dict[int, weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = {}
         self._give_back = tuple(map(self._on_unused, range(num_slots)))
         _rings.add(self)
+
+    @property
+    def descriptor(self) -> int:
+        """Of a ring that keeps it."""
+        assert self._descriptor is not None, "the ring has closed its descriptor"
+        return self._descriptor
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all slots."""
+        return self.num_slots * self.slot_bytes
 
     def take(self) -> int | None:
         """A slot to write to; None where the receiver still uses all."""
@@ -85,6 +105,7 @@ class Ring:
 
     def keep_lent(self) -> None:
         """What is lent now is never free again."""
+        self.has_lost_slots = self.has_lost_slots or self.has_lent()
         self._lent.clear()
 
     def _start(self, slot: int) -> int:
@@ -109,14 +130,14 @@ def _keep_lent_slots() -> None:
 os.register_at_fork(before=_keep_lent_slots)
 
 
-def create_ring(num_slots: int, payload_bytes: int) -> tuple[Ring, int]:
+def create_ring(num_slots: int, payload_bytes: int, *, keeps_descriptor: bool = False) -> tuple[Ring, int]:
     """A ring whose slots hold at least that many bytes, and a descriptor of it for the other process."""
     slot_bytes = _round_up(payload_bytes)
     descriptor = os.memfd_create("ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, _size_bytes(num_slots, slot_bytes))
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        return Ring(os.dup(descriptor), num_slots, slot_bytes), descriptor
+        return Ring(os.dup(descriptor), num_slots, slot_bytes, keeps_descriptor=keeps_descriptor), descriptor
     except BaseException:
         os.close(descriptor)
         raise

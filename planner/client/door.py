@@ -10,8 +10,10 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,16 +24,19 @@ from access.door import (
     HEAD,
     INPUTS,
     INPUTS_SHARED,
+    MIN_SLOT_BYTES,
     OUTPUTS,
     OUTPUTS_SHARED,
     READ_BYTES,
     WELCOME,
     SlotReader,
     SlotWriter,
+    announcement,
     bytes_together,
     fits_beside_slot,
     framed,
     framed_in_slot,
+    rights,
     send_announcement,
 )
 from access.ring import Ring
@@ -43,6 +48,9 @@ _NETWORK = Path("/proc/self/ns/net")
 _SESSION = struct.Struct("<Q")
 # IOV_MAX of Linux.
 _MAX_BUFFERS = 1024
+# Of sessions at the same time, and of each direction of one.
+_MAX_KEPT = 4
+_MAX_KEPT_BYTES = 1 << 28
 # A worker that hangs is told of by its daemon.
 _CONNECT_SECONDS = 10.0
 # The kernel gives at most net.core.wmem_max. By its default, a microbatch of 1 MiB wakes each end five times.
@@ -57,22 +65,66 @@ def host_identity() -> str:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionMemory:
+    """What the two directions of a session cross in, as far as there is any."""
+
+    inputs: Ring | None = None
+    outputs: Ring | None = None
+
+
+class KeptMemory:
+    """Memory of sessions that are over, for later ones with the same workers. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[SessionMemory] = []
+        self._is_closed = False
+
+    def take(self) -> SessionMemory:
+        with self._lock:
+            return self._kept.pop() if self._kept else SessionMemory()
+
+    def give_back(self, memory: SessionMemory) -> None:
+        """Only where both ends are done with what was sent: whoever writes late would write to another's microbatch."""
+        with self._lock:
+            if len(self._kept) < _MAX_KEPT and not self._is_closed:
+                self._kept.append(SessionMemory(_worth_keeping(memory.inputs), _worth_keeping(memory.outputs)))
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._kept.clear()
+
+
+def _worth_keeping(ring: Ring | None) -> Ring | None:
+    return ring if ring is not None and ring.size_bytes <= _MAX_KEPT_BYTES and not ring.has_lost_slots else None
+
+
 class Passage:
     """One direction of one session. Raises OSError where the worker has gone or does not go on."""
 
-    def __init__(self, door: stage_daemon_pb2.WorkerDoor, purpose: bytes, session_id: int) -> None:
+    def __init__(
+        self, door: stage_daemon_pb2.WorkerDoor, purpose: bytes, session_id: int, memory: Ring | None = None
+    ) -> None:
+        """`memory`: what an earlier session has left, see `memory`."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         if door.shares_memory:
             purpose = _SHARED[purpose]
-        self._incoming = SlotReader() if purpose == OUTPUTS_SHARED else None
-        self._outgoing = SlotWriter() if purpose == INPUTS_SHARED else None
+        self._incoming = SlotReader(memory, keeps_descriptors=True) if purpose == OUTPUTS_SHARED else None
+        self._outgoing = SlotWriter(memory, keeps_descriptors=True) if purpose == INPUTS_SHARED else None
         try:
             self._socket.settimeout(_CONNECT_SECONDS)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             self._socket.connect(f"\0{door.socket_name}")
-            self._socket.sendall(door.token.encode() + purpose + _SESSION.pack(session_id))
+            hello = door.token.encode() + purpose + _SESSION.pack(session_id)
+            if self._incoming is not None:
+                hello += announcement(memory)
+            self._socket.sendmsg([hello], rights(memory.descriptor) if self._incoming and memory else ())
             if self._socket.recv(len(WELCOME)) != WELCOME:
                 raise ConnectionError("the worker turned the session away")
+            if self._outgoing is not None and memory is not None:
+                send_announcement(self._socket, memory, memory.descriptor)
             self._socket.settimeout(None)
         except BaseException:
             self._socket.close()
@@ -87,6 +139,13 @@ class Passage:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    @property
+    def memory(self) -> Ring | None:
+        """What payloads cross in. Once all that was sent has been answered, a later session's passage can take it over:
+        neither end makes new memory then, which costs more than many copies."""
+        slots = self._incoming or self._outgoing
+        return slots.ring if slots is not None else None
 
     def close(self) -> None:
         """Results in shared memory stay valid."""
@@ -103,14 +162,17 @@ class Passage:
     def send(self, sequence: int, message: bytes, payloads: Sequence[memoryview], timeout_seconds: float) -> None:
         """Returns once the kernel has it all, or the worker. The message need not name the sequence."""
         num_bytes = bytes_together(payloads)
-        if self._outgoing is not None and fits_beside_slot(len(message)):
+        buffers: Sequence[bytes | memoryview] | None = None
+        num_sent = HEAD.size + len(message)
+        if self._outgoing is not None and num_bytes >= MIN_SLOT_BYTES and fits_beside_slot(len(message)):
             slot = self._outgoing.take(num_bytes, partial(self._announce, time.monotonic() + timeout_seconds))
             if slot is not None:
                 self._outgoing.write(slot, payloads)
-                frame = framed_in_slot(sequence, message, slot, num_bytes)
-                self._write([frame], len(frame), timeout_seconds)
-                return
-        self._write(framed(sequence, message, payloads), HEAD.size + len(message) + num_bytes, timeout_seconds)
+                buffers = [framed_in_slot(sequence, message, slot, num_bytes)]
+        if buffers is None:
+            buffers = framed(sequence, message, payloads)
+            num_sent += num_bytes
+        self._write(buffers, num_sent, timeout_seconds)
 
     def is_ready(self) -> bool:
         """Something has come, be it the end. Reads it, as far as there is room."""

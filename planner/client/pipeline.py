@@ -13,6 +13,7 @@ import grpc
 
 from access.files import WatchedCredentials
 from planner.client.connection import open_channel
+from planner.client.door import KeptMemory
 from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, Item, decode, decode_beside, kind_of_batch
 from planner.client.outputs import ChosenOutput
@@ -50,6 +51,7 @@ class _Route:
     inputs: grpc.Channel
     outputs: grpc.Channel
     unreachable: str
+    kept: KeptMemory = field(default_factory=KeptMemory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,7 @@ class Pipeline:
         for route in self._routes:
             route.inputs.close()
             route.outputs.close()
+            route.kept.close()
 
     def __enter__(self) -> Pipeline:
         return self
@@ -231,6 +234,7 @@ class Pipeline:
             deadline_seconds=self._deadline_seconds,
             ticket=self._ticket(),
             chosen=self.chosen,
+            kept=route.kept,
         )
 
     def _structured(self, leaves: Sequence[object]) -> Any:

@@ -22,8 +22,9 @@ from typing import Any
 import grpc
 
 from access.door import INPUTS, OUTPUTS
+from access.ring import Ring
 from access.tickets import TICKET_KEY
-from planner.client.door import Passage, host_identity
+from planner.client.door import KeptMemory, Passage, SessionMemory, host_identity
 from planner.client.interruption import interruptible
 from planner.client.microbatches import Item, MessageReader, MessageWriter, Place, Scalar, read_response, request_bytes
 from planner.client.outputs import ChosenOutput
@@ -63,7 +64,9 @@ class Session:
         deadline_seconds: float,
         ticket: str = "",
         chosen: Sequence[ChosenOutput] = (),
+        kept: KeptMemory | None = None,
     ) -> None:
+        """`kept` is of sessions with the same workers."""
         self._metadata = ((TICKET_KEY, ticket),) if ticket else ()
         # Not by the stub, whose serializer and parser copy what tensors hold.
         self._send_inputs: grpc.StreamStreamMultiCallable[bytes, stage_daemon_pb2.SendInputsResponse] = (
@@ -101,6 +104,8 @@ class Session:
         self._pollers: dict[tuple[int, ...], select.poll] = {}
         self._calls: list[Any] = []
         self._threads: list[threading.Thread] = []
+        self._kept = kept
+        self._memory = kept.take() if kept is not None else SessionMemory()
         self._num_sent = 0
         self._num_taken = 0
 
@@ -125,7 +130,7 @@ class Session:
             opens=True,
             ends_early=True,
         )
-        self._output = self._passage(self._opening(), OUTPUTS)
+        self._output = self._passage(self._opening(), OUTPUTS, self._memory.outputs)
         self._requests.put(stage_daemon_pb2.SendInputsRequest(open=self._open).SerializeToString())
         requests: Iterator[bytes] = iter(self._requests.get, None)
         opens = bool(self._open.host)
@@ -136,11 +141,13 @@ class Session:
             ends_early=False,
         )
         if opens:
-            self._input = self._passage(self._opening(), INPUTS)
+            self._input = self._passage(self._opening(), INPUTS, self._memory.inputs)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if kind is None and self._kept is not None and not self.num_in_flight and self._input and self._output:
+            self._kept.give_back(SessionMemory(self._input.memory, self._output.memory))
         self._close()
 
     def send(self, items: Sequence[Item]) -> None:
@@ -210,12 +217,12 @@ class Session:
             raise PlannerError(f"the session began with result {answer.sequence}, the opening was due")
         return answer.door if answer.HasField("door") else None
 
-    def _passage(self, door: stage_daemon_pb2.WorkerDoor | None, purpose: bytes) -> Passage | None:
+    def _passage(self, door: stage_daemon_pb2.WorkerDoor | None, purpose: bytes, memory: Ring | None) -> Passage | None:
         """None where the stream itself has to do: also of a worker that cannot be reached from here after all."""
         if door is None:
             return None
         try:
-            return Passage(door, purpose, self._open.session_id)
+            return Passage(door, purpose, self._open.session_id, memory)
         except OSError:
             return None
 

@@ -1310,7 +1310,8 @@ class WorkerDoor(google.protobuf.message.Message):
     changes of its size; its descriptor comes with the first byte of a head of sequence 0 that says how many slots it has
     (as the place) of how many bytes (as those of the tensors). Its first page has a byte for each slot, which the sender
     sets to 1 and the receiver to 0 once it uses the slot no more; the slots follow. Later memory takes the place of
-    earlier, which the receiver keeps for as long as it uses some of it.
+    earlier, which the receiver keeps for as long as it uses some of it. Behind `O` and the session id the client itself
+    announces memory for results, or, with zeros and no descriptor, none.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -24,6 +24,7 @@ from access.door import (
     HEAD,
     INPUTS,
     INPUTS_SHARED,
+    MIN_SLOT_BYTES,
     OUTPUTS,
     OUTPUTS_SHARED,
     READ_BYTES,
@@ -130,27 +131,43 @@ class Door:
 
     def _let_in(self, connection: socket.socket) -> tuple[int, int] | None:
         """The session and descriptor of a new outlet, if it is one. What it says, it has said in one piece."""
-        hello = b""
+        said, num_said, slots = bytearray(len(self._token) + 1 + _SESSION.size + HEAD.size), 0, SlotReader()
         with contextlib.suppress(OSError):
-            hello = connection.recv(len(self._token) + 1 + _SESSION.size, socket.MSG_DONTWAIT)
-        token, purpose = hello[: len(self._token)], hello[len(self._token) : len(self._token) + 1]
-        whole = len(hello) == len(self._token) + 1 + _SESSION.size
-        if not whole or not secrets.compare_digest(token, self._token) or purpose not in _PURPOSES:
+            num_said = slots.receive(connection, memoryview(said))
+        token, purpose = said[: len(self._token)], bytes(said[len(self._token) : len(self._token) + 1])
+        needed = len(said) if purpose == OUTPUTS_SHARED else len(said) - HEAD.size
+        ring: Ring | None = None
+        try:
+            if num_said != needed or not secrets.compare_digest(token, self._token) or purpose not in _PURPOSES:
+                raise ConnectionError("somebody else")
+            (session_id,) = _SESSION.unpack_from(said, len(self._token) + 1)
+            if purpose == OUTPUTS_SHARED:
+                ring = _memory_for_results(slots, bytes(said[-HEAD.size :]))
+        except OSError:
             connection.close()
             return None
-        (session_id,) = _SESSION.unpack(hello[-_SESSION.size :])
+        finally:
+            slots.close()
         shares_memory = purpose in (INPUTS_SHARED, OUTPUTS_SHARED)
         is_input = purpose in (INPUTS, INPUTS_SHARED)
         if is_input:
             self._ingress.add(Inlet(connection, session_id, self._reader, shares_memory))
         elif session_id not in self._outlets:
-            self._outlets[session_id] = Outlet(connection, shares_memory)
+            self._outlets[session_id] = Outlet(connection, shares_memory, ring)
         else:
             connection.close()
             return None
         with contextlib.suppress(OSError):
             connection.send(WELCOME)
         return None if is_input else (session_id, connection.fileno())
+
+
+def _memory_for_results(slots: SlotReader, announcement: bytes) -> Ring | None:
+    """What a client hands over when it comes. None where it has none."""
+    _, _, num_slots, slot_bytes = HEAD.unpack(announcement)
+    if num_slots:
+        slots.announced(num_slots, slot_bytes)
+    return slots.ring
 
 
 class Inlet:
@@ -291,14 +308,15 @@ class Outlet:
     """One client's results. What the connection does not take at once waits here, within bounds; what lies in shared
     memory is bounded by that."""
 
-    def __init__(self, connection: socket.socket, shares_memory: bool = False) -> None:
+    def __init__(self, connection: socket.socket, shares_memory: bool = False, ring: Ring | None = None) -> None:
+        """`ring`: memory that the client has handed over for results."""
         self._connection = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._closed = False
-        self._slots = SlotWriter() if shares_memory else None
+        self._slots = SlotWriter(ring) if shares_memory else None
 
     def give(self, sequence: int, message: bytes, payloads: Sequence[memoryview]) -> bool:
         """False where too much waits already. To a client that has left, anything can be given."""
@@ -341,7 +359,7 @@ class Outlet:
 
     def _frame(self, sequence: int, message: bytes, payloads: Sequence[memoryview]) -> list[bytes | memoryview]:
         num_bytes = bytes_together(payloads)
-        if self._slots is not None and fits_beside_slot(len(message)):
+        if self._slots is not None and num_bytes >= MIN_SLOT_BYTES and fits_beside_slot(len(message)):
             slot = self._slots.take(num_bytes, self._announce)
             if slot is not None:
                 self._slots.write(slot, payloads)

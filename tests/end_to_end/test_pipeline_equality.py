@@ -240,3 +240,39 @@ def test_sessions_do_not_mix(client: PlannerClient) -> None:
     with torch.no_grad():
         for inputs, results in ((lefts, left_results), (rights, right_results)):
             assert all(torch.equal(module(x), y) for x, y in zip(inputs, results, strict=True))
+
+
+class LooksUpAndScales(torch.nn.Module):
+    """Integers that index, floats that are multiplied, and floats whose order decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(100, 256)
+        self.scale = torch.nn.Linear(256, 256)
+
+    def forward(self, index: torch.Tensor, x: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scaled = self.scale(self.table(index) + x)
+        return scaled, scaled[keys.argsort()]
+
+
+def test_large_microbatches_cross_in_memory_that_outlives_session_and_deployment(client: PlannerClient) -> None:
+    torch.manual_seed(7)
+    module = LooksUpAndScales().eval()
+    rows = torch.export.Dim("rows", min=2, max=4096)
+
+    def batch(num_rows: int) -> Batch:
+        return Batch((torch.randint(0, 100, (num_rows,)), torch.randn(num_rows, 256), torch.randn(num_rows)))
+
+    with deployed(
+        client, module, batch(8), CutMode(module_paths=("scale",)), dynamic_shapes=({0: rows}, {0: rows}, {0: rows})
+    ) as (plan, pipeline):
+        assert len(plan.stages) == 2
+        batches = [batch(num_rows) for num_rows in (2, 300, 40, 300, 1200, 3, 300)] + [batch(257)] * 20
+        kept = [list(pipeline.run(batches)) for _ in range(2)]
+        kept.append([pipeline(*each.args) for each in batches])
+    with torch.no_grad():
+        for results in kept:
+            for each, (scaled, ordered) in zip(batches, results, strict=True):
+                expected = module(*each.args)
+                assert torch.equal(scaled, expected[0])
+                assert torch.equal(ordered, expected[1])

@@ -12,7 +12,7 @@ import torch
 
 from access.door import BEHIND, HEAD, INPUTS, OUTPUTS, framed
 from planner.client.connection import open_channel
-from planner.client.door import Passage, host_identity
+from planner.client.door import KeptMemory, Passage, SessionMemory, host_identity
 from planner.client.microbatches import MessageReader, MessageWriter, decode_beside, fill
 from planner.client.session import Session
 from planner.client.tensors import TensorKind, to_raw
@@ -380,7 +380,7 @@ class WithDoor(LoopbackDaemon):
 
 
 @contextmanager
-def session(daemon: LoopbackDaemon) -> Iterator[Session]:
+def session(daemon: LoopbackDaemon, kept: KeptMemory | None = None) -> Iterator[Session]:
     with serving(daemon) as address:
         channel = open_channel(address, message_bytes=1 << 20)
         with Session(
@@ -390,6 +390,7 @@ def session(daemon: LoopbackDaemon) -> Iterator[Session]:
             outputs=channel,
             unreachable=address,
             deadline_seconds=WAIT_SECONDS,
+            kept=kept,
         ) as opened:
             yield opened
         channel.close()
@@ -427,3 +428,35 @@ def test_a_door_that_cannot_be_reached_leaves_the_stream() -> None:
         arrival = opened.take()
         assert arrival.response.result.values[0].integer == 5
         assert arrival.payload is None
+
+
+@pytest.mark.services
+def test_a_session_that_ends_well_leaves_its_memory_to_the_next(worker: Worker) -> None:
+    kept, results = KeptMemory(), []
+    batches = [items(20_000 + rows) for rows in (0, 1, 2)]
+    memories = []
+    for _ in range(2):
+        with session(WithDoor(worker, worker.door.address()), kept) as opened:
+            for flags, count, x in batches:
+                opened.send([to_raw(flags, Dtype.BOOL), count, to_raw(x, Dtype.FLOAT32)])
+                arrival = opened.take()
+                results.append(decode_beside(arrival.places, TensorKind.TORCH, arrival.payload))
+        memories.append(kept.take())
+        assert memories[-1].inputs is not None
+        assert memories[-1].outputs is not None
+        kept.give_back(memories[-1])
+    assert memories[0] == memories[1]
+    # Those of the first session are in the memory that the second used.
+    for received, batch in zip(results, batches * 2, strict=True):
+        assert_same(received, batch)
+
+
+@pytest.mark.services
+def test_a_session_that_ends_with_something_under_way_leaves_nothing(worker: Worker) -> None:
+    kept = KeptMemory()
+    flags, count, x = items(20_000)
+    with session(WithDoor(worker, worker.door.address()), kept) as opened:
+        for _ in range(2):
+            opened.send([to_raw(flags, Dtype.BOOL), count, to_raw(x, Dtype.FLOAT32)])
+        opened.take()
+    assert kept.take() == SessionMemory()

@@ -14,9 +14,19 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from access.door import BEHIND, HEAD, INPUTS, MAX_MEMORY_BYTES, MIN_SLOT_BYTES, OUTPUTS, SlotReader, announcement
+from access.door import (
+    BEHIND,
+    HEAD,
+    INPUTS,
+    MAX_MEMORY_BYTES,
+    MIN_SLOT_BYTES,
+    OUTPUTS,
+    OUTPUTS_SHARED,
+    SlotReader,
+    announcement,
+)
 from access.ring import Ring, create_ring
-from planner.client.door import Passage
+from planner.client.door import KeptMemory, Passage, SessionMemory
 from planner.client.microbatches import MessageReader, decode_beside, fill
 from planner.client.tensors import TensorKind, to_raw
 from planner.graph.ir import Dtype
@@ -44,8 +54,8 @@ class Worker:
         self.ingress = Ingress(lambda submission: None)
         self.door = Door(self.ingress, INPUT_FORMAT, self.unread.append, foreign_inputs)
 
-    def passage(self, purpose: bytes, session_id: int = 7) -> Passage:
-        return Passage(self.door.address(), purpose, session_id)
+    def passage(self, purpose: bytes, session_id: int = 7, memory: Ring | None = None) -> Passage:
+        return Passage(self.door.address(), purpose, session_id, memory)
 
     def take(self) -> tuple[torch.Tensor, ...]:
         submission = self.ingress.take()
@@ -191,6 +201,95 @@ def test_a_closed_session_leaves_no_descriptor() -> None:
         # The lane notices when it looks for the next microbatch.
         assert worker.ingress._gather(WAIT_SECONDS)
     wait_for(lambda: num_descriptors() == before, "the door's thread to close the last session")
+
+
+def test_memory_of_one_session_serves_the_next_and_what_is_kept_stays() -> None:
+    worker = Worker()
+    inputs = outputs = None
+    kept = []
+    for session_id in range(1, 4):
+        ways = worker.passage(INPUTS, session_id, inputs), worker.passage(OUTPUTS, session_id, outputs)
+        for sequence in (1, 2):
+            sent = tensors(LARGE + 10 * session_id + sequence)
+            send(ways[0], sequence, sent)
+            worker.door.give(Result(session_id=session_id, sequence=sequence, items=worker.take()))
+            kept.append((result(ways[1]), sent))
+        assert inputs in (None, ways[0].memory)
+        assert outputs in (None, ways[1].memory)
+        inputs, outputs = ways[0].memory, ways[1].memory
+        for way in ways:
+            way.close()
+    for received, sent in kept:
+        assert_same(received, sent)
+    assert isinstance(inputs, Ring)
+    assert isinstance(outputs, Ring)
+    assert not inputs.has_taken()
+    # What the client still uses, and no more.
+    assert outputs._memory[: outputs.num_slots].count(1) == len(kept)
+
+
+def test_memory_that_is_not_worth_keeping() -> None:
+    large, descriptor = create_ring(8, 1 << 26, keeps_descriptor=True)
+    os.close(descriptor)
+    small, descriptor = create_ring(2, PAGE, keeps_descriptor=True)
+    os.close(descriptor)
+    kept = KeptMemory()
+    kept.give_back(SessionMemory(large, small))
+    assert kept.take() == SessionMemory(None, small)
+    lent = small.lend(0)
+    small.keep_lent()
+    kept.give_back(SessionMemory(small, None))
+    assert kept.take() == SessionMemory()
+    del lent
+    for _ in range(9):
+        kept.give_back(SessionMemory())
+    assert len(kept._kept) == 4
+    kept.close()
+    kept.give_back(SessionMemory(small, small))
+    assert kept.take() == SessionMemory()
+
+
+def test_kept_memory_is_gone_with_its_owner() -> None:
+    before = num_descriptors()
+    ring, descriptor = create_ring(2, PAGE, keeps_descriptor=True)
+    os.close(descriptor)
+    assert os.fstat(ring.descriptor).st_size == 3 * PAGE
+    del ring
+    assert num_descriptors() == before
+
+
+def hand_over(worker: Worker, announced: bytes, *descriptors: int) -> bytes:
+    """What the worker answers to memory for results."""
+    address = worker.door.address()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"\0{address.socket_name}")
+        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        connection.sendmsg([address.token.encode() + OUTPUTS_SHARED + bytes(8) + announced], sent)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        try:
+            return connection.recv(1)
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.mark.parametrize("what", ["unsealed", "small", "missing", "huge", "several"])
+def test_memory_for_results_is_looked_at_too(what: str) -> None:
+    worker = Worker()
+    before = num_descriptors()
+    handed: dict[str, tuple[bytes, tuple[int, ...]]] = {
+        "unsealed": (TWO_SLOTS, (memory(3 * PAGE, 0),)),
+        "small": (TWO_SLOTS, (memory(PAGE),)),
+        "missing": (TWO_SLOTS, ()),
+        "huge": (HEAD.pack(0, 0, 2, MAX_MEMORY_BYTES), (memory(PAGE + 2 * MAX_MEMORY_BYTES),)),
+        "several": (TWO_SLOTS, (memory(3 * PAGE), memory(3 * PAGE))),
+    }
+    for name, (_, descriptors) in handed.items():
+        for descriptor in descriptors if name != what else ():
+            os.close(descriptor)
+    assert hand_over(worker, handed[what][0], *handed[what][1]) == b""
+    wait_for(lambda: num_descriptors() == before, "what was handed over to be closed")
+    assert hand_over(worker, TWO_SLOTS, memory(3 * PAGE)) == b"w"
 
 
 @pytest.mark.parametrize("purpose", [INPUTS, OUTPUTS])
