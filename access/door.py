@@ -30,7 +30,7 @@ BEHIND = 0
 READ_BYTES = 1 << 16
 _MAX_SLOT_MESSAGE_BYTES = READ_BYTES // 2
 # Smaller payloads are read several at a time from the socket: see docs/design/data_plane.md.
-MIN_SLOT_BYTES = 1 << 15
+MIN_SLOT_BYTES = 3 << 14
 # As many microbatches as an ordinary client has under way, and more of small ones. Slots that nobody writes to take no
 # memory.
 _MIN_SLOTS, _MAX_SLOTS = 8, 16
