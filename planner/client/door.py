@@ -78,12 +78,14 @@ class KeptMemory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # A fork shares what its parent may still use.
+        self._process_id = os.getpid()
         self._kept: list[SessionMemory] = []
         self._is_closed = False
 
     def take(self) -> SessionMemory:
         with self._lock:
-            return self._kept.pop() if self._kept else SessionMemory()
+            return self._kept.pop() if self._kept and os.getpid() == self._process_id else SessionMemory()
 
     def give_back(self, memory: SessionMemory) -> None:
         """Only where both ends are done with what was sent: whoever writes late would write to another's microbatch."""

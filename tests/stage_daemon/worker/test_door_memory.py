@@ -249,6 +249,19 @@ def test_memory_that_is_not_worth_keeping() -> None:
     assert kept.take() == SessionMemory()
 
 
+@pytest.mark.services
+def test_a_fork_does_not_write_to_its_parents_memory() -> None:
+    ring, descriptor = create_ring(2, PAGE, keeps_descriptor=True)
+    os.close(descriptor)
+    kept = KeptMemory()
+    kept.give_back(SessionMemory(ring, ring))
+    child = os.fork()
+    if child == 0:
+        os._exit(kept.take() != SessionMemory())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert kept.take() == SessionMemory(ring, ring)
+
+
 def test_kept_memory_is_gone_with_its_owner() -> None:
     before = num_descriptors()
     ring, descriptor = create_ring(2, PAGE, keeps_descriptor=True)
