@@ -96,6 +96,7 @@ def ring_of(passage: Passage) -> Ring:
 
 
 def num_descriptors() -> int:
+    """Doors of earlier tests may still be closing some."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -200,7 +201,7 @@ def test_a_closed_session_leaves_no_descriptor() -> None:
         outputs.close()
         # The lane notices when it looks for the next microbatch.
         assert worker.ingress._gather(WAIT_SECONDS)
-    wait_for(lambda: num_descriptors() == before, "the door's thread to close the last session")
+    wait_for(lambda: num_descriptors() <= before, "the door's thread to close the last session")
 
 
 def test_memory_of_one_session_serves_the_next_and_what_is_kept_stays() -> None:
@@ -268,7 +269,7 @@ def test_kept_memory_is_gone_with_its_owner() -> None:
     os.close(descriptor)
     assert os.fstat(ring.descriptor).st_size == 3 * PAGE
     del ring
-    assert num_descriptors() == before
+    assert num_descriptors() <= before
 
 
 def hand_over(worker: Worker, announced: bytes, *descriptors: int) -> bytes:
@@ -301,7 +302,7 @@ def test_memory_for_results_is_looked_at_too(what: str) -> None:
         for descriptor in descriptors if name != what else ():
             os.close(descriptor)
     assert hand_over(worker, handed[what][0], *handed[what][1]) == b""
-    wait_for(lambda: num_descriptors() == before, "what was handed over to be closed")
+    wait_for(lambda: num_descriptors() <= before, "what was handed over to be closed")
     assert hand_over(worker, TWO_SLOTS, memory(3 * PAGE)) == b"w"
 
 
@@ -390,7 +391,7 @@ def test_a_client_whose_memory_is_none_is_let_go_and_harms_nobody(what: str) -> 
     assert worker.ingress._gather(WAIT_SECONDS)
     assert hostile._socket.recv(1) == b""
     hostile.close()
-    wait_for(lambda: num_descriptors() == before, "what the hostile client gave to be closed")
+    wait_for(lambda: num_descriptors() <= before, "what the hostile client gave to be closed")
     send(good, 1, sent)
     assert_same(worker.take(), sent)
 
@@ -448,7 +449,7 @@ def test_descriptors_that_nothing_announces_are_closed() -> None:
         reader.receive(ours, memoryview(bytearray(8)))
         with pytest.raises(ConnectionError):
             reader.receive(ours, memoryview(bytearray(8)))
-        assert num_descriptors() == before
+        assert num_descriptors() <= before
 
 
 @pytest.mark.services
@@ -479,7 +480,7 @@ def test_a_client_that_is_killed_leaves_nothing() -> None:
     os.close(ready)
     os.close(told)
     assert worker.ingress._gather(WAIT_SECONDS)
-    wait_for(lambda: num_descriptors() == before, "the killed client's memories to be closed")
+    wait_for(lambda: num_descriptors() <= before, "the killed client's memories to be closed")
     assert os.listdir("/dev/shm") == names
 
 
@@ -494,3 +495,37 @@ def test_a_payload_behind_its_message_comes_by_a_connection_that_shares_memory()
     assert_same(worker.take(), sent)
     assert passage._outgoing._ring is None
     assert BEHIND == 0
+
+
+@pytest.mark.services
+def test_results_outlive_a_worker_that_is_killed() -> None:
+    before, names = num_descriptors(), os.listdir("/dev/shm")
+    sent = tensors(LARGE)
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        worker = Worker()
+        os.write(told, worker.door.address().SerializeToString())
+        received = worker.take()
+        worker.door.give(Result(session_id=7, sequence=1, items=received))
+        signal.pause()
+    door = stage_daemon_pb2.WorkerDoor.FromString(os.read(ready, 1 << 10))
+    inputs, outputs = Passage(door, INPUTS, 7), Passage(door, OUTPUTS, 7)
+    send(inputs, 1, sent)
+    kept = result(outputs)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert outputs.take(WAIT_SECONDS) is None
+    with pytest.raises(OSError, match="pipe"):
+        send(inputs, 2, sent)
+    for passage in (inputs, outputs):
+        passage.close()
+    del passage, inputs, outputs
+    os.close(ready)
+    os.close(told)
+    assert_same(kept, sent)
+    # What the results lie in, and nothing else.
+    assert num_descriptors() <= before + 1
+    del kept
+    assert num_descriptors() <= before
+    assert os.listdir("/dev/shm") == names
