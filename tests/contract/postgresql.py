@@ -12,6 +12,7 @@ import functools
 import os
 import pwd
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -31,6 +32,9 @@ STOP_SECONDS = 120.0
 # PostgreSQL does not run as root.
 UNPRIVILEGED = "nobody"
 SMALL_DISK = 32 << 20
+IN_MEMORY = "/dev/shm"
+# Of one server, whose databases last as long as their tests, and some.
+ROOM_BYTES = 4 << 30
 # Nothing here has to survive a crash of the machine; what is committed survives one of PostgreSQL.
 OPTIONS = (
     *("fsync=off", "full_page_writes=off", "autovacuum=off"),
@@ -59,8 +63,7 @@ class PostgreSql:
     """
 
     def __init__(self, small_disk: Path | None = None) -> None:
-        # Not in the folder of temporary files, whose name may be too long for a socket's.
-        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir=_roomy_folder()))
         identity = _identity(self._folder)
         # A session of its own: what interrupts this process must not end the shell before it has cleaned up.
         self._shell = subprocess.Popen(
@@ -158,6 +161,17 @@ class PostgreSql:
 def postgresql() -> PostgreSql:
     """The one of this process, started by the first call."""
     return PostgreSql()
+
+
+def _roomy_folder() -> str:
+    """In memory where that has room: a database is made there in a tenth of the time. Else on the disk.
+
+    Never in the folder of temporary files, whose name may be too long for a socket's.
+    """
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(IN_MEMORY).free >= ROOM_BYTES:
+            return IN_MEMORY
+    return "/tmp"
 
 
 def _identity(folder: Path) -> dict[str, object]:

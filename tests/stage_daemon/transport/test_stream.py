@@ -153,8 +153,11 @@ def test_small_payloads_may_be_more_under_way_but_no_more_bytes(shares_memory: b
     wait_for(lambda: num_sent >= most, "everything to be sent that may be")
     thread.join(0.3)
     assert num_sent == most
-    ends.close()
+    for connection in ends.sockets:
+        shut_down(connection)
     thread.join(WAIT_SECONDS)
+    assert not thread.is_alive()
+    ends.close()
 
 
 def test_tensors_that_are_kept_hold_nobody_up_and_keep_their_values(ends: Ends) -> None:
